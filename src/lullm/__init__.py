@@ -1,0 +1,38 @@
+"""lullm: an LLM inference engine with a paged KV cache.
+
+`import lullm` is quick and loads no torch: the names below are resolved at their first use.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "LLM": "lullm.llm",
+    "SamplingParams": "lullm.types.sampling_params",
+    "RequestOutput": "lullm.types.outputs",
+    "CompletionOutput": "lullm.types.outputs",
+    "EngineConfig": "lullm.config.engine",
+    "LLMEngine": "lullm.engine.llm_engine",
+    "AsyncLLMEngine": "lullm.engine.async_llm_engine",
+}
+__all__ = ["AsyncLLMEngine", "CompletionOutput", "EngineConfig", "LLM", "LLMEngine", "RequestOutput", "SamplingParams"]
+
+if TYPE_CHECKING:
+    from lullm.config.engine import EngineConfig
+    from lullm.engine.async_llm_engine import AsyncLLMEngine
+    from lullm.engine.llm_engine import LLMEngine
+    from lullm.llm import LLM
+    from lullm.types.outputs import CompletionOutput, RequestOutput
+    from lullm.types.sampling_params import SamplingParams
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'lullm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,1 @@
+"""What the engine and the model are configured with: frozen, checked once, fully resolved before anything is built."""

@@ -1,0 +1,181 @@
+"""EngineConfig: every option of an engine, checked when it is built and never changed afterwards.
+
+`EngineConfig(...)` is what the user said. `config.resolve(model_config)` fills what depends on the model, and the
+engine is built from that. Names are vLLM's where they mean the same.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from lullm.config.model import ModelConfig
+from lullm.errors import ConfigError, UnsupportedError
+
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+Device = Literal["auto", "cpu", "cuda"]
+LoadFormat = Literal["auto", "safetensors", "dummy"]
+SchedulingPolicy = Literal["fcfs", "priority"]
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
+
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
+DEFAULT_MAX_NUM_SEQS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Options of one engine.
+
+    Args:
+        model: local folder, hub id, or 'demo' for the bundled model. revision: branch, tag or commit of a hub id.
+        tokenizer: folder or hub id of the tokenizer; None: the model's.
+        served_model_name: the name clients use; None: `model` as given.
+        dtype: of weights, activations and KV cache. 'auto' takes the checkpoint's.
+        seed: of the engine: unseeded requests draw their seeds from it, so that a run can be repeated. None: random.
+        max_model_len: longest sequence (prompt and output, tokens). None: the model's own limit.
+        max_num_seqs: sequences in one step. max_num_batched_tokens: tokens in one step (the chunk size).
+        block_size: tokens per KV block.
+        kv_cache_memory_bytes: memory of the KV cache on a CPU. None: a quarter of the memory that is available after
+            the weights are loaded, and no more than twice what `max_num_seqs` full-length sequences fill.
+        gpu_memory_utilization: share of a GPU's memory; there is no GPU back end yet, so it must stay None.
+        num_gpu_blocks_override: number of KV blocks, instead of measuring.
+        swap_space: GiB of host memory for swapped blocks; must be 0 until swapping exists.
+        watermark: share of the blocks that admission leaves free, so that running sequences can grow.
+        enable_prefix_caching: share the KV of equal prompt prefixes.
+        enable_chunked_prefill: mix chunks of prompts with decodes in one step; must stay True.
+        scheduling_policy: 'fcfs', or 'priority' (lower value first, then arrival).
+        preemption_mode: what happens to a group that must give its blocks back: 'recompute'.
+        max_logprobs: the most log-probabilities per position a request may ask for.
+        logprobs_mode: 'raw_logprobs' before, 'processed_logprobs' after penalties, temperature and filters.
+        load_format: 'dummy' fills deterministic random weights instead of reading them.
+        enforce_eager: never use device graphs. A CPU has none: every step is eager there either way.
+
+    Raises:
+        ConfigError: a value is out of range. UnsupportedError: what it asks for does not exist yet.
+    """
+
+    model: str = "demo"
+    revision: str | None = None
+    tokenizer: str | None = None
+    served_model_name: str | None = None
+    dtype: DType = "auto"
+    seed: int | None = 0
+    max_model_len: int | None = None
+    max_num_seqs: int = DEFAULT_MAX_NUM_SEQS
+    max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
+    block_size: int = 16
+    kv_cache_memory_bytes: int | None = None
+    gpu_memory_utilization: float | None = None
+    num_gpu_blocks_override: int | None = None
+    swap_space: float = 0.0
+    watermark: float = 0.01
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    preemption_mode: str = "recompute"
+    delay_factor: float = 0.0
+    max_logprobs: int = 20
+    logprobs_mode: LogprobsMode = "raw_logprobs"
+    enable_sleep_mode: bool = False
+    enforce_eager: bool = False
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    distributed_executor_backend: str | None = None
+    load_format: LoadFormat = "auto"
+    device: Device = "auto"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model:
+            raise ConfigError(f"model must be a folder, a hub id or 'demo', not {self.model!r}")
+        for name in ("revision", "tokenizer", "served_model_name"):
+            if not isinstance(getattr(self, name), (str, type(None))):
+                raise ConfigError(f"{name} must be a string, not {getattr(self, name)!r}")
+        _check_choice("dtype", self.dtype, DType)
+        _check_choice("device", self.device, Device)
+        _check_choice("load_format", self.load_format, LoadFormat)
+        _check_choice("scheduling_policy", self.scheduling_policy, SchedulingPolicy)
+        _check_choice("logprobs_mode", self.logprobs_mode, LogprobsMode)
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size",
+                     "pipeline_parallel_size"):  # fmt: skip
+            _check_int(name, getattr(self, name), 1)
+        for name in ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override"):
+            _check_int(name, getattr(self, name), 1, optional=True)
+        _check_int("max_logprobs", self.max_logprobs, 0)
+        _check_int("seed", self.seed, 0, optional=True)
+        for name in ("enable_prefix_caching", "enable_chunked_prefill", "enable_sleep_mode", "enforce_eager"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        for name in ("watermark", "swap_space", "delay_factor"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
+                raise ConfigError(f"{name} must be a number of at least 0, not {value!r}")
+        if self.watermark >= 1:
+            raise ConfigError(f"watermark is a share of the blocks and must be below 1, got {self.watermark}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}): every running sequence needs one token per step"
+            )
+        self._refuse_missing_machinery()
+
+    def _refuse_missing_machinery(self) -> None:
+        missing = {
+            "gpu_memory_utilization": (self.gpu_memory_utilization is not None, "use kv_cache_memory_bytes on a CPU"),
+            "swap_space": (self.swap_space != 0, "leave it at 0: preempted requests are recomputed"),
+            "preemption_mode": (self.preemption_mode != "recompute", "only 'recompute' exists"),
+            "enable_chunked_prefill": (not self.enable_chunked_prefill, "chunked prefill cannot be turned off yet"),
+            "delay_factor": (self.delay_factor != 0, "it belongs to the prefill-first policy"),
+            "enable_sleep_mode": (self.enable_sleep_mode, "sleep mode is not built yet"),
+            "tensor_parallel_size": (self.tensor_parallel_size != 1, "one worker only"),
+            "pipeline_parallel_size": (self.pipeline_parallel_size != 1, "one worker only"),
+            "distributed_executor_backend": (
+                self.distributed_executor_backend not in (None, "uni"),
+                "only 'uni' (in-process) exists",
+            ),
+            "device": (self.device == "cuda", "the GPU back end is not built yet; use device='cpu'"),
+        }
+        for name, (wanted, advice) in missing.items():
+            if wanted:
+                raise UnsupportedError(f"{name}={getattr(self, name)!r} is not supported yet: {advice}")
+
+    def resolve(self, model: ModelConfig) -> "EngineConfig":
+        """The same options with 'auto' and None replaced by what the model says.
+
+        Raises:
+            ConfigError: the options do not fit the model.
+        """
+        max_model_len = self.max_model_len or model.max_position_embeddings
+        if max_model_len > model.max_position_embeddings:
+            raise ConfigError(
+                f"max_model_len ({max_model_len}) is above the model's {model.max_position_embeddings} positions; "
+                "lower it or leave it out"
+            )
+        return dataclasses.replace(
+            self,
+            max_model_len=max_model_len,
+            dtype=model.dtype if self.dtype == "auto" else self.dtype,
+            device="cpu" if self.device == "auto" else self.device,
+            served_model_name=self.served_model_name or self.model,
+        )
+
+    @classmethod
+    def from_options(cls, options: dict[str, Any]) -> "EngineConfig":
+        """From keyword options; an unknown one is a ConfigError that lists the known."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        unknown = sorted(set(options) - known)
+        if unknown:
+            raise ConfigError(
+                f"unknown option {', '.join(map(repr, unknown))}; options are: {', '.join(sorted(known))}"
+            )
+        return cls(**options)
+
+
+def _check_choice(name: str, value: object, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise ConfigError(f"{name} must be one of {', '.join(get_args(choices))}, not {value!r}")
+
+
+def _check_int(name: str, value: Any, low: int, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        raise ConfigError(f"{name} must be an integer of at least {low}, not {value!r}")

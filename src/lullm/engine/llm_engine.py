@@ -1,0 +1,198 @@
+"""LLMEngine: the synchronous engine. Whoever calls `step` drives it; it starts no thread."""
+
+import dataclasses
+import time
+
+from lullm.config.engine import EngineConfig
+from lullm.config.generation import GenerationDefaults
+from lullm.config.model import ModelConfig
+from lullm.engine.input import InputProcessor
+from lullm.engine.output import OutputProcessor
+from lullm.errors import CacheSizeError, EngineDeadError, InvalidRequestError
+from lullm.executor.protocol import Executor
+from lullm.executor.uniproc import UniProcExecutor
+from lullm.kv.block_space import BlockSpaceManager
+from lullm.log import get_logger
+from lullm.sched.scheduler import Scheduler, SchedulerLimits
+from lullm.text.tokenizer import Tokenizer
+from lullm.types.outputs import RequestOutput
+from lullm.types.request import GenerateRequest, Prompt
+from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.stats import EngineStats
+from lullm.types.step import StepResult
+from lullm.weights.folder import resolve_model
+
+logger = get_logger(__name__)
+
+
+class LLMEngine:
+    """Loads a model and serves requests, one `step` at a time. Not safe to share between threads.
+
+    Attributes:
+        config, model_config: resolved. tokenizer. default_params: from the model's generation_config.json.
+        input_processor: the only part that other threads may call.
+        model_executor: runs the workers.
+
+    Raises:
+        ModelLoadError, ConfigError, CacheSizeError: from the constructor, which blocks until the model is loaded.
+    """
+
+    def __init__(self, config: EngineConfig):
+        started = time.monotonic()
+        folder = resolve_model(config.model, config.revision)
+        self.model_config = ModelConfig.from_folder(folder)
+        self.config = config.resolve(self.model_config)
+        self.tokenizer = Tokenizer.from_folder(resolve_model(config.tokenizer) if config.tokenizer else folder)
+        defaults = GenerationDefaults.from_folder(folder)
+        self.default_params = defaults.params
+        eos_token_ids = defaults.eos_token_ids + self.model_config.eos_token_ids
+        if self.tokenizer.eos_token_id is not None:
+            eos_token_ids += (self.tokenizer.eos_token_id,)
+        self.model_executor: Executor = UniProcExecutor(self.config, self.model_config, folder)
+        try:
+            num_blocks = self.model_executor.determine_num_available_blocks()
+            self.config = _fit_model_len(self.config, num_blocks, is_chosen=config.max_model_len is not None)
+            self.model_executor.initialize_cache(num_blocks)
+        except BaseException:
+            self.model_executor.shutdown()
+            raise
+        assert self.config.max_model_len is not None
+        limits = SchedulerLimits(
+            self.config.max_num_seqs, self.config.max_num_batched_tokens, self.config.max_model_len
+        )
+        self._block_space = BlockSpaceManager(
+            num_blocks, self.config.block_size, self.config.watermark, self.config.enable_prefix_caching
+        )
+        self._scheduler = Scheduler(limits, self._block_space, self.config.scheduling_policy, time.monotonic)
+        self.input_processor = InputProcessor(
+            self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))
+        )
+        self._output_processor = OutputProcessor(self.tokenizer)
+        self._pending: list[RequestOutput] = []  # terminal outputs of aborted requests, for the next step to return
+        self._num_steps = 0
+        self._finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
+        self._failure: BaseException | None = None
+        logger.info("ready in %.1f s: %s", time.monotonic() - started, self.config.served_model_name)
+
+    def add_request(
+        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, priority: int = 0
+    ) -> None:
+        """Queue a request; `params` None: the model's defaults.
+
+        Raises:
+            InvalidRequestError: the request can never be served. EngineDeadError: the engine has stopped.
+        """
+        self.add_processed(
+            self.input_processor.process(
+                request_id, prompt, self.default_params if params is None else params, priority
+            )
+        )
+
+    def add_processed(self, request: GenerateRequest) -> None:
+        """Queue a request that `input_processor` has made. Raises as `add_request` does."""
+        self.check_health()
+        params = request.params
+        if params.num_sequences > params.n and params.output_kind is OutputKind.DELTA:
+            raise InvalidRequestError("best_of cannot be streamed: the best are known at the end only", "best_of")
+        self._output_processor.add(self._scheduler.add(request))
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step: plan, execute, take in the tokens. Blocks for as long as the model computes.
+
+        Raises:
+            EngineDeadError: the step failed, or an earlier one did; all requests are lost.
+        """
+        self.check_health()
+        try:
+            return self._step()
+        except Exception as error:
+            self._failure = error
+            logger.exception("the step failed; the engine is dead")
+            raise EngineDeadError(f"the engine died in a step: {type(error).__name__}: {error}") from error
+
+    def _step(self) -> list[RequestOutput]:
+        plan = self._scheduler.plan()
+        result = StepResult([]) if plan.is_empty else self.model_executor.execute_model(plan)
+        self._num_steps += not plan.is_empty
+        updates = self._scheduler.apply(plan, result)
+        for update in updates:
+            stop = self._output_processor.take(update)
+            if stop is not None and not update.seq.is_finished:
+                self._scheduler.finish(update.seq, stop)
+        outputs = self._output_processor.outputs({id(u.group): u.group for u in updates}.values())
+        outputs, self._pending = self._pending + outputs, []
+        for output in outputs:
+            if output.finished:
+                for completion in output.outputs:
+                    self._finished[completion.finish_reason or "abort"] += 1
+        return outputs
+
+    def abort_request(self, request_id: str) -> None:
+        """End a request and free its blocks now; the next `step` returns its last output. Unknown ids are ignored."""
+        group = self._scheduler.abort(request_id)
+        if group is None:
+            return
+        output = self._output_processor.abort(group)
+        if output is not None:
+            self._pending.append(output)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether `step` has something to do or to return."""
+        return self._scheduler.has_unfinished or bool(self._pending)
+
+    def unfinished_request_ids(self) -> list[str]:
+        return self._scheduler.unfinished_ids
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes; running requests keep theirs."""
+        self._block_space.reset_prefix_cache()
+
+    def stats(self) -> EngineStats:
+        """A snapshot; may be called from another thread."""
+        scheduler, cache = self._scheduler, self._block_space.prefix_cache
+        return EngineStats(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_blocks=self._block_space.num_blocks,
+            num_used_blocks=self._block_space.num_used_blocks,
+            prefix_cache_queries_total=cache.queries,
+            prefix_cache_hits_total=cache.hits,
+            preemptions_total=scheduler.stats.preemptions,
+            prompt_tokens_total=scheduler.stats.prompt_tokens,
+            generation_tokens_total=scheduler.stats.generation_tokens,
+            steps_total=self._num_steps,
+            finished_total=dict(self._finished),
+        )
+
+    def check_health(self) -> None:
+        """Return if the engine serves. Raises EngineDeadError otherwise."""
+        if self._failure is not None:
+            raise EngineDeadError(f"the engine died earlier: {self._failure}; build a new one") from self._failure
+        self.model_executor.check_health()
+
+    def shutdown(self) -> None:
+        """Abort everything and give all memory back. Idempotent."""
+        for request_id in self._scheduler.unfinished_ids:
+            self.abort_request(request_id)
+        self.model_executor.shutdown()
+
+
+def _fit_model_len(config: EngineConfig, num_blocks: int, is_chosen: bool) -> EngineConfig:
+    """The config with a model length that the cache can hold; a length the user chose is not lowered.
+
+    Raises:
+        CacheSizeError: the chosen length does not fit.
+    """
+    capacity = num_blocks * config.block_size
+    assert config.max_model_len is not None
+    if config.max_model_len <= capacity:
+        return config
+    if is_chosen:
+        raise CacheSizeError(
+            f"the KV cache has room for {capacity} tokens, fewer than max_model_len={config.max_model_len}; lower "
+            "max_model_len, or raise kv_cache_memory_bytes or num_gpu_blocks_override"
+        )
+    logger.warning(
+        "model length lowered from %d to %d tokens, which is what the KV cache holds", config.max_model_len, capacity
+    )
+    return dataclasses.replace(config, max_model_len=capacity)

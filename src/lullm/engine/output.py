@@ -1,0 +1,185 @@
+"""OutputProcessor: from drawn tokens to text, log-probabilities and `RequestOutput`s."""
+
+from collections.abc import Iterable
+
+from lullm.sched.scheduler import SequenceUpdate
+from lullm.text.detokenizer import IncrementalDetokenizer
+from lullm.text.stop import StopStrings
+from lullm.text.tokenizer import Tokenizer
+from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestOutput
+from lullm.types.request import GenerateRequest
+from lullm.types.sampling_params import OutputKind
+from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
+from lullm.types.step import DrawnToken, TokenLogprobs
+
+
+class SequenceText:
+    """What one sequence has said so far, and how much of it was handed out as a delta."""
+
+    def __init__(self, request: GenerateRequest, tokenizer: Tokenizer):
+        params = request.params
+        self._tokenizer = tokenizer
+        self._params = params
+        self._detokenizer = IncrementalDetokenizer(tokenizer, params.skip_special_tokens, request.prompt_token_ids)
+        self._stop = StopStrings(params.stop or (), params.include_stop_str_in_output)
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.logprobs: list[PositionLogprobs] = []
+        self.cumulative_logprob = 0.0
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self._num_sent_chars = 0
+        self._num_sent_tokens = 0
+        self._is_finish_sent = False
+
+    def append(self, drawn: DrawnToken, seq: Sequence) -> str | None:
+        """Take in a drawn token; the stop string that it completes, if any."""
+        self.token_ids.append(drawn.token_id)
+        if drawn.logprobs:
+            self.cumulative_logprob += drawn.logprobs[0][1]
+            if self._params.logprobs is not None:
+                self.logprobs.append(position_logprobs(drawn.logprobs, self._tokenizer))
+        # The token that ended the sequence is not part of its text, unless asked for.
+        is_end = seq.status is SequenceStatus.FINISHED_STOPPED
+        if is_end and not self._params.include_stop_str_in_output:
+            return None
+        piece = self._detokenizer.append((drawn.token_id,))
+        if len(self.token_ids) < self._params.min_tokens:
+            self.text += piece
+            return None
+        shown, stop = self._stop.push(piece)
+        self.text += shown
+        return stop
+
+    def finish(self, finish_reason: str | None, stop_reason: int | str | None, is_stop_string: bool = False) -> None:
+        """No more tokens will come. Idempotent."""
+        if self.finish_reason is not None:
+            return
+        if not is_stop_string:
+            self.text += self._stop.push(self._detokenizer.finish()).text + self._stop.flush()
+        self.finish_reason, self.stop_reason = finish_reason, stop_reason
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the next delta would say anything."""
+        return (
+            len(self.token_ids) > self._num_sent_tokens
+            or len(self.text) > self._num_sent_chars
+            or (self.finish_reason is not None and not self._is_finish_sent)
+        )
+
+    @property
+    def mean_logprob(self) -> float:
+        return self.cumulative_logprob / max(len(self.token_ids), 1)
+
+    def output(self, index: int, delta: bool) -> CompletionOutput:
+        """Everything so far, or what no delta has held yet."""
+        first_char, first_token = (self._num_sent_chars, self._num_sent_tokens) if delta else (0, 0)
+        wants_logprobs = self._params.logprobs is not None
+        output = CompletionOutput(
+            index=index,
+            text=self.text[first_char:],
+            token_ids=self.token_ids[first_token:],
+            cumulative_logprob=self.cumulative_logprob if wants_logprobs else None,
+            logprobs=self.logprobs[first_token:] if wants_logprobs else None,
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+        if delta:
+            self._num_sent_chars, self._num_sent_tokens = len(self.text), len(self.token_ids)
+            self._is_finish_sent = self.finish_reason is not None
+        return output
+
+
+class RequestText:
+    """The sequences of one request, and what its caller wants to see of them."""
+
+    def __init__(self, group: SequenceGroup, tokenizer: Tokenizer):
+        self._group = group
+        self._tokenizer = tokenizer
+        self._texts: dict[int, SequenceText] = {}
+        params = group.request.params
+        # With best_of, which n completions are the answer is known at the end only.
+        self._kind = OutputKind.FINAL_ONLY if params.num_sequences > params.n else params.output_kind
+        self._is_prompt_sent = False
+
+    def text_of(self, seq: Sequence) -> SequenceText:
+        text = self._texts.get(seq.index)
+        if text is None:
+            text = self._texts[seq.index] = SequenceText(self._group.request, self._tokenizer)
+        return text
+
+    def output(self) -> RequestOutput | None:
+        """What the caller is to get after this step; None if nothing."""
+        group, params = self._group, self._group.request.params
+        finished = group.is_finished
+        if self._kind is OutputKind.FINAL_ONLY and not finished:
+            return None
+        delta = self._kind is OutputKind.DELTA
+        texts = sorted(self._texts.items())
+        if params.num_sequences > params.n:
+            texts = sorted(texts, key=lambda item: -item[1].mean_logprob)[: params.n]
+            outputs = [text.output(rank, delta) for rank, (_, text) in enumerate(texts)]
+        else:
+            outputs = [text.output(index, delta) for index, text in texts if not delta or text.has_news]
+        return RequestOutput(
+            request_id=group.request_id,
+            prompt=group.request.prompt,
+            prompt_token_ids=group.request.prompt_token_ids,
+            outputs=outputs,
+            finished=finished,
+            metrics=group.metrics,
+            num_cached_tokens=group.num_cached_tokens or 0,
+            prompt_logprobs=self._prompt_logprobs(delta),
+        )
+
+    def _prompt_logprobs(self, delta: bool) -> list[PositionLogprobs | None] | None:
+        if self._group.request.params.prompt_logprobs is None or (delta and self._is_prompt_sent):
+            return None
+        self._is_prompt_sent = True
+        return [None, *(position_logprobs(row, self._tokenizer) for row in self._group.prompt_logprobs)]
+
+
+class OutputProcessor:
+    """Keeps the texts of all unfinished requests."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._requests: dict[str, RequestText] = {}
+
+    def add(self, group: SequenceGroup) -> None:
+        self._requests[group.request_id] = RequestText(group, self._tokenizer)
+
+    def take(self, update: SequenceUpdate) -> str | None:
+        """Take in what a step did to a sequence; the stop string that ends it now, if any."""
+        seq = update.seq
+        text = self._requests[update.group.request_id].text_of(seq)
+        stop = text.append(update.drawn, seq) if update.drawn is not None else None
+        if stop is not None:
+            text.finish("stop", stop, is_stop_string=True)
+        elif seq.is_finished:
+            text.finish(seq.status.finish_reason, seq.stop_reason)
+        return stop
+
+    def outputs(self, groups: Iterable[SequenceGroup]) -> list[RequestOutput]:
+        """The outputs of groups that a step has touched; finished ones are forgotten."""
+        outputs = []
+        for group in groups:
+            output = self._requests[group.request_id].output()
+            if output is not None:
+                outputs.append(output)
+            if group.is_finished:
+                del self._requests[group.request_id]
+        return outputs
+
+    def abort(self, group: SequenceGroup) -> RequestOutput | None:
+        """The terminal output of a group that was aborted."""
+        request = self._requests[group.request_id]
+        for seq in group.seqs:
+            request.text_of(seq).finish(seq.status.finish_reason, seq.stop_reason)
+        return next(iter(self.outputs([group])), None)
+
+
+def position_logprobs(ranked: TokenLogprobs, tokenizer: Tokenizer) -> PositionLogprobs:
+    """The form users see: token id -> Logprob, the chosen token first."""
+    return {token_id: Logprob(logprob, rank, tokenizer.decode_token(token_id)) for token_id, logprob, rank in ranked}

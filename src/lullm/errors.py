@@ -1,0 +1,43 @@
+"""One exception tree: whatever lullm raises for something a user can cause is a `LullmError`.
+
+The text of an error says what was wrong and what to do next. A face maps the classes to its own codes
+(the server: `InvalidRequestError` -> 400, `EngineDeadError` -> 500, ...).
+"""
+
+
+class LullmError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(LullmError, ValueError):
+    """An engine option is wrong or does not fit the others."""
+
+
+class UnsupportedError(ConfigError):
+    """A valid wish whose machinery does not exist in this version."""
+
+
+class ModelLoadError(LullmError):
+    """The model folder is missing, incomplete, damaged, or of an unknown architecture."""
+
+
+class CacheSizeError(LullmError):
+    """The KV cache does not fit into the memory that was granted."""
+
+
+class InvalidRequestError(LullmError, ValueError):
+    """A request that can never be served as it was written.
+
+    `param` names the offending field (the `param` of the OpenAI error envelope), when there is one.
+    """
+
+    def __init__(self, message: str, param: str | None = None):
+        super().__init__(message)
+        self.param = param
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.param)
+
+
+class EngineDeadError(LullmError):
+    """The engine loop ended (a failed step, or a shutdown); the request cannot be served by it any more."""

@@ -1,0 +1,48 @@
+"""UniProcExecutor: one worker in the engine's own process and thread."""
+
+from pathlib import Path
+from typing import Any
+
+from lullm.config.engine import EngineConfig
+from lullm.config.model import ModelConfig
+from lullm.errors import EngineDeadError
+from lullm.kv.layout import num_blocks_within
+from lullm.types.step import StepPlan, StepResult
+from lullm.worker.worker import Worker
+
+
+class UniProcExecutor:
+    """Builds its worker and loads the model at once. Implements `Executor`; the config must be resolved."""
+
+    def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
+        self._config = config
+        self._model_config = model_config
+        self._is_shut_down = False
+        self.driver_worker = Worker(config, model_config, folder)
+        try:
+            self.driver_worker.load_model()
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def collective_rpc(self, method: str, *args: Any) -> list[Any]:
+        return [getattr(self.driver_worker, method)(*args)]
+
+    def determine_num_available_blocks(self) -> int:
+        available = self.driver_worker.available_memory_bytes()
+        return num_blocks_within(self._config, self._model_config, available)
+
+    def initialize_cache(self, num_blocks: int) -> None:
+        self.driver_worker.initialize_cache(num_blocks)
+
+    def execute_model(self, plan: StepPlan) -> StepResult:
+        self.check_health()
+        return self.driver_worker.execute_model(plan)
+
+    def check_health(self) -> None:
+        if self._is_shut_down:
+            raise EngineDeadError("the engine has been shut down")
+
+    def shutdown(self) -> None:
+        self._is_shut_down = True
+        self.driver_worker.shutdown()

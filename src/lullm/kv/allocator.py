@@ -1,0 +1,202 @@
+"""Block allocators: physical blocks with reference counts.
+
+A block is *mutable* while its sequence fills it and *immutable* once it is full. `NaiveBlockAllocator` knows only
+counts. `PrefixCachingBlockAllocator` also remembers the content hash of immutable blocks: when the last sequence
+lets go of such a block it keeps its content and stays findable until the block is needed for something else.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+_NIL = -1
+
+
+class BlockAllocator(Protocol):
+    """What a block table needs from a pool of blocks. All calls are O(1) per block."""
+
+    num_blocks: int
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that `allocate` can hand out, cached contents included."""
+        ...
+
+    def allocate(self) -> int:
+        """A mutable block with reference count 1. The caller has checked `num_free`."""
+        ...
+
+    def share(self, block_id: int) -> None:
+        """One more sequence holds the block."""
+        ...
+
+    def release(self, block_ids: Iterable[int]) -> None:
+        """One sequence fewer holds each block. Of blocks that become free, the first given is reused first."""
+        ...
+
+    def ref_count(self, block_id: int) -> int:
+        """Sequences that hold the block."""
+        ...
+
+    def find(self, block_hash: bytes) -> int | None:
+        """The block that holds this content, in use or free; None if there is none."""
+        ...
+
+    def promote(self, block_id: int, block_hash: bytes) -> None:
+        """The block has become immutable, with this content."""
+        ...
+
+    def reset_cache(self) -> None:
+        """Forget all contents: no block is found by its hash any more."""
+        ...
+
+
+class NaiveBlockAllocator:
+    """Reference counts and a stack of free blocks; nothing is shared but by forking."""
+
+    def __init__(self, num_blocks: int):
+        self.num_blocks = num_blocks
+        self._ref_counts = array("i", bytes(4 * num_blocks))
+        self._free = list(range(num_blocks - 1, -1, -1))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def allocate(self) -> int:
+        block_id = self._free.pop()
+        self._ref_counts[block_id] = 1
+        return block_id
+
+    def share(self, block_id: int) -> None:
+        self._ref_counts[block_id] += 1
+
+    def release(self, block_ids: Iterable[int]) -> None:
+        for block_id in block_ids:
+            self._ref_counts[block_id] -= 1
+            if self._ref_counts[block_id] == 0:
+                self._free.append(block_id)
+
+    def ref_count(self, block_id: int) -> int:
+        return self._ref_counts[block_id]
+
+    def find(self, block_hash: bytes) -> int | None:
+        return None
+
+    def promote(self, block_id: int, block_hash: bytes) -> None:
+        pass
+
+    def reset_cache(self) -> None:
+        pass
+
+
+class FreeQueue:
+    """Free blocks, least recently used first: a doubly linked list threaded through two arrays.
+
+    Any block can leave from the middle in O(1), which is what a hit on a cached free block needs. 8 bytes a block.
+    """
+
+    def __init__(self, num_blocks: int):
+        # One more node than blocks: the sentinel, whose next is the head and whose previous is the tail.
+        self._sentinel = num_blocks
+        self._next = array("i", range(1, num_blocks + 2))
+        self._prev = array("i", range(-1, num_blocks))
+        self._next[num_blocks] = 0
+        self._prev[0] = num_blocks
+        self._len = num_blocks
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __iter__(self) -> Iterator[int]:
+        node = self._next[self._sentinel]
+        while node != self._sentinel:
+            yield node
+            node = self._next[node]
+
+    def append(self, block_id: int) -> None:
+        """Put a block at the end: it is reused last."""
+        tail = self._prev[self._sentinel]
+        self._next[tail] = block_id
+        self._prev[block_id] = tail
+        self._next[block_id] = self._sentinel
+        self._prev[self._sentinel] = block_id
+        self._len += 1
+
+    def remove(self, block_id: int) -> None:
+        """Take a block out, wherever it stands."""
+        before, behind = self._prev[block_id], self._next[block_id]
+        self._next[before] = behind
+        self._prev[behind] = before
+        self._prev[block_id] = self._next[block_id] = _NIL
+        self._len -= 1
+
+    def popleft(self) -> int:
+        """The least recently used block. The caller has checked that there is one."""
+        head = self._next[self._sentinel]
+        self.remove(head)
+        return head
+
+
+class PrefixCachingBlockAllocator:
+    """Reference counts, and an index from content hash to block.
+
+    A block is in the free queue exactly while its count is 0; its content may still be in the index then. Reusing it
+    for other content takes it out of the index (eviction, least recently used first).
+    """
+
+    def __init__(self, num_blocks: int):
+        self.num_blocks = num_blocks
+        self._ref_counts = array("i", bytes(4 * num_blocks))
+        self._free = FreeQueue(num_blocks)
+        self._hashes: list[bytes | None] = [None] * num_blocks
+        self._index: dict[bytes, int] = {}
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks whose content can be found."""
+        return len(self._index)
+
+    def allocate(self) -> int:
+        block_id = self._free.popleft()
+        self._evict(block_id)
+        self._ref_counts[block_id] = 1
+        return block_id
+
+    def share(self, block_id: int) -> None:
+        if self._ref_counts[block_id] == 0:
+            self._free.remove(block_id)
+        self._ref_counts[block_id] += 1
+
+    def release(self, block_ids: Iterable[int]) -> None:
+        for block_id in block_ids:
+            self._ref_counts[block_id] -= 1
+            if self._ref_counts[block_id] == 0:
+                self._free.append(block_id)
+
+    def ref_count(self, block_id: int) -> int:
+        return self._ref_counts[block_id]
+
+    def find(self, block_hash: bytes) -> int | None:
+        return self._index.get(block_hash)
+
+    def promote(self, block_id: int, block_hash: bytes) -> None:
+        # A second block with the same content stays out of the index: it is freed like a block without content.
+        if self._hashes[block_id] is None and block_hash not in self._index:
+            self._hashes[block_id] = block_hash
+            self._index[block_hash] = block_id
+
+    def reset_cache(self) -> None:
+        for block_id in self._index.values():
+            self._hashes[block_id] = None
+        self._index.clear()
+
+    def _evict(self, block_id: int) -> None:
+        block_hash = self._hashes[block_id]
+        if block_hash is not None:
+            del self._index[block_hash]
+            self._hashes[block_id] = None

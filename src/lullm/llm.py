@@ -1,0 +1,158 @@
+"""LLM: offline generation over lists of prompts, under the names people know from vLLM."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from lullm.config.engine import EngineConfig
+from lullm.engine.llm_engine import LLMEngine
+from lullm.errors import InvalidRequestError, UnsupportedError
+from lullm.text.chat_template import Message
+from lullm.text.tokenizer import Tokenizer
+from lullm.types.outputs import RequestOutput
+from lullm.types.request import GenerateRequest, Prompt
+from lullm.types.sampling_params import OutputKind, SamplingParams
+
+
+class LLM:
+    """A model, ready to generate. `LLM()` is the bundled demo model.
+
+    Args:
+        model: local folder, hub id, or 'demo'. options: the fields of `EngineConfig`.
+
+    Raises:
+        ModelLoadError, ConfigError, CacheSizeError: see `LLMEngine`. Blocks until the model is loaded.
+    """
+
+    def __init__(self, model: str = "demo", **options: Any):
+        self.llm_engine = LLMEngine(EngineConfig.from_options({"model": model, **options}))
+        self._request_ids = itertools.count()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        lora_request: None = None,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete the prompts; the outputs are in their order. Blocks until all are done.
+
+        Args:
+            prompts: one prompt or several; a prompt is a string, a list of token ids, or a dict with `prompt` or
+                `prompt_token_ids`. sampling_params: one for all, or one each; None: the model's defaults.
+            use_tqdm: show progress. priority: one number per prompt, lower goes first (policy 'priority').
+
+        Raises:
+            InvalidRequestError: a request can never be served; then none of them is started.
+            EngineDeadError: the engine failed.
+        """
+        if lora_request is not None:
+            raise UnsupportedError("lora_request: LoRA adapters are not supported yet")
+        prompts = _as_prompts(prompts)
+        params = self._one_each("sampling_params", sampling_params, SamplingParams, prompts)
+        priorities = [0] * len(prompts) if priority is None else list(priority)
+        if len(priorities) != len(prompts):
+            raise InvalidRequestError(f"{len(priorities)} priorities for {len(prompts)} prompts", "priority")
+        requests = [
+            self.llm_engine.input_processor.process(
+                str(next(self._request_ids)), prompt, one.replace(output_kind=OutputKind.FINAL_ONLY), rank
+            )
+            for prompt, one, rank in zip(prompts, params, priorities, strict=True)
+        ]
+        return self._run(requests, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer a conversation, or each of a list of them, through the model's chat template.
+
+        Raises as `generate` does; also InvalidRequestError when the model has no chat template.
+        """
+        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        template = self.get_tokenizer().chat_template
+        if template is None:
+            raise InvalidRequestError("this model has no chat template; use generate with a plain prompt")
+        prompts: list[Prompt] = []
+        for conversation in conversations:
+            text = template.render(conversation, **(chat_template_kwargs or {}))
+            prompts.append(
+                {"prompt": text, "prompt_token_ids": self.get_tokenizer().encode(text, add_special_tokens=False)}
+            )
+        return self.generate(prompts, sampling_params, use_tqdm)
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self.llm_engine.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What a request without parameters uses: the model's generation_config.json."""
+        return self.llm_engine.default_params
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes."""
+        self.llm_engine.reset_prefix_cache()
+
+    def shutdown(self) -> None:
+        """Give all memory back; the object cannot be used afterwards. Idempotent."""
+        self.llm_engine.shutdown()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def _one_each(self, name: str, value: Any, kind: type, prompts: Sequence[Prompt]) -> list[Any]:
+        if value is None:
+            value = self.get_default_sampling_params()
+        if isinstance(value, kind):
+            return [value] * len(prompts)
+        if not isinstance(value, Sequence) or not all(isinstance(item, kind) for item in value):
+            raise InvalidRequestError(f"{name} must be {kind.__name__} or a list of them", name)
+        if len(value) != len(prompts):
+            raise InvalidRequestError(f"{len(value)} {name} for {len(prompts)} prompts", name)
+        return list(value)
+
+    def _run(self, requests: list[GenerateRequest], use_tqdm: bool) -> list[RequestOutput]:
+        engine = self.llm_engine
+        outputs: dict[str, RequestOutput] = {}
+        wanted = {request.request_id for request in requests}
+        progress = tqdm(total=len(requests), desc="Processed prompts", disable=not use_tqdm, dynamic_ncols=True)
+        num_input = num_output = 0
+        try:
+            for request in requests:
+                engine.add_processed(request)
+            while len(outputs) < len(wanted):
+                for output in engine.step():
+                    if output.request_id not in wanted:
+                        continue
+                    outputs[output.request_id] = output
+                    num_input += len(output.prompt_token_ids)
+                    num_output += sum(len(completion.token_ids) for completion in output.outputs)
+                    elapsed = max(progress.format_dict["elapsed"], 1e-9)
+                    progress.set_postfix_str(
+                        f"in: {num_input / elapsed:.1f} tok/s, out: {num_output / elapsed:.1f} tok/s", refresh=False
+                    )
+                    progress.update()
+        finally:
+            # An interrupt or a refusal half-way must not leave work behind that the next call would pay for.
+            progress.close()
+            for request_id in wanted - outputs.keys():
+                engine.abort_request(request_id)
+        return [outputs[request.request_id] for request in requests]
+
+
+def _as_prompts(prompts: Any) -> Sequence[Prompt]:
+    """One prompt or several -> several. A list of ids is one prompt."""
+    if isinstance(prompts, (str, dict)):
+        return [prompts]
+    if not isinstance(prompts, (list, tuple)):
+        raise InvalidRequestError(f"prompts must be a prompt or a list of them, not {type(prompts).__name__}", "prompt")
+    is_ids = bool(prompts) and all(type(item) is int for item in prompts)
+    return [prompts] if is_ids else prompts

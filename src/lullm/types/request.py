@@ -1,0 +1,42 @@
+"""A request after validation: the only form in which work enters the engine's queue."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from lullm.types.sampling_params import SamplingParams
+
+
+class TextPrompt(TypedDict):
+    """A prompt as a dict with its text."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """A prompt as a dict with its token ids."""
+
+    prompt_token_ids: Sequence[int]
+
+
+Prompt = str | Sequence[int] | TextPrompt | TokensPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """Prompt ids within the vocabulary and the model length, resolved parameters.
+
+    `seed` is the parameters' seed or one the engine drew; `priority`: lower goes first (policy 'priority').
+    `arrival_time` in seconds of `time.monotonic()`. `end_token_ids`: the model's end-of-sequence tokens, none with
+    `ignore_eos`. `bad_words_ids`: `bad_words` as the token sequences to forbid.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    seed: int
+    arrival_time: float
+    priority: int = 0
+    end_token_ids: tuple[int, ...] = ()
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()

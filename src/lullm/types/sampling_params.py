@@ -1,0 +1,208 @@
+"""SamplingParams: how the tokens of one request are chosen. Checked once, when it is built."""
+
+import dataclasses
+import enum
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from lullm.errors import InvalidRequestError, UnsupportedError
+
+MAX_N = 1024
+MAX_STOP_STRINGS = 64
+MAX_STOP_STRING_CHARS = 1024
+MAX_BAD_WORDS = 256
+
+
+class OutputKind(enum.Enum):
+    """What each `RequestOutput` of a request holds: everything so far, only the news, or nothing before the end."""
+
+    CUMULATIVE = "cumulative"
+    DELTA = "delta"
+    FINAL_ONLY = "final_only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Sampling parameters, with the names and meanings of vLLM's.
+
+    Args:
+        n: completions to return. `best_of` (default n) are generated and the n with the highest mean
+            log-probability per token are returned.
+        temperature: 0 is greedy: the token with the highest logit, the lowest id among equals.
+        top_p, top_k, min_p: nucleus, the k best (0 or -1: all), and a floor relative to the best token's
+            probability; applied after the temperature, in the order top_k, top_p, min_p.
+        presence_penalty, frequency_penalty: subtracted from the logits of tokens already generated, once or per
+            occurrence. repetition_penalty: divides (positive) or multiplies (negative) the logits of tokens that
+            stand in the prompt or were generated.
+        seed: the same seed gives the same tokens whatever else is in the batch.
+        stop: strings that end the text; stop_token_ids: tokens that do; ignore_eos: go on after the model's own end.
+        min_tokens: end-of-sequence and stop tokens cannot be drawn, and stop strings are not looked for, before.
+        max_tokens: at most so many new tokens; None: up to the model's length.
+        logprobs, prompt_logprobs: how many of the best log-probabilities to return per position, besides the chosen.
+        logit_bias: token id -> added to its logit. allowed_token_ids: nothing else can be drawn.
+        bad_words: strings that cannot be generated.
+
+    Raises:
+        InvalidRequestError: a value is out of range; `.param` names the field.
+    """
+
+    n: int = 1
+    best_of: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] | list[str] | str | None = None
+    stop_token_ids: tuple[int, ...] | list[int] | None = None
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    max_tokens: int | None = 16
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | list[int] | None = None
+    bad_words: tuple[str, ...] | list[str] | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    guided_decoding: Any = None
+    output_kind: OutputKind = field(default=OutputKind.CUMULATIVE)
+
+    def __post_init__(self) -> None:
+        if self.guided_decoding is not None:
+            raise UnsupportedError("guided_decoding does not exist in this version of lullm; leave it out")
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        self._set("stop", _strings("stop", stop, MAX_STOP_STRINGS))
+        self._set("bad_words", _strings("bad_words", self.bad_words, MAX_BAD_WORDS))
+        self._set("stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
+        if self.allowed_token_ids is not None:
+            ids = _token_ids("allowed_token_ids", self.allowed_token_ids)
+            if not ids:
+                raise InvalidRequestError("allowed_token_ids must not be empty", "allowed_token_ids")
+            self._set("allowed_token_ids", ids)
+        for name, least, most in _INT_RANGES:
+            _check_int(name, getattr(self, name), least, most)
+        for name, low, high in _FLOAT_RANGES:
+            self._set(name, _check_float(name, getattr(self, name), low, high))
+        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidRequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
+        if self.top_p == 0.0:
+            raise InvalidRequestError("top_p must be in (0, 1]", "top_p")
+        if self.repetition_penalty == 0.0:
+            raise InvalidRequestError("repetition_penalty must be above 0", "repetition_penalty")
+        if self.best_of is not None and self.best_of < self.n:
+            raise InvalidRequestError(f"best_of ({self.best_of}) must be at least n ({self.n})", "best_of")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequestError(
+                f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})", "min_tokens"
+            )
+        if self.logit_bias is not None:
+            self._set("logit_bias", _logit_bias(self.logit_bias))
+        if not isinstance(self.output_kind, OutputKind):
+            raise InvalidRequestError(f"output_kind must be an OutputKind, not {self.output_kind!r}", "output_kind")
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences to generate: best_of, or n."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether the chosen tokens' log-probabilities are needed: asked for, or to rank `best_of`."""
+        return self.logprobs is not None or self.num_sequences > self.n
+
+    def replace(self, **changes: Any) -> "SamplingParams":
+        """A copy with some fields changed, checked like a new one."""
+        return dataclasses.replace(self, **changes)
+
+
+_INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
+    ("n", 1, MAX_N),
+    ("best_of", 1, MAX_N),
+    ("top_k", -1, None),
+    ("seed", -(2**63), 2**64 - 1),
+    ("min_tokens", 0, None),
+    ("max_tokens", 1, None),
+    ("logprobs", 0, None),
+    ("prompt_logprobs", 0, None),
+)
+_OPTIONAL = frozenset({"best_of", "seed", "max_tokens", "logprobs", "prompt_logprobs"})
+_FLOAT_RANGES = (
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("repetition_penalty", 0.0, math.inf),
+    ("temperature", 0.0, math.inf),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+)
+
+
+def _check_int(name: str, value: Any, low: int, high: int | None) -> None:
+    if value is None and name in _OPTIONAL:
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidRequestError(f"{name} must be an integer, not {value!r}", name)
+    if value < low or (high is not None and value > high):
+        bound = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise InvalidRequestError(f"{name} must be {bound}, got {value}", name)
+
+
+def _check_float(name: str, value: Any, low: float, high: float) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise InvalidRequestError(f"{name} must be a number, not {value!r}", name)
+    if not low <= value <= high or math.isinf(value):
+        bound = f"a finite number of at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
+        raise InvalidRequestError(f"{name} must be {bound}, got {value}", name)
+    return float(value)
+
+
+def _strings(name: str, value: Any, max_num: int) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)) or not all(isinstance(s, str) for s in value):
+        raise InvalidRequestError(f"{name} must be a list of strings", name)
+    if len(value) > max_num:
+        raise InvalidRequestError(f"{name} may hold at most {max_num} strings, got {len(value)}", name)
+    for s in value:
+        if not s or len(s) > MAX_STOP_STRING_CHARS:
+            raise InvalidRequestError(
+                f"each string of {name} must have 1 to {MAX_STOP_STRING_CHARS} characters, one has {len(s)}", name
+            )
+    return tuple(value)
+
+
+def _token_ids(name: str, value: Any) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)) or not all(isinstance(t, int) and not isinstance(t, bool) for t in value):
+        raise InvalidRequestError(f"{name} must be a list of token ids", name)
+    return tuple(dict.fromkeys(value))
+
+
+def _logit_bias(value: Any) -> dict[int, float]:
+    if not isinstance(value, dict):
+        raise InvalidRequestError("logit_bias must map token ids to numbers", "logit_bias")
+    bias: dict[int, float] = {}
+    for key, number in value.items():
+        try:
+            token_id = int(key)
+        except (TypeError, ValueError):
+            raise InvalidRequestError(f"logit_bias: {key!r} is not a token id", "logit_bias") from None
+        bias[token_id] = _check_float("logit_bias", number, -100.0, 100.0)
+    return bias

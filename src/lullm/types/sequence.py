@@ -1,0 +1,111 @@
+"""Sequence and SequenceGroup: the state of a request while the engine works on it.
+
+A sequence has tokens, and a counter of those whose KV is computed. Prefill, chunked prefill, a prefix-cache hit,
+decode and recompute after preemption are all this counter catching up with the tokens there are.
+"""
+
+import enum
+from dataclasses import dataclass, field
+
+from lullm.types.outputs import RequestMetrics
+from lullm.types.request import GenerateRequest
+from lullm.types.step import TokenLogprobs
+
+
+class SequenceStatus(enum.Enum):
+    """Where a sequence is. The FINISHED states are terminal."""
+
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    SWAPPED = enum.auto()
+    FINISHED_STOPPED = enum.auto()
+    FINISHED_LENGTH_CAPPED = enum.auto()
+    FINISHED_ABORTED = enum.auto()
+    FINISHED_IGNORED = enum.auto()
+
+    @property
+    def is_finished(self) -> bool:
+        return self in _FINISH_REASONS
+
+    @property
+    def finish_reason(self) -> str | None:
+        """The word users see; None while the sequence lives."""
+        return _FINISH_REASONS.get(self)
+
+
+_FINISH_REASONS = {
+    SequenceStatus.FINISHED_STOPPED: "stop",
+    SequenceStatus.FINISHED_LENGTH_CAPPED: "length",
+    SequenceStatus.FINISHED_ABORTED: "abort",
+    SequenceStatus.FINISHED_IGNORED: "length",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One line of tokens: the prompt, then what was generated.
+
+    `num_computed_tokens` tokens have their KV in the cache. `index` numbers the sequence within its group.
+    """
+
+    seq_id: int
+    index: int
+    token_ids: list[int]
+    prompt_len: int
+    status: SequenceStatus = SequenceStatus.WAITING
+    num_computed_tokens: int = 0
+    stop_reason: int | str | None = None
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def output_len(self) -> int:
+        return len(self.token_ids) - self.prompt_len
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status.is_finished
+
+
+@dataclass(slots=True, eq=False)
+class SequenceGroup:
+    """The sequences of one request: they are admitted, preempted and finished together.
+
+    A group starts with one sequence, which computes the prompt. The others (`params.num_sequences` in all) are
+    forked from it when the first token is drawn and share the prompt's blocks.
+    """
+
+    request: GenerateRequest
+    seqs: list[Sequence]
+    metrics: RequestMetrics
+    num_cached_tokens: int | None = None
+    num_preemptions: int = 0
+    # One entry per prompt token but the first, as they are computed; complete before the first token is drawn.
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def unfinished(self) -> list[Sequence]:
+        return [s for s in self.seqs if not s.status.is_finished]
+
+    @property
+    def is_finished(self) -> bool:
+        return all(s.status.is_finished for s in self.seqs)
+
+    @property
+    def num_unborn(self) -> int:
+        """Sequences still to be forked from the first."""
+        return self.request.params.num_sequences - len(self.seqs)
+
+    @property
+    def num_seats(self) -> int:
+        """How much of `max_num_seqs` the group takes: its live sequences and those still to be forked."""
+        return len(self.unfinished) + self.num_unborn

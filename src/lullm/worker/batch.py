@@ -1,0 +1,95 @@
+"""From a plan to tensors: all spans of a step become one ragged batch, through buffers that persist."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lullm.ops.attention_layout import AttentionLayout
+from lullm.types.step import Draw, Span, StepPlan
+from lullm.units import cdiv
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's input, T tokens of S spans.
+
+    `drawn_rows` are the distinct rows whose logits are drawn from, and `draw_index` says which of them each draw
+    uses (None: one draw per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with
+    their first row.
+    """
+
+    token_ids: torch.Tensor  # [T] int64
+    positions: torch.Tensor  # [T] int64
+    layout: AttentionLayout
+    drawn_rows: torch.Tensor  # [R] int64
+    draws: list[Draw]
+    draw_index: torch.Tensor | None  # [len(draws)] int64
+    prompt_spans: list[tuple[int, Span]]
+
+
+class BatchBuilder:
+    """Builds batches into staging buffers of the largest size, so that a step allocates next to nothing.
+
+    A batch is valid until the next one is built. Shapes are bounded by the scheduler's limits: at most
+    `max_num_seqs` spans, `max_num_batched_tokens` tokens, `max_model_len` positions.
+    """
+
+    def __init__(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, block_size: int):
+        self._block_size = block_size
+        self._token_ids = np.zeros(max_num_batched_tokens, np.int64)
+        self._positions = np.zeros(max_num_batched_tokens, np.int64)
+        self._slot_mapping = np.zeros(max_num_batched_tokens, np.int64)
+        self._block_tables = np.zeros((max_num_seqs, cdiv(max_model_len, block_size)), np.int64)
+
+    def build(self, plan: StepPlan) -> Batch:
+        """The batch of a plan with at least one span."""
+        token_ids: list[int] = []
+        query_lens: list[int] = []
+        context_lens: list[int] = []
+        drawn_rows: list[int] = []
+        draws: list[Draw] = []
+        draw_index: list[int] = []
+        prompt_spans: list[tuple[int, Span]] = []
+        max_blocks = 0
+        for row, span in enumerate(plan.spans):
+            if span.prompt_targets:
+                prompt_spans.append((len(token_ids), span))
+            token_ids.extend(span.token_ids)
+            query_lens.append(len(span.token_ids))
+            context_lens.append(span.end)
+            num_blocks = cdiv(span.end, self._block_size)
+            self._block_tables[row, :num_blocks] = span.block_ids[:num_blocks]
+            max_blocks = max(max_blocks, num_blocks)
+            if span.draws:
+                draw_index.extend([len(drawn_rows)] * len(span.draws))
+                draws.extend(span.draws)
+                drawn_rows.append(len(token_ids) - 1)
+        num_tokens, num_spans = len(token_ids), len(query_lens)
+        self._token_ids[:num_tokens] = token_ids
+        self._place(np.array(query_lens), np.array(context_lens), num_tokens)
+        return Batch(
+            token_ids=torch.from_numpy(self._token_ids[:num_tokens]),
+            positions=torch.from_numpy(self._positions[:num_tokens]),
+            layout=AttentionLayout(
+                query_lens=query_lens,
+                context_lens=context_lens,
+                block_tables=torch.from_numpy(self._block_tables[:num_spans, :max_blocks]),
+                slot_mapping=torch.from_numpy(self._slot_mapping[:num_tokens]),
+                block_size=self._block_size,
+            ),
+            drawn_rows=torch.tensor(drawn_rows, dtype=torch.int64),
+            draws=draws,
+            draw_index=None if len(draws) == len(drawn_rows) else torch.tensor(draw_index),
+            prompt_spans=prompt_spans,
+        )
+
+    def _place(self, query_lens: np.ndarray, context_lens: np.ndarray, num_tokens: int) -> None:
+        """Fill positions and slots of all tokens at once: position = context_len - rows left in the span."""
+        span_ends = np.cumsum(query_lens)
+        positions = self._positions[:num_tokens]
+        positions[:] = np.arange(num_tokens)
+        positions += np.repeat(context_lens - span_ends, query_lens)
+        span_of_token = np.repeat(np.arange(len(query_lens)), query_lens)
+        block, offset = np.divmod(positions, self._block_size)
+        self._slot_mapping[:num_tokens] = self._block_tables[span_of_token, block] * self._block_size + offset

@@ -1,0 +1,113 @@
+"""ModelRunner: owns a model, its arenas and its KV cache, and runs one plan at a time."""
+
+from pathlib import Path
+
+import torch
+
+from lullm.arena.host import HostArena
+from lullm.config.engine import EngineConfig
+from lullm.config.model import ModelConfig
+from lullm.kv.layout import block_bytes
+from lullm.log import get_logger
+from lullm.models.registry import build_model
+from lullm.ops.attention_layout import KVCache
+from lullm.ops.table import select_ops
+from lullm.types.step import StepPlan, StepResult, TokenLogprobs
+from lullm.units import format_bytes
+from lullm.weights.dummy import fill_dummy_weights
+from lullm.weights.loader import load_weights
+from lullm.weights.materialize import materialize, weights_bytes
+from lullm.worker.batch import BatchBuilder
+from lullm.worker.device import TORCH_DTYPES
+from lullm.worker.sampler import Sampler
+
+logger = get_logger(__name__)
+
+PROMPT_LOGPROB_ROWS = 256
+"""Rows whose logits exist at once for prompt log-probabilities: 256 x 151,936 float32 are 148 MiB."""
+
+
+class ModelRunner:
+    """Built empty; `load_model`, then `initialize_cache`, then `execute` any number of times, then `close`.
+
+    Weights and KV cache are views into arenas (`weights`, `kv_cache`) that this object owns.
+    """
+
+    def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
+        assert config.max_model_len is not None, "resolve the config first"
+        self._config = config
+        self._model_config = model_config
+        self._folder = folder
+        self._dtype = TORCH_DTYPES[config.dtype]
+        self._ops = select_ops(config.device)
+        self._arenas: list[HostArena] = []
+        self.kv_caches: list[KVCache] = []
+        self._batches = BatchBuilder(
+            config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size
+        )
+        self._sampler = Sampler(model_config.vocab_size, config.logprobs_mode)
+
+    def load_model(self) -> None:
+        """Build the model and fill its weights. Blocking. Raises ModelLoadError, CacheSizeError."""
+        assert self._config.max_model_len is not None
+        self.model = build_model(self._model_config, self._dtype, self._config.max_model_len)
+        arena = self._new_arena("weights", weights_bytes(self.model))
+        materialize(self.model, arena)
+        if self._config.load_format == "dummy":
+            fill_dummy_weights(self.model, self._config.seed or 0)
+        else:
+            load_weights(self.model, self._folder)
+        logger.info("weights: %s in %s", format_bytes(arena.used_bytes), self._config.dtype)
+
+    def initialize_cache(self, num_blocks: int) -> None:
+        """Map the KV cache of `num_blocks` blocks; memory is taken as blocks are first written."""
+        model, config = self._model_config, self._config
+        size = num_blocks * block_bytes(model, config.block_size, config.dtype)
+        # Room for the alignment of each layer's two tensors.
+        arena = self._new_arena("kv_cache", size + 4096 * model.num_hidden_layers)
+        shape = (num_blocks, config.block_size, model.num_key_value_heads, model.head_dim)
+        self.kv_caches = [
+            (arena.empty(shape, self._dtype), arena.empty(shape, self._dtype)) for _ in range(model.num_hidden_layers)
+        ]
+        logger.info("KV cache: %d blocks of %d tokens, %s", num_blocks, config.block_size, format_bytes(size))
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Copy blocks, run the model over the spans, draw tokens. Blocking."""
+        if plan.blocks_to_copy:
+            self._ops.copy_blocks(self.kv_caches, plan.blocks_to_copy)
+        if not plan.spans:
+            return StepResult([])
+        batch = self._batches.build(plan)
+        attention = self._ops.prepare_attention(batch.layout)
+        hidden = self.model(batch.token_ids, batch.positions, self.kv_caches, attention, self._ops)  # [T, H]
+        prompt_logprobs = {}
+        for first_row, span in batch.prompt_spans:
+            rows = hidden[first_row : first_row + len(span.prompt_targets)]
+            prompt_logprobs[span.seq_id] = self._prompt_logprobs(rows, span.prompt_targets, span.num_prompt_logprobs)
+        if not batch.draws:
+            return StepResult([], prompt_logprobs)
+        logits = self.model.compute_logits(hidden[batch.drawn_rows], self._ops)  # [R, V]
+        if batch.draw_index is not None:
+            logits = logits[batch.draw_index]
+        return StepResult(self._sampler.sample(logits, batch.draws), prompt_logprobs)
+
+    def close(self) -> None:
+        """Give all memory back. Idempotent."""
+        self.kv_caches = []
+        for arena in self._arenas:
+            arena.close()
+        self._arenas = []
+
+    def _prompt_logprobs(self, hidden: torch.Tensor, targets: list[int], num_logprobs: int) -> list[TokenLogprobs]:
+        found: list[TokenLogprobs] = []
+        for start in range(0, len(targets), PROMPT_LOGPROB_ROWS):
+            part = slice(start, start + PROMPT_LOGPROB_ROWS)
+            logits = self.model.compute_logits(hidden[part], self._ops)
+            found += self._sampler.prompt_logprobs(logits, targets[part], num_logprobs)
+        return found
+
+    def _new_arena(self, tag: str, capacity_bytes: int) -> HostArena:
+        arena = HostArena(tag, capacity_bytes)
+        self._arenas.append(arena)
+        return arena

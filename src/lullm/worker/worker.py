@@ -1,0 +1,34 @@
+"""Worker: one device's share of the model, behind the calls an executor makes."""
+
+from pathlib import Path
+
+from lullm.config.engine import EngineConfig
+from lullm.config.model import ModelConfig
+from lullm.types.step import StepPlan, StepResult
+from lullm.worker.device import available_memory_bytes
+from lullm.worker.model_runner import ModelRunner
+
+
+class Worker:
+    """Runs plans on one device. Every method blocks until it is done."""
+
+    def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
+        self.model_runner = ModelRunner(config, model_config, folder)
+
+    def load_model(self) -> None:
+        """Raises ModelLoadError, CacheSizeError."""
+        self.model_runner.load_model()
+
+    def available_memory_bytes(self) -> int:
+        """Memory of the device that is left for the KV cache."""
+        return available_memory_bytes()
+
+    def initialize_cache(self, num_blocks: int) -> None:
+        self.model_runner.initialize_cache(num_blocks)
+
+    def execute_model(self, plan: StepPlan) -> StepResult:
+        return self.model_runner.execute(plan)
+
+    def shutdown(self) -> None:
+        """Give all memory back. Idempotent."""
+        self.model_runner.close()

@@ -1,0 +1,73 @@
+"""BlockTable: growth on demand, forks with copy-on-write, hashes and promotion."""
+
+from lullm.kv.allocator import NaiveBlockAllocator, PrefixCachingBlockAllocator
+from lullm.kv.block_table import BlockTable
+from lullm.kv.hashing import ROOT_HASH, chain_hash
+
+
+def test_blocks_come_on_demand():
+    allocator = NaiveBlockAllocator(8)
+    table = BlockTable(allocator, 4)
+    table.allocate(5)
+    assert table.block_ids == [0, 1]
+    assert table.num_blocks_touched_by_append(5, 8) == 0
+    assert table.append_slots(5, 8) == []
+    assert table.num_blocks_touched_by_append(8, 9) == 1
+    table.append_slots(8, 9)
+    assert table.block_ids == [0, 1, 2]
+    table.free()
+    assert allocator.num_free == 8
+
+
+def test_a_fork_copies_only_the_partly_filled_block_and_only_when_shared():
+    allocator = NaiveBlockAllocator(8)
+    parent = BlockTable(allocator, 4)
+    parent.allocate(6)
+    child = parent.fork()
+    assert child.block_ids == parent.block_ids
+    assert parent.num_blocks_touched_by_append(6, 7) == 1
+    assert parent.append_slots(6, 7) == [(1, 2)]
+    assert parent.block_ids == [0, 2]
+    assert child.append_slots(6, 7) == [], "the last holder writes in place"
+    assert allocator.ref_count(0) == 2
+    child.free()
+    parent.free()
+    assert allocator.num_free == 8
+
+
+def test_a_fork_at_a_block_boundary_copies_nothing():
+    allocator = NaiveBlockAllocator(8)
+    parent = BlockTable(allocator, 4)
+    parent.allocate(8)
+    child = parent.fork()
+    assert parent.append_slots(8, 9) == [] and child.append_slots(8, 9) == []
+    assert parent.block_ids[:2] == child.block_ids[:2]
+    assert parent.block_ids[2] != child.block_ids[2]
+
+
+def test_hashes_are_chained():
+    assert chain_hash(chain_hash(ROOT_HASH, [1, 2]), [3, 4]) != chain_hash(chain_hash(ROOT_HASH, [9, 2]), [3, 4])
+    assert chain_hash(ROOT_HASH, [1, 2]) == chain_hash(ROOT_HASH, (1, 2))
+
+
+def test_the_cached_prefix_ends_at_the_first_miss_and_before_the_last_token():
+    allocator = PrefixCachingBlockAllocator(8)
+    table = BlockTable(allocator, 2)
+    tokens = [1, 2, 3, 4, 5, 6]
+    table.allocate(6)
+    table.promote(tokens, 6)
+    assert BlockTable(allocator, 2).find_cached([1, 2, 3, 4, 5, 6]) == table.block_ids[:2]
+    assert BlockTable(allocator, 2).find_cached([1, 2, 3, 4, 5, 6, 7]) == table.block_ids
+    assert BlockTable(allocator, 2).find_cached([1, 2, 9, 4, 5, 6, 7]) == table.block_ids[:1]
+    assert BlockTable(allocator, 2).find_cached([1, 2]) == []
+
+
+def test_only_computed_blocks_become_findable():
+    allocator = PrefixCachingBlockAllocator(8)
+    table = BlockTable(allocator, 2)
+    tokens = [1, 2, 3, 4, 5]
+    table.allocate(5)
+    table.promote(tokens, 3)
+    assert allocator.num_cached == 1
+    table.promote(tokens, 5)
+    assert allocator.num_cached == 2

@@ -1,0 +1,187 @@
+"""The scheduler, step by step, over a simulated worker."""
+
+import pytest
+from simulation import Simulation
+
+from lullm.errors import InvalidRequestError
+from lullm.types.sequence import SequenceStatus
+
+
+def spans(plan):
+    return [(s.seq_id, s.start, s.end) for s in plan.spans]
+
+
+def test_a_long_prompt_is_chunked_and_decodes_go_on_beside_it():
+    sim = Simulation(max_num_batched_tokens=8)
+    sim.add("a", [0] * 3, max_tokens=20)
+    sim.step()
+    sim.add("b", [1] * 17, max_tokens=2)
+    sim.step()
+    sim.step()
+    sim.step()
+    assert [spans(p) for p in sim.plans] == [
+        [(0, 0, 3)],
+        [(0, 3, 4), (1, 0, 7)],
+        [(0, 4, 5), (1, 7, 14)],
+        [(0, 5, 6), (1, 14, 17)],
+    ]
+    assert sim.plans[2].spans[1].draws == []
+    assert len(sim.plans[3].spans[1].draws) == 1
+
+
+def test_a_running_prompt_leaves_every_later_sequence_its_token():
+    sim = Simulation(max_num_batched_tokens=8, policy="priority")
+    sim.add("late", [0] * 3, priority=5, max_tokens=20)
+    sim.step()
+    sim.add("urgent", [1] * 30, priority=1, max_tokens=2)
+    sim.step()
+    sim.step()
+    assert spans(sim.plans[2]) == [(1, 7, 14), (0, 4, 5)]
+
+
+def test_equal_prompts_that_arrive_together_are_computed_once():
+    sim = Simulation()
+    for name in "abc":
+        sim.add(name, list(range(10)), max_tokens=3)
+    sim.step()
+    assert spans(sim.plans[0]) == [(0, 0, 10), (1, 8, 10), (2, 8, 10)]
+    sim.run()
+
+
+def test_a_cache_hit_shows_in_the_group():
+    sim = Simulation()
+    sim.add("a", list(range(10)), max_tokens=1)
+    sim.run()
+    group = sim.add("b", list(range(10)), max_tokens=1)
+    sim.run()
+    assert group.num_cached_tokens == 8
+
+
+def test_parallel_sampling_shares_the_prompt():
+    sim = Simulation(num_blocks=16, enable_prefix_caching=False)
+    group = sim.add("a", [0] * 10, n=4, max_tokens=3)
+    sim.step()
+    assert len(group.seqs) == 4
+    assert len(sim.plans[0].spans[0].draws) == 4
+    assert sim.block_space.num_used_blocks == 3
+    sim.step()
+    assert len(sim.plans[1].blocks_to_copy) == 3, "three copies; the last holder writes in place"
+    assert sim.block_space.num_used_blocks == 2 + 4
+    sim.run()
+    assert {seq.status.finish_reason for seq in group.seqs} == {"length"}
+    assert sim.block_space.num_used_blocks == 0
+
+
+def test_preemption_recomputes_to_the_same_tokens():
+    def outputs(num_blocks, **options):
+        sim = Simulation(num_blocks=num_blocks, max_num_seqs=8, **options)
+        groups = [sim.add(str(i), [i % 2] * (5 + i), n=1 + i % 3, max_tokens=20) for i in range(6)]
+        sim.run()
+        return [[s.token_ids for s in g.seqs] for g in groups], sim.scheduler.stats.preemptions
+
+    roomy, none = outputs(256)
+    for caching in (True, False):
+        tight, some = outputs(24, enable_prefix_caching=caching)
+        assert tight == roomy
+        assert none == 0 and some > 0
+
+
+def test_the_last_in_order_is_preempted_and_returns_first():
+    sim = Simulation(num_blocks=6, block_size=4, enable_prefix_caching=False, max_model_len=24, watermark=0.0)
+    first = sim.add("first", [0] * 8, max_tokens=12)
+    second = sim.add("second", [1] * 8, max_tokens=12)
+    for _ in range(5):
+        sim.step()
+    assert second.num_preemptions == 0
+    sim.add("third", [1] * 4, max_tokens=1)
+    for _ in range(5):
+        sim.step()
+    assert (first.num_preemptions, second.num_preemptions) == (0, 1)
+    assert [u.group.request_id for u in sim.run()] == ["first", "third", "second"]
+
+
+def test_a_group_that_outgrows_the_whole_pool_is_capped():
+    sim = Simulation(num_blocks=4, block_size=4, max_model_len=64)
+    group = sim.add("a", [0] * 6, max_tokens=60)
+    updates = sim.run()
+    assert updates[-1].drawn is None
+    assert group.seqs[0].status is SequenceStatus.FINISHED_LENGTH_CAPPED
+    assert len(group.seqs[0]) == 17, "16 slots, and the token drawn from the last"
+    assert sim.block_space.num_used_blocks == 0
+
+
+def test_the_model_length_ends_a_sequence():
+    sim = Simulation(max_model_len=12)
+    group = sim.add("a", [0] * 10, max_tokens=None)
+    sim.run()
+    assert len(group.seqs[0]) == 12
+    assert group.seqs[0].status is SequenceStatus.FINISHED_LENGTH_CAPPED
+
+
+def test_end_of_sequence_and_stop_tokens():
+    sim = Simulation()
+    sim.memory.choose = lambda draw: 7
+    ended = sim.add("eos", [0], end=7, max_tokens=5)
+    stopped = sim.add("stop", [0], stop_token_ids=[7], max_tokens=5)
+    later = sim.add("later", [0], end=7, min_tokens=3, max_tokens=5)
+    sim.run()
+    assert (len(ended.seqs[0]), ended.seqs[0].stop_reason) == (2, None)
+    assert (len(stopped.seqs[0]), stopped.seqs[0].stop_reason) == (2, 7)
+    assert len(later.seqs[0]) == 4
+
+
+def test_prompt_logprobs_come_once_through_chunks_and_preemption():
+    sim = Simulation(num_blocks=8, max_num_batched_tokens=4, max_num_seqs=4, watermark=0.0)
+    prompt = list(range(17))
+    sim.add("busy", [50, 51, 52], max_tokens=20)
+    group = sim.add("a", prompt, prompt_logprobs=2, max_tokens=3)
+    sim.run()
+    assert [row[0][0] for row in group.prompt_logprobs] == prompt[1:]
+
+
+def test_abort_frees_at_once_in_every_state():
+    sim = Simulation(num_blocks=8, max_num_seqs=1)
+    sim.add("running", [0] * 6)
+    sim.add("waiting", [0] * 6)
+    sim.step()
+    for request_id in ("waiting", "running"):
+        assert sim.scheduler.abort(request_id).seqs[0].status is SequenceStatus.FINISHED_ABORTED
+        assert sim.scheduler.abort(request_id) is None
+    assert sim.block_space.num_used_blocks == 0
+    assert not sim.scheduler.has_unfinished
+    assert sim.scheduler.plan().is_empty
+    sim.add("running", [1] * 3, max_tokens=1)
+    assert sim.run()[0].group.request_id == "running"
+
+
+def test_a_removed_id_may_come_back_while_its_old_queue_entry_is_there():
+    sim = Simulation(max_num_seqs=1)
+    sim.add("first", [0] * 3, max_tokens=3)
+    sim.add("x", [0] * 3, max_tokens=1)
+    sim.add("y", [0] * 3, max_tokens=1)
+    sim.step()
+    sim.scheduler.abort("x")
+    sim.add("x", [1] * 3, max_tokens=1)
+    assert [u.group.request_id for u in sim.run()] == ["first", "y", "x"]
+
+
+def test_priority_goes_before_arrival():
+    sim = Simulation(max_num_seqs=1, policy="priority")
+    for name, priority in (("low", 9), ("high", 1), ("also-high", 1)):
+        sim.add(name, [0], priority=priority, max_tokens=1)
+    assert [u.group.request_id for u in sim.run()] == ["high", "also-high", "low"]
+
+
+def test_what_can_never_run_is_refused_and_leaves_nothing():
+    sim = Simulation(num_blocks=4, max_num_seqs=4)
+    with pytest.raises(InvalidRequestError, match="5 KV blocks") as error:
+        sim.add("a", [0] * 17)
+    assert error.value.param == "prompt"
+    with pytest.raises(InvalidRequestError, match="max_num_seqs") as error:
+        sim.add("a", [0], n=5)
+    assert error.value.param == "n"
+    sim.add("a", [0])
+    with pytest.raises(InvalidRequestError, match="already in use"):
+        sim.add("a", [0])
+    sim.run()
+    assert sim.scheduler._by_seq == {}

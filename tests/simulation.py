@@ -1,0 +1,125 @@
+"""A worker without a model: it keeps which token stands in which slot and checks that attention would see the truth."""
+
+import random
+from collections.abc import Callable
+
+from lullm.kv.block_space import BlockSpaceManager
+from lullm.sched.scheduler import Scheduler, SchedulerLimits, SequenceUpdate
+from lullm.types.request import GenerateRequest
+from lullm.types.sampling_params import SamplingParams
+from lullm.types.step import Draw, DrawnToken, StepPlan, StepResult
+
+
+class PagedMemory:
+    """Slots hold (position, token) instead of keys and values; a block nobody wrote holds nothing.
+
+    A slot's content also names all tokens before it (a running hash), as a real key does through attention: KV that
+    was computed behind another prefix is not the same KV.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, choose: Callable[[Draw], int]):
+        self.block_size = block_size
+        self.slots: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
+        self.choose = choose
+        self.sequences: dict[int, list[int]] = {}
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        for source, destination in plan.blocks_to_copy:
+            self.slots[destination] = self.slots[source].copy()
+        for span in plan.spans:  # all writes of a layer come before any attention
+            history = self._history(span.seq_id, span.start, list(span.token_ids))
+            for position in range(span.start, span.end):
+                block_id = span.block_ids[position // self.block_size]
+                self.slots[block_id][position % self.block_size] = history[position]
+        tokens = []
+        for span in plan.spans:
+            history = self._history(span.seq_id, span.start, list(span.token_ids))
+            for position in range(span.end):
+                block_id = span.block_ids[position // self.block_size]
+                found = self.slots[block_id][position % self.block_size]
+                assert found == history[position], f"sequence {span.seq_id} would attend to foreign KV at {position}"
+            for draw in span.draws:
+                assert len(draw.token_ids) == span.end
+                tokens.append(DrawnToken(draw.seq_id, self.choose(draw)))
+        return StepResult(tokens, {s.seq_id: [[(t, 0.0, 1)] for t in s.prompt_targets] for s in plan.spans})
+
+    def _history(self, seq_id: int, start: int, token_ids: list[int]) -> list[int]:
+        """The running hash at every position up to the span's end."""
+        known = self.sequences[seq_id][:start] + token_ids
+        running, history = 0, []
+        for token_id in known:
+            running = hash((running, token_id))
+            history.append(running)
+        return history
+
+
+class Simulation:
+    """A scheduler over a `PagedMemory`, with every budget and conservation law checked at each step."""
+
+    def __init__(
+        self,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int = 32,
+        max_model_len: int = 64,
+        enable_prefix_caching: bool = True,
+        policy: str = "fcfs",
+        seed: int = 0,
+        watermark: float = 0.01,
+    ):
+        self.limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
+        self.block_space = BlockSpaceManager(num_blocks, block_size, watermark, enable_prefix_caching)
+        self.scheduler = Scheduler(self.limits, self.block_space, policy)
+        self.memory = PagedMemory(num_blocks, block_size, self._choose)
+        self.random = random.Random(seed)
+        self.plans: list[StepPlan] = []
+
+    def add(self, request_id: str, prompt: list[int], priority: int = 0, end: int | None = None, **params: object):
+        return self.scheduler.add(
+            GenerateRequest(
+                request_id=request_id,
+                prompt=None,
+                prompt_token_ids=prompt,
+                params=SamplingParams(**params),
+                seed=0,
+                arrival_time=0.0,
+                priority=priority,
+                end_token_ids=() if end is None else (end,),
+            )
+        )
+
+    def step(self) -> list[SequenceUpdate]:
+        plan = self.scheduler.plan()
+        self.plans.append(plan)
+        self._check(plan)
+        for group in self.scheduler.running:
+            for seq in group.seqs:
+                self.memory.sequences[seq.seq_id] = list(seq.token_ids)
+        updates = self.scheduler.apply(plan, self.memory.execute(plan))
+        self.block_space.check_conservation()
+        return updates
+
+    def run(self, max_steps: int = 10_000) -> list[SequenceUpdate]:
+        """Step until nothing is left; the updates that ended a sequence, in order."""
+        ends = []
+        for _ in range(max_steps):
+            if not self.scheduler.has_unfinished:
+                return ends
+            ends += [update for update in self.step() if update.seq.is_finished]
+        raise AssertionError(f"requests still unfinished after {max_steps} steps")
+
+    def _choose(self, draw: Draw) -> int:
+        # A function of the sequence alone, as a seeded draw is: preemption and chunking must not change it.
+        return random.Random(hash((tuple(draw.token_ids), draw.seq_index))).randrange(2)
+
+    def _check(self, plan: StepPlan) -> None:
+        assert plan.num_tokens <= self.limits.max_num_batched_tokens
+        assert sum(group.num_seats for group in self.scheduler.running) <= self.limits.max_num_seqs
+        assert len({span.seq_id for span in plan.spans}) == len(plan.spans)
+        written = [
+            (span.block_ids[p // self.block_space.block_size], p % self.block_space.block_size)
+            for span in plan.spans
+            for p in range(span.start, span.end)
+        ]
+        assert len(set(written)) == len(written), "two sequences write the same slot"
