@@ -144,7 +144,7 @@ class LLM:
             # An interrupt or a refusal half-way must not leave work behind that the next call would pay for.
             progress.close()
             for request_id in wanted - outputs.keys():
-                engine.abort_request(request_id)
+                engine.abort_request(request_id, wants_output=False)
         return [outputs[request.request_id] for request in requests]
 
 

@@ -144,7 +144,7 @@ class AsyncLLMEngine:
         # Another request may have taken the id since; it must not be aborted for this one.
         if self._streams.get(request_id) is stream:
             del self._streams[request_id]
-            self._engine.abort_request(request_id)
+            self._engine.abort_request(request_id, wants_output=False)
 
     def _stop(self, drain: bool) -> None:
         self._must_stop = True

@@ -120,20 +120,22 @@ class LLMEngine:
             if stop is not None and not update.seq.is_finished:
                 self._scheduler.finish(update.seq, stop)
         outputs = self._output_processor.outputs({id(u.group): u.group for u in updates}.values())
-        outputs, self._pending = self._pending + outputs, []
         for output in outputs:
-            if output.finished:
-                for completion in output.outputs:
-                    self._finished[completion.finish_reason or "abort"] += 1
+            self._count_finished(output)
+        outputs, self._pending = self._pending + outputs, []
         return outputs
 
-    def abort_request(self, request_id: str) -> None:
-        """End a request and free its blocks now; the next `step` returns its last output. Unknown ids are ignored."""
+    def abort_request(self, request_id: str, wants_output: bool = True) -> None:
+        """End a request and free its blocks now. Unknown ids are ignored.
+
+        The next `step` returns the request's last output, unless nobody waits for it (`wants_output` False).
+        """
         group = self._scheduler.abort(request_id)
         if group is None:
             return
         output = self._output_processor.abort(group)
-        if output is not None:
+        self._count_finished(output)
+        if wants_output:
             self._pending.append(output)
 
     def has_unfinished_requests(self) -> bool:
@@ -169,6 +171,11 @@ class LLMEngine:
         if self._failure is not None:
             raise EngineDeadError(f"the engine died earlier: {self._failure}; build a new one") from self._failure
         self.model_executor.check_health()
+
+    def _count_finished(self, output: RequestOutput) -> None:
+        if output.finished:
+            for completion in output.outputs:
+                self._finished[completion.finish_reason or "abort"] += 1
 
     def shutdown(self) -> None:
         """Abort everything and give all memory back. Idempotent."""

@@ -172,12 +172,13 @@ class OutputProcessor:
                 del self._requests[group.request_id]
         return outputs
 
-    def abort(self, group: SequenceGroup) -> RequestOutput | None:
+    def abort(self, group: SequenceGroup) -> RequestOutput:
         """The terminal output of a group that was aborted."""
         request = self._requests[group.request_id]
         for seq in group.seqs:
             request.text_of(seq).finish(seq.status.finish_reason, seq.stop_reason)
-        return next(iter(self.outputs([group])), None)
+        [output] = self.outputs([group])
+        return output
 
 
 def position_logprobs(ranked: TokenLogprobs, tokenizer: Tokenizer) -> PositionLogprobs:

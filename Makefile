@@ -1,0 +1,46 @@
+# `make run` and `make test` do all the set-up; a second call installs nothing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# torch first and by itself: a range would let pip choose another build of it.
+TORCH ?= torch==2.13.0
+
+.PHONY: run test test-slow check format bench clean
+
+run: $(VENV)/.installed
+	$(BIN)/lullm run "What is 17 + 25?" "What is the capital of France?" "Tell me a short story about a dog."
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m slow
+
+check: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed
+	$(BIN)/python bench/throughput.py
+
+$(VENV)/.torch:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check "$(TORCH)"
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[test]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""The worker: runs one plan on one device."""

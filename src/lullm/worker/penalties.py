@@ -1,0 +1,65 @@
+"""Penalties on tokens that have occurred: repetition, presence, frequency.
+
+They touch only the logits of tokens that stand in the sequence: flat (row, token id) vectors are built on the host for
+the rows that want a penalty, and only those places are read and written.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lullm.types.step import Draw
+
+
+def apply_penalties_(logits: Tensor, draws: Sequence[Draw]) -> None:
+    """Repetition penalty, then presence and frequency penalties, in place on logits [N, V]. Does not synchronise.
+
+    repetition: l / r if l > 0 else l * r, for tokens of the prompt and the output (Keskar et al., "CTRL", 2019);
+    presence and frequency: l - presence - frequency * count, for tokens of the output.
+    """
+    repetition_rows = [row for row, draw in enumerate(draws) if draw.params.repetition_penalty != 1.0]
+    if repetition_rows:
+        _penalize_repetition_(logits, draws, repetition_rows)
+    output_rows = [
+        row
+        for row, draw in enumerate(draws)
+        if (draw.params.presence_penalty or draw.params.frequency_penalty) and len(draw.token_ids) > draw.prompt_len
+    ]
+    if output_rows:
+        _penalize_output_(logits, draws, output_rows)
+
+
+def _penalize_repetition_(logits: Tensor, draws: Sequence[Draw], penalized: list[int]) -> None:
+    token_ids = [np.asarray(draws[row].token_ids, np.int64) for row in penalized]
+    lens = [len(ids) for ids in token_ids]
+    factors = np.repeat([draws[row].params.repetition_penalty for row in penalized], lens)
+    places = _on_device(np.repeat(penalized, lens), logits), _on_device(np.concatenate(token_ids), logits)
+    factor = _on_device(factors.clip(max=torch.finfo(logits.dtype).max), logits).to(logits.dtype)
+    old = logits[places]
+    # A token that occurs twice is read and written twice with the same value: no need to find the distinct ones.
+    new = torch.where(old > 0, old / factor, old * factor)
+    # A tiny factor must not make an infinite logit of a finite one: that would look like a broken model.
+    logits[places] = new.clamp(max=torch.finfo(logits.dtype).max)
+
+
+def _penalize_output_(logits: Tensor, draws: Sequence[Draw], penalized: list[int]) -> None:
+    rows, token_ids, counts = count_output_tokens(draws, penalized, logits.shape[1])
+    presence = np.array([draw.params.presence_penalty for draw in draws])
+    frequency = np.array([draw.params.frequency_penalty for draw in draws])
+    penalty = _on_device(presence[rows] + frequency[rows] * counts, logits).to(logits.dtype)
+    logits[_on_device(rows, logits), _on_device(token_ids, logits)] -= penalty
+
+
+def count_output_tokens(
+    draws: Sequence[Draw], rows: Sequence[int], vocab_size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rows, token ids, counts), one entry per distinct output token of each of `rows`. Host only."""
+    keys = [np.asarray(draws[row].token_ids[draws[row].prompt_len :], np.int64) + row * vocab_size for row in rows]
+    distinct, counts = np.unique(np.concatenate(keys), return_counts=True)
+    return distinct // vocab_size, distinct % vocab_size, counts
+
+
+def _on_device(array: np.ndarray, like: Tensor) -> Tensor:
+    return torch.from_numpy(array).to(like.device, non_blocking=True)

@@ -1,0 +1,143 @@
+"""The sampler: from logits to tokens, by the sampling parameters of each draw.
+
+The stages, each one skipped when no draw of the batch needs it:
+
+    penalties -> bias -> allowed and forbidden tokens -> greedy choice (argmax)
+              -> temperature -> top_k -> top_p -> min_p -> random choice (inverse CDF)
+
+What a draw gives depends on its own row and parameters alone, never on the other rows.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lullm.errors import ConfigError
+from lullm.types.step import NO_TOKEN, Draw, DrawnToken, TokenLogprobs
+from lullm.worker.logprobs import pack_ranked_logprobs, unpack_ranked_logprobs
+from lullm.worker.penalties import apply_penalties_
+from lullm.worker.randomness import choose_tokens, uniforms_of
+from lullm.worker.restrictions import apply_restrictions_
+from lullm.worker.truncation import scale_by_temperature_, truncate_
+
+
+class Sampler:
+    """Draws tokens and ranks log-probabilities. Keeps no state between calls.
+
+    Args:
+        vocab_size: V, the width of the logits.
+        logprobs_mode: 'raw_logprobs': of the logits as the model gave them; 'processed_logprobs': after penalties,
+            bias, restrictions and (for draws that are not greedy) temperature and truncation.
+
+    Raises:
+        ConfigError: unknown mode.
+    """
+
+    def __init__(self, vocab_size: int, logprobs_mode: str = "raw_logprobs"):
+        if logprobs_mode not in ("raw_logprobs", "processed_logprobs"):
+            raise ConfigError(f"logprobs_mode must be raw_logprobs or processed_logprobs, not {logprobs_mode!r}")
+        self._vocab_size = vocab_size
+        self._wants_raw_logprobs = logprobs_mode == "raw_logprobs"
+
+    @torch.inference_mode()
+    def sample(self, logits: Tensor, draws: Sequence[Draw]) -> list[DrawnToken]:
+        """One token per draw. Blocks until the device is done: the results are transferred once, at the end.
+
+        Args:
+            logits: [N, V] float32, row i for draws[i]; may be changed in place.
+
+        Returns:
+            In the order of the draws. `token_id` is NO_TOKEN, without log-probabilities, for a row that is broken (NaN,
+            +inf, or -inf for every allowed token); the other rows are not affected by it.
+
+        Raises:
+            ValueError: the shape of the logits does not fit.
+        """
+        if logits.shape != (len(draws), self._vocab_size):
+            raise ValueError(
+                f"logits of shape {tuple(logits.shape)} for {len(draws)} draws from {self._vocab_size} ids"
+            )
+        if not draws:
+            return []
+        ranked_rows = [row for row, draw in enumerate(draws) if draw.params.needs_logprobs]
+        logprobs = _log_softmax(logits, ranked_rows) if ranked_rows and self._wants_raw_logprobs else None
+        tokens = draw_tokens_(logits, draws)
+        if not ranked_rows:
+            return [DrawnToken(draw.seq_id, token_id) for draw, token_id in zip(draws, tokens.tolist(), strict=True)]
+        if logprobs is None:
+            logprobs = _log_softmax(logits, ranked_rows)
+        return _with_logprobs(draws, tokens, ranked_rows, logprobs)
+
+    @torch.inference_mode()
+    def prompt_logprobs(self, logits: Tensor, targets: Sequence[int], num_logprobs: int) -> list[TokenLogprobs]:
+        """For each row the target, then the `num_logprobs` best tokens in order without the target. Blocks.
+
+        Always of the untouched logits: no parameter has a say in what a prompt holds.
+
+        Args:
+            logits: [R, V] float32; not changed, but copied once. targets: R token ids, those that follow in the prompt.
+        """
+        if logits.shape != (len(targets), self._vocab_size):
+            raise ValueError(f"logits of shape {tuple(logits.shape)} for {len(targets)} targets")
+        if not targets:
+            return []
+        chosen = torch.tensor(targets).to(logits.device, non_blocking=True)
+        packed = pack_ranked_logprobs(logits.log_softmax(-1), chosen, num_logprobs).tolist()
+        return [unpack_ranked_logprobs(row, target, num_logprobs) for row, target in zip(packed, targets, strict=True)]
+
+
+def draw_tokens_(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
+    """Token ids [N] int64 on the logits' device, NO_TOKEN where there is none. Changes logits [N, V] in place.
+
+    Afterwards the logits are the ones that were drawn from, up to a constant per row. Synchronises for top_p only.
+    """
+    apply_penalties_(logits, draws)
+    apply_restrictions_(logits, draws)
+    best = logits.max(dim=-1)  # the first of equals
+    tokens = best.indices
+    random_rows = [row for row, draw in enumerate(draws) if not draw.params.is_greedy]
+    if len(random_rows) == len(draws):
+        tokens = _draw_at_random_(logits, best.values, draws)
+    elif random_rows:
+        index = torch.tensor(random_rows).to(logits.device, non_blocking=True)
+        part = logits[index]
+        tokens[index] = _draw_at_random_(part, best.values[index], [draws[row] for row in random_rows])
+        logits[index] = part
+    # A maximum lets NaN through, so this one number per row tells of every broken logit that could have been drawn.
+    return tokens.where(best.values.isfinite(), NO_TOKEN)
+
+
+def _draw_at_random_(logits: Tensor, best: Tensor, draws: Sequence[Draw]) -> Tensor:
+    """Token ids [N] of draws that are not greedy. Changes logits [N, V], whose row maxima are `best`, in place."""
+    params = [draw.params for draw in draws]
+    scale_by_temperature_(logits, best, params)
+    truncate_(logits, params)
+    uniforms = torch.from_numpy(uniforms_of(draws)).to(logits.device, non_blocking=True)
+    return choose_tokens(logits.softmax(-1), uniforms)
+
+
+def _log_softmax(logits: Tensor, rows: list[int]) -> Tensor:
+    """Log-probabilities [len(rows), V] in memory of their own. Does not synchronise."""
+    if len(rows) < len(logits):
+        logits = logits[torch.tensor(rows).to(logits.device, non_blocking=True)]
+    return logits.log_softmax(-1)
+
+
+def _with_logprobs(draws: Sequence[Draw], tokens: Tensor, ranked_rows: list[int], logprobs: Tensor) -> list[DrawnToken]:
+    """Bring tokens [N] and what is asked of logprobs [len(ranked_rows), V] to the host, in one transfer."""
+    num_best = [draws[row].params.logprobs or 0 for row in ranked_rows]
+    index = torch.tensor(ranked_rows).to(tokens.device, non_blocking=True)
+    packed = pack_ranked_logprobs(logprobs, tokens[index].clamp(min=0), max(num_best))
+    table = torch.zeros(len(draws), 1 + packed.shape[1], dtype=packed.dtype, device=packed.device)
+    table[:, 0] = tokens
+    table[index, 1:] = packed
+    num_best_of_row = dict(zip(ranked_rows, num_best, strict=True))
+    drawn = []
+    for row, (draw, numbers) in enumerate(zip(draws, table.tolist(), strict=True)):
+        token_id = int(numbers[0])
+        ranked: TokenLogprobs = ()
+        if row in num_best_of_row and token_id != NO_TOKEN:
+            ranked = unpack_ranked_logprobs(numbers[1:], token_id, num_best_of_row[row])
+        drawn.append(DrawnToken(draw.seq_id, token_id, ranked))
+    return drawn

@@ -1,0 +1,76 @@
+"""EngineConfig: ranges, what does not exist yet is refused, resolution against the model."""
+
+import dataclasses
+
+import pytest
+
+from lullm.config.engine import EngineConfig
+from lullm.config.model import ModelConfig
+from lullm.errors import ConfigError, UnsupportedError
+
+MODEL = ModelConfig.from_dict(
+    {
+        "architectures": ["Qwen3ForCausalLM"],
+        "vocab_size": 10,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 128,
+        "torch_dtype": "bfloat16",
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", ""), ("model", 3), ("dtype", "fp8"), ("device", "tpu"), ("load_format", "pt"), ("seed", -1),
+        ("max_model_len", 0), ("max_num_seqs", 0), ("max_num_batched_tokens", 1.5), ("block_size", 0),
+        ("kv_cache_memory_bytes", 0), ("num_gpu_blocks_override", -1), ("watermark", 1.0), ("watermark", -0.1),
+        ("swap_space", "4"), ("enable_prefix_caching", 1), ("scheduling_policy", "lifo"), ("max_logprobs", -1),
+        ("logprobs_mode", "x"), ("tokenizer", 1),
+    ],
+)  # fmt: skip
+def test_out_of_range(field, value):
+    with pytest.raises(ConfigError, match=field) as error:
+        EngineConfig(**{field: value})
+    assert not isinstance(error.value, UnsupportedError)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("gpu_memory_utilization", 0.9), ("swap_space", 4), ("preemption_mode", "swap"), ("delay_factor", 0.5),
+        ("enable_chunked_prefill", False), ("enable_sleep_mode", True), ("tensor_parallel_size", 2),
+        ("pipeline_parallel_size", 2), ("distributed_executor_backend", "ray"), ("device", "cuda"),
+    ],
+)  # fmt: skip
+def test_missing_machinery_is_refused(field, value):
+    with pytest.raises(UnsupportedError, match=field):
+        EngineConfig(**{field: value})
+
+
+def test_tokens_per_step_cover_the_seats():
+    with pytest.raises(ConfigError, match="max_num_batched_tokens"):
+        EngineConfig(max_num_seqs=8, max_num_batched_tokens=7)
+
+
+def test_unknown_option():
+    with pytest.raises(ConfigError, match="max_modellen"):
+        EngineConfig.from_options({"max_modellen": 3})
+
+
+def test_resolve():
+    config = EngineConfig(model="x").resolve(MODEL)
+    assert (config.max_model_len, config.dtype, config.device, config.served_model_name) == (
+        128,
+        "bfloat16",
+        "cpu",
+        "x",
+    )
+    assert EngineConfig(max_model_len=64, dtype="float32").resolve(MODEL).dtype == "float32"
+    with pytest.raises(ConfigError, match="128 positions"):
+        EngineConfig(max_model_len=129).resolve(MODEL)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.seed = 3

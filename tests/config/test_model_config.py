@@ -1,0 +1,82 @@
+"""ModelConfig and GenerationDefaults: both spellings of the JSON files, and their faults."""
+
+import json
+
+import pytest
+
+from lullm.config.generation import GenerationDefaults
+from lullm.config.model import ModelConfig
+from lullm.errors import ModelLoadError
+
+PLAIN = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 10,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "eos_token_id": [1, 2],
+    "some_key_of_tomorrow": True,
+}
+
+
+def test_both_spellings_of_rope():
+    old = {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    new = {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}
+    assert ModelConfig.from_dict(PLAIN | old).rope == ModelConfig.from_dict(PLAIN | new).rope
+
+
+def test_defaults_and_lists():
+    config = ModelConfig.from_dict(PLAIN)
+    assert (config.head_dim, config.num_key_value_heads, config.dtype) == (2, 2, "float32")
+    assert config.eos_token_ids == (1, 2)
+    assert ModelConfig.from_dict(PLAIN | {"dtype": "float16"}).dtype == "float16"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architectures": []}, "architecture"),
+        ({"vocab_size": "many"}, "vocab_size"),
+        ({"hidden_size": None}, "hidden_size"),
+        ({"num_key_value_heads": 3}, "multiple"),
+        ({"head_dim": 5}, "even"),
+        ({"rope_scaling": {"type": "magic"}}, "rope_type"),
+        ({"torch_dtype": "int3"}, "dtype"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"sliding_window": 32}, "sliding"),
+        ({"quantization_config": {"bits": 4}}, "quantized"),
+        ({"eos_token_id": "x"}, "eos_token_id"),
+    ],
+)
+def test_faults_are_named(change, message):
+    with pytest.raises(ModelLoadError, match=message):
+        ModelConfig.from_dict(PLAIN | change)
+
+
+def test_faults_of_the_file(tmp_path):
+    with pytest.raises(ModelLoadError, match="no config.json"):
+        ModelConfig.from_folder(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelLoadError, match="JSON"):
+        ModelConfig.from_folder(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ModelLoadError, match="object"):
+        ModelConfig.from_folder(tmp_path)
+
+
+def test_generation_defaults(tmp_path):
+    assert GenerationDefaults.from_folder(tmp_path).params.temperature == 1.0
+    path = tmp_path / "generation_config.json"
+    path.write_text(json.dumps({"temperature": 0.6, "top_k": 20, "eos_token_id": 7, "max_new_tokens": 9}))
+    defaults = GenerationDefaults.from_folder(tmp_path)
+    assert (defaults.params.temperature, defaults.params.top_k, defaults.params.max_tokens) == (0.6, 20, 9)
+    assert defaults.eos_token_ids == (7,)
+    path.write_text(json.dumps({"do_sample": False, "temperature": 0.6}))
+    assert GenerationDefaults.from_folder(tmp_path).params.is_greedy
+    for broken in ("{", "[]", '{"temperature": -1}', '{"eos_token_id": "x"}'):
+        path.write_text(broken)
+        with pytest.raises(ModelLoadError, match="generation_config"):
+            GenerationDefaults.from_folder(tmp_path)

@@ -1,0 +1,115 @@
+"""AsyncLLMEngine: streams, disconnects, shutdown and failure; nobody waits forever."""
+
+import asyncio
+
+import pytest
+
+from lullm import AsyncLLMEngine, EngineConfig, SamplingParams
+from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.types.sampling_params import OutputKind
+
+PARAMS = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, output_kind=OutputKind.DELTA)
+
+
+@pytest.fixture
+def engine(qwen3_folder):
+    engine = AsyncLLMEngine(EngineConfig(model=str(qwen3_folder), max_model_len=256, num_gpu_blocks_override=32))
+    yield engine
+    asyncio.run(engine.shutdown(drain=False))
+
+
+async def collect(engine, prompt, params=PARAMS, request_id="x"):
+    return [output async for output in engine.generate(prompt, params, request_id)]
+
+
+def tokens(outputs):
+    return [t for output in outputs for c in output.outputs for t in c.token_ids]
+
+
+async def until(condition, limit_s=20.0):
+    for _ in range(int(limit_s / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("the condition never came true")
+
+
+def test_many_streams_over_a_small_pool(engine):
+    async def main():
+        alone = tokens(await collect(engine, "hello"))
+        streams = await asyncio.gather(*(collect(engine, "hello", request_id=str(i)) for i in range(40)))
+        assert all(tokens(s) == alone and s[-1].finished for s in streams)
+        assert engine.stats().num_used_blocks == 0
+
+    asyncio.run(main())
+
+
+def test_leaving_a_stream_aborts_the_request(engine):
+    async def main():
+        stream = engine.generate("hello", PARAMS.replace(max_tokens=200), "x")
+        await anext(stream)
+        await stream.aclose()
+        await until(lambda: engine.stats().num_running == 0)
+        assert engine.stats().finished_total["abort"] == 1
+
+        task = asyncio.ensure_future(collect(engine, "hello", PARAMS.replace(max_tokens=200)))
+        await until(lambda: engine.stats().num_running == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: engine.stats().num_used_blocks == 0)
+
+    asyncio.run(main())
+
+
+def test_bad_requests_raise_at_the_first_item(engine):
+    async def main():
+        with pytest.raises(InvalidRequestError):
+            await collect(engine, "")
+        with pytest.raises(InvalidRequestError):
+            await collect(engine, "hello " * 5000)  # tokenized on a thread
+        stream = engine.generate("hello", PARAMS, "x")
+        await anext(stream)
+        with pytest.raises(InvalidRequestError, match="already in use"):
+            await collect(engine, "hello")
+        assert len(tokens([o async for o in stream])) == 19, "the first one is not disturbed"
+
+    asyncio.run(main())
+
+
+def test_drain_lets_running_requests_end(engine):
+    async def main():
+        task = asyncio.ensure_future(collect(engine, "hello", PARAMS.replace(max_tokens=60)))
+        await until(lambda: engine.stats().num_running == 1)
+        await engine.shutdown(drain=True)
+        assert len(tokens(await task)) == 60
+        with pytest.raises(EngineDeadError, match="shut"):
+            await collect(engine, "hello", request_id="late")
+        await engine.shutdown()
+
+    asyncio.run(main())
+
+
+def test_shutdown_without_drain_ends_requests_as_aborted(engine):
+    async def main():
+        task = asyncio.ensure_future(collect(engine, "hello", PARAMS.replace(max_tokens=200)))
+        await until(lambda: engine.stats().num_running == 1)
+        await engine.shutdown(drain=False)
+        assert (await task)[-1].outputs[0].finish_reason == "abort"
+
+    asyncio.run(main())
+
+
+def test_a_failed_step_fails_every_request(engine, caplog):
+    async def main():
+        tasks = [
+            asyncio.ensure_future(collect(engine, "hello", PARAMS.replace(max_tokens=200), str(i))) for i in range(40)
+        ]
+        await until(lambda: engine.stats().num_running > 0)
+        engine._engine.model_executor.driver_worker.model_runner.kv_caches = []
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(result, EngineDeadError) and "died" in str(result)
+        with pytest.raises(EngineDeadError):
+            engine.check_health()
+
+    asyncio.run(main())

@@ -1,0 +1,277 @@
+"""LLM and LLMEngine: the forms of prompts, outputs in order, text and stops, bad input that loses nothing."""
+
+import pickle
+
+import pytest
+
+from lullm import LLM, LLMEngine, SamplingParams
+from lullm.config.engine import EngineConfig
+from lullm.errors import (
+    CacheSizeError,
+    ConfigError,
+    EngineDeadError,
+    InvalidRequestError,
+    ModelLoadError,
+    UnsupportedError,
+)
+from lullm.types.sampling_params import OutputKind
+
+PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def llm(qwen3_folder):
+    with LLM(str(qwen3_folder), dtype="float32", max_model_len=128, max_num_seqs=16) as llm:
+        yield llm
+
+
+@pytest.fixture
+def engine(llm):
+    yield llm.llm_engine
+    assert not llm.llm_engine.has_unfinished_requests()
+    llm.llm_engine._block_space.check_conservation()
+    assert llm.llm_engine.stats().num_used_blocks == 0
+    assert llm.llm_engine._output_processor._requests == {}
+
+
+def drain(engine: LLMEngine):
+    outputs = []
+    while engine.has_unfinished_requests():
+        outputs += engine.step()
+    return outputs
+
+
+def test_forms_of_a_prompt_give_the_same(llm, engine):
+    ids = llm.get_tokenizer().encode("the quick fox")
+    forms = ["the quick fox", ids, tuple(ids), {"prompt": "the quick fox"}, {"prompt_token_ids": ids}]
+    outputs = llm.generate(forms, PARAMS, use_tqdm=False)
+    assert len({tuple(o.outputs[0].token_ids) for o in outputs}) == 1
+    assert all(o.prompt_token_ids == ids and o.finished for o in outputs)
+    assert [o.prompt for o in outputs] == ["the quick fox", None, None, "the quick fox", None]
+    assert llm.generate("the quick fox", PARAMS, use_tqdm=False)[0].outputs == outputs[0].outputs
+    assert llm.generate(ids, PARAMS, use_tqdm=False)[0].outputs == outputs[0].outputs
+    assert llm.generate([], PARAMS, use_tqdm=False) == []
+
+
+def test_outputs_are_in_order_and_pickle(llm, engine):
+    params = [PARAMS.replace(max_tokens=m, logprobs=1) for m in (9, 1, 5)]
+    outputs = llm.generate(["a", "b", "c"], params, use_tqdm=False)
+    assert [len(o.outputs[0].token_ids) for o in outputs] == [9, 1, 5]
+    assert pickle.loads(pickle.dumps(outputs)) == outputs
+    metrics = outputs[0].metrics
+    assert metrics.arrival_time <= metrics.first_scheduled_time <= metrics.first_token_time
+    assert metrics.first_token_time <= metrics.last_token_time <= metrics.finished_time
+    assert metrics.time_in_queue >= 0
+
+
+def test_progress_bar(llm, engine, capsys):
+    llm.generate(["a", "b"], PARAMS)
+    assert "2/2" in capsys.readouterr().err
+
+
+def test_chat_renders_the_template(llm, engine):
+    one = [{"role": "user", "content": "hello"}]
+    two = [*one, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    [output] = llm.chat(one, PARAMS, use_tqdm=False)
+    assert output.prompt == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    both = llm.chat([one, two], PARAMS, use_tqdm=False)
+    assert both[0].outputs == output.outputs
+    assert both[1].prompt.count("<|im_start|>") == 4
+
+
+def test_a_stop_string_ends_the_text(llm, engine):
+    [free] = llm.generate("hello", PARAMS, use_tqdm=False)
+    text = free.outputs[0].text
+    stop = text[4:6]
+    cut = text.index(stop)
+    [output] = llm.generate("hello", PARAMS.replace(stop=stop), use_tqdm=False)
+    assert (output.outputs[0].text, output.outputs[0].finish_reason) == (text[:cut], "stop")
+    assert output.outputs[0].stop_reason == stop
+    [output] = llm.generate("hello", PARAMS.replace(stop=stop, include_stop_str_in_output=True), use_tqdm=False)
+    assert output.outputs[0].text == text[: cut + len(stop)]
+    [output] = llm.generate("hello", PARAMS.replace(stop=stop, min_tokens=12), use_tqdm=False)
+    assert len(output.outputs[0].token_ids) == 12
+    [output] = llm.generate("hello", PARAMS.replace(stop="never to be seen"), use_tqdm=False)
+    assert (output.outputs[0].text, output.outputs[0].finish_reason) == (text, "length")
+
+
+def test_a_stop_token_ends_the_text_and_is_not_part_of_it(llm, engine):
+    [free] = llm.generate("hello", PARAMS, use_tqdm=False)
+    tokens = free.outputs[0].token_ids
+    index = next(i for i in range(2, 12) if tokens[i] not in tokens[:i])
+    stop = tokens[index]
+    [output] = llm.generate("hello", PARAMS.replace(stop_token_ids=[stop]), use_tqdm=False)
+    completion = output.outputs[0]
+    assert (completion.token_ids, completion.stop_reason, completion.finish_reason) == (
+        tokens[: index + 1],
+        stop,
+        "stop",
+    )
+    assert completion.text == llm.get_tokenizer().decode(tokens[:index])
+
+
+def test_best_of_returns_the_best(llm, engine):
+    params = SamplingParams(temperature=1.5, seed=3, max_tokens=6, ignore_eos=True, logprobs=0)
+    [every] = llm.generate("hello", params.replace(n=6), use_tqdm=False)
+    [best] = llm.generate("hello", params.replace(n=2, best_of=6), use_tqdm=False)
+    ranked = sorted(every.outputs, key=lambda c: -c.cumulative_logprob / len(c.token_ids))
+    assert [c.token_ids for c in best.outputs] == [c.token_ids for c in ranked[:2]]
+    assert [c.index for c in best.outputs] == [0, 1]
+
+
+def test_deltas_add_up_and_each_sequence_ends_once(llm, engine):
+    params = SamplingParams(temperature=1.0, seed=1, n=3, max_tokens=20, stop=["e"], logprobs=0)
+    [whole] = llm.generate("hello", params, use_tqdm=False)
+    engine.add_request("d", "hello", params.replace(output_kind=OutputKind.DELTA))
+    texts, tokens, ends = {}, {}, []
+    outputs = drain(engine)
+    for output in outputs:
+        for c in output.outputs:
+            texts[c.index] = texts.get(c.index, "") + c.text
+            tokens[c.index] = tokens.get(c.index, []) + c.token_ids
+            assert len(c.logprobs) == len(c.token_ids)
+            if c.finish_reason:
+                ends.append(c.index)
+    assert [o.finished for o in outputs].count(True) == 1 and outputs[-1].finished
+    assert sorted(ends) == [0, 1, 2]
+    for c in whole.outputs:
+        assert (texts[c.index], tokens[c.index]) == (c.text, c.token_ids)
+
+
+def test_cumulative_outputs_grow(engine):
+    engine.add_request("c", "hello", PARAMS)
+    texts = [o.outputs[0].text for o in drain(engine)]
+    assert len(texts) == 12
+    assert all(b.startswith(a) for a, b in zip(texts, texts[1:], strict=False))
+
+
+def test_abort_gives_one_terminal_output(engine):
+    for request_id in ("a", "b"):
+        engine.add_request(request_id, "hello", PARAMS.replace(max_tokens=100))
+    engine.step()
+    engine.abort_request("a")
+    engine.abort_request("a")
+    engine.abort_request("unknown")
+    assert engine.stats().num_running == 1
+    [terminal] = [o for o in engine.step() if o.finished]
+    assert (terminal.request_id, terminal.outputs[0].finish_reason) == ("a", "abort")
+    assert len(terminal.outputs[0].token_ids) == 1
+    engine.abort_request("b")
+    assert [o.request_id for o in drain(engine)] == ["b"]
+
+
+def test_default_parameters_come_from_the_model(llm, engine):
+    assert llm.get_default_sampling_params() == llm.llm_engine.default_params
+    engine.add_request("x", "hello")
+    assert len(drain(engine)[-1].outputs[0].token_ids) <= 16
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "param"),
+    [
+        ("", {}, "prompt"),
+        ([], {}, "prompt"),
+        ([1] * 128, {}, "prompt"),
+        ([320], {}, "prompt"),
+        ([-1], {}, "prompt"),
+        ([1.5], {}, "prompt"),
+        ({"text": "x"}, {}, "prompt"),
+        ({}, {}, "prompt"),
+        ({"prompt": 3}, {}, "prompt"),
+        (None, {}, "prompt"),
+        ("x", {"logprobs": 21}, "logprobs"),
+        ("x", {"prompt_logprobs": 21}, "prompt_logprobs"),
+        ("x", {"stop_token_ids": [320]}, "stop_token_ids"),
+        ("x", {"allowed_token_ids": [-1]}, "allowed_token_ids"),
+        ("x", {"logit_bias": {999: 1}}, "logit_bias"),
+        ("x", {"n": 17}, "n"),
+        ("x", {"best_of": 17}, "best_of"),
+        ("x", {"best_of": 2, "output_kind": OutputKind.DELTA}, "best_of"),
+    ],
+)
+def test_bad_requests_are_refused_and_lose_nothing(llm, engine, prompt, params, param):
+    engine.add_request("good", "hello", PARAMS)
+    engine.step()
+    with pytest.raises(InvalidRequestError) as error:
+        engine.add_request("bad", prompt, SamplingParams(**params))
+    assert error.value.param == param
+    assert [o.request_id for o in drain(engine) if o.finished] == ["good"]
+
+
+def test_one_bad_prompt_starts_none(llm, engine):
+    with pytest.raises(InvalidRequestError, match="empty"):
+        llm.generate(["fine", ""], PARAMS, use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="max_num_seqs"):
+        llm.generate(["fine", "x"], [PARAMS, PARAMS.replace(n=17)], use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="2 sampling_params for 1"):
+        llm.generate(["x"], [PARAMS, PARAMS], use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="priorities"):
+        llm.generate(["x"], PARAMS, use_tqdm=False, priority=[1, 2])
+    with pytest.raises(InvalidRequestError):
+        llm.generate(3, PARAMS, use_tqdm=False)
+    with pytest.raises(UnsupportedError, match="lora"):
+        llm.generate(["x"], PARAMS, use_tqdm=False, lora_request="x")
+
+
+def test_a_used_id_is_refused(engine):
+    engine.add_request("x", "hello", PARAMS)
+    with pytest.raises(InvalidRequestError, match="already in use"):
+        engine.add_request("x", "hello", PARAMS)
+    drain(engine)
+    engine.add_request("x", "hello", PARAMS)
+    drain(engine)
+
+
+def test_a_failed_step_kills_the_engine_with_its_cause(qwen3_folder, caplog):
+    engine = LLMEngine(EngineConfig(model=str(qwen3_folder), max_model_len=64))
+    engine.add_request("x", "hello", PARAMS)
+    engine.model_executor.driver_worker.model_runner.kv_caches = []
+    with pytest.raises(EngineDeadError, match="died in a step"):
+        engine.step()
+    with pytest.raises(EngineDeadError, match="died earlier"):
+        engine.add_request("y", "hello", PARAMS)
+    engine.shutdown()
+
+
+def test_an_unusable_row_ends_its_request_alone(llm, engine, monkeypatch):
+    runner = engine.model_executor.driver_worker.model_runner
+    compute_logits = runner.model.compute_logits
+
+    def break_second_row(hidden, ops):
+        logits = compute_logits(hidden, ops)
+        logits[1:] = float("nan")
+        return logits
+
+    monkeypatch.setattr(runner.model, "compute_logits", break_second_row)
+    engine.add_request("fine", "hello", PARAMS)
+    engine.add_request("stuck", "hello", PARAMS)
+    ends = {o.request_id: o.outputs[0] for o in drain(engine) if o.finished}
+    assert ends["fine"].finish_reason == "length"
+    assert (ends["stuck"].finish_reason, ends["stuck"].token_ids) == ("abort", [])
+    assert "no token" in ends["stuck"].stop_reason
+
+
+def test_after_shutdown(qwen3_folder):
+    llm = LLM(str(qwen3_folder), max_model_len=64)
+    llm.shutdown()
+    llm.shutdown()
+    with pytest.raises(EngineDeadError, match="shut down"):
+        llm.generate("x", use_tqdm=False)
+
+
+def test_the_cache_must_hold_one_sequence(qwen3_folder):
+    with pytest.raises(CacheSizeError, match="max_model_len=128"):
+        LLM(str(qwen3_folder), max_model_len=128, num_gpu_blocks_override=7)
+    with pytest.raises(CacheSizeError, match="no KV block"):
+        LLM(str(qwen3_folder), kv_cache_memory_bytes=100)
+    with LLM(str(qwen3_folder), num_gpu_blocks_override=7) as llm:
+        assert llm.llm_engine.config.max_model_len == 7 * 16
+
+
+def test_bad_model_folders(tmp_path, qwen3_folder):
+    with pytest.raises(ModelLoadError, match="no model folder|huggingface|hub"):
+        LLM(str(tmp_path / "nothing"))
+    with pytest.raises(ModelLoadError, match="config.json"):
+        LLM(str(tmp_path))
+    with pytest.raises(ConfigError, match="unknown option"):
+        LLM(str(qwen3_folder), gpu_memory=3)

@@ -1,0 +1,56 @@
+"""SamplingParams: what is refused, and what is normalised."""
+
+import pickle
+
+import pytest
+
+from lullm.errors import InvalidRequestError, UnsupportedError
+from lullm.types.sampling_params import SamplingParams
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 0), ("n", 1.5), ("n", True), ("n", 10**6), ("best_of", 0),
+        ("temperature", -0.1), ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", "1"),
+        ("top_p", 0.0), ("top_p", 1.1), ("top_k", -2), ("top_k", 0.5), ("min_p", 2),
+        ("presence_penalty", 2.1), ("frequency_penalty", -3), ("repetition_penalty", 0),
+        ("max_tokens", 0), ("min_tokens", -1), ("logprobs", -1), ("prompt_logprobs", 1.0), ("seed", "x"),
+        ("stop", [""]), ("stop", [1]), ("stop", ["x" * 1025]), ("stop", ["x"] * 65), ("stop", {"a": 1}),
+        ("stop_token_ids", ["1"]), ("stop_token_ids", 3), ("allowed_token_ids", []), ("allowed_token_ids", [1.0]),
+        ("logit_bias", {"x": 1}), ("logit_bias", {1: 101}), ("logit_bias", [1]), ("bad_words", "x"),
+        ("ignore_eos", 1), ("skip_special_tokens", None), ("output_kind", "delta"),
+    ],
+)  # fmt: skip
+def test_refused(field, value):
+    with pytest.raises(InvalidRequestError) as error:
+        SamplingParams(**{field: value})
+    assert error.value.param == field
+    assert field in str(error.value)
+
+
+def test_fields_that_do_not_fit_each_other():
+    with pytest.raises(InvalidRequestError, match="best_of"):
+        SamplingParams(n=3, best_of=2)
+    with pytest.raises(InvalidRequestError, match="min_tokens"):
+        SamplingParams(min_tokens=5, max_tokens=4)
+    with pytest.raises(UnsupportedError):
+        SamplingParams(guided_decoding={"json": "{}"})
+
+
+def test_normalised():
+    params = SamplingParams(stop="x", stop_token_ids=[3, 3, 4], logit_bias={"7": 1}, temperature=0)
+    assert params.stop == ("x",)
+    assert params.stop_token_ids == (3, 4)
+    assert params.logit_bias == {7: 1.0}
+    assert params.is_greedy
+    assert SamplingParams(best_of=4).num_sequences == 4
+    assert params.replace(stop=None).stop == ()
+
+
+def test_errors_and_params_pickle():
+    with pytest.raises(InvalidRequestError) as error:
+        SamplingParams(n=0)
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (str(again), again.param) == (str(error.value), "n")
+    assert pickle.loads(pickle.dumps(SamplingParams(n=2, stop="x"))) == SamplingParams(n=2, stop="x")
