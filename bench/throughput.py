@@ -1,0 +1,146 @@
+"""Offline throughput: N prompts of a length in, so many tokens out, greedy, end of sequence ignored.
+
+    python bench/throughput.py                               the demo model, all cases
+    python bench/throughput.py --shape qwen3-0.6b            a real model's shape with dummy weights
+    python bench/throughput.py --model DIR --num-prompts 8 --input-len 128 --output-len 64
+
+Each case runs `--repeat` times; the line shows the median, and all runs in --json. A figure from a machine with other
+work on it means little: quote ratios of runs that alternate.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+SHAPES = {
+    "qwen3-0.6b": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "vocab_size": 151936,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 40960,
+        "rope_theta": 1e6,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "eos_token_id": 0,
+    },
+    "llama-3.2-1b": {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 128256,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "eos_token_id": 0,
+    },
+}
+# name: (prompts, tokens in, tokens out)
+CASES = {
+    "decode1": (1, 32, 64),
+    "prefill1": (1, 1024, 1),
+    "prefill4": (4, 1024, 1),
+    "batch8": (8, 128, 64),
+    "batch32": (32, 128, 64),
+    "long4": (4, 1536, 64),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="demo", help="model folder, hub id or 'demo'")
+    parser.add_argument("--shape", choices=SHAPES, help="dummy weights of this shape instead of a model")
+    parser.add_argument("--case", action="append", choices=CASES, help="may be given several times (default: all)")
+    parser.add_argument("--num-prompts", type=int, help="a case of your own, with --input-len and --output-len")
+    parser.add_argument("--input-len", type=int, default=128)
+    parser.add_argument("--output-len", type=int, default=64)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
+    parser.add_argument("--profile", action="store_true", help="print torch's operator table of one more run per case")
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    args = parser.parse_args()
+
+    started = time.perf_counter()
+    import torch
+
+    from lullm import LLM
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    options = {"dtype": args.dtype, "enable_prefix_caching": False}
+    with tempfile.TemporaryDirectory() as folder:
+        if args.shape:
+            Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
+            options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy", "max_model_len": 4096}
+        else:
+            options |= {"model": args.model}
+        llm = LLM(**options)
+    report = {"model": args.shape or args.model, "threads": torch.get_num_threads(), "cases": {}}
+    report["start_s"] = round(time.perf_counter() - started, 2)
+    print(f"{report['model']}: ready after {report['start_s']:.2f} s, {report['threads']} threads", flush=True)
+    cases = {name: CASES[name] for name in args.case or CASES}
+    if args.num_prompts:
+        cases = {"own": (args.num_prompts, args.input_len, args.output_len)}
+    run(llm, 2, 16, 4)  # threads and buffers are warm afterwards
+    limit = llm.llm_engine.config.max_model_len
+    for name, (num, input_len, output_len) in cases.items():
+        if input_len + output_len > limit:
+            print(f"{name:10} skipped: {input_len} + {output_len} tokens are more than the model's {limit}")
+            continue
+        seconds = [run(llm, num, input_len, output_len) for _ in range(args.repeat)]
+        median = statistics.median(seconds)
+        report["cases"][name] = {"num": num, "input_len": input_len, "output_len": output_len, "seconds": seconds}
+        print(
+            f"{name:10} n={num:<3} in={input_len:<5} out={output_len:<4} {median:7.2f} s  "
+            f"out {num * output_len / median:8.1f} tok/s  total {num * (input_len + output_len) / median:8.1f} tok/s  "
+            f"(runs {min(seconds):.2f}-{max(seconds):.2f} s)",
+            flush=True,
+        )
+        if args.profile:
+            profile(llm, num, input_len, output_len)
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1))
+
+
+def run(llm, num: int, input_len: int, output_len: int) -> float:
+    """Seconds from the first request to the last token."""
+    from lullm import SamplingParams
+
+    rng = random.Random(0)
+    vocab_size = min(llm.llm_engine.model_config.vocab_size, 7900)
+    prompts = [[rng.randrange(10, vocab_size) for _ in range(input_len)] for _ in range(num)]
+    params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
+    started = time.perf_counter()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    elapsed = time.perf_counter() - started
+    assert all(len(output.outputs[0].token_ids) == output_len for output in outputs)
+    return elapsed
+
+
+def profile(llm, num: int, input_len: int, output_len: int) -> None:
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as torch_profile
+
+    with torch_profile(activities=[ProfilerActivity.CPU]) as found:
+        run(llm, num, input_len, output_len)
+    print(found.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
+
+
+if __name__ == "__main__":
+    main()
