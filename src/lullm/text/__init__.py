@@ -1,0 +1,1 @@
+"""Strings <-> token ids: tokenizer, chat template, streaming detokenizer, stop strings, bad words. No torch."""

@@ -1,0 +1,243 @@
+"""Tokenizer: a model folder's tokenizer, on the `tokenizers` library.
+
+Reads tokenizer.json (the rules, the vocabulary, what is put around a text), tokenizer_config.json and
+special_tokens_map.json (which tokens have which part), and the chat template wherever the folder keeps it. The
+config's `add_bos_token` has no say where there is a tokenizer.json, as in transformers 5.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from lullm.errors import InvalidRequestError, ModelLoadError
+from lullm.log import get_logger
+from lullm.text.chat_template import ChatTemplate
+from lullm.text.token_bytes import TokenBytes
+
+logger = get_logger(__name__)
+
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class Tokenizer:
+    """Text <-> token ids. Nothing changes after construction, so several threads may share one.
+
+    Attributes:
+        backend: the library's tokenizer; without truncation and padding.
+        vocab_size: the largest token id + 1. A model's own `vocab_size` may be larger (padding of the matrix).
+        bos_token_id, eos_token_id: None where the model names none.
+        special_tokens: name -> text (`{"eos_token": "</s>"}`), as chat templates use them.
+        special_token_ids: the ids that `skip_special_tokens` leaves out.
+        chat_template: None where the folder has none.
+        token_bytes: each token's bytes.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        special_tokens: dict[str, str] | None = None,
+        chat_template: ChatTemplate | None = None,
+    ):
+        """Takes `backend` over and turns its truncation and padding off.
+
+        Raises:
+            ModelLoadError: an empty vocabulary, or a decoder that cannot be streamed.
+        """
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.special_tokens = dict(special_tokens or {})
+        self.chat_template = chat_template
+        self.token_bytes = TokenBytes(backend)
+        ids = backend.get_vocab(with_added_tokens=True).values()
+        if not ids:
+            raise ModelLoadError("tokenizer.json: the vocabulary is empty")
+        self.vocab_size = max(ids) + 1
+        added = backend.get_added_tokens_decoder()
+        self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.bos_token_id = self._named_token_id("bos_token")
+        self.eos_token_id = self._named_token_id("eos_token")
+        self._texts: dict[int, str] = {}
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "Tokenizer":
+        """Read a model folder's tokenizer. Blocks on the disk; tenths of a second for a large vocabulary.
+
+        Raises:
+            ModelLoadError: a file is missing, damaged, or contradicts another.
+        """
+        backend = _load_backend(folder)
+        config = _read_json(folder / "tokenizer_config.json")
+        special_tokens = _special_tokens(_read_json(folder / "special_tokens_map.json") | config)
+        _add_tokens(backend, config, special_tokens)
+        sources = _chat_template_sources(folder, config)
+        template = ChatTemplate(sources, special_tokens) if sources else None
+        return cls(backend, special_tokens, template)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`. Blocks for about a second per 2 MB, with the interpreter lock released.
+
+        Raises:
+            InvalidRequestError: not a string, one with lone surrogates, or one that the vocabulary cannot spell.
+        """
+        return self.encode_batch([text], add_special_tokens)[0]
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """Token ids of each text; the library spreads them over the cores. Raises as `encode` does."""
+        for text in texts:
+            _check_text(text)
+        # Not `backend.encode`: that one holds the interpreter lock, and a long prompt would stall the other threads.
+        try:
+            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        except Exception as error:  # bare in the library; a vocabulary without an unknown token can meet one
+            raise InvalidRequestError(f"the tokenizer cannot encode the text: {error}") from None
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of `ids`; ids that no token has add nothing.
+
+        Raises:
+            InvalidRequestError: something in `ids` cannot be an id.
+        """
+        try:
+            return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        except (OverflowError, TypeError):
+            raise InvalidRequestError("token ids must be integers from 0 to 2**32 - 1") from None
+
+    def decode_token(self, token_id: int) -> str:
+        """One token's text as log-probabilities show it: its leading space kept, half characters as U+FFFD."""
+        text = self._texts.get(token_id)
+        if text is None:
+            text = self.token_bytes.inner(token_id).decode(errors="replace")
+            if text:
+                self._texts[token_id] = text
+        return text
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token is a mark (`</s>`, `<|im_end|>`, ...) rather than text."""
+        return token_id in self.special_token_ids
+
+    def _named_token_id(self, name: str) -> int | None:
+        token = self.special_tokens.get(name)
+        if token is None:
+            return None
+        token_id: int | None = self.backend.token_to_id(token)
+        if token_id is None:
+            logger.warning("the tokenizer names %r as its %s but has no such token", token, name)
+        return token_id
+
+
+def _check_text(text: str) -> None:
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"a text to encode must be a string, not {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"the text is not valid Unicode: a lone surrogate at character {error.start}"
+        ) from None
+
+
+def _load_backend(folder: Path) -> Backend:
+    path = folder / "tokenizer.json"
+    if not folder.is_dir():
+        raise ModelLoadError(f"there is no model folder {folder}")
+    if not path.is_file():
+        if (folder / "tokenizer.model").is_file():
+            raise ModelLoadError(
+                f"{folder} has a sentencepiece tokenizer.model but no tokenizer.json, which lullm needs; convert it "
+                "once with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+            )
+        raise ModelLoadError(
+            f"{folder} has no tokenizer.json; a model folder holds config.json, tokenizer.json, "
+            "tokenizer_config.json and *.safetensors"
+        )
+    try:
+        return Backend.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for whatever is wrong with the file
+        raise ModelLoadError(f"{path} is not a tokenizer that the `tokenizers` library can read: {error}") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in an optional file; empty without the file."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ModelLoadError(f"{path} must hold a JSON object")
+    return data
+
+
+def _content(token: Any, where: str) -> str:
+    """A token's text; the files spell it as a string or as `{"content": ...}`."""
+    content = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(content, str) or not content:
+        raise ModelLoadError(f"tokenizer_config.json: {where} must be a token, not {token!r}")
+    return content
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    tokens = {name: _content(config[name], name) for name in _NAMED_TOKENS if config.get(name) is not None}
+    extra = config.get("extra_special_tokens")
+    if isinstance(extra, dict):  # a model's own names: {"image_token": "<image>"}
+        tokens |= {name: _content(token, name) for name, token in extra.items()}
+    return tokens
+
+
+def _add_tokens(backend: Backend, config: dict[str, Any], special_tokens: dict[str, str]) -> None:
+    """Make `backend` know the added and special tokens that only tokenizer_config.json declares."""
+    declared = config.get("added_tokens_decoder") or {}
+    if not isinstance(declared, dict):
+        raise ModelLoadError("tokenizer_config.json: added_tokens_decoder must be an object")
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    try:
+        entries = sorted((int(key), value) for key, value in declared.items() if value["content"] not in known)
+        flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+        for token_id, entry in entries:
+            content = entry["content"]
+            backend.add_tokens([AddedToken(content, **{flag: bool(entry.get(flag)) for flag in flags})])
+            if backend.token_to_id(content) != token_id:
+                raise ModelLoadError(
+                    f"tokenizer_config.json gives {content!r} the id {token_id}, but by tokenizer.json it would be "
+                    f"{backend.token_to_id(content)}: the two files do not belong together"
+                )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelLoadError(f"tokenizer_config.json: added_tokens_decoder is damaged: {error!r}") from None
+    # A token of the vocabulary that is named special is one, whatever tokenizer.json calls it; its id stays.
+    extra = [config.get(name) for name in ("additional_special_tokens", "extra_special_tokens")]
+    listed = [_content(token, "special token") for tokens in extra if isinstance(tokens, list) for token in tokens]
+    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    for content in dict.fromkeys([*special_tokens.values(), *listed]):
+        if content not in special and backend.token_to_id(content) is not None:
+            backend.add_special_tokens([AddedToken(content, special=True, normalized=False)])
+
+
+def _chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """Name -> source of the folder's templates. A file chat_template.jinja goes before the config's entry."""
+    value = config.get("chat_template")
+    sources: dict[str, str] = {}
+    if isinstance(value, str):
+        sources["default"] = value
+    elif isinstance(value, list):
+        for entry in value:
+            if not isinstance(entry, dict) or not all(isinstance(entry.get(k), str) for k in ("name", "template")):
+                raise ModelLoadError("tokenizer_config.json: chat_template must list objects with name and template")
+            sources[entry["name"]] = entry["template"]
+    elif value is not None:
+        raise ModelLoadError("tokenizer_config.json: chat_template must be a string or a list")
+    files = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    if (folder / "chat_template.jinja").is_file():
+        files["default"] = folder / "chat_template.jinja"
+    for name, path in files.items():
+        try:
+            sources[name] = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelLoadError(f"{path} cannot be read: {error}") from None
+    return sources
