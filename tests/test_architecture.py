@@ -1,4 +1,4 @@
-"""The house rules, read from the code: imports point down, no torch below L3, no global state, no pickle, no fixed port."""
+"""The house rules, read from the code: arrows point down, no torch below L3, no global, no pickle, no fixed port."""
 
 import ast
 import re

@@ -174,8 +174,8 @@ class LLMEngine:
 
     def _count_finished(self, output: RequestOutput) -> None:
         if output.finished:
-            for completion in output.outputs:
-                self._finished[completion.finish_reason or "abort"] += 1
+            reason = output.outputs[0].finish_reason if output.outputs else None
+            self._finished[reason or "abort"] += 1
 
     def shutdown(self) -> None:
         """Abort everything and give all memory back. Idempotent."""

@@ -8,7 +8,7 @@ class EngineStats:
     """Gauges are of this moment; counters (`_total`) only grow.
 
     Requests are counted as sequence groups, blocks in KV blocks, the prefix cache in tokens. A block whose content is
-    only kept for the prefix cache counts as free.
+    only kept for the prefix cache counts as free. `finished_total` has a request's first completion's finish reason.
     """
 
     num_running: int = 0

@@ -1,0 +1,48 @@
+"""The command `lullm`. Only the flags are handled here; what is heavy is imported by the sub-command that runs."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import lullm
+from lullm.cli import chat, run, serve
+from lullm.errors import LullmError
+
+USER_ERROR = 2
+INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all sub-commands."""
+    parser = argparse.ArgumentParser(prog="lullm", description="An LLM inference engine with a paged KV cache.")
+    parser.add_argument("--version", action="version", version=f"lullm {lullm.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in (run, chat, serve):
+        command.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0, 2 for a user's mistake, 130 after Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        # A model may write what the terminal's encoding lacks.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    args = build_parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+        return code
+    except LullmError as error:
+        print(f"lullm: error: {error}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader left (`lullm run ... | head`). Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

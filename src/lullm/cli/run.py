@@ -1,0 +1,66 @@
+"""`lullm run`: answer prompts on the terminal."""
+
+import argparse
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+from lullm.cli.engine_flag import add_engine_flags, engine_config
+from lullm.cli.sampling_flag import add_sampling_flags, opening, sampling_params
+from lullm.errors import ConfigError
+from lullm.types.request import Prompt
+from lullm.types.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from lullm.cli.terminal import Terminal
+
+NOT_ENGINE = frozenset({"seed", "served_model_name"})  # here --seed is the answer's, and no client names the model
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The sub-command and its flags."""
+    parser = commands.add_parser(
+        "run",
+        help="answer prompts on the terminal",
+        description="Answer each prompt, printed as it is generated. A model with a chat template answers; "
+        "others, and --raw, continue the text.",
+    )
+    parser.add_argument("prompts", nargs="+", metavar="PROMPT", help="answered one after another")
+    parser.add_argument("--raw", action="store_true", help="continue the text: no chat template")
+    parser.add_argument("--verbose", action="store_true", help="tokens per second on stderr, and the engine's log")
+    add_sampling_flags(parser)
+    add_engine_flags(parser, without=NOT_ENGINE)
+    parser.set_defaults(run=run, not_engine=NOT_ENGINE)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer the prompts. Raises LullmError."""
+    config = engine_config(args)
+    sampling_params(args, SamplingParams())
+    if args.raw and args.system is not None:
+        raise ConfigError("--system needs a chat template; leave out --raw")
+    # Torch is loaded here: after the flags are known to be good.
+    from lullm.cli.terminal import Terminal
+    from lullm.engine.llm_engine import LLMEngine
+    from lullm.log import log_to_stderr
+
+    log_to_stderr("INFO" if args.verbose else "WARNING")
+    with contextlib.closing(Terminal(LLMEngine(config))) as terminal:
+        _answer_all(args, terminal)
+    return 0
+
+
+def _answer_all(args: argparse.Namespace, terminal: "Terminal") -> None:
+    params = sampling_params(args, terminal.engine.default_params)
+    has_template = terminal.engine.tokenizer.chat_template is not None and not args.raw
+    if args.system is not None and not has_template:
+        raise ConfigError("--system needs a model with a chat template")
+    for number, text in enumerate(args.prompts):
+        if len(args.prompts) > 1:
+            print(f"{'' if number == 0 else chr(10)}> {text}", flush=True)
+        prompt: Prompt = text
+        if has_template:
+            prompt = terminal.chat_prompt([*opening(args), {"role": "user", "content": text}])
+        terminal.print_answer(prompt, params)
+        if args.verbose:
+            print(terminal.summary, file=sys.stderr, flush=True)

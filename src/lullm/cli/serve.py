@@ -1,0 +1,92 @@
+"""`lullm serve`: the OpenAI-compatible server."""
+
+import argparse
+
+from lullm.cli.engine_flag import add_engine_flags, byte_count, engine_config
+from lullm.server.options import ServerOptions
+from lullm.units import format_bytes
+
+DEFAULTS = ServerOptions()
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The sub-command and its flags."""
+    parser = commands.add_parser(
+        "serve",
+        help="serve the OpenAI API over HTTP",
+        description="Serve a model over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
+        "/detokenize, /health, /version, /metrics. SIGTERM or Ctrl-C lets running requests end, a second one aborts "
+        "them.",
+    )
+    group = parser.add_argument_group("server")
+    group.add_argument("--host", default=DEFAULTS.host, help="address to listen on (default: %(default)s)")
+    group.add_argument(
+        "--port",
+        type=int,
+        default=DEFAULTS.port,
+        metavar="N",
+        help="port to listen on; 0: a free one, named in the ready line (default: %(default)s)",
+    )
+    group.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="requests must carry it as 'Authorization: Bearer KEY'; give it again for more keys (default: open)",
+    )
+    group.add_argument(
+        "--allowed-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="web origin that browsers may call from (CORS), '*' for any; may be given again (default: none)",
+    )
+    group.add_argument(
+        "--max-body-bytes",
+        type=byte_count,
+        default=DEFAULTS.max_body_bytes,
+        metavar="SIZE",
+        help=f"longest request body that is read (default: {format_bytes(DEFAULTS.max_body_bytes).replace(' ', '')})",
+    )
+    group.add_argument(
+        "--drain-timeout",
+        type=float,
+        default=DEFAULTS.drain_timeout_s,
+        metavar="S",
+        help="seconds that running requests get to end after a stop signal (default: %(default)s)",
+    )
+    group.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
+    )
+    add_engine_flags(parser)
+    parser.set_defaults(run=run, not_engine=frozenset())
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal. Raises LullmError."""
+    config = engine_config(args)
+    # Torch and the web stack are loaded here: after the flags are known to be good, the port to be free.
+    import asyncio
+
+    from lullm.log import log_to_stderr
+    from lullm.server.http_server import bind, serve_until_signal
+
+    log_to_stderr(args.log_level)
+    options = ServerOptions(
+        host=args.host,
+        port=args.port,
+        api_keys=tuple(args.api_key),
+        allowed_origins=tuple(args.allowed_origin),
+        max_body_bytes=args.max_body_bytes,
+        drain_timeout_s=args.drain_timeout,
+    )
+    with bind(options) as sock:
+        from lullm.engine.async_llm_engine import AsyncLLMEngine
+
+        engine = AsyncLLMEngine(config)
+        asyncio.run(serve_until_signal(engine, options, sock, _announce))
+    return 0
+
+
+def _announce(url: str) -> None:
+    print(f"lullm is ready on {url}", flush=True)

@@ -1,0 +1,116 @@
+"""Terminal: one engine in this process, one request at a time, its answer printed as it is generated."""
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from lullm.errors import UnsupportedError
+from lullm.types.request import Prompt
+from lullm.types.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from lullm.engine.llm_engine import LLMEngine
+
+
+@dataclass(slots=True)
+class Summary:
+    """What `--verbose` tells of one answer. `start_s` and the others are times of `time.monotonic()`."""
+
+    num_prompt_tokens: int = 0
+    num_tokens: int = 0
+    start_s: float = 0.0
+    first_s: float | None = None
+    last_s: float = 0.0
+
+    def __str__(self) -> str:
+        if self.first_s is None:
+            return f"{self.num_prompt_tokens} prompt tokens, nothing generated"
+        line = (
+            f"{self.num_prompt_tokens} prompt tokens, {self.num_tokens} new, "
+            f"first after {self.first_s - self.start_s:.3f} s"
+        )
+        spent = self.last_s - self.first_s
+        return line + (f", then {(self.num_tokens - 1) / spent:.1f} tokens/s" if spent > 0 else "")
+
+
+class Terminal:
+    """Prints the answers of an engine that it steps itself."""
+
+    def __init__(self, engine: "LLMEngine"):
+        self.engine = engine
+        self._num_requests = 0
+        self.summary = Summary()
+        self.text_so_far = ""
+
+    def close(self) -> None:
+        """Give the engine's memory back."""
+        self.engine.shutdown()
+
+    def chat_prompt(self, messages: Sequence[dict[str, str]]) -> Prompt:
+        """Token ids of a conversation. Raises UnsupportedError if the model has no chat template."""
+        tokenizer = self.engine.tokenizer
+        if tokenizer.chat_template is None:
+            raise UnsupportedError("this model has no chat template; use `lullm run --raw`")
+        text = tokenizer.chat_template.render(messages, add_generation_prompt=True)
+        return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+    def print_answer(self, prompt: Prompt, params: SamplingParams) -> str:
+        """Print the answer piece by piece, end its line, return it. Blocks; numbers go into `summary`.
+
+        Raises:
+            InvalidRequestError: the prompt can never be served.
+            KeyboardInterrupt: Ctrl-C; the request is aborted first, `text_so_far` holds what was printed.
+        """
+        self.text_so_far = ""
+        for piece in self._pieces(prompt, params):
+            self.text_so_far += piece
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+        if not self.text_so_far.endswith("\n"):
+            print(flush=True)
+        return self.text_so_far
+
+    def _pieces(self, prompt: Prompt, params: SamplingParams) -> Iterator[str]:
+        request_id = f"terminal-{self._num_requests}"
+        self._num_requests += 1
+        self.summary = summary = Summary(start_s=time.monotonic())
+        self.engine.add_request(request_id, prompt, params)
+        with _deferred_interrupt() as interrupt:
+            while self.engine.has_unfinished_requests():
+                if interrupt.is_set():
+                    self.engine.abort_request(request_id)
+                    while self.engine.has_unfinished_requests():
+                        self.engine.step()
+                    raise KeyboardInterrupt
+                for output in self.engine.step():
+                    summary.num_prompt_tokens = len(output.prompt_token_ids)
+                    summary.last_s = time.monotonic()
+                    for completion in output.outputs:
+                        if completion.token_ids and summary.first_s is None:
+                            summary.first_s = summary.last_s
+                        summary.num_tokens += len(completion.token_ids)
+                        if completion.text:
+                            yield completion.text
+
+
+@contextlib.contextmanager
+def _deferred_interrupt() -> Iterator[threading.Event]:
+    """Ctrl-C sets the event, so that it cannot break a step in the middle; a second one interrupts as usual."""
+    interrupt = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if interrupt.is_set():
+            raise KeyboardInterrupt
+        interrupt.set()
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)

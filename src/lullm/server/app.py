@@ -1,0 +1,45 @@
+"""build_app: the FastAPI application over one engine."""
+
+from fastapi import FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import Response
+from starlette.requests import ClientDisconnect
+
+import lullm
+from lullm.engine.protocol import EngineClient
+from lullm.server import chat, completion, route
+from lullm.server.context import ServerContext
+from lullm.server.error import install_error_handlers
+from lullm.server.gate import Gate
+from lullm.server.options import ServerOptions
+from lullm.server.sse import ClientDisconnectedError
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+async def _say_nothing(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)  # nobody reads it
+
+
+def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
+    """The application; `app.state.context` is its `ServerContext`. Starts nothing."""
+    context = ServerContext(engine, options)
+    # The generated pages would load their scripts from the network, and the bodies are parsed by hand anyway.
+    app = FastAPI(title="lullm", version=lullm.__version__, openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.context = context
+    install_error_handlers(app, context.api_error)
+    for kind in (ClientDisconnect, ClientDisconnectedError):
+        app.add_exception_handler(kind, _say_nothing)
+    for room in (completion, chat, route):
+        app.include_router(room.router(context))
+    app.add_middleware(Gate, context=context)
+    if options.allowed_origins:
+        # Outermost: a browser's preflight request carries no key.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(options.allowed_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id"],
+        )
+    return app

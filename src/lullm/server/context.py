@@ -1,0 +1,68 @@
+"""ServerContext: what the routes share, and the admission of requests while the server drains."""
+
+import asyncio
+import time
+
+from lullm.engine.protocol import EngineClient
+from lullm.errors import EngineDeadError
+from lullm.server.error import ApiError, shutting_down, to_api_error
+from lullm.server.metrics import Metrics
+from lullm.server.options import ServerOptions
+
+
+class ServerContext:
+    """The engine, the options, the metrics, and the count of requests in flight. Lives on the event loop's thread."""
+
+    def __init__(self, engine: EngineClient, options: ServerOptions):
+        self.engine = engine
+        self.options = options
+        self.metrics = Metrics(engine)
+        self.started_at = int(time.time())
+        self.draining = False
+        self._num_active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def model_name(self) -> str:
+        """The only model name that requests may use."""
+        return self.engine.config.served_model_name or self.engine.config.model
+
+    def check_model(self, name: str | None) -> None:
+        """Return if `name` is the served model or left out. Raises ApiError 404 otherwise."""
+        if name is not None and name != self.model_name:
+            raise ApiError(
+                404,
+                f"the model {name!r} does not exist here; this server serves {self.model_name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def check_serving(self) -> None:
+        """Return if a request can be taken now. Raises ApiError 503 while draining or when the engine is dead."""
+        if self.draining:
+            raise shutting_down()
+        try:
+            self.engine.check_health()
+        except EngineDeadError as error:
+            raise ApiError(503, f"the engine is dead: {error}", code="engine_dead") from None
+
+    def enter(self) -> None:
+        """Count a request in; `leave` must follow."""
+        self._num_active += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        self._num_active -= 1
+        if self._num_active == 0:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Return once no request is in flight."""
+        await self._idle.wait()
+
+    def api_error(self, error: Exception) -> ApiError:
+        """`error` as the client shall see it: a request that dies with a draining server got a 503, not a 500."""
+        if self.draining and isinstance(error, EngineDeadError):
+            return shutting_down()
+        return to_api_error(error)

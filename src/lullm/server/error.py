@@ -1,0 +1,82 @@
+"""Errors on the wire: every failure, whatever its origin, leaves as one OpenAI envelope with the right status.
+
+{"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from lullm.errors import ConfigError, EngineDeadError, InvalidRequestError
+from lullm.log import get_logger
+
+logger = get_logger(__name__)
+
+MAX_MESSAGE_CHARS = 1000
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+class ApiError(Exception):
+    """A failure that already knows its HTTP status. `param` names the offending field, `code` is for programs."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ):
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+        self.headers = headers
+
+    def envelope(self) -> dict[str, Any]:
+        """The JSON body; a message that quotes a huge input is cut."""
+        message = str(self)
+        if len(message) > MAX_MESSAGE_CHARS:
+            message = message[:MAX_MESSAGE_CHARS] + " ..."
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.envelope(), status_code=self.status, headers=self.headers)
+
+
+def shutting_down() -> ApiError:
+    """The answer to requests that come or end while the server drains."""
+    return ApiError(503, "the server is shutting down", code="shutting_down", headers={"Connection": "close"})
+
+
+def to_api_error(error: Exception) -> ApiError:
+    """Any exception as an ApiError. What is not the caller's fault is logged; what is unknown keeps its text inside."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, HTTPException):
+        code = _HTTP_CODES.get(error.status_code)
+        return ApiError(error.status_code, str(error.detail), code=code, headers=dict(error.headers or {}))
+    if isinstance(error, InvalidRequestError):
+        return ApiError(400, str(error), param=error.param)
+    if isinstance(error, ConfigError):  # UnsupportedError: a wish whose machinery does not exist
+        return ApiError(400, str(error), code="unsupported")
+    if isinstance(error, EngineDeadError):
+        logger.error("a request failed with the engine: %s", error)
+        return ApiError(500, f"the engine failed: {error}", code="engine_failed")
+    logger.error("a request failed unexpectedly", exc_info=error)
+    return ApiError(500, "internal server error", code="internal_error")
+
+
+def install_error_handlers(app: FastAPI, api_error: Callable[[Exception], ApiError]) -> None:
+    """Make the failures of the app's routes, and its 404 and 405, leave as envelopes; `api_error` translates them."""
+
+    async def answer(_request: Request, error: Exception) -> JSONResponse:
+        return api_error(error).response()
+
+    for kind in (ApiError, HTTPException, InvalidRequestError, ConfigError, EngineDeadError):
+        app.add_exception_handler(kind, answer)

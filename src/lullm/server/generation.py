@@ -1,0 +1,125 @@
+"""What both generation endpoints do with the engine: ids, the outputs of several prompts as one stream, usage."""
+
+import asyncio
+import contextlib
+import itertools
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.datastructures import Headers
+
+from lullm.errors import EngineDeadError
+from lullm.server.context import ServerContext
+from lullm.server.gate import request_id
+from lullm.server.prompt import TokenizedPrompt
+from lullm.types.outputs import RequestOutput
+from lullm.types.request import TokensPrompt
+from lullm.types.sampling_params import SamplingParams
+
+_QUEUE_LEN = 64  # outputs of a batch that may wait for a slow client before their producers pause
+_serial = itertools.count()
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens of one HTTP request, over all its prompts and completions."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@dataclass(slots=True)
+class Generation:
+    """One HTTP request for text: its prompts, their parameters, and what was counted so far."""
+
+    context: ServerContext
+    prompts: list[TokenizedPrompt]
+    params: SamplingParams
+    id: str
+    priority: int = 0
+    created: int = field(default_factory=lambda: int(time.time()))
+    usage: Usage = field(default_factory=Usage)
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """The first fields of every answer and chunk; `kind` is OpenAI's name of the object."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.context.model_name}
+
+    async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """(prompt number, output) as the engine gives them. Closing the generator aborts what still runs.
+
+        Raises:
+            InvalidRequestError: at the first item, when a prompt can never be served.
+            EngineDeadError: the engine stopped first, or aborted a request by itself.
+        """
+        self.usage.prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
+        source = self._one(0) if len(self.prompts) == 1 else self._merged()
+        num_tokens: dict[int, dict[int, int]] = {number: {} for number in range(len(self.prompts))}
+        async with contextlib.aclosing(source):
+            async for number, output in source:
+                counts = num_tokens[number]  # completion -> its tokens; deltas or one final output, each counts once
+                for completion in output.outputs:
+                    counts[completion.index] = counts.get(completion.index, 0) + len(completion.token_ids)
+                    self.usage.completion_tokens += len(completion.token_ids)
+                    if completion.finish_reason == "abort":
+                        raise EngineDeadError("the request was aborted")
+                if output.finished:
+                    if len(counts) < self.params.n:  # aborted before its first token
+                        raise EngineDeadError("the request was aborted")
+                    self.usage.cached_tokens += output.num_cached_tokens
+                    self.context.metrics.observe(output, max(counts.values()))
+                yield number, output
+
+    async def _one(self, number: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        # Two clients may send the same X-Request-Id at the same time; the engine's ids are unique all the same.
+        engine_id = f"{self.id}-{next(_serial)}"
+        prompt: TokensPrompt = {"prompt_token_ids": self.prompts[number].token_ids}
+        outputs = self.context.engine.generate(prompt, self.params, engine_id, self.priority)
+        async with contextlib.aclosing(outputs):
+            async for output in outputs:
+                yield number, output
+
+    async def _merged(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue(_QUEUE_LEN)
+
+        async def pump(number: int) -> None:
+            try:
+                async with contextlib.aclosing(self._one(number)) as outputs:
+                    async for _, output in outputs:
+                        await queue.put((number, output))
+            except Exception as error:
+                await queue.put((number, error))
+            else:
+                await queue.put((number, None))
+
+        pumps = [asyncio.create_task(pump(number)) for number in range(len(self.prompts))]
+        try:
+            num_open = len(pumps)
+            while num_open:
+                number, item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    num_open -= 1
+                else:
+                    yield number, item
+        finally:
+            for task in pumps:
+                task.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+
+def public_id(prefix: str, headers: Headers) -> str:
+    """`prefix` and the client's own request id, or a random one."""
+    return f"{prefix}-{request_id(headers) or uuid.uuid4().hex}"

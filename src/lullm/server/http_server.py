@@ -1,0 +1,148 @@
+"""HttpServer: listening, the ready signal, and an orderly end.
+
+The end: new requests get 503 while running ones may finish, for at most `drain_timeout_s`; what is left is aborted;
+then the engine is shut down, and the listening socket closed last, so that nobody meets a closed port before that.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Generator
+
+import uvicorn
+
+from lullm.engine.protocol import EngineClient
+from lullm.errors import ConfigError
+from lullm.log import get_logger
+from lullm.server.app import build_app
+from lullm.server.context import ServerContext
+from lullm.server.options import ServerOptions
+
+logger = get_logger(__name__)
+
+ENGINE_SHUTDOWN_S = 10.0  # bounds the abort of running requests; a step in progress has to end first
+LAST_ANSWERS_S = 2.0  # for the answers of aborted requests to reach their clients
+CLOSING_S = 1  # for connections to close; then what still writes to a client that does not read is cancelled
+
+
+def bind(options: ServerOptions) -> socket.socket:
+    """A bound socket that does not listen yet: a taken port is found before a model is loaded.
+
+    Raises:
+        ConfigError: the address cannot be had.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {options.host}: {error}") from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"cannot listen on {options.host}:{options.port}: {error}; choose another --port") from None
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """`http://HOST:PORT` with the real port."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its own signal handling, which ends the process by the signal it caught."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]):
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):  # a client that never read keeps its transport open
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+
+class HttpServer:
+    """One engine behind one listening socket, for the life of one `serve` call."""
+
+    def __init__(self, engine: EngineClient, options: ServerOptions, sock: socket.socket):
+        self._engine = engine
+        self._options = options
+        self._sock = sock
+        self._stopping = asyncio.Event()
+        self._hurried = asyncio.Event()
+
+    def stop(self) -> None:
+        """Begin the end; a second call ends the patience with running requests. Call on the loop's thread."""
+        (self._hurried if self._stopping.is_set() else self._stopping).set()
+
+    async def serve(self, on_ready: Callable[[str], None]) -> None:
+        """Serve until `stop`, then end the running requests and shut the engine down. `on_ready` gets the URL."""
+        app = build_app(self._engine, self._options)
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=CLOSING_S,
+        )
+        url = url_of(self._sock)
+        server = _Uvicorn(config, lambda: on_ready(url))
+        serving = asyncio.create_task(server.serve(sockets=[self._sock]))
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await self._drain(app.state.context)
+        finally:
+            stopping.cancel()
+            server.should_exit = True
+            await serving
+
+    async def _drain(self, context: ServerContext) -> None:
+        context.draining = True
+        logger.info("stopping: running requests have %g s to end", self._options.drain_timeout_s)
+        idle = asyncio.create_task(context.wait_idle())
+        hurried = asyncio.create_task(self._hurried.wait())
+        await asyncio.wait({idle, hurried}, timeout=self._options.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if not idle.done():
+            logger.warning("aborting the requests that still run")
+        try:
+            async with asyncio.timeout(ENGINE_SHUTDOWN_S):
+                await self._engine.shutdown(drain=False)
+        except TimeoutError:
+            logger.error("the engine did not stop within %g s", ENGINE_SHUTDOWN_S)
+        await asyncio.wait({idle}, timeout=LAST_ANSWERS_S)
+        idle.cancel()
+
+
+async def serve_until_signal(
+    engine: EngineClient, options: ServerOptions, sock: socket.socket, on_ready: Callable[[str], None]
+) -> None:
+    """`HttpServer.serve`, stopped by SIGTERM or SIGINT. For the main thread of a process that owns its signals."""
+    server = HttpServer(engine, options, sock)
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, server.stop)
+    try:
+        await server.serve(on_ready)
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)

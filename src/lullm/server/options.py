@@ -1,0 +1,39 @@
+"""ServerOptions: what the HTTP face is told, as opposed to the engine."""
+
+from dataclasses import dataclass
+
+from lullm.errors import ConfigError
+from lullm.units import MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Options of the server.
+
+    Args:
+        host: address to listen on. port: TCP port; 0 lets the system choose one, the ready line names it.
+        api_keys: a request must carry one of them as `Authorization: Bearer KEY`; empty: open to all.
+        allowed_origins: web origins that browsers may call from (CORS); '*' for any; empty: none.
+        max_body_bytes: longest request body that is read.
+        drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 8 * MIB
+    drain_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must be between 0 and 65535, got {self.port}")
+        if not all(self.api_keys):
+            raise ConfigError("an API key must not be empty")
+        if self.max_body_bytes < 1:
+            raise ConfigError(f"max_body_bytes must be at least 1, got {self.max_body_bytes}")
+        if not 0 <= self.drain_timeout_s < float("inf"):
+            raise ConfigError(f"drain_timeout must be a number of seconds of at least 0, got {self.drain_timeout_s}")

@@ -1,0 +1,90 @@
+"""Server-sent events: cheap chunks, a stream that ends with its client, and work that does.
+
+A token's way to the socket is one small dict and one `json` call; no model is validated on it.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lullm.server.error import ApiError
+
+T = TypeVar("T")
+
+DONE = b"data: [DONE]\n\n"
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+class ClientDisconnectedError(Exception):
+    """The client went away; nobody waits for the answer."""
+
+
+def event(data: dict[str, Any]) -> bytes:
+    """One event on the wire."""
+    return b"data: " + _encode(data).encode() + b"\n\n"
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client disconnects. The body must have been read before.
+
+    Raises:
+        ClientDisconnectedError: the client went first.
+    """
+    worker = asyncio.create_task(work)
+    watcher = asyncio.create_task(_disconnect(receive))
+    try:
+        await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not worker.done():
+            raise ClientDisconnectedError
+        return worker.result()
+    finally:
+        for task in (worker, watcher):
+            task.cancel()
+        # The worker's clean-up (aborting its request) is over before the caller goes on.
+        await asyncio.gather(worker, watcher, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """A response that sends `chunks` as they come.
+
+    The headers leave with the first chunk, so that a request which fails before it has an ordinary error answer. A
+    later failure is one error event, and no [DONE]. `to_api_error` says what the client reads of it.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None], to_api_error: Callable[[Exception], ApiError]):
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._chunks = chunks
+        self._to_api_error = to_api_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(ClientDisconnectedError):
+            await until_disconnect(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        started = False
+        async with contextlib.aclosing(self._chunks):
+            try:
+                async for chunk in self._chunks:
+                    if not started:
+                        started = True
+                        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except Exception as error:
+                if not started:
+                    raise
+                envelope = self._to_api_error(error).envelope()
+                await send({"type": "http.response.body", "body": event(envelope), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,146 @@
+"""Flags: every engine option has one, of the right type, with a help text; mistakes are told in one line."""
+
+import argparse
+import dataclasses
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+import lullm
+from lullm.cli.engine_flag import HELP, byte_count, engine_config
+from lullm.cli.main import build_parser, main
+from lullm.cli.sampling_flag import sampling_params
+from lullm.config.engine import EngineConfig
+from lullm.types.sampling_params import OutputKind, SamplingParams
+
+
+def parse(*argv: str) -> argparse.Namespace:
+    return build_parser().parse_args(argv)
+
+
+def test_every_option_is_told_of():
+    assert list(HELP) == [field.name for field in dataclasses.fields(EngineConfig)]
+
+
+@pytest.mark.parametrize("command", ["serve", "run", "chat"])
+def test_help_names_every_flag(command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    text = capsys.readouterr().out
+    for field in dataclasses.fields(EngineConfig):
+        if field.name != "served_model_name" or command == "serve":
+            assert "--" + field.name.replace("_", "-") in text
+    (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    assert [action for action in commands.choices[command]._actions if not action.help] == []
+
+
+def test_no_flags_are_the_defaults():
+    assert engine_config(parse("serve")) == EngineConfig()
+    assert engine_config(parse("run", "x")) == EngineConfig()
+    assert engine_config(parse("chat")) == EngineConfig()
+
+
+def test_flags_have_their_types():
+    config = engine_config(
+        parse(
+            *("serve", "--model", "m", "--served-model-name", "s", "--dtype", "bfloat16", "--max-num-seqs", "7"),
+            *("--kv-cache-memory-bytes", "1.5GiB", "--watermark", "0.1", "--no-enable-prefix-caching"),
+            *("--scheduling-policy", "priority", "--seed", "none", "--enforce-eager", "--max-model-len", "99"),
+        )
+    )
+    assert config == EngineConfig(
+        model="m",
+        served_model_name="s",
+        dtype="bfloat16",
+        max_num_seqs=7,
+        kv_cache_memory_bytes=3 * 2**29,
+        watermark=0.1,
+        enable_prefix_caching=False,
+        scheduling_policy="priority",
+        seed=None,
+        enforce_eager=True,
+        max_model_len=99,
+    )
+    assert engine_config(parse("serve", "--seed", "3")).seed == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"), [("10", 10), ("10b", 10), ("1k", 1024), ("2MiB", 2 << 20), ("1.5g", 3 << 29)]
+)
+def test_sizes(text, num_bytes):
+    assert byte_count(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.5", "1 GB", "1gg", "nanm", "infm", "1.5.5m"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(argparse.ArgumentTypeError):
+        byte_count(text)
+
+
+def test_the_seed_of_run_is_the_answers():
+    args = parse("run", "x", "--seed", "5", "--temperature", "0", "--top-k", "3")
+    assert engine_config(args).seed == EngineConfig().seed
+    params = sampling_params(args, SamplingParams(top_p=0.5))
+    assert params == SamplingParams(
+        seed=5, temperature=0, top_k=3, top_p=0.5, max_tokens=256, output_kind=OutputKind.DELTA
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["run", "x", "--temperature", "-1"], "temperature must be"),
+        (["run", "x", "--max-tokens", "0"], "max_tokens must be"),
+        (["run", "x", "--raw", "--system", "be kind"], "leave out --raw"),
+        (["run", "x", "--tensor-parallel-size", "2"], "not supported yet"),
+        (["run", "x", "--model", "/no/such/folder"], "/no/such/folder"),
+        (["chat", "--top-p", "7"], "top_p must be"),
+        (["serve", "--max-num-seqs", "0"], "max_num_seqs must be"),
+        (["serve", "--port", "99999"], "port must be"),
+        (["serve", "--drain-timeout", "-1"], "drain_timeout must be"),
+        (["serve", "--drain-timeout", "nan"], "drain_timeout must be"),
+        (["serve", "--api-key", ""], "API key"),
+        (["serve", "--host", "192.0.2.1"], "cannot listen"),
+        (["serve", "--port", "0", "--model", "/no/such/folder"], "/no/such/folder"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(argv, words, capsys):
+    assert main(argv) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("lullm: error: ") and words in lines[0]
+
+
+@pytest.mark.parametrize("argv", [[], ["fly"], ["run"], ["serve", "--port", "x"], ["serve", "--dtype", "int3"]])
+def test_wrong_usage(argv, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(argv)
+    assert "usage: lullm" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"lullm {lullm.__version__}\n"
+
+
+def test_help_is_quick_and_loads_nothing_heavy():
+    program = (
+        "import sys, lullm.cli.main as m\n"
+        "try: m.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'fastapi', 'uvicorn', 'pydantic', 'tokenizers', 'jinja2', 'asyncio.events'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    begin = cpu_time_of_children()
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert cpu_time_of_children() - begin < 0.3
+    assert done.stderr == "[]\n" and "serve" in done.stdout
+
+
+def cpu_time_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime

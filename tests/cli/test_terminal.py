@@ -1,0 +1,161 @@
+"""`lullm run` and `lullm chat` with a tiny random model."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from lullm import LLM, SamplingParams
+from lullm.cli.main import main
+from lullm.engine.llm_engine import LLMEngine
+
+MESSAGE = [{"role": "user", "content": "hello"}]
+FLAGS = ("--dtype", "float32", "--temperature", "0", "--max-tokens", "12", "--num-gpu-blocks-override", "40")
+
+
+@pytest.fixture(scope="module")
+def expected(qwen3_folder):
+    """The texts of a direct run: continued, answered, answered with a system message."""
+    params = SamplingParams(temperature=0, max_tokens=12)
+    with LLM(str(qwen3_folder), dtype="float32", num_gpu_blocks_override=40) as llm:
+        raw = llm.generate("hello", params, use_tqdm=False)[0].outputs[0].text
+        conversations = [MESSAGE, [{"role": "system", "content": "be kind"}, *MESSAGE]]
+        answers = [output.outputs[0].text for output in llm.chat(conversations, params, use_tqdm=False)]
+    return raw, *answers
+
+
+def printed(text: str) -> str:
+    return text if text.endswith("\n") else text + "\n"
+
+
+def test_run_answers(qwen3_folder, expected, capsys):
+    assert main(["run", "--model", str(qwen3_folder), *FLAGS, "hello"]) == 0
+    assert capsys.readouterr() == (printed(expected[1]), "")
+
+
+def test_run_continues(qwen3_folder, expected, capsys):
+    assert main(["run", "--model", str(qwen3_folder), *FLAGS, "--raw", "hello"]) == 0
+    assert capsys.readouterr().out == printed(expected[0])
+
+
+def test_run_with_a_system_message(qwen3_folder, expected, capsys):
+    assert main(["run", "--model", str(qwen3_folder), *FLAGS, "--system", "be kind", "hello"]) == 0
+    assert capsys.readouterr().out == printed(expected[2])
+
+
+def test_run_several_prompts(qwen3_folder, expected, capsys):
+    assert main(["run", "--model", str(qwen3_folder), *FLAGS, "hello", "hello", "--verbose"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"> hello\n{printed(expected[1])}\n> hello\n{printed(expected[1])}"
+    assert err.count("tokens/s") == 2 and "12 new" in err
+
+
+def test_run_without_a_template(qwen3_folder, expected, tmp_path, capsys):
+    folder = tmp_path / "plain"
+    shutil.copytree(qwen3_folder, folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    del config["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert main(["run", "--model", str(folder), *FLAGS, "hello"]) == 0
+    assert capsys.readouterr().out == printed(expected[0])
+    assert main(["run", "--model", str(folder), *FLAGS, "--system", "be kind", "hello"]) == 2
+    assert "chat template" in capsys.readouterr().err
+    assert main(["chat", "--model", str(folder), *FLAGS]) == 2
+    assert "no chat template" in capsys.readouterr().err
+
+
+def test_run_prompt_too_long(qwen3_folder, capsys):
+    assert main(["run", "--model", str(qwen3_folder), *FLAGS, "x" * 3000]) == 2
+    assert "lullm: error: the prompt has" in capsys.readouterr().err
+
+
+def test_the_answer_is_printed_as_it_comes(qwen3_folder, monkeypatch):
+    class Recorder(io.StringIO):
+        num_flushes = 0
+
+        def flush(self) -> None:
+            self.num_flushes += 1
+
+    recorder = Recorder()
+    monkeypatch.setattr(sys, "stdout", recorder)
+    assert main(["run", "--model", str(qwen3_folder), *FLAGS, "--raw", "hello"]) == 0
+    assert recorder.num_flushes > 6
+
+
+def test_run_loads_no_web_stack(qwen3_folder):
+    program = (
+        "import sys; from lullm.cli.main import main; main(sys.argv[1:]);"
+        "sys.exit(bool({'fastapi', 'uvicorn', 'prometheus_client', 'transformers'} & set(sys.modules)))"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", program, "run", "--model", str(qwen3_folder), *FLAGS, "hello"]
+    assert subprocess.run(command, env=env, capture_output=True, check=False).returncode == 0
+
+
+def interrupt_at_step(monkeypatch, number: int) -> list[LLMEngine]:
+    """Ctrl-C comes in the middle of the n-th step from now."""
+    step, engines, num_steps = LLMEngine.step, [], 0
+
+    def interrupted_step(engine: LLMEngine):
+        nonlocal num_steps
+        num_steps += 1
+        engines.append(engine)
+        if num_steps == number:
+            signal.raise_signal(signal.SIGINT)
+        return step(engine)
+
+    monkeypatch.setattr(LLMEngine, "step", interrupted_step)
+    return engines
+
+
+def test_interrupted_run(qwen3_folder, expected, monkeypatch, capsys):
+    engines = interrupt_at_step(monkeypatch, 4)
+    assert main(["run", "--model", str(qwen3_folder), *FLAGS, "--raw", "hello"]) == 130
+    out = capsys.readouterr().out
+    assert 0 < len(out) < len(expected[0]) and expected[0].startswith(out)
+    assert engines[0].stats().finished_total["abort"] == 1 and engines[0].stats().num_used_blocks == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def talk(folder, monkeypatch, capsys, *lines: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(line + "\n" for line in lines)))
+    code = main(["chat", "--model", str(folder), *FLAGS])
+    return code, *capsys.readouterr()
+
+
+def test_chat_keeps_the_history_until_reset(qwen3_folder, expected, monkeypatch, capsys):
+    seen = []
+    add_request = LLMEngine.add_request
+
+    def recorded(engine, request_id, prompt, params):
+        seen.append(engine.tokenizer.decode(prompt["prompt_token_ids"], skip_special_tokens=False))
+        add_request(engine, request_id, prompt, params)
+
+    monkeypatch.setattr(LLMEngine, "add_request", recorded)
+    code, out, err = talk(qwen3_folder, monkeypatch, capsys, "hello", "", "again", "/reset", "hello")
+    assert code == 0 and "/reset forgets" in err
+    assert out.startswith(printed(expected[1])) and out.endswith(printed(expected[1]))
+    first, second, third = seen
+    assert first == third
+    assert second == f"{first}{expected[1]}<|im_end|>\n<|im_start|>user\nagain<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_chat_ends_and_knows_its_commands(qwen3_folder, monkeypatch, capsys):
+    code, out, err = talk(qwen3_folder, monkeypatch, capsys, "/help", "/exit", "hello")
+    assert (code, out) == (0, "") and "no command /help" in err
+
+
+def test_chat_goes_on_after_a_question_too_long(qwen3_folder, expected, monkeypatch, capsys):
+    code, out, err = talk(qwen3_folder, monkeypatch, capsys, "x" * 3000, "hello")
+    assert code == 0 and "/reset begins anew" in err and out == printed(expected[1])
+
+
+def test_interrupted_answer_does_not_end_the_chat(qwen3_folder, expected, monkeypatch, capsys):
+    interrupt_at_step(monkeypatch, 3)
+    code, out, _ = talk(qwen3_folder, monkeypatch, capsys, "hello", "/reset", "hello")
+    assert code == 0 and out.endswith(printed(expected[1])) and len(out) > len(printed(expected[1]))

@@ -1,0 +1,289 @@
+"""A scripted engine behind the EngineClient protocol, and a server on a free port in a thread."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from lullm.config.engine import EngineConfig
+from lullm.config.model import ModelConfig
+from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.server.http_server import HttpServer, bind, url_of
+from lullm.server.options import ServerOptions
+from lullm.text.chat_template import ChatTemplate
+from lullm.text.tokenizer import Tokenizer
+from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
+from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.stats import EngineStats
+
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+MAX_MODEL_LEN = 512
+
+
+def byte_tokenizer() -> Tokenizer:
+    """One token per byte: ids 0-255 in byte-level order, and <|end|>."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<|end|>", special=True)])
+    special_tokens = {"eos_token": "<|end|>"}
+    return Tokenizer(backend, special_tokens, ChatTemplate(TEMPLATE, special_tokens))
+
+
+def model_config(vocab_size: int) -> ModelConfig:
+    return ModelConfig.from_dict(
+        {
+            "architectures": ["ScriptedForCausalLM"],
+            "vocab_size": vocab_size,
+            "hidden_size": 8,
+            "intermediate_size": 8,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": MAX_MODEL_LEN,
+        }
+    )
+
+
+class ScriptedEngine:
+    """Says `script` (each completion after its number), one token per step, up to `max_tokens`.
+
+    Stop strings end the text in front of them. A prompt with the word 'hold' waits after its second token until
+    `release()`; with 'crash', the engine dies there. What happens to requests is recorded.
+    """
+
+    def __init__(self, script: str = "the quick brown fox", **options: Any):
+        options = {"served_model_name": "scripted", "max_model_len": MAX_MODEL_LEN} | options
+        self.config = EngineConfig(model="scripted", **options)
+        self.tokenizer = byte_tokenizer()
+        self.model_config = model_config(self.tokenizer.vocab_size)
+        self.default_params = SamplingParams(temperature=0.5)
+        self.script = script
+        self.seen: list[tuple[str, SamplingParams, int]] = []
+        self.aborted: list[str] = []
+        self.ended: list[str] = []
+        self.is_dead = False
+        self.shutdowns: list[bool] = []
+        self.num_steps = 0
+        self.released = threading.Event()
+        self._held = threading.Semaphore(0)
+
+    def wait_held(self, num_requests: int = 1) -> None:
+        """Block until so many requests hold."""
+        for _ in range(num_requests):
+            assert self._held.acquire(timeout=10), "no request came to its second token"
+
+    async def generate(
+        self, prompt: Any, params: SamplingParams, request_id: str, priority: int = 0
+    ) -> AsyncGenerator[RequestOutput, None]:
+        ids = list(prompt["prompt_token_ids"])
+        self.seen.append((request_id, params, priority))
+        if params.logit_bias and max(params.logit_bias) >= self.model_config.vocab_size:
+            raise InvalidRequestError("logit_bias has an id outside the vocabulary", "logit_bias")
+        text = self.tokenizer.decode(ids)
+        metrics = RequestMetrics(arrival_time=time.monotonic())
+        answers = [self._answer(index, params) for index in range(params.n)]
+        num_steps = max(map(len, answers))
+        try:
+            for step in range(num_steps):
+                if self.is_dead:
+                    raise EngineDeadError("step 2 failed")
+                if step == 2 and "hold" in text:
+                    self._held.release()
+                    while not self.released.is_set() and not self.shutdowns:
+                        await asyncio.sleep(0.002)
+                    if self.shutdowns:
+                        raise EngineDeadError("shut down")
+                if step == 2 and "crash" in text:
+                    self.is_dead = True
+                    raise EngineDeadError("step 2 failed")
+                self.num_steps += 1
+                now = time.monotonic()
+                metrics.first_scheduled_time = metrics.first_scheduled_time or now
+                metrics.first_token_time = metrics.first_token_time or now
+                metrics.last_token_time = metrics.finished_time = now
+                last = step == num_steps - 1
+                if params.output_kind is not OutputKind.FINAL_ONLY or last:
+                    yield self._output(request_id, ids, params, answers, step, metrics)
+                await asyncio.sleep(0)
+            self.ended.append(request_id)
+        except (GeneratorExit, asyncio.CancelledError):
+            self.aborted.append(request_id)
+            raise
+
+    def _answer(self, index: int, params: SamplingParams) -> list[int]:
+        text = f"{index}:{self.script}"
+        for stop in params.stop or ():
+            text = text.partition(stop)[0]
+        return self.tokenizer.encode(text)[: params.max_tokens]
+
+    def _output(
+        self,
+        request_id: str,
+        ids: list[int],
+        params: SamplingParams,
+        answers: list[list[int]],
+        step: int,
+        metrics: RequestMetrics,
+    ) -> RequestOutput:
+        completions = []
+        for index, answer in enumerate(answers):
+            if params.output_kind is OutputKind.DELTA and step >= len(answer):
+                continue
+            news = answer[step : step + 1] if params.output_kind is OutputKind.DELTA else answer[: step + 1]
+            ended = step >= len(answer) - 1
+            reason = "length" if params.max_tokens is not None and len(answer) == params.max_tokens else "stop"
+            completions.append(
+                CompletionOutput(
+                    index=index,
+                    text=self.tokenizer.decode(news),
+                    token_ids=news,
+                    logprobs=None if params.logprobs is None else [position(i, params.logprobs) for i in news],
+                    finish_reason=reason if ended else None,
+                )
+            )
+        rows = None
+        if params.prompt_logprobs is not None:
+            rows = [None, *(position(i, params.prompt_logprobs) for i in ids[1:])]
+        finished = step == max(map(len, answers)) - 1
+        return RequestOutput(request_id, None, ids, completions, finished, metrics, 3, rows)
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            num_running=2,
+            num_waiting=1,
+            num_blocks=8,
+            num_used_blocks=2,
+            prefix_cache_queries_total=10,
+            prefix_cache_hits_total=4,
+            preemptions_total=5,
+            prompt_tokens_total=100,
+            generation_tokens_total=50,
+            finished_total={"stop": len(self.ended), "abort": len(self.aborted)},
+        )
+
+    def check_health(self) -> None:
+        if self.is_dead or self.shutdowns:
+            raise EngineDeadError("step 2 failed")
+
+    async def shutdown(self, drain: bool = True) -> None:
+        self.shutdowns.append(drain)
+
+
+def position(token_id: int, num: int) -> PositionLogprobs:
+    """The chosen token second, id 7 best, then 8, 9, ...; one impossible."""
+    entries = {token_id: Logprob(-1.5, 2)}
+    for rank in range(1, num + 1):
+        if rank != 2:
+            entries[6 + rank] = Logprob(-0.5 if rank == 1 else float("-inf"), rank)
+    return entries
+
+
+class RunningServer:
+    """An HttpServer in a thread, on a port of the system's choice."""
+
+    def __init__(self, engine: Any, **options: Any):
+        self.engine = engine
+        self.options = ServerOptions(host="127.0.0.1", port=0, **options)
+        self._ready = threading.Event()
+        self._sock = bind(self.options)
+        self.url = url_of(self._sock)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="server")
+        self._thread.start()
+        assert self._ready.wait(10)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._server = HttpServer(self.engine, self.options, self._sock)
+        await self._server.serve(self._on_ready)
+
+    def _on_ready(self, url: str) -> None:
+        assert url == self.url
+        self._ready.set()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        return host, int(port)
+
+    def signal(self) -> None:
+        """What SIGTERM does in a process."""
+        self._loop.call_soon_threadsafe(self._server.stop)
+
+    def join(self, timeout_s: float = 10) -> None:
+        self._thread.join(timeout_s)
+        assert not self._thread.is_alive(), "the server did not end"
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.signal()
+            self.signal()
+            self.join()
+
+    def http(self, **headers: str) -> httpx.Client:
+        return httpx.Client(base_url=self.url, headers=headers, timeout=20)
+
+    def openai(self, api_key: str = "none") -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=api_key, max_retries=0, timeout=20)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., RunningServer]]:
+    """`start(engine, **server_options)`; every server is stopped at the test's end."""
+    servers: list[RunningServer] = []
+
+    def start_server(engine: Any, **options: Any) -> RunningServer:
+        servers.append(RunningServer(engine, **options))
+        return servers[-1]
+
+    yield start_server
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def scripted() -> type[ScriptedEngine]:
+    return ScriptedEngine
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """One server with a scripted engine for a whole module."""
+    running = RunningServer(ScriptedEngine())
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def http(server: RunningServer) -> Iterator[httpx.Client]:
+    with server.http() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client(server: RunningServer) -> Iterator[openai.OpenAI]:
+    with server.openai() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def read_events() -> Callable[[httpx.Response], list[Any]]:
+    """The data of a stream's events; '[DONE]' as it is."""
+
+    def read(response: httpx.Response) -> list[Any]:
+        data = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
+        return [item if item == "[DONE]" else json.loads(item) for item in data]
+
+    return read

@@ -1,0 +1,90 @@
+"""The small endpoints, and the Prometheus numbers."""
+
+import openai
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import lullm
+
+
+def test_models(client):
+    (model,) = client.models.list().data
+    assert (model.id, model.object, model.owned_by, model.max_model_len) == ("scripted", "model", "lullm", 512)
+    assert client.models.retrieve("scripted").id == "scripted"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+
+
+def test_model_name_with_a_slash(start, scripted):
+    with start(scripted(served_model_name="org/model")).http() as http:
+        assert http.get("/v1/models/org/model").json()["id"] == "org/model"
+
+
+def test_health_and_version(http):
+    assert http.get("/health").status_code == 200
+    assert http.get("/version").json() == {"version": lullm.__version__}
+
+
+def test_health_of_a_dead_engine(start, scripted):
+    engine = scripted()
+    with start(engine).http() as http:
+        engine.is_dead = True
+        response = http.get("/health")
+        assert response.status_code == 503 and response.json()["error"]["code"] == "engine_dead"
+        response = http.post("/v1/completions", json={"prompt": "x"})
+        assert response.status_code == 503 and response.json()["error"]["type"] == "server_error"
+        assert http.get("/metrics").status_code == 200
+
+
+def test_tokenize_and_back(http):
+    answer = http.post("/tokenize", json={"prompt": "häi", "return_token_strs": True}).json()
+    assert answer["count"] == 4 == len(answer["tokens"]) == len(answer["token_strs"])
+    assert answer["max_model_len"] == 512 and answer["token_strs"][0] == "h"
+    assert http.post("/detokenize", json={"tokens": answer["tokens"]}).json() == {"prompt": "häi"}
+
+
+def test_tokenize_messages(http):
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    with_prompt = http.post("/tokenize", json=body).json()["count"]
+    without = http.post("/tokenize", json=body | {"add_generation_prompt": False}).json()["count"]
+    assert (with_prompt, without) == (len("<|user|>hi\n<|assistant|>"), len("<|user|>hi\n"))
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"prompt": "x", "messages": []}, {"prompt": 3}, {"messages": [], "add_special_tokens": True}]
+)
+def test_tokenize_refuses(http, body):
+    assert http.post("/tokenize", json=body).status_code == 400
+
+
+def test_detokenize_refuses_ids_outside_the_vocabulary(http):
+    for tokens in ([257], [-1], ["a"], [2**70]):
+        assert http.post("/detokenize", json={"tokens": tokens}).status_code == 400
+    assert http.post("/detokenize", json={"tokens": []}).json() == {"prompt": ""}
+
+
+def test_long_texts_take_the_other_thread(http):
+    text = "ab" * 5000
+    tokens = http.post("/tokenize", json={"prompt": text}).json()["tokens"]
+    assert http.post("/detokenize", json={"tokens": tokens}).json()["prompt"] == text
+
+
+def test_metrics(start, scripted):
+    with start(scripted()).http() as http:
+        for _ in range(3):
+            assert http.post("/v1/completions", json={"prompt": "hello", "max_tokens": 5}).status_code == 200
+        response = http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    samples = {}
+    for family in text_string_to_metric_families(response.text):
+        for sample in family.samples:
+            assert sample.labels.pop("model_name") == "scripted"
+            samples[sample.name, *sample.labels.values()] = sample.value
+    assert samples["lullm_num_requests_running",] == 2 and samples["lullm_num_requests_waiting",] == 1
+    assert samples["lullm_kv_cache_usage_ratio",] == 0.25
+    assert samples["lullm_prefix_cache_queries_total",] == 10 and samples["lullm_prefix_cache_hits_total",] == 4
+    assert samples["lullm_preemptions_total",] == 5
+    assert samples["lullm_prompt_tokens_total",] == 100 and samples["lullm_generation_tokens_total",] == 50
+    assert samples["lullm_requests_finished_total", "stop"] == 3
+    for name in ("time_to_first_token", "time_per_output_token", "e2e_request_latency", "request_queue_time"):
+        assert samples[f"lullm_{name}_seconds_count",] == 3

@@ -1,0 +1,168 @@
+"""From body bytes to models: what is taken, what is refused, and under which name."""
+
+import json
+
+import pytest
+
+from lullm.server.error import MAX_MESSAGE_CHARS, ApiError
+from lullm.server.schema import INERT, MAX_FIELDS, MISSING, ChatBody, CompletionBody, StreamOptions, parse_body
+
+
+def parse(kind, **fields):
+    base = {"prompt": "x"} if kind is CompletionBody else {"messages": [{"role": "user", "content": "x"}]}
+    return parse_body(kind, json.dumps(base | fields).encode())
+
+
+def refused(kind, **fields) -> ApiError:
+    with pytest.raises(ApiError) as info:
+        parse(kind, **fields)
+    assert info.value.status == 400
+    return info.value
+
+
+@pytest.mark.parametrize("prompt", ["", "text", ["a", "b"], [1, 2], [[1], [2, 3]]])
+def test_prompt_forms(prompt):
+    assert parse(CompletionBody, prompt=prompt).prompt == prompt
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, [], [[]], [[], [1]], [1, "a"], ["a", [1]], [True], [1.0], 3, {"a": 1}, [None]]
+)
+def test_prompt_of_a_wrong_form(prompt):
+    error = refused(CompletionBody, prompt=prompt)
+    assert error.param == "prompt" and "list of token ids" in str(error)
+
+
+def test_too_many_prompts():
+    assert "at most 4096" in str(refused(CompletionBody, prompt=["a"] * 4097))
+
+
+@pytest.mark.parametrize("field", sorted(INERT))
+@pytest.mark.parametrize("kind", [CompletionBody, ChatBody])
+def test_inert_fields_pass(kind, field):
+    assert parse(kind, **{field: {"any": "thing"}}) == parse(kind)
+
+
+@pytest.mark.parametrize("kind", [CompletionBody, ChatBody])
+def test_missing_machinery_passes_only_when_it_asks_for_nothing(kind):
+    for field, harmless in MISSING.items():
+        for value in harmless:
+            assert parse(kind, **{field: value}) == parse(kind)
+        error = refused(kind, **{field: {"something": "else"}})
+        assert error.param == field and error.code == "unsupported_field" and field in str(error)
+
+
+def test_zero_is_not_false():
+    assert refused(CompletionBody, use_beam_search=0).param == "use_beam_search"
+
+
+@pytest.mark.parametrize("value", [None, 1, "x"])
+def test_unknown_field(value):
+    error = refused(ChatBody, temprature=value)
+    assert (error.param, error.code) == ("temprature", "unknown_field")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", "0.5"),
+        ("temperature", True),
+        ("n", 1.5),
+        ("n", "2"),
+        ("stream", "yes"),
+        ("stream", 1),
+        ("stop", 3),
+        ("stop", ["a", 1]),
+        ("seed", [1]),
+        ("logit_bias", [1]),
+        ("stop_token_ids", ["1"]),
+        ("top_k", {}),
+        ("model", 3),
+        ("ignore_eos", "no"),
+    ],
+)
+def test_wrong_type_names_the_field(field, value):
+    for kind in (CompletionBody, ChatBody):
+        assert refused(kind, **{field: value}).param == field
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"nonsense", b'{"prompt": "\\ud800"}', b"\xff\xfe", b'{"prompt": NaN}', b"[" * 100_000]
+)
+def test_invalid_json(raw):
+    with pytest.raises(ApiError) as info:
+        parse_body(CompletionBody, raw)
+    assert info.value.status == 400 and info.value.code == "invalid_json"
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"1", b"null", b'"text"'])
+def test_json_that_is_no_object(raw):
+    with pytest.raises(ApiError, match="must be a JSON object"):
+        parse_body(CompletionBody, raw)
+
+
+def test_required_field():
+    with pytest.raises(ApiError, match="prompt is required") as info:
+        parse_body(CompletionBody, b"{}")
+    assert info.value.param == "prompt"
+
+
+def test_number_too_large_for_a_float():
+    with pytest.raises(ApiError) as info:
+        parse_body(CompletionBody, b'{"prompt": "x", "temperature": 1e999}')
+    assert info.value.status == 400
+
+
+def test_many_unknown_fields_are_one_short_error():
+    error = refused(CompletionBody, **{f"field_{i}": 1 for i in range(MAX_FIELDS * 100)})
+    assert f"at most {MAX_FIELDS}" in str(error)
+
+
+def test_long_message_is_cut():
+    envelope = ApiError(400, "x" * 10**6).envelope()
+    assert len(envelope["error"]["message"]) < MAX_MESSAGE_CHARS + 10
+
+
+def test_stream_options():
+    assert parse(ChatBody, stream=True, stream_options={"include_usage": True}).stream_options == StreamOptions(
+        include_usage=True
+    )
+    assert refused(ChatBody, stream_options={"include_usage": True}).param == "stream_options"
+    assert refused(ChatBody, stream=True, stream_options={"x": 1}).param == "stream_options"
+
+
+def message(**fields):
+    body = parse_body(ChatBody, json.dumps({"messages": [fields]}).encode())
+    return body.messages[0].for_template()
+
+
+def test_message_forms():
+    assert message(role="user", content="hi") == {"role": "user", "content": "hi"}
+    assert message(role="developer", content="hi") == {"role": "system", "content": "hi"}
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert message(role="user", content=parts)["content"] == "a\nb"
+    assert message(role="user", content="hi", name="Ann")["name"] == "Ann"
+
+
+def test_an_answer_can_be_sent_back_as_it_came():
+    fields = {"tool_calls": None, "function_call": None, "refusal": None, "audio": None, "annotations": []}
+    assert message(role="assistant", content="hi", **fields) == {"role": "assistant", "content": "hi"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"role": "tool", "content": "x", "tool_call_id": "1"},
+        {"role": "user", "content": None},
+        {"role": "user"},
+        {"content": "x"},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+        {"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]},
+        {"role": "user", "content": 3},
+        "text",
+    ],
+)
+def test_message_of_a_wrong_form(fields):
+    with pytest.raises(ApiError) as info:
+        parse_body(ChatBody, json.dumps({"messages": [fields]}).encode())
+    assert info.value.status == 400 and info.value.param == "messages"
