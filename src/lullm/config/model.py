@@ -141,18 +141,32 @@ def _rope(data: dict[str, Any]) -> RopeConfig:
     rope_type = parameters.get("rope_type") or parameters.get("type") or "default"
     if rope_type not in _ROPE_TYPES:
         raise ModelLoadError(f"config.json: rope_type {rope_type!r} is not one of {', '.join(_ROPE_TYPES)}")
+    partial = parameters.get("partial_rotary_factor") or data.get("partial_rotary_factor") or 1.0
+    if partial != 1:
+        raise ModelLoadError(f"config.json: partial_rotary_factor {partial!r} is not supported yet, only 1.0")
     theta = _float(parameters, "rope_theta", _float(data, "rope_theta", 10000.0))
-    original = parameters.get("original_max_position_embeddings") or data.get("original_max_position_embeddings")
-    if rope_type in ("dynamic", "llama3", "yarn") and original is None:
-        original = _int(data, "max_position_embeddings")
-    optional = {name: parameters.get(name) for name in ("attention_factor", "mscale", "mscale_all_dim")}
+    name = "original_max_position_embeddings"
+    original = next((_int(source, name) for source in (parameters, data) if source.get(name) is not None), None)
+    factor = _float(parameters, "factor", 1.0)
+    if rope_type in ("dynamic", "llama3", "yarn"):
+        max_len = _int(data, "max_position_embeddings")
+        original = original or max_len
+        if rope_type == "yarn" and parameters.get("factor") is None:
+            factor = max_len / original
+    low, high = _float(parameters, "low_freq_factor", 1.0), _float(parameters, "high_freq_factor", 4.0)
+    if low >= high:
+        raise ModelLoadError(f"config.json: low_freq_factor ({low}) must be below high_freq_factor ({high})")
+    optional = {
+        name: None if parameters.get(name) is None else _float(parameters, name, 1.0)
+        for name in ("attention_factor", "mscale", "mscale_all_dim")
+    }
     return RopeConfig(
         rope_theta=theta,
         rope_type=cast(RopeType, rope_type),
-        factor=_float(parameters, "factor", 1.0),
+        factor=factor,
         original_max_position_embeddings=original,
-        low_freq_factor=_float(parameters, "low_freq_factor", 1.0),
-        high_freq_factor=_float(parameters, "high_freq_factor", 4.0),
+        low_freq_factor=low,
+        high_freq_factor=high,
         beta_fast=_float(parameters, "beta_fast", 32.0),
         beta_slow=_float(parameters, "beta_slow", 1.0),
         truncate=bool(parameters.get("truncate", True)),

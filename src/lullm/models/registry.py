@@ -1,0 +1,30 @@
+"""The registry: which family file builds which architecture of a `config.json`."""
+
+import torch
+
+from lullm.config.model import ModelConfig
+from lullm.errors import ModelLoadError
+from lullm.models.decoder import CausalLM
+from lullm.models.llama import build_llama
+from lullm.models.qwen3 import build_qwen3
+
+BUILDERS = {
+    "LlamaForCausalLM": build_llama,
+    "Qwen3ForCausalLM": build_qwen3,
+}
+
+
+def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    """The model of a config, its parameters of `dtype` on the meta device (see `weights.materialize`).
+
+    `max_model_len` is the number of positions, in tokens, that the rotary table covers.
+
+    Raises:
+        ModelLoadError: no family builds this architecture.
+    """
+    builder = BUILDERS.get(config.architecture)
+    if builder is None:
+        raise ModelLoadError(
+            f"the architecture {config.architecture!r} is not supported; known are: {', '.join(sorted(BUILDERS))}"
+        )
+    return builder(config, dtype, max_model_len)

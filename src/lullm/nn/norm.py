@@ -1,0 +1,23 @@
+"""RMSNorm (https://arxiv.org/abs/1910.07467)."""
+
+import torch
+from torch import Tensor, nn
+
+from lullm.nn.linear import meta_parameter
+from lullm.ops.table import Ops
+
+
+class RMSNorm(nn.Module):
+    """Normalise the last dimension by its root mean square, then scale it by a learned weight."""
+
+    def __init__(self, size: int, eps: float, dtype: torch.dtype):
+        super().__init__()
+        self.weight = meta_parameter((size,), dtype)
+        self.eps = eps
+
+    def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [..., size] -> the same
+        return ops.rms_norm(x, self.weight, self.eps)
+
+    def add(self, x: Tensor, residual: Tensor, ops: Ops) -> tuple[Tensor, Tensor]:
+        """Add `x` to the residual stream: (the normed sum, the sum). Both arguments are used up."""
+        return ops.add_rms_norm(x, residual, self.weight, self.eps)

@@ -1,0 +1,102 @@
+"""Rotary position embedding (https://arxiv.org/abs/2104.09864) and its stretched kinds, as one table of cos and sin.
+
+With head size D, pair i of a head turns by `position * inv_freq[i]`, `inv_freq[i] = theta ** (-2 i / D)`. The kinds
+differ in `inv_freq` and in one factor on cos and sin:
+
+- linear: all frequencies divided by `factor` (position interpolation, https://arxiv.org/abs/2306.15595).
+- dynamic: theta grows with the sequence length ("NTK-aware", Peng et al., https://arxiv.org/abs/2309.00071, app. A).
+- llama3: long wavelengths divided by `factor`, short ones kept, a ramp between (Llama 3.1 model card and code).
+- yarn: the ramp in terms of rotations over the trained length, plus an attention factor (2309.00071, sec. 3).
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lullm.config.model import ModelConfig
+
+
+class Rotary(nn.Module):
+    """The table that `Ops.rope` reads: `cos_sin_cache [max_model_len, D]` float32, D/2 cosines then D/2 sines.
+
+    It is a real buffer from the start (small, and computed, never loaded), on the CPU.
+    """
+
+    cos_sin_cache: Tensor
+
+    def __init__(self, config: ModelConfig, max_model_len: int):
+        super().__init__()
+        inv_freq, scale = rotary_frequencies(config, max_model_len)
+        angles = torch.outer(torch.arange(max_model_len, dtype=torch.float32, device="cpu"), inv_freq)
+        self.register_buffer("cos_sin_cache", torch.cat((angles.cos(), angles.sin()), dim=-1) * scale, persistent=False)
+
+
+def rotary_frequencies(config: ModelConfig, max_model_len: int) -> tuple[Tensor, float]:
+    """The D/2 frequencies in radians per token, float32, and the factor on cos and sin."""
+    rope = config.rope
+    if rope.rope_type == "linear":
+        return _plain(rope.rope_theta, config.head_dim) / rope.factor, 1.0
+    if rope.rope_type == "dynamic":
+        return _plain(_dynamic_theta(config, max_model_len), config.head_dim), 1.0
+    if rope.rope_type == "llama3":
+        return _llama3(config), 1.0
+    if rope.rope_type == "yarn":
+        return _yarn(config), _yarn_attention_factor(config)
+    return _plain(rope.rope_theta, config.head_dim), 1.0
+
+
+def _plain(theta: float, head_dim: int) -> Tensor:
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim
+    return 1.0 / theta**exponents
+
+
+def _dynamic_theta(config: ModelConfig, max_model_len: int) -> float:
+    # The formula asks for the current length, and with it every key would have to be rotated anew whenever its
+    # sequence grows. A cache holds keys as they were rotated once, and shares them between sequences of different
+    # lengths, so theta is fixed for the longest sequence this engine accepts. Within the trained length nothing
+    # changes; beyond it the results equal those of a sequence of `max_model_len` tokens at every position.
+    factor, trained_len, dim = config.rope.factor, config.max_position_embeddings, config.head_dim
+    stretch = factor * max(max_model_len, trained_len) / trained_len - (factor - 1)
+    return config.rope.rope_theta * stretch ** (dim / (dim - 2))
+
+
+def _llama3(config: ModelConfig) -> Tensor:
+    rope = config.rope
+    trained_len = rope.original_max_position_embeddings or config.max_position_embeddings
+    inv_freq = _plain(rope.rope_theta, config.head_dim)
+    # Turns within the trained length: up to `low` is stretched in full, from `high` on not at all.
+    turns = trained_len * inv_freq / (2 * math.pi)
+    keep = ((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0, 1)
+    return inv_freq * keep + inv_freq / rope.factor * (1 - keep)
+
+
+def _yarn(config: ModelConfig) -> Tensor:
+    rope, dim = config.rope, config.head_dim
+    trained_len = rope.original_max_position_embeddings or config.max_position_embeddings
+
+    def pair_with(turns: float) -> float:  # the (fractional) pair that makes so many turns within the trained length
+        return dim * math.log(trained_len / (turns * 2 * math.pi)) / (2 * math.log(rope.rope_theta))
+
+    low, high = pair_with(rope.beta_fast), pair_with(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    if low == high:
+        high += 0.001
+    stretched = ((torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / (high - low)).clamp(0, 1)
+    inv_freq = _plain(rope.rope_theta, dim)
+    return inv_freq * (1 - stretched) + inv_freq / rope.factor * stretched
+
+
+def _yarn_attention_factor(config: ModelConfig) -> float:
+    rope = config.rope
+
+    def mscale(weight: float) -> float:
+        return 1.0 if rope.factor <= 1 else 0.1 * weight * math.log(rope.factor) + 1.0
+
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    if rope.mscale and rope.mscale_all_dim:
+        return mscale(rope.mscale) / mscale(rope.mscale_all_dim)
+    return mscale(1.0)

@@ -1,0 +1,1 @@
+"""The table of functions every model is written against, and the versions that fill it."""

@@ -1,0 +1,53 @@
+"""AttentionLayout: where the tokens of one step stand and where their keys and values are kept.
+
+The worker builds one per step; `Ops.prepare_attention` turns it into whatever its version of attention needs, once,
+and all layers share the result.
+
+The key/value cache of a layer is two tensors `[num_blocks, block_size, Hkv, D]`. The token at position `p` of a
+sequence lives in the slot `block_table[p // block_size] * block_size + p % block_size`.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+KVCache = tuple[torch.Tensor, torch.Tensor]
+"""The key cache and the value cache of one layer, `[num_blocks, block_size, Hkv, D]` each."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayout:
+    """S spans with T tokens in all. The tokens of a span are consecutive rows; the spans are in order.
+
+    Args:
+        query_lens: tokens of each span in this step, at least 1 each; they sum to T.
+        context_lens: tokens of each sequence that are in the cache once this step's are written: `start + query_len`.
+        block_tables: `[S, max_blocks]` int64. Only the entries that the context covers are read; the rest may be
+            anything, and so may the slots past the context, including NaN.
+        slot_mapping: `[T]` int64, where the key and value of each row are written.
+        block_size: tokens per block.
+    """
+
+    query_lens: list[int]
+    context_lens: list[int]
+    block_tables: torch.Tensor
+    slot_mapping: torch.Tensor
+    block_size: int
+
+    @property
+    def num_spans(self) -> int:
+        return len(self.query_lens)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.query_lens)
+
+
+class PreparedAttention(Protocol):
+    """What `Ops.prepare_attention` returns: opaque to models, which hand it on, but for the slots to write to."""
+
+    @property
+    def slot_mapping(self) -> torch.Tensor:
+        """`[T]` int64."""
+        ...

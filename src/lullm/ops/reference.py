@@ -1,0 +1,84 @@
+"""The golden ops: the meaning of the table in the plainest torch, one sequence at a time, float32 inside.
+
+Fast versions are tested against these.
+"""
+
+import torch
+from torch import Tensor
+
+from lullm.ops.attention_layout import AttentionLayout, KVCache
+
+
+def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
+    return weight[token_ids]
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    y = x.float() @ weight.float().T
+    if bias is not None:
+        y = y + bias.float()
+    return y.to(x.dtype)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    x32 = x.float()
+    normed = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * normed.to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+def rope(q: Tensor, k: Tensor, positions: Tensor, cos_sin_cache: Tensor) -> tuple[Tensor, Tensor]:
+    cos, sin = cos_sin_cache[positions].unsqueeze(1).chunk(2, dim=-1)  # [T, 1, D/2] each
+
+    def rotate(x: Tensor) -> Tensor:
+        first, second = x.float().chunk(2, dim=-1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+    return rotate(q), rotate(k)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return (gate / (1 + torch.exp(-gate)) * up).to(gate_up.dtype)
+
+
+def write_kv(k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
+    block_size = key_cache.shape[1]
+    for row, slot in enumerate(slot_mapping.tolist()):
+        key_cache[slot // block_size, slot % block_size] = k[row]
+        value_cache[slot // block_size, slot % block_size] = v[row]
+
+
+def prepare_attention(layout: AttentionLayout) -> AttentionLayout:
+    return layout
+
+
+def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: AttentionLayout, scale: float) -> Tensor:
+    group_size = q.shape[1] // key_cache.shape[2]
+    outputs = []
+    row = 0
+    for span, (query_len, context_len) in enumerate(zip(prepared.query_lens, prepared.context_lens, strict=True)):
+        positions = torch.arange(context_len)
+        block_ids = prepared.block_tables[span, positions // prepared.block_size]
+        offsets = positions % prepared.block_size
+        # A key/value head serves `group_size` consecutive query heads.
+        keys = key_cache[block_ids, offsets].float().repeat_interleave(group_size, dim=1)  # [L, Hq, D]
+        values = value_cache[block_ids, offsets].float().repeat_interleave(group_size, dim=1)
+        queries = q[row : row + query_len].float()  # [Q, Hq, D]
+        scores = torch.einsum("qhd,lhd->hql", queries, keys) * scale
+        query_positions = torch.arange(context_len - query_len, context_len)
+        scores.masked_fill_(positions[None, :] > query_positions[:, None], float("-inf"))
+        outputs.append(torch.einsum("hql,lhd->qhd", scores.softmax(dim=-1), values))
+        row += query_len
+    return torch.cat(outputs).to(q.dtype)
+
+
+def copy_blocks(kv_caches: list[KVCache], pairs: list[tuple[int, int]]) -> None:
+    for key_cache, value_cache in kv_caches:
+        for source, destination in pairs:
+            key_cache[destination] = key_cache[source]
+            value_cache[destination] = value_cache[source]

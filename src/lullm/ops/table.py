@@ -1,0 +1,93 @@
+"""Ops: the table of functions that do a model's arithmetic. A model calls the table and never knows which version.
+
+Sizes: T tokens (rows) of this step, H hidden size, Hq query heads, Hkv key/value heads (Hq is a multiple of it),
+D head size, V vocabulary. Activations have the model's dtype; every function works on the device of its arguments,
+none keeps state, and all are called under `torch.inference_mode()`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lullm.errors import UnsupportedError
+from lullm.ops import grouped_attention, reference, torch_cpu
+from lullm.ops.attention_layout import AttentionLayout, KVCache
+
+
+@dataclass(frozen=True, slots=True)
+class Ops:
+    """The functions, by their arguments and results.
+
+    Args:
+        name: of the version, for logs and tests.
+        embedding: (token_ids `[T]` int64, weight `[V, H]`) -> `[T, H]`.
+        linear: (x `[T, in]`, weight `[out, in]`, bias `[out]` or None) -> `[T, out]`.
+        rms_norm: (x `[..., N]`, weight `[N]`, eps) -> like x. Mean square in float32, rounded to x's dtype before
+            the weight is applied (https://arxiv.org/abs/1910.07467).
+        add_rms_norm: (x `[T, H]`, residual `[T, H]`, weight `[H]`, eps) -> (rms_norm of the sum, the sum). The
+            contents of both arguments are undefined afterwards.
+        rope: (q `[T, Hq, D]`, k `[T, Hkv, D]`, positions `[T]` int64, cos_sin_cache `[max_len, D]` float32: D/2
+            cosines, then D/2 sines) -> (q, k) rotated, pairs being (i, i + D/2) (https://arxiv.org/abs/2104.09864).
+            The contents of the arguments are undefined afterwards.
+        silu_mul: (gate_up `[T, 2 * I]`: gate first) -> `silu(gate) * up`, `[T, I]`.
+        write_kv: (k `[T, Hkv, D]`, v `[T, Hkv, D]`, key_cache, value_cache, slot_mapping `[T]`) -> None; writes both
+            caches in place.
+        prepare_attention: (layout) -> what `attention` of the same table wants; once per step, shared by all layers.
+        attention: (q `[T, Hq, D]`, key_cache, value_cache, prepared, scale) -> `[T, Hq, D]`. Causal: the row at
+            position p sees the positions 0..p of its own sequence, all read from the cache (`write_kv` first).
+        copy_blocks: (kv_caches of all layers, pairs of (source, destination) block ids) -> None; copies whole blocks
+            in every layer, as if one pair after the other.
+    """
+
+    name: str
+    embedding: Callable[[Tensor, Tensor], Tensor]
+    linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor]
+    add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    rope: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    silu_mul: Callable[[Tensor], Tensor]
+    write_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
+    prepare_attention: Callable[[AttentionLayout], Any]
+    attention: Callable[[Tensor, Tensor, Tensor, Any, float], Tensor]
+    copy_blocks: Callable[[list[KVCache], list[tuple[int, int]]], None]
+
+
+REFERENCE_OPS = Ops(
+    name="reference",
+    embedding=reference.embedding,
+    linear=reference.linear,
+    rms_norm=reference.rms_norm,
+    add_rms_norm=reference.add_rms_norm,
+    rope=reference.rope,
+    silu_mul=reference.silu_mul,
+    write_kv=reference.write_kv,
+    prepare_attention=reference.prepare_attention,
+    attention=reference.attention,
+    copy_blocks=reference.copy_blocks,
+)
+"""The golden version: what the words above say, in the plainest torch, as slow as it may be."""
+
+TORCH_CPU_OPS = Ops(
+    name="torch_cpu",
+    embedding=torch_cpu.embedding,
+    linear=torch_cpu.linear,
+    rms_norm=torch_cpu.rms_norm,
+    add_rms_norm=torch_cpu.add_rms_norm,
+    rope=torch_cpu.rope,
+    silu_mul=torch_cpu.silu_mul,
+    write_kv=torch_cpu.write_kv,
+    prepare_attention=grouped_attention.prepare_attention,
+    attention=grouped_attention.attention,
+    copy_blocks=torch_cpu.copy_blocks,
+)
+"""Torch on a CPU, fast without code of our own to compile."""
+
+
+def select_ops(device: str) -> Ops:
+    """The fastest version for a device ('cpu'). Raises UnsupportedError for a device without one."""
+    if torch.device(device).type == "cpu":
+        return TORCH_CPU_OPS
+    raise UnsupportedError(f"there are no ops for device {device!r} yet; use device='cpu'")

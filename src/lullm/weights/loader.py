@@ -1,0 +1,91 @@
+"""The loader: streams a folder of safetensors into a model, tensor by tensor, and accounts for every name.
+
+The files are mapped, not read into memory of our own, so loading needs the parameters and the page cache only.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from lullm.errors import ModelLoadError
+from lullm.weights.target import Loadable, WeightTargets
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+
+def load_weights(model: Loadable, folder: Path) -> None:
+    """Fill the materialised parameters of `model` from `folder`. Blocking: seconds per gigabyte.
+
+    Raises:
+        ModelLoadError: no safetensors, a file is missing or damaged, or tensors are missing, unexpected or of the
+            wrong shape; the message names every one of them. The parameters are then partly filled.
+    """
+    targets = WeightTargets(model)
+    missing = set(targets.names)
+    faults: list[str] = []
+    for path, names in _files(folder).items():
+        try:
+            with safe_open(path, framework="pt", device="cpu") as file, torch.inference_mode():
+                stored = set(file.keys())
+                for name in sorted(stored if names is None else stored & names):
+                    tensor = file.get_tensor(name)
+                    try:
+                        missing.discard(targets.apply(name, tensor) or "")
+                    except ModelLoadError as error:
+                        faults.append(str(error))
+                        missing.discard(model.rules.canonical_name(name))  # there, if wrong: one fault is enough
+        except (SafetensorError, OSError) as error:
+            raise ModelLoadError(f"{path} is damaged or incomplete: {error}; fetch it again") from None
+    faults += [f"missing tensor {name}" for name in sorted(missing)]
+    if faults:
+        raise ModelLoadError(f"the weights in {folder} do not fit its config.json:\n  " + "\n  ".join(faults))
+
+
+def missing_files(folder: Path) -> list[str]:
+    """Weight files that `folder` should hold and does not; empty if it is complete.
+
+    Raises:
+        ModelLoadError: the index is damaged.
+    """
+    if (folder / INDEX_FILE).exists():
+        return sorted(name for name in set(_read_index(folder).values()) if not (folder / name).exists())
+    return [] if (folder / SINGLE_FILE).exists() else [SINGLE_FILE]
+
+
+def _files(folder: Path) -> dict[Path, set[str] | None]:
+    """Files to read and the tensors to take from each; None: all of them."""
+    if missing := missing_files(folder):
+        raise ModelLoadError(_explain_missing(folder, missing))
+    if not (folder / INDEX_FILE).exists():
+        return {folder / SINGLE_FILE: None}
+    files: dict[Path, set[str] | None] = {}
+    for name, file_name in _read_index(folder).items():
+        names = files.setdefault(folder / file_name, set())
+        assert names is not None
+        names.add(name)
+    return files
+
+
+def _read_index(folder: Path) -> dict[str, str]:
+    path = folder / INDEX_FILE
+    try:
+        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        if not weight_map or not all(isinstance(value, str) for value in weight_map.values()):
+            raise ValueError("weight_map must map tensor names to file names")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelLoadError(f"{path} cannot be used: {type(error).__name__}: {error}") from None
+    for name in set(weight_map.values()):
+        if Path(name).name != name:
+            raise ModelLoadError(f"{path} names a file outside its folder: {name!r}")
+    return weight_map
+
+
+def _explain_missing(folder: Path, missing: list[str]) -> str:
+    if not folder.is_dir():
+        return f"there is no model folder {folder}"
+    if missing == [SINGLE_FILE] and (list(folder.glob("*.bin")) or list(folder.glob("*.pt*"))):
+        return f"{folder} holds pickled weights only; lullm reads safetensors only (convert them, or take a newer copy)"
+    return f"{folder} lacks the weight files {', '.join(missing)}"

@@ -1,0 +1,60 @@
+"""Rules: how the tensor names of a family's checkpoints become parameters. Data; `weights.target` applies it."""
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Checkpoint names that match `pattern` (a regular expression) are read as `replacement`."""
+
+    pattern: re.Pattern[str]
+    replacement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Layers named `parts` in a checkpoint are the parts, in this order, of the FusedLinear named `into`."""
+
+    parts: tuple[str, ...]
+    into: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRules:
+    """All rules of a family. `drops`: tensors that a checkpoint may hold and the model has no use for."""
+
+    renames: tuple[Rename, ...] = ()
+    fusions: tuple[Fusion, ...] = ()
+    drops: tuple[re.Pattern[str], ...] = ()
+
+    def canonical_name(self, name: str) -> str:
+        """The name after all renames, in order."""
+        for rename in self.renames:
+            name = rename.pattern.sub(rename.replacement, name)
+        return name
+
+    def is_dropped(self, name: str) -> bool:
+        return any(pattern.search(name) for pattern in self.drops)
+
+    def parts_of(self, layer: str) -> tuple[str, ...] | None:
+        """The checkpoint's names of the parts of a fused layer; None for a layer that is not fused."""
+        for fusion in self.fusions:
+            if fusion.into == layer:
+                return fusion.parts
+        return None
+
+
+def decoder_rules(tied: bool) -> WeightRules:
+    """The rules of Llama and the families that kept its names."""
+    drops = [re.compile(r"\.rotary_emb\.inv_freq$")]  # computed, yet saved by older checkpoints
+    if tied:
+        drops.append(re.compile(r"^lm_head\.weight$"))  # a copy of the embedding
+    return WeightRules(
+        renames=(Rename(re.compile(r"^(?=(embed_tokens|layers|norm)\.)"), "model."),),  # saved without the head
+        fusions=(
+            Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
+            Fusion(("gate_proj", "up_proj"), "gate_up_proj"),
+        ),
+        drops=tuple(drops),
+    )

@@ -1,0 +1,40 @@
+"""What the registry refuses, and the shape of what it builds."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from lullm.config.model import ModelConfig, RopeConfig
+from lullm.errors import ModelLoadError
+from lullm.models.registry import build_model
+
+CONFIG = ModelConfig(
+    architecture="Qwen3ForCausalLM", vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=128, rms_norm_eps=1e-6,
+    rope=RopeConfig(),
+)  # fmt: skip
+
+
+def test_an_unknown_architecture_lists_the_known():
+    with pytest.raises(ModelLoadError, match="'MambaForCausalLM'.*LlamaForCausalLM, Qwen3ForCausalLM"):
+        build_model(dataclasses.replace(CONFIG, architecture="MambaForCausalLM"), torch.float32, 128)
+
+
+def test_a_model_takes_no_memory_before_it_is_materialized():
+    huge = dataclasses.replace(CONFIG, vocab_size=10**6, hidden_size=10**5, intermediate_size=10**6)
+    model = build_model(huge, torch.bfloat16, 128)
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert not any(p.requires_grad for p in model.parameters())
+    assert {b.device.type for b in model.buffers()} == {"cpu"}
+
+
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "LlamaForCausalLM"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_parameters_of_a_family(architecture, tied):
+    config = dataclasses.replace(CONFIG, architecture=architecture, tie_word_embeddings=tied)
+    names = {name for name, _ in build_model(config, torch.float32, 128).named_parameters()}
+    assert ("lm_head.weight" in names) == (not tied)
+    assert ("model.layers.1.self_attn.q_norm.weight" in names) == (architecture == "Qwen3ForCausalLM")
+    assert not any(name.endswith("bias") for name in names)

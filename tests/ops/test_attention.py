@@ -1,0 +1,128 @@
+"""The fast attention against the golden one, over shapes, with a cache full of NaN wherever nothing was written."""
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.grouped_attention import group_spans
+from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS
+
+STEPS = {
+    "one decode": [(1, 1)],
+    "one long decode": [(1, 300)],
+    "equal decodes": [(1, 33)] * 5,
+    "ragged decodes": [(1, length) for length in (1, 2, 17, 250, 251, 16, 32, 700, 700, 3)],
+    "one fresh": [(37, 37)],
+    "ragged fresh": [(n, n) for n in (2, 3, 40, 41, 90, 5)],
+    "one chunk": [(5, 64)],
+    "ragged chunks": [(7, 40), (2, 3), (16, 48), (3, 200), (4, 200), (9, 41)],
+    "long chunk in tiles": [(600, 700)],
+    "tiles that end even": [(512, 513)],
+    "everything": [(1, 5), (20, 20), (1, 80), (6, 30), (1, 6), (1, 5), (33, 33), (2, 90), (300, 310), (1, 1)],
+}
+
+
+def make_step(shape, num_q_heads, num_kv_heads, head_size, block_size, dtype, seed=0):
+    """A layout with scattered blocks, its queries, and caches that hold NaN but for the context's slots."""
+    generator = torch.Generator().manual_seed(seed)
+    needed = [-(-context_len // block_size) for _, context_len in shape]
+    ids = list(range(sum(needed) + 3))
+    random.Random(seed).shuffle(ids)
+    block_tables = torch.zeros(len(shape), max(needed) + 2, dtype=torch.int64)
+    caches = [torch.full((len(ids), block_size, num_kv_heads, head_size), float("nan"), dtype=dtype) for _ in range(2)]
+    slot_mapping = []
+    for span, (query_len, context_len) in enumerate(shape):
+        blocks = [ids.pop() for _ in range(needed[span])]
+        block_tables[span, : len(blocks)] = torch.tensor(blocks)
+        slots = [blocks[p // block_size] * block_size + p % block_size for p in range(context_len)]
+        for cache in caches:
+            rows = torch.randn(context_len, num_kv_heads, head_size, generator=generator).to(dtype)
+            cache.view(-1, num_kv_heads, head_size)[slots] = rows
+        slot_mapping += slots[-query_len:]
+    layout = AttentionLayout(
+        query_lens=[query_len for query_len, _ in shape],
+        context_lens=[context_len for _, context_len in shape],
+        block_tables=block_tables,
+        slot_mapping=torch.tensor(slot_mapping),
+        block_size=block_size,
+    )
+    q = torch.randn(layout.num_tokens, num_q_heads, head_size, generator=generator).to(dtype)
+    return layout, q, caches
+
+
+def assert_like_reference(layout, q, caches, scale, **tolerance):
+    expected = REFERENCE_OPS.attention(q, *caches, REFERENCE_OPS.prepare_attention(layout), scale)
+    prepared = TORCH_CPU_OPS.prepare_attention(layout)
+    assert prepared.slot_mapping is layout.slot_mapping
+    for _ in range(2):  # a second layer, with the buffers of the first
+        actual = TORCH_CPU_OPS.attention(q, *caches, prepared, scale)
+        assert actual.dtype == q.dtype and actual.is_contiguous()
+        torch.testing.assert_close(actual, expected, **tolerance)
+
+
+@pytest.mark.parametrize("shape", STEPS.values(), ids=STEPS.keys())
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2), (8, 1)], ids=str)
+def test_shapes(shape, heads):
+    layout, q, caches = make_step(shape, *heads, head_size=16, block_size=16, dtype=torch.float32)
+    assert_like_reference(layout, q, caches, 0.25, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head_size", [64, 80, 128])
+@pytest.mark.parametrize("block_size", [1, 8, 16, 32])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_head_and_block_sizes(head_size, block_size, dtype):
+    shape = [(1, 5), (20, 20), (1, 40), (6, 30), (1, 6), (33, 33), (2, 43), (1, 1)]
+    layout, q, caches = make_step(shape, 6, 2, head_size, block_size, dtype)
+    tolerance = {"atol": 2e-6, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
+    assert_like_reference(layout, q, caches, head_size**-0.5, **tolerance)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_steps(seed):
+    rng = random.Random(seed)
+    shape = []
+    for _ in range(rng.randint(1, 24)):
+        query_len = rng.choice([1, 1, 1, 2, rng.randint(1, 60)])
+        shape.append((query_len, query_len + rng.choice([0, rng.randint(0, 150)])))
+    layout, q, caches = make_step(shape, 4, 2, 16, 8, torch.float32, seed)
+    assert_like_reference(layout, q, caches, 0.25, atol=2e-6, rtol=1e-5)
+
+
+def test_entries_past_the_context_are_not_read():
+    layout, q, caches = make_step(STEPS["everything"], 4, 2, 16, 16, torch.float32)
+    for span, context_len in enumerate(layout.context_lens):
+        layout.block_tables[span, -(-context_len // 16) :] = 10**9
+    assert_like_reference(layout, q, caches, 0.25, atol=2e-6, rtol=1e-5)
+
+
+def test_an_empty_step():
+    layout = AttentionLayout([], [], torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 16)
+    cache = torch.zeros(2, 16, 2, 8)
+    out = TORCH_CPU_OPS.attention(torch.zeros(0, 4, 8), cache, cache, TORCH_CPU_OPS.prepare_attention(layout), 1.0)
+    assert out.shape == (0, 4, 8)
+
+
+def test_every_span_is_in_one_group_with_its_like():
+    rng = random.Random(1)
+    query_lens = [rng.choice([1, 1, 5, 100]) for _ in range(200)]
+    context_lens = [n + rng.choice([0, 10, 500]) for n in query_lens]
+    groups = group_spans(query_lens, context_lens)
+    assert sorted(itertools.chain(*groups)) == list(range(200))
+    assert len(groups) < 40
+    for group in groups:
+        kinds = {
+            "decode" if query_lens[s] == 1 else "fresh" if query_lens[s] == context_lens[s] else "chunk" for s in group
+        }
+        assert len(kinds) == 1
+
+
+def test_padding_is_bounded():
+    """A long sequence does not make the short ones pay for its length."""
+    context_lens = [20] * 30 + [4000]
+    groups = group_spans([1] * 31, context_lens)
+    assert groups == [list(range(30)), [30]]
+    padded = sum(len(group) * max(context_lens[s] for s in group) for group in groups)
+    assert padded == sum(context_lens)

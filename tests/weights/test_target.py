@@ -1,0 +1,58 @@
+"""Single tensors by the checkpoint's own names: the right slice, and nothing beside it."""
+
+import pytest
+import torch
+
+from lullm.errors import ModelLoadError
+from lullm.weights.target import WeightTargets
+
+
+def test_the_names_are_the_checkpoints(make_model, checkpoint):
+    assert WeightTargets(make_model()).names == set(checkpoint)
+    tied = WeightTargets(make_model(tie_word_embeddings=True)).names
+    assert tied == set(checkpoint) - {"lm_head.weight"}
+
+
+def test_biases_are_fused_like_weights(make_model):
+    model = make_model(attention_bias=True)
+    targets = WeightTargets(model)
+    targets.apply("model.layers.0.self_attn.v_proj.bias", torch.full((16,), 2.0))
+    bias = model.model.layers[0].self_attn.qkv_proj.bias
+    assert bias.tolist() == [0.0] * 48 + [2.0] * 16
+
+
+@pytest.mark.parametrize(
+    ("name", "fused", "rows"),
+    [
+        ("self_attn.q_proj", "self_attn.qkv_proj", slice(0, 32)),
+        ("self_attn.k_proj", "self_attn.qkv_proj", slice(32, 48)),
+        ("self_attn.v_proj", "self_attn.qkv_proj", slice(48, 64)),
+        ("mlp.gate_proj", "mlp.gate_up_proj", slice(0, 24)),
+        ("mlp.up_proj", "mlp.gate_up_proj", slice(24, 48)),
+        ("mlp.down_proj", "mlp.down_proj", slice(0, 16)),
+    ],
+)
+def test_one_tensor_changes_its_slice_only(make_model, checkpoint, name, fused, rows):
+    model = make_model()
+    before = {key: parameter.clone() for key, parameter in model.named_parameters()}
+    tensor = checkpoint[f"model.layers.1.{name}.weight"]
+    assert WeightTargets(model).apply(f"model.layers.1.{name}.weight", tensor) == f"model.layers.1.{name}.weight"
+    before[f"model.layers.1.{fused}.weight"][rows] = tensor
+    for key, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[key]), key
+
+
+def test_refusals(make_model):
+    model = make_model(tie_word_embeddings=True)
+    targets = WeightTargets(model)
+    assert targets.apply("lm_head.weight", torch.ones(1)) is None
+    assert targets.apply("norm.weight", torch.ones(16)) == "model.norm.weight"
+    for name, tensor, words in [
+        ("model.layers.0.self_attn.qkv_proj.weight", torch.ones(64, 16), "unexpected tensor"),  # our name, not theirs
+        ("model.layers.2.mlp.up_proj.weight", torch.ones(24, 16), "unexpected tensor"),
+        ("model.norm.weight", torch.ones(17), "has shape"),
+        ("model.norm.weight", torch.ones(16).to(torch.float8_e4m3fn), "quantized"),
+    ]:
+        with pytest.raises(ModelLoadError, match=words) as caught:
+            targets.apply(name, tensor)
+        assert name in str(caught.value)
