@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 
 from lullm.kv.block_space import BlockSpaceManager
+from lullm.sched.preemption import PreemptionPolicy
 from lullm.sched.scheduler import Scheduler, SchedulerLimits, SequenceUpdate
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
@@ -17,13 +18,18 @@ class PagedMemory:
     was computed behind another prefix is not the same KV.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, choose: Callable[[Draw], int]):
+    def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int, choose: Callable[[Draw], int]):
         self.block_size = block_size
         self.slots: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
+        self.host_slots: list[list[int | None]] = [[None] * block_size for _ in range(num_host_blocks)]
         self.choose = choose
         self.sequences: dict[int, list[int]] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
+        for device, host in plan.blocks_to_swap_out:
+            self.host_slots[host] = self.slots[device].copy()
+        for host, device in plan.blocks_to_swap_in:
+            self.slots[device] = self.host_slots[host].copy()
         for source, destination in plan.blocks_to_copy:
             self.slots[destination] = self.slots[source].copy()
         for span in plan.spans:  # all writes of a layer come before any attention
@@ -40,8 +46,16 @@ class PagedMemory:
                 assert found == history[position], f"sequence {span.seq_id} would attend to foreign KV at {position}"
             for draw in span.draws:
                 assert len(draw.token_ids) == span.end
-                tokens.append(DrawnToken(draw.seq_id, self.choose(draw)))
+                tokens.append(self.draw(draw))
         return StepResult(tokens, {s.seq_id: [[(t, 0.0, 1)] for t in s.prompt_targets] for s in plan.spans})
+
+    def draw(self, draw: Draw) -> DrawnToken:
+        if draw.params.logprobs is None:
+            return DrawnToken(draw.seq_id, self.choose(draw))
+        # Beams: a made-up model over four tokens, a function of the sequence alone.
+        rng = random.Random(hash(tuple(draw.token_ids)))
+        ranked = sorted(((t, -rng.random() * 3, 1) for t in range(4)), key=lambda offer: -offer[1])
+        return DrawnToken(draw.seq_id, ranked[0][0], ranked)
 
     def _history(self, seq_id: int, start: int, token_ids: list[int]) -> list[int]:
         """The running hash at every position up to the span's end."""
@@ -67,11 +81,15 @@ class Simulation:
         policy: str = "fcfs",
         seed: int = 0,
         watermark: float = 0.01,
+        num_host_blocks: int = 0,
+        preemption: PreemptionPolicy | None = None,
+        **options: object,
     ):
         self.limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
-        self.block_space = BlockSpaceManager(num_blocks, block_size, watermark, enable_prefix_caching)
-        self.scheduler = Scheduler(self.limits, self.block_space, policy)
-        self.memory = PagedMemory(num_blocks, block_size, self._choose)
+        self.block_space = BlockSpaceManager(num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks)
+        self.now = 0.0
+        self.scheduler = Scheduler(self.limits, self.block_space, policy, lambda: self.now, preemption, **options)
+        self.memory = PagedMemory(num_blocks, num_host_blocks, block_size, self._choose)
         self.random = random.Random(seed)
         self.plans: list[StepPlan] = []
 
@@ -83,7 +101,7 @@ class Simulation:
                 prompt_token_ids=prompt,
                 params=SamplingParams(**params),
                 seed=0,
-                arrival_time=0.0,
+                arrival_time=self.now,
                 priority=priority,
                 end_token_ids=() if end is None else (end,),
             )
@@ -96,6 +114,7 @@ class Simulation:
         for group in self.scheduler.running:
             for seq in group.seqs:
                 self.memory.sequences[seq.seq_id] = list(seq.token_ids)
+        self.now += 1.0
         updates = self.scheduler.apply(plan, self.memory.execute(plan))
         self.block_space.check_conservation()
         return updates

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from tqdm import tqdm
 
@@ -86,6 +86,32 @@ class LLM:
                 {"prompt": text, "prompt_token_ids": self.get_tokenizer().encode(text, add_special_tokens=False)}
             )
         return self.generate(prompts, sampling_params, use_tqdm)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        beam_width: int,
+        max_tokens: int = 16,
+        *,
+        n: int | None = None,
+        length_penalty: float = 1.0,
+        early_stopping: bool | Literal["never"] = False,
+        ignore_eos: bool = False,
+        use_tqdm: bool = False,
+    ) -> list[RequestOutput]:
+        """The `n` (default: all) best of `beam_width` hypotheses for each prompt, best first; see `SamplingParams`.
+
+        The beams of a prompt share the KV blocks of their common prefix. Raises as `generate` does.
+        """
+        params = SamplingParams(
+            n=beam_width if n is None else n,
+            beam_width=beam_width,
+            max_tokens=max_tokens,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+            ignore_eos=ignore_eos,
+        )
+        return self.generate(prompts, params, use_tqdm)
 
     def get_tokenizer(self) -> Tokenizer:
         return self.llm_engine.tokenizer

@@ -29,7 +29,7 @@ MODEL = ModelConfig.from_dict(
         ("max_model_len", 0), ("max_num_seqs", 0), ("max_num_batched_tokens", 1.5), ("block_size", 0),
         ("kv_cache_memory_bytes", 0), ("num_gpu_blocks_override", -1), ("watermark", 1.0), ("watermark", -0.1),
         ("swap_space", "4"), ("enable_prefix_caching", 1), ("scheduling_policy", "lifo"), ("max_logprobs", -1),
-        ("logprobs_mode", "x"), ("tokenizer", 1),
+        ("logprobs_mode", "x"), ("tokenizer", 1), ("preemption_mode", "x"), ("delay_factor", -1),
     ],
 )  # fmt: skip
 def test_out_of_range(field, value):
@@ -41,8 +41,7 @@ def test_out_of_range(field, value):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("gpu_memory_utilization", 0.9), ("swap_space", 4), ("preemption_mode", "swap"), ("delay_factor", 0.5),
-        ("enable_chunked_prefill", False), ("enable_sleep_mode", True), ("tensor_parallel_size", 2),
+        ("gpu_memory_utilization", 0.9), ("enable_sleep_mode", True), ("tensor_parallel_size", 2),
         ("pipeline_parallel_size", 2), ("distributed_executor_backend", "ray"), ("device", "cuda"),
     ],
 )  # fmt: skip
@@ -54,6 +53,15 @@ def test_missing_machinery_is_refused(field, value):
 def test_tokens_per_step_cover_the_seats():
     with pytest.raises(ConfigError, match="max_num_batched_tokens"):
         EngineConfig(max_num_seqs=8, max_num_batched_tokens=7)
+
+
+def test_options_that_need_others():
+    with pytest.raises(ConfigError, match="prefill-first"):
+        EngineConfig(delay_factor=0.5)
+    with pytest.raises(ConfigError, match="swap_space"):
+        EngineConfig(preemption_mode="swap", swap_space=0)
+    with pytest.raises(ConfigError, match="max_num_batched_tokens"):
+        EngineConfig(enable_chunked_prefill=False, max_num_batched_tokens=127, max_num_seqs=8).resolve(MODEL)
 
 
 def test_unknown_option():

@@ -1,24 +1,13 @@
 """The same tokens, whatever the engine does to get them: against transformers, and against itself (fp32, greedy)."""
 
-import random
-
 import pytest
 import torch
+from prompts import random_prompts
 from transformers import AutoModelForCausalLM
 
 from lullm import LLM, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
-
-
-def random_prompts(num: int, longest: int, seed: int = 0) -> list[list[int]]:
-    rng = random.Random(seed)
-    shared = [rng.randrange(3, 300) for _ in range(longest // 2)]
-    prompts = []
-    for i in range(num):
-        own = [rng.randrange(3, 300) for _ in range(rng.randrange(1, longest // 2))]
-        prompts.append(shared + own if i % 2 else own)
-    return prompts
 
 
 def tokens(llm: LLM, prompts: list[list[int]], params: SamplingParams | list[SamplingParams] = GREEDY):
@@ -76,7 +65,8 @@ def test_block_size_changes_nothing(qwen3_folder, expected, block_size):
 
 
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
-def test_preemption_changes_nothing(qwen3_folder, expected, enable_prefix_caching):
+@pytest.mark.parametrize("mode", ["recompute", "swap", "auto"])
+def test_preemption_changes_nothing(qwen3_folder, expected, enable_prefix_caching, mode):
     with LLM(
         str(qwen3_folder),
         dtype="float32",
@@ -84,19 +74,43 @@ def test_preemption_changes_nothing(qwen3_folder, expected, enable_prefix_cachin
         num_gpu_blocks_override=22,
         block_size=8,
         enable_prefix_caching=enable_prefix_caching,
+        preemption_mode=mode,
     ) as llm:
         assert tokens(llm, random_prompts(12, 100)) == expected
-        assert llm.llm_engine.stats().preemptions_total > 0
+        assert llm.llm_engine.stats().num_preemptions > 0
 
 
-def test_parallel_sampling_survives_preemption(qwen3_folder):
+def test_prefill_first_changes_nothing(qwen3_folder, expected):
+    for delay_factor in (0.0, 0.5):
+        with LLM(
+            str(qwen3_folder),
+            dtype="float32",
+            max_model_len=256,
+            max_num_batched_tokens=256,
+            enable_chunked_prefill=False,
+            delay_factor=delay_factor,
+        ) as llm:
+            assert tokens(llm, random_prompts(12, 100)) == expected
+
+
+def test_content_comes_back_from_the_host_pool(qwen3_folder, expected):
+    options = {"dtype": "float32", "max_model_len": 176, "num_gpu_blocks_override": 22, "block_size": 8}
+    prompts = random_prompts(12, 100)
+    with LLM(str(qwen3_folder), **options) as llm:
+        for i in (1, 2, 4, 1, 2, 4):  # one pushes the other out of the device pool
+            assert tokens(llm, [prompts[i]]) == [expected[i]]
+        assert llm.llm_engine.stats().prefix_cache_host_hits_total > 0
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_parallel_sampling_survives_preemption(qwen3_folder, mode):
     prompts = random_prompts(6, 60)
     params = SamplingParams(temperature=0.9, seed=5, n=3, max_tokens=40, ignore_eos=True)
     with LLM(str(qwen3_folder), dtype="float32", max_model_len=128) as llm:
         roomy = tokens(llm, prompts, params)
     with LLM(str(qwen3_folder), dtype="float32", max_model_len=128, num_gpu_blocks_override=40, block_size=8) as llm:
         assert tokens(llm, prompts, params) == roomy
-        assert llm.llm_engine.stats().preemptions_total > 0
+        assert llm.llm_engine.stats().num_preemptions > 0
     assert len({tuple(t) for t in roomy[0]}) == 3, "the completions of one request differ"
 
 

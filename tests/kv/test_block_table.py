@@ -1,8 +1,8 @@
 """BlockTable: growth on demand, forks with copy-on-write, hashes and promotion."""
 
-from lullm.kv.allocator import NaiveBlockAllocator, PrefixCachingBlockAllocator
+from lullm.kv.allocator import BlockAllocator, NaiveBlockAllocator, PrefixCachingBlockAllocator
 from lullm.kv.block_table import BlockTable
-from lullm.kv.hashing import ROOT_HASH, chain_hash
+from lullm.kv.hashing import ROOT_HASH, chain_hash, salted_root
 
 
 def test_blocks_come_on_demand():
@@ -50,16 +50,20 @@ def test_hashes_are_chained():
     assert chain_hash(ROOT_HASH, [1, 2]) == chain_hash(ROOT_HASH, (1, 2))
 
 
+def found_ids(allocator: BlockAllocator, tokens: list[int]) -> list[int]:
+    return [block_id for _, block_id in BlockTable(allocator, 2).find_cached(tokens, [allocator])]
+
+
 def test_the_cached_prefix_ends_at_the_first_miss_and_before_the_last_token():
     allocator = PrefixCachingBlockAllocator(8)
     table = BlockTable(allocator, 2)
     tokens = [1, 2, 3, 4, 5, 6]
     table.allocate(6)
     table.promote(tokens, 6)
-    assert BlockTable(allocator, 2).find_cached([1, 2, 3, 4, 5, 6]) == table.block_ids[:2]
-    assert BlockTable(allocator, 2).find_cached([1, 2, 3, 4, 5, 6, 7]) == table.block_ids
-    assert BlockTable(allocator, 2).find_cached([1, 2, 9, 4, 5, 6, 7]) == table.block_ids[:1]
-    assert BlockTable(allocator, 2).find_cached([1, 2]) == []
+    assert found_ids(allocator, [1, 2, 3, 4, 5, 6]) == table.block_ids[:2]
+    assert found_ids(allocator, [1, 2, 3, 4, 5, 6, 7]) == table.block_ids
+    assert found_ids(allocator, [1, 2, 9, 4, 5, 6, 7]) == table.block_ids[:1]
+    assert found_ids(allocator, [1, 2]) == []
 
 
 def test_only_computed_blocks_become_findable():
@@ -71,3 +75,27 @@ def test_only_computed_blocks_become_findable():
     assert allocator.num_cached == 1
     table.promote(tokens, 5)
     assert allocator.num_cached == 2
+
+
+def test_an_equal_block_is_merged_one_plan_later():
+    allocator = PrefixCachingBlockAllocator(8)
+    first, second = BlockTable(allocator, 2), BlockTable(allocator, 2)
+    for table in (first, second):
+        table.allocate(2)
+        table.promote([5, 6], 2)
+    assert first.block_ids != second.block_ids, "the own block is still being written in this step"
+    second.append_slots(2, 3)
+    assert first.block_ids[0] == second.block_ids[0]
+    assert allocator.ref_count(first.block_ids[0]) == 2
+    first.free()
+    second.free()
+    assert allocator.num_free == 8
+
+
+def test_a_salt_separates_contents():
+    allocator = PrefixCachingBlockAllocator(8)
+    table = BlockTable(allocator, 2, salted_root(b"weights 1"))
+    table.allocate(3)
+    table.promote([1, 2, 3], 2)
+    assert found_ids(allocator, [1, 2, 3]) == []
+    assert BlockTable(allocator, 2, salted_root(b"weights 1")).find_cached([1, 2, 3], [allocator]) == [(allocator, 0)]

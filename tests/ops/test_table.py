@@ -143,3 +143,17 @@ def test_copy_blocks_is_sequential(pairs):
     GOLD.copy_blocks(gold, pairs)
     for layer, expected in zip(fast, gold, strict=True):
         assert torch.equal(layer[0], expected[0]) and torch.equal(layer[1], expected[1])
+
+
+def test_swap_blocks_between_pools():
+    device = [
+        (random(6, 4, 2, 8, dtype=torch.float32, seed=s), random(6, 4, 2, 8, dtype=torch.float32)) for s in (1, 2)
+    ]
+    host = [tuple(torch.zeros(9, 4, 2, 8) for _ in range(2)) for _ in range(2)]
+    expected = [tuple(torch.zeros(9, 4, 2, 8) for _ in range(2)) for _ in range(2)]
+    pairs = [(0, 8), (5, 1), (3, 0), (3, 4)]
+    FAST.swap_blocks(device, host, pairs)
+    GOLD.swap_blocks(device, expected, pairs)
+    for layer, gold in zip(host, expected, strict=True):
+        assert torch.equal(layer[0], gold[0]) and torch.equal(layer[1], gold[1])
+    assert torch.equal(host[0][0][8], device[0][0][0])

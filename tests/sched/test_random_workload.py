@@ -7,21 +7,44 @@ import pytest
 from simulation import Simulation
 
 from lullm.errors import InvalidRequestError
+from lullm.sched.preemption import PreemptionPolicy, Speeds
+
+POOLS = [
+    # device blocks, host blocks, tokens per step, preemption mode
+    (12, 0, 8, "recompute"),
+    (48, 0, 32, "recompute"),
+    (20, 64, 16, "swap"),
+    (20, 6, 16, "swap"),
+    (20, 64, 16, "auto"),
+]
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
-@pytest.mark.parametrize(("num_blocks", "max_num_batched_tokens"), [(12, 8), (48, 32)])
-def test_ten_thousand_rounds(policy, enable_prefix_caching, num_blocks, max_num_batched_tokens):
+@pytest.mark.parametrize(("num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode"), POOLS)
+def test_ten_thousand_rounds(policy, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode):
+    run_workload(policy, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode)
+
+
+@pytest.mark.parametrize("delay_factor", [0.0, 0.5])
+def test_ten_thousand_rounds_prefill_first(delay_factor):
+    run_workload("fcfs", True, 20, 64, 48, "auto", enable_chunked_prefill=False, delay_factor=delay_factor)
+
+
+def run_workload(policy, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode, **options):
     rng = random.Random(num_blocks)
+    preemption = PreemptionPolicy(mode, block_bytes=100, speeds=Speeds(600.0, 10.0))
     sim = Simulation(
         num_blocks=num_blocks,
+        num_host_blocks=num_host_blocks,
         block_size=4,
         max_num_seqs=8,
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=40,
         enable_prefix_caching=enable_prefix_caching,
         policy=policy,
+        preemption=preemption,
+        **options,
     )
     ends: Counter[int] = Counter()
     refused = aborted = 0
@@ -43,9 +66,9 @@ def test_ten_thousand_rounds(policy, enable_prefix_caching, num_blocks, max_num_
                     prompt,
                     priority=rng.randrange(3),
                     end=1 if rng.random() < 0.2 else None,
-                    n=rng.choice([1, 1, 1, 2, 4]),
                     max_tokens=rng.choice([1, 2, 9, 30]),
                     prompt_logprobs=rng.choice([None, None, 0]),
+                    **rng.choice([{}, {}, {}, {"n": 2}, {"n": 4}, {"beam_width": 3}]),
                 )
             except InvalidRequestError:
                 refused += 1
@@ -69,11 +92,18 @@ def test_ten_thousand_rounds(policy, enable_prefix_caching, num_blocks, max_num_
         take(sim.step())
 
     assert bool(refused) == (num_blocks == 12) and aborted and len(accepted) > 500
-    assert sim.block_space.num_used_blocks == 0
+    if mode != "recompute":
+        taken = {action for action, _ in preemption.counts}
+        assert "swap" in taken and ("recompute" in taken or mode == "swap" and num_host_blocks == 64)
+    assert sim.block_space.num_used_blocks == 0 and sim.block_space.num_used_host_blocks == 0
     assert sim.scheduler.stats.preemptions > 0
-    assert sim.scheduler._by_seq == {} and len(sim.scheduler.waiting) == 0
+    assert sim.scheduler._roster._members == {} and len(sim.scheduler.waiting) == len(sim.scheduler.swapped) == 0
     for group in accepted:
         assert group.is_finished
+        if group.request.params.beam_width:
+            finished = group.seqs[0].status.finish_reason
+            assert finished == "abort" or group.hypotheses
+            continue
         for seq in group.seqs:
             assert ends[seq.seq_id] == 1, "every sequence ends exactly once"
         if group.request.params.prompt_logprobs is not None and group.seqs[0].status.finish_reason in (

@@ -184,4 +184,4 @@ def test_what_can_never_run_is_refused_and_leaves_nothing():
     with pytest.raises(InvalidRequestError, match="already in use"):
         sim.add("a", [0])
     sim.run()
-    assert sim.scheduler._by_seq == {}
+    assert sim.scheduler._roster._members == {}

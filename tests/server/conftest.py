@@ -168,7 +168,7 @@ class ScriptedEngine:
             num_used_blocks=2,
             prefix_cache_queries_total=10,
             prefix_cache_hits_total=4,
-            preemptions_total=5,
+            preemptions_total={("swap", "cheaper"): 5},
             prompt_tokens_total=100,
             generation_tokens_total=50,
             finished_total={"stop": len(self.ended), "abort": len(self.aborted)},

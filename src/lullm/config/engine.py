@@ -15,6 +15,7 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 SchedulingPolicy = Literal["fcfs", "priority"]
+PreemptionMode = Literal["recompute", "swap", "auto"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
@@ -38,12 +39,16 @@ class EngineConfig:
             the weights are loaded, and no more than twice what `max_num_seqs` full-length sequences fill.
         gpu_memory_utilization: share of a GPU's memory; there is no GPU back end yet, so it must stay None.
         num_gpu_blocks_override: number of KV blocks, instead of measuring.
-        swap_space: GiB of host memory for swapped blocks; must be 0 until swapping exists.
+        swap_space: GiB of host memory for blocks that are swapped out and for cached content that the KV cache has
+            no room for; never more blocks than the KV cache has. 0: nothing is swapped.
         watermark: share of the blocks that admission leaves free, so that running sequences can grow.
         enable_prefix_caching: share the KV of equal prompt prefixes.
-        enable_chunked_prefill: mix chunks of prompts with decodes in one step; must stay True.
+        enable_chunked_prefill: mix chunks of prompts with decodes in one step. False: the prefill-first policy; it
+            needs max_num_batched_tokens of at least max_model_len. delay_factor: that policy lets prompts gather for
+            this share of the last prompt step's duration.
         scheduling_policy: 'fcfs', or 'priority' (lower value first, then arrival).
-        preemption_mode: what happens to a group that must give its blocks back: 'recompute'.
+        preemption_mode: what happens to a group that must give its blocks back: 'swap' moves them to the host pool,
+            'recompute' computes them again, 'auto' does what is cheaper by measured speeds.
         max_logprobs: the most log-probabilities per position a request may ask for.
         logprobs_mode: 'raw_logprobs' before, 'processed_logprobs' after penalties, temperature and filters.
         load_format: 'dummy' fills deterministic random weights instead of reading them.
@@ -66,12 +71,12 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float | None = None
     num_gpu_blocks_override: int | None = None
-    swap_space: float = 0.0
+    swap_space: float = 4.0
     watermark: float = 0.01
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     scheduling_policy: SchedulingPolicy = "fcfs"
-    preemption_mode: str = "recompute"
+    preemption_mode: PreemptionMode = "auto"
     delay_factor: float = 0.0
     max_logprobs: int = 20
     logprobs_mode: LogprobsMode = "raw_logprobs"
@@ -93,6 +98,7 @@ class EngineConfig:
         _check_choice("device", self.device, Device)
         _check_choice("load_format", self.load_format, LoadFormat)
         _check_choice("scheduling_policy", self.scheduling_policy, SchedulingPolicy)
+        _check_choice("preemption_mode", self.preemption_mode, PreemptionMode)
         _check_choice("logprobs_mode", self.logprobs_mode, LogprobsMode)
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size",
                      "pipeline_parallel_size"):  # fmt: skip
@@ -115,15 +121,15 @@ class EngineConfig:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}): every running sequence needs one token per step"
             )
+        if self.delay_factor and self.enable_chunked_prefill:
+            raise ConfigError("delay_factor belongs to the prefill-first policy; set enable_chunked_prefill=False too")
+        if self.preemption_mode == "swap" and self.swap_space == 0:
+            raise ConfigError("preemption_mode='swap' needs swap_space above 0")
         self._refuse_missing_machinery()
 
     def _refuse_missing_machinery(self) -> None:
         missing = {
             "gpu_memory_utilization": (self.gpu_memory_utilization is not None, "use kv_cache_memory_bytes on a CPU"),
-            "swap_space": (self.swap_space != 0, "leave it at 0: preempted requests are recomputed"),
-            "preemption_mode": (self.preemption_mode != "recompute", "only 'recompute' exists"),
-            "enable_chunked_prefill": (not self.enable_chunked_prefill, "chunked prefill cannot be turned off yet"),
-            "delay_factor": (self.delay_factor != 0, "it belongs to the prefill-first policy"),
             "enable_sleep_mode": (self.enable_sleep_mode, "sleep mode is not built yet"),
             "tensor_parallel_size": (self.tensor_parallel_size != 1, "one worker only"),
             "pipeline_parallel_size": (self.pipeline_parallel_size != 1, "one worker only"),
@@ -148,6 +154,11 @@ class EngineConfig:
             raise ConfigError(
                 f"max_model_len ({max_model_len}) is above the model's {model.max_position_embeddings} positions; "
                 "lower it or leave it out"
+            )
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < max_model_len:
+            raise ConfigError(
+                f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
+                f"max_model_len ({max_model_len}): a prompt is computed in one step; lower max_model_len or raise it"
             )
         return dataclasses.replace(
             self,

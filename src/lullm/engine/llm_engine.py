@@ -12,7 +12,9 @@ from lullm.errors import CacheSizeError, EngineDeadError, InvalidRequestError
 from lullm.executor.protocol import Executor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.kv.block_space import BlockSpaceManager
+from lullm.kv.layout import block_bytes
 from lullm.log import get_logger
+from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.sched.scheduler import Scheduler, SchedulerLimits
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
@@ -20,6 +22,7 @@ from lullm.types.request import GenerateRequest, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.stats import EngineStats
 from lullm.types.step import StepResult
+from lullm.units import format_bytes
 from lullm.weights.folder import resolve_model
 
 logger = get_logger(__name__)
@@ -50,9 +53,10 @@ class LLMEngine:
             eos_token_ids += (self.tokenizer.eos_token_id,)
         self.model_executor: Executor = UniProcExecutor(self.config, self.model_config, folder)
         try:
-            num_blocks = self.model_executor.determine_num_available_blocks()
+            num_blocks, num_host_blocks = self.model_executor.determine_num_available_blocks()
             self.config = _fit_model_len(self.config, num_blocks, is_chosen=config.max_model_len is not None)
-            self.model_executor.initialize_cache(num_blocks)
+            self.model_executor.initialize_cache(num_blocks, num_host_blocks)
+            preemption = self._preemption_policy(num_host_blocks)
         except BaseException:
             self.model_executor.shutdown()
             raise
@@ -61,9 +65,21 @@ class LLMEngine:
             self.config.max_num_seqs, self.config.max_num_batched_tokens, self.config.max_model_len
         )
         self._block_space = BlockSpaceManager(
-            num_blocks, self.config.block_size, self.config.watermark, self.config.enable_prefix_caching
+            num_blocks,
+            self.config.block_size,
+            self.config.watermark,
+            self.config.enable_prefix_caching,
+            num_host_blocks,
         )
-        self._scheduler = Scheduler(limits, self._block_space, self.config.scheduling_policy, time.monotonic)
+        self._scheduler = Scheduler(
+            limits,
+            self._block_space,
+            self.config.scheduling_policy,
+            time.monotonic,
+            preemption,
+            self.config.enable_chunked_prefill,
+            self.config.delay_factor,
+        )
         self.input_processor = InputProcessor(
             self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))
         )
@@ -92,8 +108,9 @@ class LLMEngine:
         """Queue a request that `input_processor` has made. Raises as `add_request` does."""
         self.check_health()
         params = request.params
-        if params.num_sequences > params.n and params.output_kind is OutputKind.DELTA:
-            raise InvalidRequestError("best_of cannot be streamed: the best are known at the end only", "best_of")
+        if params.output_kind is OutputKind.DELTA and (params.beam_width or params.num_sequences > params.n):
+            name = "beam_width" if params.beam_width else "best_of"
+            raise InvalidRequestError(f"{name} cannot be streamed: the best are known at the end only", name)
         self._output_processor.add(self._scheduler.add(request))
 
     def step(self) -> list[RequestOutput]:
@@ -149,17 +166,35 @@ class LLMEngine:
         """Forget all cached prefixes; running requests keep theirs."""
         self._block_space.reset_prefix_cache()
 
+    def _preemption_policy(self, num_host_blocks: int) -> PreemptionPolicy:
+        size = block_bytes(self.model_config, self.config.block_size, self.config.dtype)
+        if not num_host_blocks or self.config.preemption_mode == "recompute":
+            return PreemptionPolicy("recompute", size)
+        if self.config.preemption_mode == "swap":
+            return PreemptionPolicy("swap", size)
+        speeds = Speeds(*self.model_executor.measure_speeds())
+        logger.info(
+            "swapping: %s/s between the pools; recomputing: %.0f tokens/s",
+            format_bytes(int(speeds.copy_bytes_per_s)),
+            speeds.prefill_tokens_per_s,
+        )
+        return PreemptionPolicy("auto", size, speeds)
+
     def stats(self) -> EngineStats:
         """A snapshot; may be called from another thread."""
         scheduler, cache = self._scheduler, self._block_space.prefix_cache
         return EngineStats(
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
+            num_swapped=len(scheduler.swapped),
             num_blocks=self._block_space.num_blocks,
             num_used_blocks=self._block_space.num_used_blocks,
+            num_host_blocks=self._block_space.num_host_blocks,
+            num_used_host_blocks=self._block_space.num_used_host_blocks,
             prefix_cache_queries_total=cache.queries,
             prefix_cache_hits_total=cache.hits,
-            preemptions_total=scheduler.stats.preemptions,
+            prefix_cache_host_hits_total=cache.host_hits,
+            preemptions_total={**scheduler.preemption.counts},
             prompt_tokens_total=scheduler.stats.prompt_tokens,
             generation_tokens_total=scheduler.stats.generation_tokens,
             steps_total=self._num_steps,

@@ -99,8 +99,9 @@ class RequestText:
         self._tokenizer = tokenizer
         self._texts: dict[int, SequenceText] = {}
         params = group.request.params
-        # With best_of, which n completions are the answer is known at the end only.
-        self._kind = OutputKind.FINAL_ONLY if params.num_sequences > params.n else params.output_kind
+        # With best_of and beams, which n completions are the answer is known at the end only.
+        is_late = params.num_sequences > params.n or params.beam_width is not None
+        self._kind = OutputKind.FINAL_ONLY if is_late else params.output_kind
         self._is_prompt_sent = False
 
     def text_of(self, seq: Sequence) -> SequenceText:
@@ -117,7 +118,9 @@ class RequestText:
             return None
         delta = self._kind is OutputKind.DELTA
         texts = sorted(self._texts.items())
-        if params.num_sequences > params.n:
+        if params.beam_width is not None:
+            outputs = self._beam_outputs()
+        elif params.num_sequences > params.n:
             texts = sorted(texts, key=lambda item: -item[1].mean_logprob)[: params.n]
             outputs = [text.output(rank, delta) for rank, (_, text) in enumerate(texts)]
         else:
@@ -132,6 +135,23 @@ class RequestText:
             num_cached_tokens=group.num_cached_tokens or 0,
             prompt_logprobs=self._prompt_logprobs(delta),
         )
+
+    def _beam_outputs(self) -> list[CompletionOutput]:
+        """The best hypotheses; of a search that was aborted, the beams as they stood."""
+        group, request = self._group, self._group.request
+        lines = [(h.token_ids, h.cumulative_logprob, h.finish_reason) for h in group.hypotheses] or [
+            (seq.token_ids[seq.prompt_len :], seq.cumulative_logprob, seq.status.finish_reason) for seq in group.seqs
+        ]
+        outputs = []
+        for index, (token_ids, cumulative_logprob, finish_reason) in enumerate(lines[: request.params.n]):
+            detokenizer = IncrementalDetokenizer(
+                self._tokenizer, request.params.skip_special_tokens, request.prompt_token_ids
+            )
+            is_end_hidden = finish_reason == "stop" and not request.params.include_stop_str_in_output
+            shown = token_ids[:-1] if is_end_hidden else token_ids
+            text = detokenizer.append(shown) + detokenizer.finish()
+            outputs.append(CompletionOutput(index, text, token_ids, cumulative_logprob, finish_reason=finish_reason))
+        return outputs
 
     def _prompt_logprobs(self, delta: bool) -> list[PositionLogprobs | None] | None:
         if self._group.request.params.prompt_logprobs is None or (delta and self._is_prompt_sent):

@@ -12,12 +12,19 @@ class Executor(Protocol):
         """Call a method of every worker by name; the results in rank order."""
         ...
 
-    def determine_num_available_blocks(self) -> int:
-        """KV blocks that fit on every worker (the minimum over them). Raises CacheSizeError."""
+    def determine_num_available_blocks(self) -> tuple[int, int]:
+        """(device, host) KV blocks that fit on every worker (the minimum over them). Raises CacheSizeError."""
         ...
 
-    def initialize_cache(self, num_blocks: int) -> None:
-        """Set up the KV cache on every worker."""
+    def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
+        """Set up both pools of the KV cache on every worker."""
+        ...
+
+    def measure_speeds(self) -> tuple[float, float]:
+        """(bytes per second between the pools, tokens per second of prefill) of the slowest worker.
+
+        Before the first plan: it writes into blocks.
+        """
         ...
 
     def execute_model(self, plan: StepPlan) -> StepResult:

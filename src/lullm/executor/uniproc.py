@@ -6,7 +6,7 @@ from typing import Any
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.errors import EngineDeadError
-from lullm.kv.layout import num_blocks_within
+from lullm.kv.layout import num_blocks_within, num_host_blocks_within
 from lullm.types.step import StepPlan, StepResult
 from lullm.worker.worker import Worker
 
@@ -28,12 +28,16 @@ class UniProcExecutor:
     def collective_rpc(self, method: str, *args: Any) -> list[Any]:
         return [getattr(self.driver_worker, method)(*args)]
 
-    def determine_num_available_blocks(self) -> int:
+    def determine_num_available_blocks(self) -> tuple[int, int]:
         available = self.driver_worker.available_memory_bytes()
-        return num_blocks_within(self._config, self._model_config, available)
+        num_blocks = num_blocks_within(self._config, self._model_config, available)
+        return num_blocks, num_host_blocks_within(self._config, self._model_config, num_blocks)
 
-    def initialize_cache(self, num_blocks: int) -> None:
-        self.driver_worker.initialize_cache(num_blocks)
+    def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
+        self.driver_worker.initialize_cache(num_blocks, num_host_blocks)
+
+    def measure_speeds(self) -> tuple[float, float]:
+        return self.driver_worker.measure_speeds()
 
     def execute_model(self, plan: StepPlan) -> StepResult:
         self.check_health()

@@ -3,10 +3,12 @@
 A block is *mutable* while its sequence fills it and *immutable* once it is full. `NaiveBlockAllocator` knows only
 counts. `PrefixCachingBlockAllocator` also remembers the content hash of immutable blocks: when the last sequence
 lets go of such a block it keeps its content and stays findable until the block is needed for something else.
+
+Both pools, device and host, have an allocator of their own; a block id means nothing outside its pool.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 _NIL = -1
@@ -42,8 +44,12 @@ class BlockAllocator(Protocol):
         """The block that holds this content, in use or free; None if there is none."""
         ...
 
-    def promote(self, block_id: int, block_hash: bytes) -> None:
-        """The block has become immutable, with this content."""
+    def promote(self, block_id: int, block_hash: bytes) -> bool:
+        """The block has become immutable, with this content. False if another block is found by it already."""
+        ...
+
+    def content(self, block_id: int) -> bytes | None:
+        """The hash under which the block can be found; None if it cannot."""
         ...
 
     def reset_cache(self) -> None:
@@ -83,8 +89,11 @@ class NaiveBlockAllocator:
     def find(self, block_hash: bytes) -> int | None:
         return None
 
-    def promote(self, block_id: int, block_hash: bytes) -> None:
-        pass
+    def promote(self, block_id: int, block_hash: bytes) -> bool:
+        return True
+
+    def content(self, block_id: int) -> bytes | None:
+        return None
 
     def reset_cache(self) -> None:
         pass
@@ -142,11 +151,12 @@ class PrefixCachingBlockAllocator:
     """Reference counts, and an index from content hash to block.
 
     A block is in the free queue exactly while its count is 0; its content may still be in the index then. Reusing it
-    for other content takes it out of the index (eviction, least recently used first).
+    for other content takes it out of the index (eviction, least recently used first); `on_evict` is told before.
     """
 
-    def __init__(self, num_blocks: int):
+    def __init__(self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None):
         self.num_blocks = num_blocks
+        self._on_evict = on_evict
         self._ref_counts = array("i", bytes(4 * num_blocks))
         self._free = FreeQueue(num_blocks)
         self._hashes: list[bytes | None] = [None] * num_blocks
@@ -184,11 +194,15 @@ class PrefixCachingBlockAllocator:
     def find(self, block_hash: bytes) -> int | None:
         return self._index.get(block_hash)
 
-    def promote(self, block_id: int, block_hash: bytes) -> None:
+    def promote(self, block_id: int, block_hash: bytes) -> bool:
         # A second block with the same content stays out of the index: it is freed like a block without content.
-        if self._hashes[block_id] is None and block_hash not in self._index:
-            self._hashes[block_id] = block_hash
-            self._index[block_hash] = block_id
+        if self._index.setdefault(block_hash, block_id) != block_id:
+            return False
+        self._hashes[block_id] = block_hash
+        return True
+
+    def content(self, block_id: int) -> bytes | None:
+        return self._hashes[block_id]
 
     def reset_cache(self) -> None:
         for block_id in self._index.values():
@@ -198,5 +212,7 @@ class PrefixCachingBlockAllocator:
     def _evict(self, block_id: int) -> None:
         block_hash = self._hashes[block_id]
         if block_hash is not None:
+            if self._on_evict is not None:
+                self._on_evict(block_id, block_hash)
             del self._index[block_hash]
             self._hashes[block_id] = None

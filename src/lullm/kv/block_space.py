@@ -1,10 +1,13 @@
-"""BlockSpaceManager: admission, growth, sharing and release of the KV blocks of sequence groups."""
+"""BlockSpaceManager: admission, growth, sharing, swapping and release of the KV blocks of sequence groups."""
 
 import enum
+from collections import Counter
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from lullm.kv.allocator import BlockAllocator, NaiveBlockAllocator, PrefixCachingBlockAllocator
 from lullm.kv.block_table import BlockTable
+from lullm.kv.hashing import salted_root
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.step import BlockPair
 from lullm.units import cdiv
@@ -20,39 +23,68 @@ class AllocStatus(enum.Enum):
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Counted in tokens at each admission: looked up, and found."""
+    """Counted in tokens at each admission: looked up, found on the device, found in the host pool."""
 
     queries: int = 0
     hits: int = 0
+    host_hits: int = 0
 
 
 class BlockSpaceManager:
-    """One pool of `num_blocks` blocks of `block_size` tokens, and the block tables of the sequences that hold them.
+    """Two pools of blocks of `block_size` tokens, device and host, and the block tables of the sequences.
 
-    `watermark` is the share of the pool that admission leaves free, so that running sequences can grow before the
-    first preemption.
+    A sequence's blocks are all on the device, or all on the host while its group is swapped out. `watermark` is the
+    share of the device pool that admission leaves free, so that running sequences can grow before the first
+    preemption. With prefix caching, content that is evicted from the device moves to the host pool if that has room,
+    and is swapped in again instead of being computed again.
+
+    Every method only plans. A step does its block moves in the order swap out, swap in, copy, before it writes KV, so
+    a block that is swapped out can be given to somebody else in the same plan. A block that is swapped *in* keeps its
+    place on the host until `take_cache_moves`, since content swapped out in the same plan must not land on it.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, watermark: float = 0.01, enable_prefix_caching: bool = True
+        self,
+        num_blocks: int,
+        block_size: int,
+        watermark: float = 0.01,
+        enable_prefix_caching: bool = True,
+        num_host_blocks: int = 0,
+        salt: bytes = b"",
     ) -> None:
         self.block_size = block_size
         self.num_blocks = num_blocks
+        self.num_host_blocks = num_host_blocks
         self.enable_prefix_caching = enable_prefix_caching
         self.prefix_cache = PrefixCacheStats()
+        self._root = salted_root(salt)
         self._watermark_blocks = int(watermark * num_blocks)
-        self._allocator: BlockAllocator = (
-            PrefixCachingBlockAllocator(num_blocks) if enable_prefix_caching else NaiveBlockAllocator(num_blocks)
-        )
+        self._device: BlockAllocator
+        self._host: BlockAllocator
+        if enable_prefix_caching:
+            self._host = PrefixCachingBlockAllocator(num_host_blocks)
+            self._device = PrefixCachingBlockAllocator(num_blocks, self._demote if num_host_blocks else None)
+        else:
+            self._host = NaiveBlockAllocator(num_host_blocks)
+            self._device = NaiveBlockAllocator(num_blocks)
         self._tables: dict[int, BlockTable] = {}
+        self._demoted: list[BlockPair] = []
+        self._restored: list[BlockPair] = []
+        self._host_to_release: list[int] = []
 
     @property
     def num_free_blocks(self) -> int:
-        return self._allocator.num_free
+        return self._device.num_free
 
     @property
     def num_used_blocks(self) -> int:
-        return self.num_blocks - self._allocator.num_free
+        return self.num_blocks - self._device.num_free
+
+    @property
+    def num_used_host_blocks(self) -> int:
+        return self.num_host_blocks - self._host.num_free
+
+    # -- admission -----------------------------------------------------------------------------------------------
 
     def num_required_blocks(self, group: SequenceGroup) -> int:
         """Blocks the whole group takes when nothing of it is cached.
@@ -70,12 +102,10 @@ class BlockSpaceManager:
         required = self.num_required_blocks(group)
         if required > self.num_blocks:
             return AllocStatus.NEVER
-        leader = group.unfinished[0]
         # Cached blocks that somebody uses cost nothing; cached blocks in the free queue leave it like any other.
-        in_use = sum(self._allocator.ref_count(b) > 0 for b in self._find_cached(group, leader))
-        free_after = self._allocator.num_free - (required - in_use)
-        reserve = self._watermark_blocks if self.num_used_blocks else 0
-        return AllocStatus.OK if free_after >= reserve else AllocStatus.LATER
+        cached = self._find_cached(group, group.unfinished[0])
+        in_use = sum(pool is self._device and pool.ref_count(block_id) > 0 for pool, block_id in cached)
+        return self._fits(required - in_use)
 
     def allocate(self, group: SequenceGroup) -> int:
         """Give every unfinished sequence of the group blocks for all its tokens, and set its computed tokens.
@@ -86,25 +116,39 @@ class BlockSpaceManager:
             the leader has got there.
         """
         leader, *others = group.unfinished
-        cached = self._find_cached(group, leader)
-        self._table(leader).allocate(len(leader), cached)
+        table = self._table(leader)
+        found = self._find_cached(group, leader)
+        for pool, block_id in found:  # all are held before the first fresh block can evict one of them
+            pool.share(block_id)
+        cached = [
+            block_id if pool is self._device else self._restore(block_id, table.hash_of(index))
+            for index, (pool, block_id) in enumerate(found)
+        ]
+        table.allocate(len(leader), cached)
         leader.num_computed_tokens = len(cached) * self.block_size
         self.prefix_cache.queries += len(leader)
         self.prefix_cache.hits += leader.num_computed_tokens
-        shared = self._table(leader).block_ids[: leader.prompt_len // self.block_size]
+        self.prefix_cache.host_hits += sum(pool is self._host for pool, _ in found) * self.block_size
+        shared = table.block_ids[: leader.prompt_len // self.block_size]
         for seq in others:
+            for block_id in shared:
+                self._device.share(block_id)
             self._table(seq).allocate(len(seq), shared)
             seq.num_computed_tokens = len(shared) * self.block_size
         return leader.num_computed_tokens
 
-    def can_append_slots(self, seqs: list[Sequence]) -> bool:
-        """Whether `append_slots` fits for all of them together."""
-        touched = sum(self._tables[s.seq_id].num_blocks_touched_by_append(s.num_computed_tokens, len(s)) for s in seqs)
-        return touched <= self._allocator.num_free
+    # -- growth --------------------------------------------------------------------------------------------------
 
-    def append_slots(self, seq: Sequence) -> list[BlockPair]:
-        """Make the slots of all uncomputed tokens writable; the (source, destination) pairs to be copied first."""
-        return self._tables[seq.seq_id].append_slots(seq.num_computed_tokens, len(seq))
+    def can_append_slots(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0) -> bool:
+        """Whether `append_slots` fits for all of them together."""
+        return self._num_touched(seqs, num_lookahead_slots) <= self._device.num_free
+
+    def append_slots(self, seq: Sequence, num_lookahead_slots: int = 0) -> list[BlockPair]:
+        """Make the slots of all uncomputed tokens, and of the lookahead behind them, writable.
+
+        Returns the copy-on-write pairs (source, destination) that must be copied before.
+        """
+        return self._tables[seq.seq_id].append_slots(seq.num_computed_tokens, len(seq) + num_lookahead_slots)
 
     def promote(self, seq: Sequence) -> None:
         """Blocks of `seq` that its computed tokens fill become immutable, and findable by their content."""
@@ -115,9 +159,105 @@ class BlockSpaceManager:
         """The child has the parent's tokens so far: it shares all of its blocks."""
         self._tables[child.seq_id] = self._tables[parent.seq_id].fork()
 
+    # -- swapping ------------------------------------------------------------------------------------------------
+
+    def num_held_blocks(self, group: SequenceGroup) -> int:
+        """Distinct blocks that the group's unfinished sequences hold, in whichever pool they are."""
+        return len({block_id for seq in group.unfinished for block_id in self._tables[seq.seq_id].block_ids})
+
+    def can_swap_out(self, group: SequenceGroup) -> bool:
+        """Whether the host pool has room for the group."""
+        return self.num_held_blocks(group) <= self._host.num_free
+
+    def swap_out(self, group: SequenceGroup) -> list[BlockPair]:
+        """Move the group to the host pool; the (device, host) pairs. A block that several sequences hold moves once."""
+        moved: dict[int, int] = {}
+        pairs: list[BlockPair] = []
+        tables = [self._tables[seq.seq_id] for seq in group.unfinished]
+        for table in tables:
+            for block_id in table.block_ids:
+                if block_id in moved:
+                    self._host.share(moved[block_id])
+                    continue
+                content = self._device.content(block_id)
+                kept = self._host.find(content) if content is not None else None
+                if kept is not None:
+                    self._host.share(kept)
+                else:
+                    kept = self._host.allocate()
+                    pairs.append((block_id, kept))
+                    if content is not None:
+                        self._host.promote(kept, content)
+                moved[block_id] = kept
+        for table in tables:
+            old = table.move(self._host, [moved[block_id] for block_id in table.block_ids])
+            self._device.release(reversed(old))
+        return pairs
+
+    def can_swap_in(self, group: SequenceGroup) -> AllocStatus:
+        """Whether the device pool has room for the group and its next tokens, watermark included."""
+        required = self.num_held_blocks(group) + self._num_touched(group.unfinished)
+        if required > self.num_blocks:
+            return AllocStatus.NEVER
+        return self._fits(required)
+
+    def swap_in(self, group: SequenceGroup) -> list[BlockPair]:
+        """Move the group back to the device pool; the (host, device) pairs. What the device still has is not moved."""
+        tables = [self._tables[seq.seq_id] for seq in group.unfinished]
+        moved: dict[int, int] = {}
+        for block_id in dict.fromkeys(b for table in tables for b in table.block_ids):
+            content = self._host.content(block_id)
+            kept = self._device.find(content) if content is not None else None
+            if kept is not None:  # held before the first fresh block can evict it
+                self._device.share(kept)
+                moved[block_id] = kept
+        found = set(moved)
+        pairs: list[BlockPair] = []
+        for table in tables:
+            for block_id in table.block_ids:
+                if block_id in found:
+                    found.discard(block_id)  # the share for its first holder is taken above
+                elif block_id in moved:
+                    self._device.share(moved[block_id])
+                else:
+                    fresh = moved[block_id] = self._device.allocate()
+                    pairs.append((block_id, fresh))
+                    content = self._host.content(block_id)
+                    if content is not None:
+                        self._device.promote(fresh, content)
+            self._host_to_release += table.move(self._device, [moved[block_id] for block_id in table.block_ids])
+        return pairs
+
+    def take_cache_moves(self) -> tuple[list[BlockPair], list[BlockPair]]:
+        """Moves of cached content that belong to the plan being made: (swap out, swap in). Call once, at its end."""
+        self._host.release(self._host_to_release)
+        out, into = self._demoted, self._restored
+        self._host_to_release, self._demoted, self._restored = [], [], []
+        return out, into
+
+    def _demote(self, block_id: int, content: bytes) -> None:
+        """The device pool is about to reuse a cached block: keep its content on the host if there is room."""
+        if self._host.num_free and self._host.find(content) is None:
+            kept = self._host.allocate()
+            self._host.promote(kept, content)
+            self._host.release((kept,))
+            self._demoted.append((block_id, kept))
+
+    def _restore(self, host_block_id: int, content: bytes) -> int:
+        """A device block for content that was found on the host, and held there by the caller."""
+        block_id = self._device.allocate()
+        self._device.promote(block_id, content)
+        self._restored.append((host_block_id, block_id))
+        self._host_to_release.append(host_block_id)
+        return block_id
+
+    # -- release -------------------------------------------------------------------------------------------------
+
     def release(self, seq: Sequence) -> None:
         """Let go of the blocks of a preempted sequence; what is known of their content stays for its return."""
-        self._tables[seq.seq_id].free()
+        table = self._tables[seq.seq_id]
+        table.free()
+        table.allocator = self._device
         seq.num_computed_tokens = 0
 
     def free(self, seq: Sequence) -> None:
@@ -130,31 +270,58 @@ class BlockSpaceManager:
         """The physical blocks of a sequence in order; the caller must not change the list."""
         return self._tables[seq.seq_id].block_ids
 
-    def reset_prefix_cache(self) -> None:
-        """Forget all cached contents; blocks in use stay with their sequences."""
-        self._allocator.reset_cache()
+    def reset_prefix_cache(self, salt: bytes | None = None) -> None:
+        """Forget all cached contents, in both pools; blocks in use stay with their sequences.
+
+        A new `salt` (a weight version) makes sure that nothing computed before is found by later requests.
+        """
+        self._device.reset_cache()
+        self._host.reset_cache()
+        if salt is not None:
+            self._root = salted_root(salt)
+            # Waiting sequences were hashed under the old salt; their tables come back when they are looked up.
+            self._tables = {seq_id: table for seq_id, table in self._tables.items() if table.block_ids}
 
     def check_conservation(self) -> None:
         """Raise AssertionError unless reference counts equal the tables' holdings and all others are free.
 
-        For tests and idle engines; O(blocks).
+        For tests and idle engines, between plans; O(blocks).
         """
-        held = [0] * self.num_blocks
-        for table in self._tables.values():
-            for block_id in table.block_ids:
-                held[block_id] += 1
-        counts = [self._allocator.ref_count(b) for b in range(self.num_blocks)]
-        assert held == counts, "a reference count differs from the tables that hold the block"
-        assert self._allocator.num_free == held.count(0), "free blocks are lost or handed out twice"
+        for pool, name in ((self._device, "device"), (self._host, "host")):
+            held = [0] * pool.num_blocks
+            for table in self._tables.values():
+                if table.allocator is pool:
+                    for block_id in table.block_ids:
+                        held[block_id] += 1
+            counts = [pool.ref_count(b) for b in range(pool.num_blocks)]
+            assert held == counts, f"a reference count of the {name} pool differs from the tables that hold the block"
+            assert pool.num_free == held.count(0), f"free blocks of the {name} pool are lost or handed out twice"
+
+    def _num_touched(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0) -> int:
+        """Free blocks that the next tokens of all of them take together."""
+        fresh = 0
+        to_copy: Counter[tuple[int, int]] = Counter()  # (shared block, sequences that hold it) -> how many write to it
+        for seq in seqs:
+            table = self._tables[seq.seq_id]
+            fresh += table.num_fresh_blocks(len(seq) + num_lookahead_slots)
+            shared = table.block_to_copy(seq.num_computed_tokens)
+            if shared is not None:
+                to_copy[shared, table.allocator.ref_count(shared)] += 1
+        # The last holder of a shared block writes in place.
+        return fresh + sum(min(num, holders - 1) for (_, holders), num in to_copy.items())
+
+    def _fits(self, num_blocks: int) -> AllocStatus:
+        reserve = self._watermark_blocks if self.num_used_blocks else 0
+        return AllocStatus.OK if self._device.num_free - num_blocks >= reserve else AllocStatus.LATER
 
     def _table(self, seq: Sequence) -> BlockTable:
         table = self._tables.get(seq.seq_id)
         if table is None:
-            table = self._tables[seq.seq_id] = BlockTable(self._allocator, self.block_size)
+            table = self._tables[seq.seq_id] = BlockTable(self._device, self.block_size, self._root)
         return table
 
-    def _find_cached(self, group: SequenceGroup, leader: Sequence) -> list[int]:
+    def _find_cached(self, group: SequenceGroup, leader: Sequence) -> list[tuple[BlockAllocator, int]]:
         # Prompt log-probabilities need the logits of every prompt token, so nothing of the prompt may be skipped.
         if not self.enable_prefix_caching or group.request.params.prompt_logprobs is not None:
             return []
-        return self._table(leader).find_cached(leader.token_ids)
+        return self._table(leader).find_cached(leader.token_ids, (self._device, self._host))

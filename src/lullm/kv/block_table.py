@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from lullm.kv.allocator import BlockAllocator
-from lullm.kv.hashing import extend_hashes
+from lullm.kv.hashing import ROOT_HASH, extend_hashes
 from lullm.types.step import BlockPair
 from lullm.units import cdiv
 
@@ -11,66 +11,97 @@ from lullm.units import cdiv
 class BlockTable:
     """The blocks of one sequence, in order. Blocks are taken on demand, so at most the last one is partly filled.
 
-    The chained hashes of the sequence's full blocks are kept here too, and survive `free`: a preempted or waiting
-    sequence is looked up again and again, and hashing a prompt of 10,000 tokens anew costs a millisecond.
+    All blocks of a table are of one pool, `allocator`'s; `move` takes them to the other. The chained hashes of the
+    sequence's full blocks are kept here too, and survive `free`: a preempted or waiting sequence is looked up again
+    and again, and hashing a prompt of 10,000 tokens anew costs a millisecond.
     """
 
-    __slots__ = ("_allocator", "_block_size", "_forked_tail", "_hashes", "_num_promoted", "block_ids")
+    __slots__ = (
+        "_block_size", "_duplicates", "_forked_tail", "_hashes", "_num_promoted", "_root", "allocator", "block_ids",
+    )  # fmt: skip
 
-    def __init__(self, allocator: BlockAllocator, block_size: int):
-        self._allocator = allocator
-        self._block_size = block_size
+    def __init__(self, allocator: BlockAllocator, block_size: int, root: bytes = ROOT_HASH):
+        self.allocator = allocator
         self.block_ids: list[int] = []
+        self._block_size = block_size
+        self._root = root
         self._hashes: list[bytes] = []
         self._num_promoted = 0
         self._forked_tail = -1
+        self._duplicates: list[int] = []  # indices of full blocks whose content another block had first
 
     @property
     def num_slots(self) -> int:
         """Tokens the table has room for."""
         return len(self.block_ids) * self._block_size
 
-    def find_cached(self, token_ids: Sequence[int]) -> list[int]:
-        """The blocks that already hold the longest possible prefix of `token_ids`; they are not taken yet.
+    def find_cached(
+        self, token_ids: Sequence[int], pools: Sequence[BlockAllocator]
+    ) -> list[tuple[BlockAllocator, int]]:
+        """The longest prefix of `token_ids` that is cached in one of the pools: (pool, block id) per full block.
 
-        The last token is left out: it must be computed, since the next token is drawn from its logits.
+        The blocks are not taken yet. Of several pools the first that has a block gives it. The last token is left
+        out: it must be computed, since the next token is drawn from its logits.
         """
-        num_full = (len(token_ids) - 1) // self._block_size
-        found: list[int] = []
-        for index in range(num_full):
+        found: list[tuple[BlockAllocator, int]] = []
+        for index in range((len(token_ids) - 1) // self._block_size):
             if index == len(self._hashes):
-                extend_hashes(self._hashes, token_ids, self._block_size, index + 1)
-            block_id = self._allocator.find(self._hashes[index])
-            if block_id is None:
+                extend_hashes(self._hashes, token_ids, self._block_size, index + 1, self._root)
+            for pool in pools:
+                block_id = pool.find(self._hashes[index])
+                if block_id is not None:
+                    found.append((pool, block_id))
+                    break
+            else:
                 break
-            found.append(block_id)
         return found
 
-    def allocate(self, num_tokens: int, shared_ids: Sequence[int] = ()) -> None:
-        """Fill the empty table with `shared_ids`, which are shared, and fresh blocks for up to `num_tokens`."""
-        for block_id in shared_ids:
-            self._allocator.share(block_id)
+    def hash_of(self, index: int) -> bytes:
+        """The content hash of a full block that `find_cached` or `promote` has met."""
+        return self._hashes[index]
+
+    def allocate(self, num_tokens: int, shared_ids: Sequence[int] = (), num_promoted: int | None = None) -> None:
+        """Fill the empty table with `shared_ids` and fresh blocks for up to `num_tokens` tokens.
+
+        The caller has taken a share of each of `shared_ids` for this table; `num_promoted` of them (None: all) are
+        immutable already.
+        """
         self.block_ids = list(shared_ids)
-        self._num_promoted = len(shared_ids)
+        self._num_promoted = len(shared_ids) if num_promoted is None else num_promoted
         self._forked_tail = -1
+        self._duplicates = []
         self._grow(num_tokens)
+
+    def num_fresh_blocks(self, num_tokens: int) -> int:
+        """Free blocks that growing to `num_tokens` tokens takes."""
+        return max(cdiv(num_tokens, self._block_size) - len(self.block_ids), 0)
+
+    def block_to_copy(self, first_slot: int) -> int | None:
+        """The shared block that must be copied before `first_slot` is written; None if there is none."""
+        # Only the block that was partly filled at the last fork is ever written while it is shared: other shared
+        # blocks are full, or are filled by one sequence on behalf of all (BlockSpaceManager.allocate).
+        index = first_slot // self._block_size
+        if index != self._forked_tail or self.allocator.ref_count(self.block_ids[index]) == 1:
+            return None
+        return self.block_ids[index]
 
     def num_blocks_touched_by_append(self, first_slot: int, num_tokens: int) -> int:
         """Free blocks that `append_slots` with the same arguments takes: fresh ones, and one for copy-on-write."""
-        fresh = max(cdiv(num_tokens, self._block_size) - len(self.block_ids), 0)
-        return fresh + self._must_copy(first_slot)
+        return self.num_fresh_blocks(num_tokens) + (self.block_to_copy(first_slot) is not None)
 
     def append_slots(self, first_slot: int, num_tokens: int) -> list[BlockPair]:
         """Make the slots `first_slot` .. `num_tokens` - 1 writable; the copy-on-write pairs that this takes.
 
         A partly filled block that other sequences hold too is replaced by a copy of its own.
         """
+        if self._duplicates:
+            self._merge_duplicates()
         copies = []
-        if self._must_copy(first_slot):
+        shared = self.block_to_copy(first_slot)
+        if shared is not None:
             index = first_slot // self._block_size
-            shared = self.block_ids[index]
-            self.block_ids[index] = self._allocator.allocate()
-            self._allocator.release((shared,))
+            self.block_ids[index] = self.allocator.allocate()
+            self.allocator.release((shared,))
             copies.append((shared, self.block_ids[index]))
         self._grow(num_tokens)
         return copies
@@ -80,32 +111,52 @@ class BlockTable:
         num_full = num_computed_tokens // self._block_size
         if num_full <= self._num_promoted:
             return
-        extend_hashes(self._hashes, token_ids, self._block_size, num_full)
+        extend_hashes(self._hashes, token_ids, self._block_size, num_full, self._root)
         for index in range(self._num_promoted, num_full):
-            self._allocator.promote(self.block_ids[index], self._hashes[index])
+            if not self.allocator.promote(self.block_ids[index], self._hashes[index]):
+                self._duplicates.append(index)
         self._num_promoted = num_full
 
     def fork(self) -> "BlockTable":
         """A table for a sequence with the same tokens: all blocks are shared."""
-        child = BlockTable(self._allocator, self._block_size)
+        child = BlockTable(self.allocator, self._block_size, self._root)
         child._hashes = self._hashes.copy()
-        child.allocate(0, self.block_ids)
-        child._num_promoted = self._num_promoted
+        for block_id in self.block_ids:
+            self.allocator.share(block_id)
+        child.allocate(0, self.block_ids, self._num_promoted)
         self._forked_tail = child._forked_tail = len(self.block_ids) - 1
         return child
 
+    def move(self, pool: BlockAllocator, block_ids: list[int]) -> list[int]:
+        """The table stands in other blocks, of another pool, from now on; the old ones, to be released by the caller.
+
+        The contents are moved by the step that is being planned; which blocks are shared does not change.
+        """
+        old, self.block_ids, self.allocator = self.block_ids, block_ids, pool
+        return old
+
     def free(self) -> None:
         """Let go of all blocks, the tail first: the head of a prompt is the part most likely to be asked for again."""
-        self._allocator.release(reversed(self.block_ids))
+        self.allocator.release(reversed(self.block_ids))
         self.block_ids = []
         self._num_promoted = 0
+        self._duplicates = []
+
+    def _merge_duplicates(self) -> None:
+        """Take the block that had the content first instead of an own one with the same content.
+
+        One plan later than the promotion: in the step of the promotion the own block is still being written, and
+        writing into a block that others read could change its low bits under them.
+        """
+        for index in self._duplicates:
+            first = self.allocator.find(self._hashes[index])
+            # A block that other sequences hold too would not become free, so taking another one could cost a block.
+            if first is not None and self.allocator.ref_count(self.block_ids[index]) == 1:
+                self.allocator.share(first)
+                self.allocator.release((self.block_ids[index],))
+                self.block_ids[index] = first
+        self._duplicates = []
 
     def _grow(self, num_tokens: int) -> None:
         for _ in range(cdiv(num_tokens, self._block_size) - len(self.block_ids)):
-            self.block_ids.append(self._allocator.allocate())
-
-    def _must_copy(self, first_slot: int) -> bool:
-        # Only the block that was partly filled at the last fork is ever written while it is shared: other shared
-        # blocks are full, or are filled by one sequence on behalf of all (BlockSpaceManager.allocate).
-        index = first_slot // self._block_size
-        return index == self._forked_tail and self._allocator.ref_count(self.block_ids[index]) > 1
+            self.block_ids.append(self.allocator.allocate())

@@ -3,7 +3,7 @@
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.errors import CacheSizeError
-from lullm.units import cdiv, format_bytes
+from lullm.units import GIB, cdiv, format_bytes
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -16,6 +16,11 @@ def block_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
     """Bytes of one block: keys and values of `block_size` tokens in all layers."""
     per_token = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim * DTYPE_BYTES[dtype]
     return per_token * block_size
+
+
+def num_host_blocks_within(config: EngineConfig, model: ModelConfig, num_blocks: int) -> int:
+    """Number of host blocks that `swap_space` buys; no more than the device pool has, since more is never of use."""
+    return min(int(config.swap_space * GIB) // block_bytes(model, config.block_size, config.dtype), num_blocks)
 
 
 def num_blocks_within(config: EngineConfig, model: ModelConfig, available_bytes: int) -> int:

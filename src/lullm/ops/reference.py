@@ -82,3 +82,10 @@ def copy_blocks(kv_caches: list[KVCache], pairs: list[tuple[int, int]]) -> None:
         for source, destination in pairs:
             key_cache[destination] = key_cache[source]
             value_cache[destination] = value_cache[source]
+
+
+def swap_blocks(sources: list[KVCache], destinations: list[KVCache], pairs: list[tuple[int, int]]) -> None:
+    for source_layer, destination_layer in zip(sources, destinations, strict=True):
+        for source_cache, destination_cache in zip(source_layer, destination_layer, strict=True):
+            for source, destination in pairs:
+                destination_cache[destination] = source_cache[source]

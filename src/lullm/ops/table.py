@@ -40,6 +40,8 @@ class Ops:
             position p sees the positions 0..p of its own sequence, all read from the cache (`write_kv` first).
         copy_blocks: (kv_caches of all layers, pairs of (source, destination) block ids) -> None; copies whole blocks
             in every layer, as if one pair after the other.
+        swap_blocks: (sources, destinations: the caches of all layers in two pools, pairs of (source, destination)
+            block ids) -> None; copies whole blocks between the pools. No destination stands in two pairs.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Ops:
     prepare_attention: Callable[[AttentionLayout], Any]
     attention: Callable[[Tensor, Tensor, Tensor, Any, float], Tensor]
     copy_blocks: Callable[[list[KVCache], list[tuple[int, int]]], None]
+    swap_blocks: Callable[[list[KVCache], list[KVCache], list[tuple[int, int]]], None]
 
 
 REFERENCE_OPS = Ops(
@@ -67,6 +70,7 @@ REFERENCE_OPS = Ops(
     prepare_attention=reference.prepare_attention,
     attention=reference.attention,
     copy_blocks=reference.copy_blocks,
+    swap_blocks=reference.swap_blocks,
 )
 """The golden version: what the words above say, in the plainest torch, as slow as it may be."""
 
@@ -82,6 +86,7 @@ TORCH_CPU_OPS = Ops(
     prepare_attention=grouped_attention.prepare_attention,
     attention=grouped_attention.attention,
     copy_blocks=torch_cpu.copy_blocks,
+    swap_blocks=torch_cpu.swap_blocks,
 )
 """Torch on a CPU, fast without code of our own to compile."""
 

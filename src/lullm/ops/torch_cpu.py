@@ -76,6 +76,13 @@ def copy_blocks(kv_caches: list[KVCache], pairs: list[tuple[int, int]]) -> None:
             value_cache.index_copy_(0, destinations, value_cache.index_select(0, sources))
 
 
+def swap_blocks(sources: list[KVCache], destinations: list[KVCache], pairs: list[tuple[int, int]]) -> None:
+    source_ids, destination_ids = torch.tensor(pairs, dtype=torch.int64).unbind(dim=1)
+    for source_layer, destination_layer in zip(sources, destinations, strict=True):
+        for source_cache, destination_cache in zip(source_layer, destination_layer, strict=True):
+            destination_cache.index_copy_(0, destination_ids, source_cache.index_select(0, source_ids))
+
+
 def _independent(pairs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     """Cut the list where a pair touches a destination of the batch before it: inside a batch order does not matter.
 

@@ -1,4 +1,4 @@
-"""The waiting queue: sequence groups in the order in which they will be admitted."""
+"""Order and queues: which sequence group goes before which, and those that wait or are swapped out, in that order."""
 
 import heapq
 from typing import Literal
@@ -9,27 +9,15 @@ OrderKey = tuple[int, int]
 """(priority, arrival number): the smaller goes first. With policy 'fcfs' the priority is 0 for everybody."""
 
 
-class WaitingQueue:
-    """Groups by `OrderKey`. A preempted group comes back under its old key, ahead of all that came after it.
-
-    `push`, `pop` and `remove` are O(log n) amortised: a removed group's heap entry stays until it reaches the top.
-    """
+class Order:
+    """Gives every group its key at its arrival; it keeps the key until it ends, through any preemption."""
 
     def __init__(self, policy: Literal["fcfs", "priority"]):
         self._by_priority = policy == "priority"
         self._num_arrivals = 0
         self._keys: dict[str, OrderKey] = {}
-        self._heap: list[tuple[OrderKey, str]] = []
-        self._groups: dict[str, SequenceGroup] = {}
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def __contains__(self, group: SequenceGroup) -> bool:
-        return group.request_id in self._groups
 
     def register(self, group: SequenceGroup) -> None:
-        """Give a new group its place in the order, which it keeps until `forget`."""
         self._num_arrivals += 1
         self._keys[group.request_id] = (group.request.priority if self._by_priority else 0, self._num_arrivals)
 
@@ -40,17 +28,36 @@ class WaitingQueue:
     def key(self, group: SequenceGroup) -> OrderKey:
         return self._keys[group.request_id]
 
+
+class GroupQueue:
+    """Groups, the first in order first. A preempted group comes back ahead of all that came after it.
+
+    `push`, `pop` and `remove` are O(log n) amortised: a removed group's heap entry stays until it reaches the top.
+    """
+
+    def __init__(self, order: Order):
+        self._order = order
+        self._heap: list[tuple[OrderKey, str]] = []
+        self._groups: dict[str, SequenceGroup] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __contains__(self, group: SequenceGroup) -> bool:
+        return group.request_id in self._groups
+
     def push(self, group: SequenceGroup) -> None:
         self._groups[group.request_id] = group
-        heapq.heappush(self._heap, (self._keys[group.request_id], group.request_id))
+        heapq.heappush(self._heap, (self._order.key(group), group.request_id))
 
     def peek(self) -> SequenceGroup | None:
         """The group that goes next, left in the queue; None if the queue is empty."""
         while self._heap:
             key, request_id = self._heap[0]
-            # An id that was removed and came back under another key has a fresh entry further down.
-            if request_id in self._groups and self._keys[request_id] == key:
-                return self._groups[request_id]
+            group = self._groups.get(request_id)
+            # An id that was removed and came back as another request has a fresh entry further down.
+            if group is not None and self._order.key(group) == key:
+                return group
             heapq.heappop(self._heap)
         return None
 

@@ -23,12 +23,14 @@ _GAUGES = (
     ("num_requests_swapped", "Requests whose KV blocks are swapped out.", "num_swapped"),
     ("num_kv_blocks", "KV blocks there are.", "num_blocks"),
     ("num_kv_blocks_used", "KV blocks that requests hold.", "num_used_blocks"),
+    ("num_host_kv_blocks", "KV blocks of the host pool.", "num_host_blocks"),
+    ("num_host_kv_blocks_used", "Host KV blocks that swapped requests hold.", "num_used_host_blocks"),
     ("kv_cache_usage_ratio", "Share of the KV blocks that requests hold, 0 to 1.", "kv_cache_usage"),
 )
 _COUNTERS = (
     ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", "prefix_cache_queries_total"),
     ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", "prefix_cache_hits_total"),
-    ("preemptions", "Times a request had to give its KV blocks back.", "preemptions_total"),
+    ("prefix_cache_host_hits", "Prompt tokens found in the host pool.", "prefix_cache_host_hits_total"),
     ("prompt_tokens", "Prompt tokens taken in.", "prompt_tokens_total"),
     ("generation_tokens", "Tokens generated.", "generation_tokens_total"),
     ("steps", "Steps the engine ran.", "steps_total"),
@@ -52,6 +54,14 @@ class EngineCollector(Collector):
             counter = CounterMetricFamily(f"lullm_{name}", text, labels=["model_name"])
             counter.add_metric(self._labels, getattr(stats, field))
             yield counter
+        preemptions = CounterMetricFamily(
+            "lullm_preemptions",
+            "Times a request had to give its KV blocks back, by what was done and why.",
+            labels=["model_name", "action", "reason"],
+        )
+        for (action, reason), count in stats.preemptions_total.items():
+            preemptions.add_metric([*self._labels, action, reason], count)
+        yield preemptions
         finished = CounterMetricFamily(
             "lullm_requests_finished", "Requests that ended, by reason.", labels=["model_name", "finished_reason"]
         )

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from lullm.errors import InvalidRequestError, UnsupportedError
 
@@ -42,6 +42,10 @@ class SamplingParams:
         logprobs, prompt_logprobs: how many of the best log-probabilities to return per position, besides the chosen.
         logit_bias: token id -> added to its logit. allowed_token_ids: nothing else can be drawn.
         bad_words: strings that cannot be generated.
+        beam_width: search with so many beams instead of drawing; the n best are returned.
+            length_penalty: hypotheses are ranked by sum of log-probabilities / length ** length_penalty.
+            early_stopping: True: end with `beam_width` finished hypotheses; False: when no better one is likely;
+            'never': when no better one is possible.
 
     Raises:
         InvalidRequestError: a value is out of range; `.param` names the field.
@@ -67,6 +71,9 @@ class SamplingParams:
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: tuple[int, ...] | list[int] | None = None
     bad_words: tuple[str, ...] | list[str] | None = None
+    beam_width: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     guided_decoding: Any = None
@@ -103,16 +110,35 @@ class SamplingParams:
             )
         if self.logit_bias is not None:
             self._set("logit_bias", _logit_bias(self.logit_bias))
+        self._check_beams()
         if not isinstance(self.output_kind, OutputKind):
             raise InvalidRequestError(f"output_kind must be an OutputKind, not {self.output_kind!r}", "output_kind")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
+    def _check_beams(self) -> None:
+        if self.early_stopping not in (True, False, "never"):
+            raise InvalidRequestError(
+                f"early_stopping must be true, false or 'never', not {self.early_stopping!r}", "early_stopping"
+            )
+        if self.beam_width is None:
+            for name in ("length_penalty", "early_stopping"):
+                if getattr(self, name) != _DEFAULTS[name]:
+                    raise InvalidRequestError(f"{name} belongs to beam search; set beam_width too", name)
+            return
+        if self.n > self.beam_width:
+            raise InvalidRequestError(f"n ({self.n}) must not be above beam_width ({self.beam_width})", "n")
+        if self.temperature not in (0.0, 1.0):
+            raise InvalidRequestError("beam search does not draw: leave temperature out", "temperature")
+        for name in _NOT_WITH_BEAMS:
+            if getattr(self, name) != _DEFAULTS[name]:
+                raise InvalidRequestError(f"{name} has no meaning in beam search; leave it out", name)
+
     @property
     def num_sequences(self) -> int:
-        """Sequences to generate: best_of, or n."""
-        return self.n if self.best_of is None else self.best_of
+        """Sequences to generate: the beams, best_of, or n."""
+        return self.beam_width or self.best_of or self.n
 
     @property
     def is_greedy(self) -> bool:
@@ -135,6 +161,7 @@ class SamplingParams:
 _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("n", 1, MAX_N),
     ("best_of", 1, MAX_N),
+    ("beam_width", 1, MAX_N),
     ("top_k", -1, None),
     ("seed", -(2**63), 2**64 - 1),
     ("min_tokens", 0, None),
@@ -142,7 +169,7 @@ _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("logprobs", 0, None),
     ("prompt_logprobs", 0, None),
 )
-_OPTIONAL = frozenset({"best_of", "seed", "max_tokens", "logprobs", "prompt_logprobs"})
+_OPTIONAL = frozenset({"best_of", "beam_width", "seed", "max_tokens", "logprobs", "prompt_logprobs"})
 _FLOAT_RANGES = (
     ("presence_penalty", -2.0, 2.0),
     ("frequency_penalty", -2.0, 2.0),
@@ -150,7 +177,16 @@ _FLOAT_RANGES = (
     ("temperature", 0.0, math.inf),
     ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),
+    ("length_penalty", -10.0, 10.0),
 )
+_NOT_WITH_BEAMS = (
+    "best_of", "presence_penalty", "frequency_penalty", "repetition_penalty", "top_p", "top_k", "min_p", "seed", "stop",
+    "stop_token_ids", "min_tokens", "logprobs", "logit_bias", "allowed_token_ids", "bad_words",
+)  # fmt: skip
+_DEFAULTS: dict[str, Any] = {
+    f.name: () if f.name in ("stop", "stop_token_ids", "bad_words") else f.default
+    for f in dataclasses.fields(SamplingParams)
+}
 
 
 def _check_int(name: str, value: Any, low: int, high: int | None) -> None:

@@ -6,6 +6,7 @@ decode and recompute after preemption are all this counter catching up with the 
 
 import enum
 from dataclasses import dataclass, field
+from typing import Literal
 
 from lullm.types.outputs import RequestMetrics
 from lullm.types.request import GenerateRequest
@@ -46,6 +47,7 @@ class Sequence:
     """One line of tokens: the prompt, then what was generated.
 
     `num_computed_tokens` tokens have their KV in the cache. `index` numbers the sequence within its group.
+    `cumulative_logprob` is kept for beams only.
     """
 
     seq_id: int
@@ -55,6 +57,7 @@ class Sequence:
     status: SequenceStatus = SequenceStatus.WAITING
     num_computed_tokens: int = 0
     stop_reason: int | str | None = None
+    cumulative_logprob: float = 0.0
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -72,6 +75,16 @@ class Sequence:
         return self.status.is_finished
 
 
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A finished line of a beam search: output tokens, sum of log-probabilities, rank score, and why it ended."""
+
+    token_ids: list[int]
+    cumulative_logprob: float
+    score: float
+    finish_reason: Literal["stop", "length"]
+
+
 @dataclass(slots=True, eq=False)
 class SequenceGroup:
     """The sequences of one request: they are admitted, preempted and finished together.
@@ -87,6 +100,8 @@ class SequenceGroup:
     num_preemptions: int = 0
     # One entry per prompt token but the first, as they are computed; complete before the first token is drawn.
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    # The answer of a beam search, best first, once it is done. The live beams are `seqs`.
+    hypotheses: list[Hypothesis] = field(default_factory=list)
 
     @property
     def request_id(self) -> str:

@@ -94,7 +94,12 @@ class DrawnToken:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The draws of all spans in plan order; for each span with `prompt_targets`, by seq_id, one entry per target."""
+    """The draws of all spans in plan order; for each span with `prompt_targets`, by seq_id, one entry per target.
+
+    `swap_s` and `compute_s`: seconds that the block moves between the pools, and all the rest, have taken.
+    """
 
     tokens: list[DrawnToken]
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    swap_s: float = 0.0
+    compute_s: float = 0.0

@@ -1,10 +1,11 @@
 """ModelRunner: owns a model, its arenas and its KV cache, and runs one plan at a time."""
 
+import time
 from pathlib import Path
 
 import torch
 
-from lullm.arena.host import HostArena
+from lullm.arena.host import ALIGNMENT, HostArena
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.kv.layout import block_bytes
@@ -12,8 +13,8 @@ from lullm.log import get_logger
 from lullm.models.registry import build_model
 from lullm.ops.attention_layout import KVCache
 from lullm.ops.table import select_ops
-from lullm.types.step import StepPlan, StepResult, TokenLogprobs
-from lullm.units import format_bytes
+from lullm.types.step import DrawnToken, Span, StepPlan, StepResult, TokenLogprobs
+from lullm.units import cdiv, format_bytes
 from lullm.weights.dummy import fill_dummy_weights
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
@@ -30,7 +31,7 @@ PROMPT_LOGPROB_ROWS = 256
 class ModelRunner:
     """Built empty; `load_model`, then `initialize_cache`, then `execute` any number of times, then `close`.
 
-    Weights and KV cache are views into arenas (`weights`, `kv_cache`) that this object owns.
+    Weights and KV cache are views into arenas (`weights`, `kv_cache`, `kv_swap`) that this object owns.
     """
 
     def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
@@ -42,6 +43,7 @@ class ModelRunner:
         self._ops = select_ops(config.device)
         self._arenas: list[HostArena] = []
         self.kv_caches: list[KVCache] = []
+        self.host_kv_caches: list[KVCache] = []
         self._batches = BatchBuilder(
             config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size
         )
@@ -59,25 +61,44 @@ class ModelRunner:
             load_weights(self.model, self._folder)
         logger.info("weights: %s in %s", format_bytes(arena.used_bytes), self._config.dtype)
 
-    def initialize_cache(self, num_blocks: int) -> None:
-        """Map the KV cache of `num_blocks` blocks; memory is taken as blocks are first written."""
-        model, config = self._model_config, self._config
-        size = num_blocks * block_bytes(model, config.block_size, config.dtype)
-        # Room for the alignment of each layer's two tensors.
-        arena = self._new_arena("kv_cache", size + 4096 * model.num_hidden_layers)
-        shape = (num_blocks, config.block_size, model.num_key_value_heads, model.head_dim)
-        self.kv_caches = [
-            (arena.empty(shape, self._dtype), arena.empty(shape, self._dtype)) for _ in range(model.num_hidden_layers)
-        ]
-        logger.info("KV cache: %d blocks of %d tokens, %s", num_blocks, config.block_size, format_bytes(size))
+    def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
+        """Map both pools of the KV cache; memory is taken as blocks are first written."""
+        self.kv_caches = self._map_blocks("kv_cache", num_blocks)
+        self.host_kv_caches = self._map_blocks("kv_swap", num_host_blocks) if num_host_blocks else []
+
+    def measure_speeds(self) -> tuple[float, float]:
+        """(bytes per second between the pools, tokens per second of prefill), from one short run of each.
+
+        Writes into the first blocks of both pools, which must be free. A prompt of 64 tokens and a few blocks say
+        enough to start with; the scheduler corrects both from the steps it sees.
+        """
+        config = self._config
+        assert config.max_model_len is not None
+        num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len)
+        blocks = range(min(cdiv(num_tokens, config.block_size), len(self.host_kv_caches[0][0])))
+        pairs = [(block_id, block_id) for block_id in blocks]
+        prompt = Span(0, 0, [0] * num_tokens, range(cdiv(num_tokens, config.block_size)))
+        for _ in range(2):  # the first run meets cold kernels and untouched pages
+            result = self.execute(StepPlan([prompt], blocks_to_swap_out=pairs))
+        size = len(pairs) * block_bytes(self._model_config, config.block_size, config.dtype)
+        return size / max(result.swap_s, 1e-9), num_tokens / max(result.compute_s, 1e-9)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
-        """Copy blocks, run the model over the spans, draw tokens. Blocking."""
+        """Move and copy blocks, run the model over the spans, draw tokens. Blocking."""
+        started = time.perf_counter()
+        if plan.blocks_to_swap_out:
+            self._ops.swap_blocks(self.kv_caches, self.host_kv_caches, plan.blocks_to_swap_out)
+        if plan.blocks_to_swap_in:
+            self._ops.swap_blocks(self.host_kv_caches, self.kv_caches, plan.blocks_to_swap_in)
+        swapped = time.perf_counter()
         if plan.blocks_to_copy:
             self._ops.copy_blocks(self.kv_caches, plan.blocks_to_copy)
-        if not plan.spans:
-            return StepResult([])
+        tokens, prompt_logprobs = self._run(plan) if plan.spans else ([], {})
+        return StepResult(tokens, prompt_logprobs, swapped - started, time.perf_counter() - swapped)
+
+    def _run(self, plan: StepPlan) -> tuple[list[DrawnToken], dict[int, list[TokenLogprobs]]]:
+        """The model over all spans, and the draws."""
         batch = self._batches.build(plan)
         attention = self._ops.prepare_attention(batch.layout)
         hidden = self.model(batch.token_ids, batch.positions, self.kv_caches, attention, self._ops)  # [T, H]
@@ -86,15 +107,15 @@ class ModelRunner:
             rows = hidden[first_row : first_row + len(span.prompt_targets)]
             prompt_logprobs[span.seq_id] = self._prompt_logprobs(rows, span.prompt_targets, span.num_prompt_logprobs)
         if not batch.draws:
-            return StepResult([], prompt_logprobs)
+            return [], prompt_logprobs
         logits = self.model.compute_logits(hidden[batch.drawn_rows], self._ops)  # [R, V]
         if batch.draw_index is not None:
             logits = logits[batch.draw_index]
-        return StepResult(self._sampler.sample(logits, batch.draws), prompt_logprobs)
+        return self._sampler.sample(logits, batch.draws), prompt_logprobs
 
     def close(self) -> None:
         """Give all memory back. Idempotent."""
-        self.kv_caches = []
+        self.kv_caches, self.host_kv_caches = [], []
         for arena in self._arenas:
             arena.close()
         self._arenas = []
@@ -106,6 +127,18 @@ class ModelRunner:
             logits = self.model.compute_logits(hidden[part], self._ops)
             found += self._sampler.prompt_logprobs(logits, targets[part], num_logprobs)
         return found
+
+    def _map_blocks(self, tag: str, num_blocks: int) -> list[KVCache]:
+        """A pool of blocks in an arena of its own."""
+        model, config = self._model_config, self._config
+        size = num_blocks * block_bytes(model, config.block_size, config.dtype)
+        # Room for the alignment of each layer's two tensors.
+        arena = self._new_arena(tag, size + 2 * ALIGNMENT * model.num_hidden_layers)
+        shape = (num_blocks, config.block_size, model.num_key_value_heads, model.head_dim)
+        logger.info("%s: %d blocks of %d tokens, %s", tag, num_blocks, config.block_size, format_bytes(size))
+        return [
+            (arena.empty(shape, self._dtype), arena.empty(shape, self._dtype)) for _ in range(model.num_hidden_layers)
+        ]
 
     def _new_arena(self, tag: str, capacity_bytes: int) -> HostArena:
         arena = HostArena(tag, capacity_bytes)

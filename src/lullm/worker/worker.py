@@ -23,8 +23,12 @@ class Worker:
         """Memory of the device that is left for the KV cache."""
         return available_memory_bytes()
 
-    def initialize_cache(self, num_blocks: int) -> None:
-        self.model_runner.initialize_cache(num_blocks)
+    def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
+        self.model_runner.initialize_cache(num_blocks, num_host_blocks)
+
+    def measure_speeds(self) -> tuple[float, float]:
+        """See `ModelRunner.measure_speeds`."""
+        return self.model_runner.measure_speeds()
 
     def execute_model(self, plan: StepPlan) -> StepResult:
         return self.model_runner.execute(plan)

@@ -1,0 +1,66 @@
+"""What happens to a group that must give its blocks back: swap them to the host pool, or compute them again later.
+
+Swapping moves the group's blocks out and back: time = 2 x bytes / copy bandwidth. Recomputing runs its tokens
+through the model once more: time = tokens / prefill speed. Mode 'auto' takes the cheaper one, by speeds that are
+measured at the start and corrected by every step that tells something about them.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+PreemptionMode = Literal["recompute", "swap", "auto"]
+Action = Literal["recompute", "swap"]
+
+_WEIGHT = 0.2  # of a new observation in the running mean: a handful of steps forget a wrong start
+_MIN_TOKENS = 32  # a step with fewer tokens is bound by reading the weights and says nothing about prefill
+_MIN_BLOCKS = 2
+
+
+@dataclass(slots=True)
+class Speeds:
+    """Running means: block copies between the pools in bytes per second, prefill in tokens per second."""
+
+    copy_bytes_per_s: float
+    prefill_tokens_per_s: float
+
+    def observe_copy(self, num_blocks: int, block_bytes: int, seconds: float) -> None:
+        """A step has moved `num_blocks` between the pools in `seconds`."""
+        if num_blocks >= _MIN_BLOCKS and seconds > 0:
+            self.copy_bytes_per_s += _WEIGHT * (num_blocks * block_bytes / seconds - self.copy_bytes_per_s)
+
+    def observe_compute(self, num_tokens: int, seconds: float) -> None:
+        """A step has run `num_tokens` through the model in `seconds`."""
+        if num_tokens >= _MIN_TOKENS and seconds > 0:
+            self.prefill_tokens_per_s += _WEIGHT * (num_tokens / seconds - self.prefill_tokens_per_s)
+
+
+class PreemptionPolicy:
+    """Chooses for one group at a time, and counts the choices with their reasons.
+
+    Args:
+        block_bytes: of one KV block. speeds: needed by mode 'auto' only.
+    """
+
+    def __init__(self, mode: PreemptionMode = "recompute", block_bytes: int = 0, speeds: Speeds | None = None):
+        self.mode = mode
+        self.block_bytes = block_bytes
+        self.speeds = speeds
+        self.counts: Counter[tuple[Action, str]] = Counter()
+
+    def choose(self, can_swap_out: bool, num_blocks: int, num_computed_tokens: int) -> Action:
+        """What to do with a group that holds `num_blocks` blocks and would have to recompute so many tokens."""
+        action, reason = self._decide(can_swap_out, num_blocks, num_computed_tokens)
+        self.counts[action, reason] += 1
+        return action
+
+    def _decide(self, can_swap_out: bool, num_blocks: int, num_computed_tokens: int) -> tuple[Action, str]:
+        if self.mode == "recompute":
+            return "recompute", "mode"
+        if not can_swap_out:
+            return "recompute", "host_pool_full"
+        if self.mode == "swap" or self.speeds is None:
+            return "swap", "mode"
+        swap_s = 2 * num_blocks * self.block_bytes / self.speeds.copy_bytes_per_s
+        recompute_s = num_computed_tokens / self.speeds.prefill_tokens_per_s
+        return ("swap", "cheaper") if swap_s < recompute_s else ("recompute", "cheaper")

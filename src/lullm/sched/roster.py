@@ -1,0 +1,144 @@
+"""Roster: the sequence groups that have not ended, and their sequences: birth, fork, end, beams."""
+
+from lullm.errors import InvalidRequestError
+from lullm.kv.block_space import BlockSpaceManager
+from lullm.sched.beam import BeamSearch
+from lullm.sched.queue import Order
+from lullm.types.outputs import RequestMetrics
+from lullm.types.request import GenerateRequest
+from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
+from lullm.types.step import DrawnToken
+
+
+class Roster:
+    """Who is there. Knows nothing of queues and budgets; blocks are forked and freed with their sequences."""
+
+    def __init__(self, block_space: BlockSpaceManager, order: Order):
+        self._block_space = block_space
+        self._order = order
+        self._groups: dict[str, SequenceGroup] = {}
+        self._members: dict[int, tuple[SequenceGroup, Sequence]] = {}
+        self._beams: dict[str, BeamSearch] = {}
+        self._num_seqs_made = 0
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @property
+    def request_ids(self) -> list[str]:
+        return list(self._groups)
+
+    def find(self, request_id: str) -> SequenceGroup | None:
+        return self._groups.get(request_id)
+
+    def member(self, seq_id: int) -> tuple[SequenceGroup, Sequence]:
+        """A sequence and its group."""
+        return self._members[seq_id]
+
+    def beam(self, group: SequenceGroup) -> BeamSearch | None:
+        """The group's beam search, if it is one."""
+        return self._beams.get(group.request_id)
+
+    def add(self, request: GenerateRequest, max_model_len: int) -> SequenceGroup:
+        """A new group with its first sequence.
+
+        Raises:
+            InvalidRequestError: its id is taken, or its prompt is larger than the whole pool.
+        """
+        if request.request_id in self._groups:
+            raise InvalidRequestError(f"request id {request.request_id!r} is already in use", "request_id")
+        prompt_len = len(request.prompt_token_ids)
+        group = SequenceGroup(request, [], RequestMetrics(request.arrival_time))
+        leader = self._make(group, list(request.prompt_token_ids))
+        required = self._block_space.num_required_blocks(group)
+        if required > self._block_space.num_blocks:
+            raise InvalidRequestError(
+                f"the request needs {required} KV blocks for its prompt of {prompt_len} tokens, the cache has "
+                f"{self._block_space.num_blocks}; shorten the prompt or give the cache more memory "
+                "(kv_cache_memory_bytes)",
+                "prompt",
+            )
+        self._groups[request.request_id] = group
+        self._members[leader.seq_id] = group, leader
+        if request.params.beam_width is not None:
+            room = max_model_len - prompt_len
+            max_output_len = min(request.params.max_tokens or room, room)
+            self._beams[request.request_id] = BeamSearch(request.params, request.end_token_ids, max_output_len)
+        self._order.register(group)
+        return group
+
+    def fork(self, group: SequenceGroup, parent: Sequence) -> Sequence:
+        """A sequence with the parent's tokens, which shares all of its blocks."""
+        child = self._make(group, parent.token_ids.copy())
+        self._members[child.seq_id] = group, child
+        child.status = parent.status
+        child.num_computed_tokens = parent.num_computed_tokens
+        child.cumulative_logprob = parent.cumulative_logprob
+        self._block_space.fork(parent, child)
+        return child
+
+    def end(self, seq: Sequence, status: SequenceStatus, stop_reason: int | str | None = None) -> None:
+        """The sequence is finished; its blocks are free at once."""
+        seq.status = status
+        seq.stop_reason = stop_reason
+        self._block_space.free(seq)
+
+    def forget(self, group: SequenceGroup) -> None:
+        """All sequences of the group have ended; its id may be used again."""
+        del self._groups[group.request_id]
+        self._beams.pop(group.request_id, None)
+        for seq in group.seqs:
+            del self._members[seq.seq_id]
+        self._order.forget(group)
+
+    def advance_beams(self, group: SequenceGroup, offers: list[DrawnToken]) -> None:
+        """One step of a beam search: fork the beams that live on more than once, free those that do not.
+
+        Once the search is done the group's sequences have ended and its `hypotheses` are the answer.
+        """
+        search = self._beams[group.request_id]
+        beams = [self._members[drawn.seq_id][1] for drawn in offers]
+        extensions = search.advance(
+            [
+                (seq.token_ids[seq.prompt_len :], seq.cumulative_logprob, drawn.logprobs)
+                for seq, drawn in zip(beams, offers, strict=True)
+            ]
+        )
+        if search.is_done:
+            self._end_beams(group, search, SequenceStatus.FINISHED_STOPPED)
+            return
+        heirs: list[Sequence] = []
+        used: set[int] = set()
+        for extension in extensions:
+            parent = beams[extension.parent]
+            heirs.append(self.fork(group, parent) if extension.parent in used else parent)
+            used.add(extension.parent)
+        # Only now: a fork copies its parent as it was before this step's token.
+        for seq, extension in zip(heirs, extensions, strict=True):
+            seq.token_ids.append(extension.token_id)
+            seq.cumulative_logprob = extension.cumulative_logprob
+        for index, seq in enumerate(beams):
+            if index not in used:
+                self._block_space.free(seq)
+                del self._members[seq.seq_id]
+        group.seqs[:] = heirs
+
+    def cap(self, group: SequenceGroup) -> None:
+        """End the whole group where it stands, by the length of what there is room for."""
+        search = self._beams.get(group.request_id)
+        if search is not None:
+            search.cut_short([(s.token_ids[s.prompt_len :], s.cumulative_logprob) for s in group.unfinished])
+            self._end_beams(group, search, SequenceStatus.FINISHED_LENGTH_CAPPED)
+        for seq in group.unfinished:
+            self.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED)
+
+    def _end_beams(self, group: SequenceGroup, search: BeamSearch, status: SequenceStatus) -> None:
+        group.hypotheses = search.hypotheses
+        for seq in group.unfinished:
+            self.end(seq, status)
+
+    def _make(self, group: SequenceGroup, token_ids: list[int]) -> Sequence:
+        seq = Sequence(self._num_seqs_made, len(group.seqs), token_ids, len(group.request.prompt_token_ids))
+        self._num_seqs_made += 1
+        group.seqs.append(seq)
+        return seq
