@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # torch first and by itself: a range would let pip choose another build of it.
 TORCH ?= torch==2.13.0
 
-.PHONY: run test test-slow check format bench clean
+.PHONY: run test test-slow check check-native format bench clean
 
 run: $(VENV)/.installed
 	$(BIN)/lullm run "What is 17 + 25?" "What is the capital of France?" "Tell me a short story about a dog."
@@ -21,6 +21,14 @@ check: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The tests of the native ops with the address and undefined-behaviour sanitizers.
+check-native: $(VENV)/.installed-test
+	cmake -S . -B build/sanitized -DLULLM_SANITIZE=ON -DSKBUILD_STATE=none
+	cmake --build build/sanitized
+	LULLM_CPU_LIBRARY=$(CURDIR)/build/sanitized/liblullm_cpu.so ASAN_OPTIONS=detect_leaks=0 \
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
+	$(BIN)/python -m pytest tests/ops/test_native.py
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .

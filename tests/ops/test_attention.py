@@ -8,6 +8,7 @@ import torch
 
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.grouped_attention import group_spans
+from lullm.ops.int8_cache import quantize
 from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS
 
 STEPS = {
@@ -25,8 +26,11 @@ STEPS = {
 }
 
 
-def make_step(shape, num_q_heads, num_kv_heads, head_size, block_size, dtype, seed=0):
-    """A layout with scattered blocks, its queries, and caches that hold NaN but for the context's slots."""
+def make_step(shape, num_q_heads, num_kv_heads, head_size, block_size, dtype, seed=0, window=None):
+    """A layout with scattered blocks, its queries, and caches that hold NaN but for the context's slots.
+
+    With a window there is no block at all where nothing is seen any more.
+    """
     generator = torch.Generator().manual_seed(seed)
     needed = [-(-context_len // block_size) for _, context_len in shape]
     ids = list(range(sum(needed) + 3))
@@ -37,6 +41,8 @@ def make_step(shape, num_q_heads, num_kv_heads, head_size, block_size, dtype, se
     for span, (query_len, context_len) in enumerate(shape):
         blocks = [ids.pop() for _ in range(needed[span])]
         block_tables[span, : len(blocks)] = torch.tensor(blocks)
+        if window is not None:
+            block_tables[span, : max(context_len - query_len + 1 - window, 0) // block_size] = -(10**9)
         slots = [blocks[p // block_size] * block_size + p % block_size for p in range(context_len)]
         for cache in caches:
             rows = torch.randn(context_len, num_kv_heads, head_size, generator=generator).to(dtype)
@@ -48,6 +54,7 @@ def make_step(shape, num_q_heads, num_kv_heads, head_size, block_size, dtype, se
         block_tables=block_tables,
         slot_mapping=torch.tensor(slot_mapping),
         block_size=block_size,
+        window=window,
     )
     q = torch.randn(layout.num_tokens, num_q_heads, head_size, generator=generator).to(dtype)
     return layout, q, caches
@@ -70,6 +77,53 @@ def test_shapes(shape, heads):
     assert_like_reference(layout, q, caches, 0.25, atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", STEPS.values(), ids=STEPS.keys())
+@pytest.mark.parametrize("window", [1, 3, 16, 32, 200, 1000])
+def test_windows(shape, window):
+    layout, q, caches = make_step(shape, 4, 2, 16, 16, torch.float32, window=window)
+    assert_like_reference(layout, q, caches, 0.25, atol=2e-6, rtol=1e-5)
+
+
+def test_a_window_against_the_formula():
+    """The golden version itself: the row at p sees p - window + 1 .. p, as in transformers' sliding mask."""
+    layout, q, caches = make_step([(9, 40)], 2, 2, 16, 8, torch.float32, window=7)
+    slots = [int(layout.block_tables[0, p // 8]) * 8 + p % 8 for p in range(25, 40)]  # the row at 31 sees 25..31
+    keys, values = (cache.view(-1, 2, 16)[slots].transpose(0, 1) for cache in caches)
+    rows, columns = torch.arange(31, 40)[:, None], torch.arange(25, 40)
+    seen = (columns <= rows) & (columns > rows - 7)
+    expected = torch.nn.functional.scaled_dot_product_attention(q.transpose(0, 1), keys, values, attn_mask=seen)
+    actual = REFERENCE_OPS.attention(q, *caches, REFERENCE_OPS.prepare_attention(layout), 0.25)
+    torch.testing.assert_close(actual, expected.transpose(0, 1), atol=2e-6, rtol=1e-5)
+
+
+def quantized(caches):
+    return [quantize(cache.nan_to_num(nan=99.0)) for cache in caches]
+
+
+@pytest.mark.parametrize("shape", STEPS.values(), ids=STEPS.keys())
+@pytest.mark.parametrize("window", [None, 20])
+def test_int8_caches(shape, window):
+    layout, q, caches = make_step(shape, 4, 2, 16, 16, torch.float32, window=window)
+    int8_caches = quantized(caches)
+    golden = REFERENCE_OPS.attention(q, *int8_caches, REFERENCE_OPS.prepare_attention(layout), 0.25)
+    prepared = TORCH_CPU_OPS.prepare_attention(layout)
+    for _ in range(2):
+        actual = TORCH_CPU_OPS.attention(q, *int8_caches, prepared, 0.25)
+        torch.testing.assert_close(actual, golden, atol=2e-6, rtol=1e-5)
+    exact = REFERENCE_OPS.attention(q, *caches, REFERENCE_OPS.prepare_attention(layout), 0.25)
+    error = (actual - exact).pow(2).mean().sqrt()
+    assert 1e-4 < error < 0.01 * caches[1].nan_to_num().abs().max()
+
+
+def test_bfloat16_queries_on_int8_caches():
+    layout, q, caches = make_step(STEPS["everything"], 4, 2, 64, 16, torch.bfloat16)
+    int8_caches = quantized(caches)
+    golden = REFERENCE_OPS.attention(q, *int8_caches, REFERENCE_OPS.prepare_attention(layout), 0.125)
+    actual = TORCH_CPU_OPS.attention(q, *int8_caches, TORCH_CPU_OPS.prepare_attention(layout), 0.125)
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual, golden, atol=3e-2, rtol=3e-2)
+
+
 @pytest.mark.parametrize("head_size", [64, 80, 128])
 @pytest.mark.parametrize("block_size", [1, 8, 16, 32])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -87,7 +141,7 @@ def test_random_steps(seed):
     for _ in range(rng.randint(1, 24)):
         query_len = rng.choice([1, 1, 1, 2, rng.randint(1, 60)])
         shape.append((query_len, query_len + rng.choice([0, rng.randint(0, 150)])))
-    layout, q, caches = make_step(shape, 4, 2, 16, 8, torch.float32, seed)
+    layout, q, caches = make_step(shape, 4, 2, 16, 8, torch.float32, seed, rng.choice([None, rng.randint(1, 80)]))
     assert_like_reference(layout, q, caches, 0.25, atol=2e-6, rtol=1e-5)
 
 

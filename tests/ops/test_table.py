@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lullm.errors import UnsupportedError
-from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS, select_ops
+from lullm.ops.cpu.library import absence
+from lullm.ops.table import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS, select_ops
 
 FAST, GOLD = TORCH_CPU_OPS, REFERENCE_OPS
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -22,7 +23,7 @@ def assert_close(actual, expected):
 
 
 def test_selection():
-    assert select_ops("cpu") is TORCH_CPU_OPS
+    assert select_ops("cpu") is (TORCH_CPU_OPS if absence() else NATIVE_CPU_OPS)
     with pytest.raises(UnsupportedError, match="cuda"):
         select_ops("cuda")
 

@@ -3,7 +3,8 @@
 The worker builds one per step; `Ops.prepare_attention` turns it into whatever its version of attention needs, once,
 and all layers share the result.
 
-The key/value cache of a layer is two tensors `[num_blocks, block_size, Hkv, D]`. The token at position `p` of a
+The key/value cache of a layer is two tensors `[num_blocks, block_size, Hkv, D]` of the model's dtype, or int8 ones with
+rows of D + 2 (`int8_cache`). The token at position `p` of a
 sequence lives in the slot `block_table[p // block_size] * block_size + p % block_size`.
 """
 
@@ -13,7 +14,7 @@ from typing import Protocol
 import torch
 
 KVCache = tuple[torch.Tensor, torch.Tensor]
-"""The key cache and the value cache of one layer, `[num_blocks, block_size, Hkv, D]` each."""
+"""The key cache and the value cache of one layer, `[num_blocks, block_size, Hkv, D or D + 2]` each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +24,11 @@ class AttentionLayout:
     Args:
         query_lens: tokens of each span in this step, at least 1 each; they sum to T.
         context_lens: tokens of each sequence that are in the cache once this step's are written: `start + query_len`.
-        block_tables: `[S, max_blocks]` int64. Only the entries that the context covers are read; the rest may be
-            anything, and so may the slots past the context, including NaN.
+        block_tables: `[S, max_blocks]` int64. Only the entries that the context covers, from `first_keys` on, are
+            read; the rest may be anything, and so may the slots outside, including NaN.
         slot_mapping: `[T]` int64, where the key and value of each row are written.
         block_size: tokens per block.
+        window: the tokens that a row sees at most, its own included; None: all up to its own.
     """
 
     query_lens: list[int]
@@ -34,6 +36,15 @@ class AttentionLayout:
     block_tables: torch.Tensor
     slot_mapping: torch.Tensor
     block_size: int
+    window: int | None = None
+
+    @property
+    def first_keys(self) -> list[int]:
+        """The first position of each sequence that a row of this step sees."""
+        if self.window is None:
+            return [0] * self.num_spans
+        spans = zip(self.query_lens, self.context_lens, strict=True)
+        return [max(context_len - query_len + 1 - self.window, 0) for query_len, context_len in spans]
 
     @property
     def num_spans(self) -> int:

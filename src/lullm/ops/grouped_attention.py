@@ -10,9 +10,13 @@ copy of the span's last row. Finite inputs stay finite, whatever the rest of the
 Three kinds of groups, by what the mask costs:
 - decode (one query): the query heads that share a key/value head become rows of one small matrix, so keys are read
   once; a mask hides the padding, if there is any.
-- fresh (nothing computed before): causal from the corner; no mask, and half the work is skipped.
+- fresh (nothing computed before, and all of it in the window): causal from the corner; no mask, and half the work is
+  skipped.
 - continued (a chunk, or the rest of a cached prefix): a mask. Long ones stand alone and are cut into tiles of rows
   that see no more keys than they must and share one mask.
+
+With a sliding window a span's keys are those that one of its rows sees, and all lengths and positions here count from
+the first of them.
 
 Measured (bfloat16 / float32, microseconds per layer on one core, Hq 16, Hkv 8, D 128), gather + attention:
 32 x 160 tokens decode 1440 + 1990 / 2920 + 1840; 4 x 1600 decode 1800 + 2610 / 3700 + 3100; fresh 1024: 14500 / 52000
@@ -27,6 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.int8_cache import dequantize
 
 # Costs of a group of B spans with Q queries on L keys, in units of one query-key pair over all heads: reading a key
 # is worth about 30 of them and one more group about 2000 (measured as above).
@@ -39,12 +44,13 @@ _TILE_ROWS = 256
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Rows `first`..`last` of the padded queries of a group, on its first `num_keys` keys."""
+    """Rows `first`..`last` - 1 of the padded queries of a group, on its keys `first_key`..`last_key` - 1."""
 
     first: int
     last: int
-    num_keys: int
-    mask: Tensor | None  # [B or 1, 1, rows, num_keys] float32, added to the scores
+    first_key: int
+    last_key: int
+    mask: Tensor | None  # [B or 1, 1, rows, keys] float32, added to the scores
     is_causal: bool
 
 
@@ -78,30 +84,37 @@ def prepare_attention(layout: AttentionLayout) -> GroupedLayout:
     first_rows = [0]
     for query_len in layout.query_lens:
         first_rows.append(first_rows[-1] + query_len)
-    groups = [_build_group(layout, first_rows, spans) for spans in group_spans(layout.query_lens, layout.context_lens)]
+    first_keys = layout.first_keys
+    key_lens = [context_len - first for context_len, first in zip(layout.context_lens, first_keys, strict=True)]
+    groups = [
+        _build_group(layout, first_rows, first_keys, key_lens, spans)
+        for spans in group_spans(layout.query_lens, key_lens, layout.window)
+    ]
     return GroupedLayout(layout.slot_mapping, groups)
 
 
 def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: GroupedLayout, scale: float) -> Tensor:
-    num_kv_heads, head_size = key_cache.shape[2:]
-    keys_of_slots = key_cache.view(-1, num_kv_heads * head_size)
-    values_of_slots = value_cache.view(-1, num_kv_heads * head_size)
+    num_kv_heads, row_len = key_cache.shape[2:]
+    keys_of_slots = key_cache.view(-1, num_kv_heads * row_len)
+    values_of_slots = value_cache.view(-1, num_kv_heads * row_len)
     if not prepared.buffers:
-        size = (max((group.slots.numel() for group in prepared.groups), default=0), num_kv_heads * head_size)
+        size = (max((group.slots.numel() for group in prepared.groups), default=0), num_kv_heads * row_len)
         prepared.buffers = [torch.empty(size, dtype=key_cache.dtype) for _ in range(2)]
     out = torch.empty(q.shape, dtype=q.dtype)
     for group in prepared.groups:
         num_seqs, query_len, num_keys = group.shape
-        kv_shape = (num_seqs, num_keys, num_kv_heads, head_size)
+        kv_shape = (num_seqs, num_keys, num_kv_heads, row_len)
         keys, values = (buffer[: group.slots.numel()] for buffer in prepared.buffers)
         torch.index_select(keys_of_slots, 0, group.slots, out=keys)
         torch.index_select(values_of_slots, 0, group.slots, out=values)
+        keys, values = keys.view(kv_shape), values.view(kv_shape)
+        if keys.dtype == torch.int8:
+            keys, values = dequantize(keys, q.dtype), dequantize(values, q.dtype)
         queries = q[group.rows]
         if group.padded is not None:
             queries = queries.index_select(0, group.padded)
-        result = _attend(
-            queries.view(num_seqs, query_len, *q.shape[1:]), keys.view(kv_shape), values.view(kv_shape), group, scale
-        ).flatten(0, 1)  # [B * Q, Hq, D]
+        queries = queries.view(num_seqs, query_len, *q.shape[1:])
+        result = _attend(queries, keys, values, group, scale).flatten(0, 1)  # [B * Q, Hq, D]
         if group.kept is not None:
             result = result.index_select(0, group.kept)
         out[group.rows] = result
@@ -124,8 +137,8 @@ def _attend(
     results = [
         F.scaled_dot_product_attention(
             q[:, tile.first : tile.last].transpose(1, 2),
-            keys[:, :, : tile.num_keys],
-            values[:, :, : tile.num_keys],
+            keys[:, :, tile.first_key : tile.last_key],
+            values[:, :, tile.first_key : tile.last_key],
             attn_mask=tile.mask,
             is_causal=tile.is_causal,
             scale=scale,
@@ -136,21 +149,21 @@ def _attend(
     return results[0] if len(results) == 1 else torch.cat(results, dim=1)
 
 
-def group_spans(query_lens: list[int], context_lens: list[int]) -> list[list[int]]:
+def group_spans(query_lens: list[int], key_lens: list[int], window: int | None = None) -> list[list[int]]:
     """Spans (by index) that are computed together; every span is in exactly one group, in ascending order.
 
     Sorted by shape, neighbours are merged as long as the padding that a merge adds costs less than the call it saves.
     """
     kinds: dict[str, list[int]] = {"decode": [], "fresh": [], "continued": []}
-    for span, (query_len, context_len) in enumerate(zip(query_lens, context_lens, strict=True)):
-        kind = "decode" if query_len == 1 else "fresh" if query_len == context_len else "continued"
-        kinds[kind].append(span)
+    for span, (query_len, key_len) in enumerate(zip(query_lens, key_lens, strict=True)):
+        is_fresh = _is_fresh(query_len, key_len, window)
+        kinds["decode" if query_len == 1 else "fresh" if is_fresh else "continued"].append(span)
     groups: list[list[int]] = []
     for kind, spans in kinds.items():
         group: list[int] = []
         num_queries = num_keys = 0  # the group's Q and L
-        for span in sorted(spans, key=lambda span: (context_lens[span], query_lens[span])):
-            merged_queries, merged_keys = max(num_queries, query_lens[span]), context_lens[span]
+        for span in sorted(spans, key=lambda span: (key_lens[span], query_lens[span])):
+            merged_queries, merged_keys = max(num_queries, query_lens[span]), key_lens[span]
             size = len(group) + 1
             apart = _cost(len(group), num_queries, num_keys) + _cost(1, query_lens[span], merged_keys) + _GROUP_COST
             fits = size * merged_keys <= _MAX_GROUP_KEYS and (
@@ -166,17 +179,24 @@ def group_spans(query_lens: list[int], context_lens: list[int]) -> list[list[int
     return [sorted(group) for group in groups]
 
 
+def _is_fresh(query_len: int, key_len: int, window: int | None) -> bool:
+    """Does row i see exactly the keys 0..i?"""
+    return query_len == key_len and (window is None or query_len <= window)
+
+
 def _cost(size: int, num_queries: int, num_keys: int) -> int:
     return size * num_keys * (_KEY_COST + num_queries)
 
 
-def _build_group(layout: AttentionLayout, first_rows: list[int], spans: list[int]) -> _Group:
+def _build_group(
+    layout: AttentionLayout, first_rows: list[int], first_keys: list[int], key_lens: list[int], spans: list[int]
+) -> _Group:
     query_lens = [layout.query_lens[span] for span in spans]
-    context_lens = [layout.context_lens[span] for span in spans]
-    size, num_queries, num_keys = len(spans), max(query_lens), max(context_lens)
-    contexts = torch.tensor(context_lens).unsqueeze(1)  # [B, 1]
-    positions = torch.arange(num_keys)  # [L]
-    real = positions.clamp_max(contexts - 1)  # [B, L]
+    key_lens = [key_lens[span] for span in spans]
+    size, num_queries, num_keys = len(spans), max(query_lens), max(key_lens)
+    lens = torch.tensor(key_lens).unsqueeze(1)  # [B, 1]
+    keys = torch.arange(num_keys)  # [L]
+    real = keys.clamp_max(lens - 1) + torch.tensor([first_keys[span] for span in spans]).unsqueeze(1)  # [B, L]
     block_ids = layout.block_tables[spans].gather(1, real // layout.block_size)
     rows, padded, kept = _select_rows(first_rows, spans, query_lens)
     return _Group(
@@ -185,7 +205,7 @@ def _build_group(layout: AttentionLayout, first_rows: list[int], spans: list[int
         padded=padded,
         kept=kept,
         slots=(block_ids * layout.block_size + real % layout.block_size).flatten(),
-        tiles=_build_tiles(query_lens, context_lens, positions, contexts),
+        tiles=_build_tiles(query_lens, key_lens, keys, lens, layout.window),
     )
 
 
@@ -207,28 +227,40 @@ def _select_rows(
     return rows, padded.flatten(), is_real.flatten().nonzero().squeeze(1)
 
 
-def _build_tiles(query_lens: list[int], context_lens: list[int], positions: Tensor, contexts: Tensor) -> list[_Tile]:
-    num_queries, num_keys = max(query_lens), max(context_lens)
+def _build_tiles(
+    query_lens: list[int], key_lens: list[int], keys: Tensor, lens: Tensor, window: int | None
+) -> list[_Tile]:
+    num_queries, num_keys = max(query_lens), max(key_lens)
     if num_queries == 1:
-        is_padded = min(context_lens) < num_keys
-        hidden = (positions >= contexts)[:, None, None, :]  # [B, 1, 1, L]
-        return [_Tile(0, 1, num_keys, _mask(hidden) if is_padded else None, False)]
-    if query_lens == context_lens:
+        is_padded = min(key_lens) < num_keys
+        hidden = (keys >= lens)[:, None, None, :]  # [B, 1, 1, L]
+        return [_Tile(0, 1, 0, num_keys, _mask(hidden) if is_padded else None, False)]
+    if query_lens == key_lens and _is_fresh(num_queries, num_keys, window):
         # Key j is seen by the rows i >= j, and padding stands after all real rows.
-        return [_Tile(0, num_queries, num_keys, None, True)]
+        return [_Tile(0, num_queries, 0, num_keys, None, True)]
     if len(query_lens) == 1 and num_queries > _TILE_ROWS:
         # The last rows of a tile see all its keys, so one mask, counted from its right edge, fits every tile.
-        last_seen = torch.arange(num_keys - _TILE_ROWS, num_keys)
-        mask = _mask(positions > last_seen[:, None])[None, None]  # [1, 1, tile rows, L]
+        width = num_keys if window is None else min(_TILE_ROWS + window - 1, num_keys)
+        last_seen = torch.arange(width - _TILE_ROWS, width)[:, None]
+        mask = _mask(_is_hidden(torch.arange(width), last_seen, window))[None, None]  # [1, 1, tile rows, width]
         tiles = []
         for first in range(0, num_queries, _TILE_ROWS):
             last = min(first + _TILE_ROWS, num_queries)
-            seen = num_keys - (num_queries - last)
-            tiles.append(_Tile(first, last, seen, mask[:, :, -(last - first) :, num_keys - seen :], False))
+            last_key = num_keys - (num_queries - last)
+            first_key = max(last_key - width, 0)
+            part = mask[:, :, -(last - first) :, width - (last_key - first_key) :]
+            tiles.append(_Tile(first, last, first_key, last_key, part, False))
         return tiles
-    starts = contexts - torch.tensor(query_lens).unsqueeze(1)  # [B, 1]
-    last_seen = starts + torch.arange(num_queries)  # [B, Q]
-    return [_Tile(0, num_queries, num_keys, _mask(positions > last_seen[:, None, :, None]), False)]
+    starts = lens - torch.tensor(query_lens).unsqueeze(1)  # [B, 1]
+    last_seen = (starts + torch.arange(num_queries)).clamp_max(lens - 1)  # [B, Q]
+    hidden = _is_hidden(keys, last_seen[:, None, :, None], window)
+    return [_Tile(0, num_queries, 0, num_keys, _mask(hidden), False)]
+
+
+def _is_hidden(keys: Tensor, last_seen: Tensor, window: int | None) -> Tensor:
+    """Which keys a row does not see whose own key, the last it sees, is `last_seen`."""
+    hidden = keys > last_seen
+    return hidden if window is None else hidden | (keys <= last_seen - window)
 
 
 def _mask(hidden: Tensor) -> Tensor:

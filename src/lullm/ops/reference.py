@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lullm.ops.attention_layout import AttentionLayout, KVCache
+from lullm.ops.int8_cache import dequantize, quantize
 
 
 def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
@@ -48,6 +49,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 def write_kv(k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
     block_size = key_cache.shape[1]
+    if key_cache.dtype == torch.int8:
+        k, v = quantize(k), quantize(v)
     for row, slot in enumerate(slot_mapping.tolist()):
         key_cache[slot // block_size, slot % block_size] = k[row]
         value_cache[slot // block_size, slot % block_size] = v[row]
@@ -61,17 +64,24 @@ def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: Atten
     group_size = q.shape[1] // key_cache.shape[2]
     outputs = []
     row = 0
-    for span, (query_len, context_len) in enumerate(zip(prepared.query_lens, prepared.context_lens, strict=True)):
-        positions = torch.arange(context_len)
+    spans = zip(prepared.query_lens, prepared.context_lens, prepared.first_keys, strict=True)
+    for span, (query_len, context_len, first_key) in enumerate(spans):
+        positions = torch.arange(first_key, context_len)
         block_ids = prepared.block_tables[span, positions // prepared.block_size]
         offsets = positions % prepared.block_size
         # A key/value head serves `group_size` consecutive query heads.
-        keys = key_cache[block_ids, offsets].float().repeat_interleave(group_size, dim=1)  # [L, Hq, D]
-        values = value_cache[block_ids, offsets].float().repeat_interleave(group_size, dim=1)
+        keys, values = (
+            (dequantize(rows, torch.float32) if rows.dtype == torch.int8 else rows.float()).repeat_interleave(
+                group_size, dim=1
+            )
+            for rows in (key_cache[block_ids, offsets], value_cache[block_ids, offsets])
+        )  # [L, Hq, D] each
         queries = q[row : row + query_len].float()  # [Q, Hq, D]
         scores = torch.einsum("qhd,lhd->hql", queries, keys) * scale
-        query_positions = torch.arange(context_len - query_len, context_len)
-        scores.masked_fill_(positions[None, :] > query_positions[:, None], float("-inf"))
+        query_positions = torch.arange(context_len - query_len, context_len)[:, None]
+        scores.masked_fill_(positions > query_positions, float("-inf"))
+        if prepared.window is not None:
+            scores.masked_fill_(positions <= query_positions - prepared.window, float("-inf"))
         outputs.append(torch.einsum("hql,lhd->qhd", scores.softmax(dim=-1), values))
         row += query_len
     return torch.cat(outputs).to(q.dtype)

@@ -15,6 +15,12 @@ from torch import Tensor
 from lullm.errors import UnsupportedError
 from lullm.ops import grouped_attention, reference, torch_cpu
 from lullm.ops.attention_layout import AttentionLayout, KVCache
+from lullm.ops.cpu import native
+from lullm.ops.cpu.library import load_library
+
+
+def _keep_weight(weight: Tensor) -> None:
+    """For versions that read weights as the checkpoint has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +40,18 @@ class Ops:
             The contents of the arguments are undefined afterwards.
         silu_mul: (gate_up `[T, 2 * I]`: gate first) -> `silu(gate) * up`, `[T, I]`.
         write_kv: (k `[T, Hkv, D]`, v `[T, Hkv, D]`, key_cache, value_cache, slot_mapping `[T]`) -> None; writes both
-            caches in place.
+            caches in place, quantising if they are int8 (`int8_cache`).
         prepare_attention: (layout) -> what `attention` of the same table wants; once per step, shared by all layers.
         attention: (q `[T, Hq, D]`, key_cache, value_cache, prepared, scale) -> `[T, Hq, D]`. Causal: the row at
-            position p sees the positions 0..p of its own sequence, all read from the cache (`write_kv` first).
+            position p sees the positions 0..p of its own sequence (with a window: the last so many of them), all
+            read from the cache (`write_kv` first).
         copy_blocks: (kv_caches of all layers, pairs of (source, destination) block ids) -> None; copies whole blocks
             in every layer, as if one pair after the other.
         swap_blocks: (sources, destinations: the caches of all layers in two pools, pairs of (source, destination)
             block ids) -> None; copies whole blocks between the pools. No destination stands in two pairs.
+        pack_weight_: (weight `[out, in]`) -> None; rearranges in place what `linear` and `embedding` of this table are
+            given, once, when it is complete. Shape and dtype stay, but rows are no longer rows.
+        unpack_weight_: (weight) -> None; undoes it.
     """
 
     name: str
@@ -56,6 +66,8 @@ class Ops:
     attention: Callable[[Tensor, Tensor, Tensor, Any, float], Tensor]
     copy_blocks: Callable[[list[KVCache], list[tuple[int, int]]], None]
     swap_blocks: Callable[[list[KVCache], list[KVCache], list[tuple[int, int]]], None]
+    pack_weight_: Callable[[Tensor], None] = _keep_weight
+    unpack_weight_: Callable[[Tensor], None] = _keep_weight
 
 
 REFERENCE_OPS = Ops(
@@ -91,8 +103,34 @@ TORCH_CPU_OPS = Ops(
 """Torch on a CPU, fast without code of our own to compile."""
 
 
+NATIVE_CPU_OPS = Ops(
+    name="native_cpu",
+    embedding=native.embedding,
+    linear=native.linear,
+    rms_norm=native.rms_norm,
+    add_rms_norm=native.add_rms_norm,
+    rope=native.rope,
+    silu_mul=native.silu_mul,
+    write_kv=native.write_kv,
+    prepare_attention=native.prepare_attention,
+    attention=native.attention,
+    copy_blocks=native.copy_blocks,
+    swap_blocks=native.swap_blocks,
+    pack_weight_=native.pack_weight_,
+    unpack_weight_=native.unpack_weight_,
+)
+"""Own kernels on a CPU; usable where `ops.cpu.library.absence()` is None."""
+
+
 def select_ops(device: str) -> Ops:
-    """The fastest version for a device ('cpu'). Raises UnsupportedError for a device without one."""
-    if torch.device(device).type == "cpu":
+    """The fastest version for a device ('cpu'); it uses as many threads as torch does at this moment.
+
+    Raises:
+        UnsupportedError: there is no version for the device. ConfigError: see `ops.cpu.library.load_library`.
+    """
+    if torch.device(device).type != "cpu":
+        raise UnsupportedError(f"there are no ops for device {device!r} yet; use device='cpu'")
+    if load_library() is None:
         return TORCH_CPU_OPS
-    raise UnsupportedError(f"there are no ops for device {device!r} yet; use device='cpu'")
+    native.set_num_threads(torch.get_num_threads())
+    return NATIVE_CPU_OPS

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lullm.ops.attention_layout import KVCache
+from lullm.ops.int8_cache import quantize
 from lullm.units import round_up
 
 
@@ -64,6 +65,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 def write_kv(k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
+    if key_cache.dtype == torch.int8:
+        k, v = quantize(k), quantize(v)
     key_cache.view(-1, *key_cache.shape[2:]).index_copy_(0, slot_mapping, k)
     value_cache.view(-1, *value_cache.shape[2:]).index_copy_(0, slot_mapping, v)
 

@@ -8,7 +8,7 @@ import torch
 from lullm.arena.host import ALIGNMENT, HostArena
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
-from lullm.kv.layout import block_bytes
+from lullm.kv.layout import SCALE_BYTES, block_bytes
 from lullm.log import get_logger
 from lullm.models.registry import build_model
 from lullm.ops.attention_layout import KVCache
@@ -18,6 +18,7 @@ from lullm.units import cdiv, format_bytes
 from lullm.weights.dummy import fill_dummy_weights
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
+from lullm.weights.packing import pack_weights
 from lullm.worker.batch import BatchBuilder
 from lullm.worker.device import TORCH_DTYPES
 from lullm.worker.sampler import Sampler
@@ -41,11 +42,15 @@ class ModelRunner:
         self._folder = folder
         self._dtype = TORCH_DTYPES[config.dtype]
         self._ops = select_ops(config.device)
-        self._arenas: list[HostArena] = []
+        self.arenas: list[HostArena] = []
         self.kv_caches: list[KVCache] = []
         self.host_kv_caches: list[KVCache] = []
         self._batches = BatchBuilder(
-            config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            config.max_model_len,
+            config.block_size,
+            model_config.sliding_window,
         )
         self._sampler = Sampler(model_config.vocab_size, config.logprobs_mode)
 
@@ -55,11 +60,16 @@ class ModelRunner:
         self.model = build_model(self._model_config, self._dtype, self._config.max_model_len)
         arena = self._new_arena("weights", weights_bytes(self.model))
         materialize(self.model, arena)
+        self.fill_weights()
+        logger.info("weights: %s in %s", format_bytes(arena.used_bytes), self._config.dtype)
+
+    def fill_weights(self) -> None:
+        """Read the weights from where they come from into their places. Blocking. Raises ModelLoadError."""
         if self._config.load_format == "dummy":
             fill_dummy_weights(self.model, self._config.seed or 0)
         else:
             load_weights(self.model, self._folder)
-        logger.info("weights: %s in %s", format_bytes(arena.used_bytes), self._config.dtype)
+        pack_weights(self.model, self._ops)
 
     def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
         """Map both pools of the KV cache; memory is taken as blocks are first written."""
@@ -74,13 +84,14 @@ class ModelRunner:
         """
         config = self._config
         assert config.max_model_len is not None
-        num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len)
+        num_slots = len(self.kv_caches[0][0]) * config.block_size  # with a window fewer than max_model_len, perhaps
+        num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, num_slots)
         blocks = range(min(cdiv(num_tokens, config.block_size), len(self.host_kv_caches[0][0])))
         pairs = [(block_id, block_id) for block_id in blocks]
         prompt = Span(0, 0, [0] * num_tokens, range(cdiv(num_tokens, config.block_size)))
         for _ in range(2):  # the first run meets cold kernels and untouched pages
             result = self.execute(StepPlan([prompt], blocks_to_swap_out=pairs))
-        size = len(pairs) * block_bytes(self._model_config, config.block_size, config.dtype)
+        size = len(pairs) * block_bytes(self._model_config, config.block_size, config.kv_dtype)
         return size / max(result.swap_s, 1e-9), num_tokens / max(result.compute_s, 1e-9)
 
     @torch.inference_mode()
@@ -116,9 +127,9 @@ class ModelRunner:
     def close(self) -> None:
         """Give all memory back. Idempotent."""
         self.kv_caches, self.host_kv_caches = [], []
-        for arena in self._arenas:
+        for arena in self.arenas:
             arena.close()
-        self._arenas = []
+        self.arenas = []
 
     def _prompt_logprobs(self, hidden: torch.Tensor, targets: list[int], num_logprobs: int) -> list[TokenLogprobs]:
         found: list[TokenLogprobs] = []
@@ -131,16 +142,17 @@ class ModelRunner:
     def _map_blocks(self, tag: str, num_blocks: int) -> list[KVCache]:
         """A pool of blocks in an arena of its own."""
         model, config = self._model_config, self._config
-        size = num_blocks * block_bytes(model, config.block_size, config.dtype)
+        size = num_blocks * block_bytes(model, config.block_size, config.kv_dtype)
         # Room for the alignment of each layer's two tensors.
         arena = self._new_arena(tag, size + 2 * ALIGNMENT * model.num_hidden_layers)
-        shape = (num_blocks, config.block_size, model.num_key_value_heads, model.head_dim)
+        is_int8 = config.kv_dtype == "int8"
+        row_len = model.head_dim + (SCALE_BYTES if is_int8 else 0)
+        shape = (num_blocks, config.block_size, model.num_key_value_heads, row_len)
+        dtype = torch.int8 if is_int8 else self._dtype
         logger.info("%s: %d blocks of %d tokens, %s", tag, num_blocks, config.block_size, format_bytes(size))
-        return [
-            (arena.empty(shape, self._dtype), arena.empty(shape, self._dtype)) for _ in range(model.num_hidden_layers)
-        ]
+        return [(arena.empty(shape, dtype), arena.empty(shape, dtype)) for _ in range(model.num_hidden_layers)]
 
     def _new_arena(self, tag: str, capacity_bytes: int) -> HostArena:
         arena = HostArena(tag, capacity_bytes)
-        self._arenas.append(arena)
+        self.arenas.append(arena)
         return arena

@@ -1,0 +1,229 @@
+"""Each native CPU op beside torch's version and beside what the machine can do, all measured in one run.
+
+    python bench/kernels.py                      everything, Qwen3-0.6B's shapes in bfloat16
+    python bench/kernels.py --only linear --rows 1 8 32
+    python bench/kernels.py --repeat 9 --json kernels.json
+
+The ceilings: a sum over a gigabyte of memory (GB/s), and torch's bfloat16 product at 1024 rows (TFLOP/s). Versions
+alternate and medians are printed; with other work on the machine only the ratios say something.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # two pools that spin against each other measure nothing
+
+import torch
+
+from lullm.arena.host import HostArena
+from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cpu import native
+from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.table import TORCH_CPU_OPS
+from lullm.units import cdiv
+
+HIDDEN, INTERMEDIATE, NUM_Q_HEADS, NUM_KV_HEADS, HEAD_SIZE, VOCAB = 1024, 3072, 16, 8, 128, 151936
+BLOCK_SIZE = 16
+# out, in
+LAYER = [(4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)]
+STEPS = {
+    "decode 1 x 128": [(1, 128)],
+    "decode 1 x 4096": [(1, 4096)],
+    "decode 32 x 160": [(1, 160)] * 32,
+    "decode 4 x 1600": [(1, 1600)] * 4,
+    "prefill 1024": [(1024, 1024)],
+    "prefill 4 x 1024": [(1024, 1024)] * 4,
+    "prefill 4096": [(4096, 4096)],
+    "chunk 256 on 1500": [(256, 1500)],
+    "mixed": [(1, 200)] * 15 + [(400, 600)],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["linear", "attention", "small"], action="append")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 1024])
+    parser.add_argument("--layers", type=int, default=28, help="matrices that are passed over, in layers")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    library = load_library()
+    if library is None:
+        raise SystemExit(f"no native ops: {absence()}")
+    torch.set_num_threads(args.threads)
+    native.set_num_threads(args.threads)
+    report: dict[str, object] = {"isa": library.isa, "threads": args.threads}
+    print(f"{library.isa}, {args.threads} threads")
+    with torch.inference_mode():
+        report["ceilings"] = measure_ceilings(args.repeat)
+        sections = {"linear": linear, "attention": attention, "small": small}
+        for name in args.only or sections:
+            report[name] = sections[name](args)
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1))
+
+
+def measure(versions: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
+    """Median seconds of each version; they take turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in versions}
+    for name in versions:
+        versions[name]()
+    for _ in range(repeat):
+        for name, run in versions.items():
+            started = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def show(name: str, seconds: dict[str, float], amount: float, unit: str) -> dict[str, float]:
+    ratio = seconds["torch"] / seconds["native"]
+    print(
+        f"  {name:24} native {amount / seconds['native']:8.2f} {unit} ({seconds['native'] * 1e6:9.1f} us)   "
+        f"torch {amount / seconds['torch']:8.2f} {unit}   x{ratio:.2f}",
+        flush=True,
+    )
+    return {**seconds, unit: amount / seconds["native"], "ratio": ratio}
+
+
+def measure_ceilings(repeat: int) -> dict[str, float]:
+    arena = HostArena("ceiling", 1 << 30)
+    memory = arena.empty((1 << 27,), torch.float64).fill_(1)
+    x, weight = torch.randn(1024, 3072).bfloat16(), torch.randn(3072, 3072).bfloat16()
+    seconds = measure({"read": memory.sum, "product": lambda: torch.nn.functional.linear(x, weight)}, max(5, repeat))
+    arena.close()
+    found = {"read GB/s": (1 << 30) / seconds["read"] / 1e9, "TFLOP/s": 2 * 1024 * 3072**2 / seconds["product"] / 1e12}
+    print("  ceilings: " + ", ".join(f"{name} {value:.2f}" for name, value in found.items()), flush=True)
+    return found
+
+
+def linear(args: argparse.Namespace) -> dict[str, object]:
+    """All matrices of all layers, one after the other: too much for any cache of one's own."""
+    shapes = LAYER * args.layers
+    size = sum(out * depth * 2 for out, depth in shapes)
+    arenas = [HostArena(name, size + 128 * len(shapes)) for name in ("torch", "native")]
+    plain, packed = ([arena.empty(shape, torch.bfloat16) for shape in shapes] for arena in arenas)
+    for weight, copy in zip(plain, packed, strict=True):
+        weight.normal_()
+        copy.copy_(weight)
+    started = time.perf_counter()
+    for weight in packed:
+        native.pack_weight_(weight)
+    elapsed = time.perf_counter() - started
+    print(f"linear, {args.layers} layers, {size / 1e9:.2f} GB; packed in {elapsed:.2f} s")
+    report: dict[str, object] = {"pack_s": elapsed}
+    for rows in args.rows:
+        inputs = {depth: torch.randn(rows, depth).bfloat16() for _, depth in LAYER}
+        seconds = measure(
+            {
+                "native": lambda x=inputs: [native.linear(x[w.shape[1]], w, None) for w in packed],
+                "torch": lambda x=inputs: [TORCH_CPU_OPS.linear(x[w.shape[1]], w, None) for w in plain],
+            },
+            args.repeat if rows <= 64 else min(args.repeat, 3),
+        )
+        if rows <= 32:
+            report[str(rows)] = show(f"{rows} rows", seconds, size / 1e9, "GB/s")
+        else:
+            report[str(rows)] = show(f"{rows} rows", seconds, size * rows / 1e12, "TFLOP/s")
+    for arena in arenas:
+        arena.close()
+    return report
+
+
+def attention(args: argparse.Namespace) -> dict[str, object]:
+    print("attention, per layer")
+    report: dict[str, object] = {}
+    for name, shape in STEPS.items():
+        num_blocks = [cdiv(context, BLOCK_SIZE) for _, context in shape]
+        ids = torch.randperm(sum(num_blocks))
+        tables = torch.zeros(len(shape), max(num_blocks), dtype=torch.int64)
+        for span, part in enumerate(ids.split(num_blocks)):
+            tables[span, : len(part)] = part
+        # Several layers' caches, so that a decode finds its keys in memory as it would in a model.
+        num_layers = 28 if all(queries == 1 for queries, _ in shape) else 2
+        cache_shape = (len(ids), BLOCK_SIZE, NUM_KV_HEADS, HEAD_SIZE)
+        arena = HostArena("kv_cache", num_layers * 2 * (len(ids) * BLOCK_SIZE * NUM_KV_HEADS * HEAD_SIZE * 2 + 128))
+        caches = [[arena.empty(cache_shape, torch.bfloat16).normal_() for _ in range(2)] for _ in range(num_layers)]
+        num_tokens = sum(queries for queries, _ in shape)
+        layout = AttentionLayout(
+            [q for q, _ in shape], [c for _, c in shape], tables, torch.zeros(num_tokens, dtype=torch.int64), BLOCK_SIZE
+        )
+        q = torch.randn(num_tokens, NUM_Q_HEADS, HEAD_SIZE).bfloat16()
+        prepared = {"native": native.prepare_attention(layout), "torch": TORCH_CPU_OPS.prepare_attention(layout)}
+        versions = {"native": native.attention, "torch": TORCH_CPU_OPS.attention}
+        seconds = measure(
+            {
+                version: lambda run=run, version=version, q=q, caches=caches, prepared=prepared: [
+                    run(q, *layer, prepared[version], HEAD_SIZE**-0.5) for layer in caches
+                ]
+                for version, run in versions.items()
+            },
+            args.repeat,
+        )
+        seconds = {version: value / num_layers for version, value in seconds.items()}
+        arena.close()
+        if num_layers == 28:
+            num_bytes = sum(context for _, context in shape) * NUM_KV_HEADS * HEAD_SIZE * 2 * 2
+            report[name] = show(name, seconds, num_bytes / 1e9, "GB/s")
+        else:
+            pairs = sum(queries * (context - (queries - 1) / 2) for queries, context in shape)
+            report[name] = show(name, seconds, pairs * NUM_Q_HEADS * HEAD_SIZE * 4 / 1e12, "TFLOP/s")
+    return report
+
+
+def small(args: argparse.Namespace) -> dict[str, object]:
+    """The ops between the products; GB/s counts what they read and write."""
+    print("small ops")
+    report: dict[str, object] = {}
+    norm_weight, head_weight = torch.randn(HIDDEN).bfloat16(), torch.randn(HEAD_SIZE).bfloat16()
+    cos_sin = torch.randn(4096, HEAD_SIZE)
+    caches = [torch.zeros(256, BLOCK_SIZE, NUM_KV_HEADS, HEAD_SIZE, dtype=torch.bfloat16) for _ in range(2)]
+    vocabulary = torch.randn(VOCAB, HIDDEN).bfloat16()
+    packed = vocabulary.clone()
+    native.pack_weight_(packed)
+    fast, times = TORCH_CPU_OPS, 50
+    for rows in (1, 32, 1024):
+        hidden, residual = torch.randn(rows, HIDDEN).bfloat16(), torch.randn(rows, HIDDEN).bfloat16()
+        qkv = torch.randn(rows, NUM_Q_HEADS + 2 * NUM_KV_HEADS, HEAD_SIZE).bfloat16()
+        q, k, v = qkv.split([NUM_Q_HEADS, NUM_KV_HEADS, NUM_KV_HEADS], dim=1)
+        gate_up, positions = torch.randn(rows, 2 * INTERMEDIATE).bfloat16(), torch.arange(rows)
+        slots, token_ids = torch.randperm(4096)[:rows], torch.randint(0, VOCAB, (rows,))
+        hidden_bytes, heads_bytes = rows * HIDDEN * 2, rows * HEAD_SIZE * 2
+        cases: dict[str, tuple[Callable[[object], object], float]] = {
+            "embedding": (
+                lambda ops, ids=token_ids: ops.embedding(ids, packed if ops is native else vocabulary),
+                2 * hidden_bytes,
+            ),
+            "rms_norm of q": (lambda ops, q=q: ops.rms_norm(q, head_weight, 1e-6), 2 * NUM_Q_HEADS * heads_bytes),
+            "add_rms_norm": (
+                lambda ops, x=hidden, r=residual: ops.add_rms_norm(x, r, norm_weight, 1e-6),
+                4 * hidden_bytes,
+            ),
+            "rope": (
+                lambda ops, q=q, k=k, p=positions: ops.rope(q, k, p, cos_sin),
+                2 * (NUM_Q_HEADS + NUM_KV_HEADS) * heads_bytes,
+            ),
+            "silu_mul": (lambda ops, x=gate_up: ops.silu_mul(x), rows * INTERMEDIATE * 6),
+            "write_kv": (lambda ops, k=k, v=v, s=slots: ops.write_kv(k, v, *caches, s), 4 * NUM_KV_HEADS * heads_bytes),
+        }
+        for name, (run, num_bytes) in cases.items():
+            seconds = measure(
+                {
+                    "native": lambda run=run: [run(native) for _ in range(times)],
+                    "torch": lambda run=run: [run(fast) for _ in range(times)],
+                },
+                args.repeat,
+            )
+            seconds = {version: value / times for version, value in seconds.items()}
+            report[f"{name} {rows}"] = show(f"{name}, {rows} rows", seconds, num_bytes / 1e9, "GB/s")
+    return report
+
+
+if __name__ == "__main__":
+    main()

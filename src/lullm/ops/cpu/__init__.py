@@ -1,0 +1,1 @@
+"""Native ops for CPUs: C++ kernels per instruction set (`csrc/`), loaded through ctypes; absent where not built."""

@@ -1,0 +1,36 @@
+// Element types of tensors, and the layout of packed weights.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lullm {
+
+struct Bf16 {
+  uint16_t bits;
+};
+
+enum DType : int { kFloat32 = 0, kBFloat16 = 1 };
+
+inline int64_t size_of(int dtype) { return dtype == kFloat32 ? 4 : 2; }
+
+// A weight [out, in] is packed in place, 32 rows at a time, so that one row of activations reads it as one stream.
+//
+// Its rows are seen as 32-bit units: one float, or a pair of bf16 neighbours. A tile is 16 rows by 16 units, transposed:
+// unit u of the rows r..r+15 lies in one cache line. That is what a bf16 dot product with a broadcast pair wants, and
+// also what an AMX multiplication wants as its second operand. A panel is 32 rows: for each 16 units the tile of its
+// first 16 rows, then the tile of the others. A panel fills the same bytes as the rows it is made of. Rows after the
+// last whole panel stay as they are; so do matrices whose rows are not whole tiles.
+constexpr int64_t kTileRows = 16;
+constexpr int64_t kTileUnits = 16;
+constexpr int64_t kTileBytes = kTileRows * kTileUnits * 4;
+constexpr int64_t kPanelRows = 2 * kTileRows;
+
+inline int64_t units_of(int64_t in, int dtype) { return in * size_of(dtype) / 4; }
+
+// The number of whole panels of a packed weight; 0 if its rows are not whole tiles.
+inline int64_t num_panels(int64_t out, int64_t in, int dtype) {
+  return in * size_of(dtype) % (4 * kTileUnits) == 0 ? out / kPanelRows : 0;
+}
+
+}  // namespace lullm

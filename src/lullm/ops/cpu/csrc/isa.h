@@ -1,0 +1,15 @@
+// Which instruction set serves: the best the processor has, or a lesser one that was asked for.
+#pragma once
+
+#include "kernel_table.h"
+
+namespace lullm {
+
+// The instruction sets this machine and this build offer, best last, separated by commas; empty if there is none.
+const char* available_isas();
+// Chooses one by name (null: the best). False if it is not available.
+bool select_isa(const char* name);
+const char* selected_isa();
+const Kernels& kernels();
+
+}  // namespace lullm

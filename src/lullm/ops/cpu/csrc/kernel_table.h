@@ -1,0 +1,115 @@
+// Kernels: the pieces of work that are compiled once per instruction set, and their arguments.
+//
+// A kernel does a range of one operation on the calling thread; the operations cut the ranges and hand them to the
+// thread pool. All strides are in elements. Pointers to activations need the alignment of a pair of elements.
+#pragma once
+
+#include "dtype.h"
+
+namespace lullm {
+
+struct LinearArgs {
+  const void* x;        // [num_rows, in]
+  const void* weight;   // [out, in], packed
+  const void* bias;     // [out] or null
+  void* y;              // [num_rows, out]
+  int64_t x_stride;
+  int64_t y_stride;
+  int64_t num_rows, in, out;
+  void* x_prepared;     // what `prepare_rows` wrote; null if the kernel wants none
+};
+
+struct NormArgs {
+  const void* x;        // rows of `num_heads` heads of `size` elements each; a head is what is normed
+  const void* residual; // [num_rows, size] or null: added to x first (then num_heads is 1)
+  const void* weight;   // [size]
+  void* y;              // [num_rows, num_heads, size], contiguous
+  void* total;          // [num_rows, size]: x + residual; may be x or residual
+  int64_t x_stride;
+  int64_t num_heads, size;
+  float eps;
+};
+
+struct RopeArgs {
+  void* q;              // [T, num_q_heads, head_size], rotated in place
+  void* k;              // [T, num_kv_heads, head_size], rotated in place
+  const int64_t* positions;
+  const float* cos_sin; // [max_len, head_size]
+  int64_t q_stride, k_stride;
+  int64_t num_q_heads, num_kv_heads, head_size;
+};
+
+struct SiluMulArgs {
+  const void* gate_up;  // [T, 2 * size]
+  void* y;              // [T, size]
+  int64_t stride, size;
+};
+
+struct AttentionArgs {
+  const void* q;                 // [T, num_q_heads, head_size]
+  const void* key_cache;         // [num_blocks, block_size, num_kv_heads, head_size]
+  const void* value_cache;
+  const int64_t* block_tables;   // [S, table_stride]
+  const int64_t* context_lens;   // [S]
+  const int64_t* query_starts;   // [S + 1]
+  void* out;                     // [T, num_q_heads, head_size]
+  int64_t q_stride, table_stride, block_size;
+  int64_t num_q_heads, num_kv_heads, head_size;
+  int64_t window;                // a row sees so many keys at most, its own included; kNoWindow: all up to its own
+  float scale;
+};
+
+constexpr int64_t kNoWindow = int64_t{1} << 60;
+
+// A rectangle of one span: some of its rows, some key/value heads with all their query heads, some keys. Where the keys
+// of a row are cut into several items (all heads each), they leave their share in `partial` and `merge` adds up.
+struct AttentionItem {
+  int64_t span;
+  int64_t first_row, last_row;    // of the step
+  int64_t first_head, last_head;  // key/value heads
+  int64_t first_key, last_key;    // at most from the first key that the first row sees to the last of the last row
+  float* partial;                 // null: these are all keys, write the result
+  bool as_tile;                   // for `attend_tile`
+};
+
+struct Kernels {
+  // Rows [first, last) of x into `x_prepared`; null where x is read as it is. Sizes in bytes for all rows.
+  int64_t (*prepared_bytes[2])(const LinearArgs&);
+  void (*prepare_rows[2])(const LinearArgs&, int64_t first, int64_t last);
+  int64_t linear_scratch_bytes[2];
+  void (*linear_panels[2])(const LinearArgs&, int64_t first_row, int64_t last_row, int64_t first_panel,
+                           int64_t last_panel, void* scratch);
+  void (*linear_tail[2])(const LinearArgs&, int64_t first_out, int64_t last_out);  // rows of the weight that lie as is
+  void (*pack_panel)(void* panel, int64_t num_units, void* scratch);   // scratch: a panel
+  void (*unpack_panel)(void* panel, int64_t num_units, void* scratch);
+
+  void (*rms_norm[2])(const NormArgs&, int64_t first_row, int64_t last_row);
+  void (*rope[2])(const RopeArgs&, int64_t first_row, int64_t last_row);
+  void (*silu_mul[2])(const SiluMulArgs&, int64_t first_row, int64_t last_row, int64_t first, int64_t last);
+
+  int64_t (*attention_scratch_bytes[2])(const AttentionArgs&);  // of `attend`, for kAttendRows rows
+  void (*attend[2])(const AttentionArgs&, const AttentionItem&, void* scratch);
+  // Bf16, one key/value head, up to kAttendTileRows rows times query heads, all keys; null where there is no AMX.
+  int64_t (*attend_tile_scratch_bytes)(const AttentionArgs&);
+  void (*attend_tile)(const AttentionArgs&, const AttentionItem&, void* scratch);
+  // The result of one row from `count` partial results over parts of its keys.
+  void (*merge[2])(const AttentionArgs&, int64_t row, const float* partials, int64_t count);
+};
+
+constexpr int64_t kAttendRows = 8;  // tokens in an item of `attend`, at most
+constexpr int64_t kAttendTileRows = 128;
+
+// A partial result, of one row and all heads: for every query head its largest score, its sum of weights and its
+// weighted sum [head_size].
+inline int64_t partial_floats(const AttentionArgs& a) { return a.num_q_heads * (a.head_size + 2); }
+
+inline int64_t slot_of(const AttentionArgs& a, int64_t span, int64_t position) {
+  return a.block_tables[span * a.table_stride + position / a.block_size] * a.block_size + position % a.block_size;
+}
+
+namespace avx2 { void fill(Kernels&); }
+namespace avx512 { void fill(Kernels&); }
+namespace avx512_bf16 { void fill(Kernels&); }
+namespace amx { void fill(Kernels&); }  // only what it does better than avx512_bf16
+
+}  // namespace lullm

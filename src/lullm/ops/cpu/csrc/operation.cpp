@@ -1,0 +1,251 @@
+// The operations behind the C interface: each cuts its work into items and hands them to the thread pool.
+//
+// Everything here is called through ctypes with plain pointers and numbers; the caller has checked shapes and types.
+// Strides are in elements. A version number guards against a library that is older than its callers.
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "isa.h"
+#include "kernel_table.h"
+#include "thread_pool.h"
+
+using namespace lullm;
+
+#define LULLM_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+// An item should take a few microseconds: long against handing it out, short against the whole.
+constexpr int64_t kItemBytes = 64 * 1024;
+
+constexpr int64_t kItemsPerThread = 6;
+constexpr int64_t kRowBlockBytes = 640 * 1024;
+
+// body(first, last) over [0, count) in items of about kItemBytes, each element costing `bytes`.
+template <class Body>
+void for_ranges(int64_t count, int64_t bytes, Body&& body) {
+  const int64_t size = std::max<int64_t>(1, kItemBytes / std::max<int64_t>(1, bytes));
+  parallel_for((count + size - 1) / size, [&](int64_t item) { body(item * size, std::min(count, (item + 1) * size)); });
+}
+
+void linear(LinearArgs a, int dtype) {
+  const Kernels& k = kernels();
+  const int64_t panels = num_panels(a.out, a.in, dtype);
+  if (panels > 0) {
+    if (const int64_t bytes = k.prepared_bytes[dtype](a); bytes > 0) {
+      a.x_prepared = scratch(kSharedScratch, bytes);
+      constexpr int64_t kRows = 16;
+      parallel_for((a.num_rows + kRows - 1) / kRows, [&](int64_t item) {
+        k.prepare_rows[dtype](a, item * kRows, std::min(a.num_rows, (item + 1) * kRows));
+      });
+    }
+    // Rows whose activations fit into half a megabyte, in equal blocks of whole tiles.
+    const int64_t most = std::clamp(kRowBlockBytes / (a.in * size_of(dtype)) / 32 * 32, int64_t{64}, int64_t{256});
+    const int64_t even = (a.num_rows + (a.num_rows + most - 1) / most - 1) / ((a.num_rows + most - 1) / most);
+    const int64_t rows = (even + 31) / 32 * 32, row_blocks = (a.num_rows + rows - 1) / rows;
+    // A few panels in a row where rows are many: then the next one can be fetched early. Enough items for all threads.
+    const int64_t panel_bytes = kPanelRows * a.in * size_of(dtype);
+    const int64_t items = kItemsPerThread * get_num_threads();
+    const int64_t item_panels = std::max({int64_t{1}, kItemBytes / panel_bytes,
+                                          a.num_rows > 32 ? std::min<int64_t>(8, panels * row_blocks / items) : 1});
+    const int64_t columns = (panels + item_panels - 1) / item_panels;
+    const int64_t scratch_bytes = k.linear_scratch_bytes[dtype];
+    // Items that run at the same time share a block of rows, which then stays in the cache.
+    parallel_for(row_blocks * columns, [&](int64_t item) {
+      const int64_t row = item / columns * rows, panel = item % columns * item_panels;
+      k.linear_panels[dtype](a, row, std::min(a.num_rows, row + rows), panel, std::min(panels, panel + item_panels),
+                             scratch_bytes > 0 ? scratch(kItemScratch, scratch_bytes) : nullptr);
+    });
+  }
+  const int64_t first = panels * kPanelRows;
+  for_ranges(a.out - first, a.in * size_of(dtype) * a.num_rows,
+             [&](int64_t begin, int64_t end) { k.linear_tail[dtype](a, first + begin, first + end); });
+}
+
+// The items of a step, the large ones first.
+std::vector<AttentionItem> attention_items(const AttentionArgs& a, int64_t num_spans, bool has_tiles) {
+  const int64_t group = a.num_q_heads / a.num_kv_heads;
+  std::vector<AttentionItem> items;
+  for (int64_t span = 0; span < num_spans; span++) {
+    const int64_t begin = a.query_starts[span], end = a.query_starts[span + 1], context = a.context_lens[span];
+    if (end - begin == 1) continue;
+    const bool as_tile = has_tiles && (end - begin) * group >= kTileRows;
+    const int64_t rows = std::max<int64_t>(1, (as_tile ? kAttendTileRows : kAttendRows) / group);
+    for (int64_t last = end; last > begin; last -= std::min(rows, last - begin)) {
+      const int64_t first = std::max(begin, last - rows);
+      const int64_t first_key = std::max<int64_t>(0, context - (end - first) + 1 - a.window);
+      for (int64_t head = 0; head < a.num_kv_heads; head++)
+        items.push_back({span, first, last, head, head + 1, first_key, context - (end - last), nullptr, as_tile});
+    }
+  }
+  return items;
+}
+
+constexpr int64_t kMinKeys = 64;      // of an item of a decoding row
+
+struct Split {
+  int64_t row, count;
+  float* partials;
+};
+
+void attention(const AttentionArgs& a, int64_t num_spans, int dtype) {
+  const Kernels& k = kernels();
+  const bool has_tiles = dtype == kBFloat16 && k.attend_tile != nullptr;
+  std::vector<AttentionItem> items = attention_items(a, num_spans, has_tiles);
+  auto keys_of = [&](int64_t span) { return std::min(a.context_lens[span], a.window); };  // of a decoding row
+  int64_t num_keys = 0, num_partials = 0;
+  for (int64_t span = 0; span < num_spans; span++)
+    if (a.query_starts[span + 1] - a.query_starts[span] == 1) num_keys += keys_of(span);
+  const int64_t target = std::max(kMinKeys, num_keys / (kItemsPerThread * get_num_threads()));
+  auto parts_of = [&](int64_t span) { return (keys_of(span) + target - 1) / target; };
+  auto is_split = [&](int64_t span) {
+    return a.query_starts[span + 1] - a.query_starts[span] == 1 && parts_of(span) > 1;
+  };
+  for (int64_t span = 0; span < num_spans; span++)
+    if (is_split(span)) num_partials += parts_of(span);
+  float* partial = num_partials == 0
+                       ? nullptr
+                       : static_cast<float*>(scratch(kPartialScratch, num_partials * partial_floats(a) * 4));
+  std::vector<Split> splits;
+  for (int64_t span = 0; span < num_spans; span++) {
+    const int64_t row = a.query_starts[span], context = a.context_lens[span];
+    if (a.query_starts[span + 1] - row != 1) continue;
+    AttentionItem item = {span, row, row + 1, 0, a.num_kv_heads, context - keys_of(span), context, nullptr, false};
+    if (!is_split(span)) {
+      items.push_back(item);
+      continue;
+    }
+    const int64_t count = parts_of(span), keys = (keys_of(span) + count - 1) / count;
+    Split split = {row, 0, partial};
+    for (int64_t first = context - keys_of(span); first < context; first += keys) {
+      item.first_key = first, item.last_key = std::min(context, first + keys), item.partial = partial;
+      items.push_back(item);
+      partial += partial_floats(a);
+      split.count++;
+    }
+    splits.push_back(split);
+  }
+  parallel_for(static_cast<int64_t>(items.size()), [&](int64_t index) {
+    const AttentionItem& item = items[index];
+    if (item.as_tile) k.attend_tile(a, item, scratch(kItemScratch, k.attend_tile_scratch_bytes(a)));
+    else k.attend[dtype](a, item, scratch(kItemScratch, k.attention_scratch_bytes[dtype](a)));
+  });
+  parallel_for(static_cast<int64_t>(splits.size()),
+               [&](int64_t i) { k.merge[dtype](a, splits[i].row, splits[i].partials, splits[i].count); });
+}
+
+void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)(void*, int64_t, void*)) {
+  const int64_t panel_bytes = kPanelRows * in * size_of(dtype);
+  for_ranges(num_panels(out, in, dtype), panel_bytes, [&](int64_t first, int64_t last) {
+    void* memory = scratch(kItemScratch, panel_bytes);
+    for (int64_t panel = first; panel < last; panel++)
+      change(static_cast<char*>(weight) + panel * panel_bytes, units_of(in, dtype), memory);
+  });
+}
+
+}  // namespace
+
+LULLM_EXPORT int lullm_abi_version() { return 2; }
+
+LULLM_EXPORT const char* lullm_available_isas() { return available_isas(); }
+LULLM_EXPORT int lullm_select_isa(const char* name) { return select_isa(name) ? 1 : 0; }
+LULLM_EXPORT const char* lullm_selected_isa() { return selected_isa(); }
+LULLM_EXPORT void lullm_set_num_threads(int num_threads) { set_num_threads(num_threads); }
+LULLM_EXPORT int lullm_get_num_threads() { return get_num_threads(); }
+
+LULLM_EXPORT void lullm_pack_weight(void* weight, int64_t out, int64_t in, int dtype) {
+  for_panels(weight, out, in, dtype, kernels().pack_panel);
+}
+
+LULLM_EXPORT void lullm_unpack_weight(void* weight, int64_t out, int64_t in, int dtype) {
+  for_panels(weight, out, in, dtype, kernels().unpack_panel);
+}
+
+LULLM_EXPORT void lullm_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
+                               int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int dtype) {
+  if (num_rows > 0) linear({x, weight, bias, y, x_stride, y_stride, num_rows, in, out, nullptr}, dtype);
+}
+
+// Rows of a packed weight [V, H]. 0, and nothing done, if a token id is out of range.
+LULLM_EXPORT int lullm_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
+                                  int64_t vocab_size, int64_t hidden_size, int dtype) {
+  for (int64_t i = 0; i < num_tokens; i++)
+    if (token_ids[i] < 0 || token_ids[i] >= vocab_size) return 0;
+  const int64_t row_bytes = hidden_size * size_of(dtype), units = units_of(hidden_size, dtype);
+  const int64_t packed_rows = num_panels(vocab_size, hidden_size, dtype) * kPanelRows;
+  for_ranges(num_tokens, 16 * row_bytes, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+      const int64_t row = token_ids[i];
+      char* to = static_cast<char*>(y) + i * row_bytes;
+      if (row >= packed_rows) {
+        std::memcpy(to, static_cast<const char*>(weight) + row * row_bytes, row_bytes);
+        continue;
+      }
+      const char* from = static_cast<const char*>(weight) + row / kPanelRows * kPanelRows * row_bytes +
+                         row % kPanelRows / kTileRows * kTileBytes + row % kTileRows * 4;
+      for (int64_t tile = 0; tile < units; tile += kTileUnits, from += 2 * kTileBytes)
+        for (int64_t unit = 0; unit < kTileUnits; unit++) std::memcpy(to + (tile + unit) * 4, from + unit * kTileRows * 4, 4);
+    }
+  });
+  return 1;
+}
+
+LULLM_EXPORT void lullm_rms_norm(const void* x, const void* residual, const void* weight, void* y, void* total,
+                                 int64_t x_stride, int64_t num_rows, int64_t num_heads, int64_t size, float eps,
+                                 int dtype) {
+  const NormArgs a = {x, residual, weight, y, total, x_stride, num_heads, size, eps};
+  for_ranges(num_rows, 2 * num_heads * size * size_of(dtype),
+             [&](int64_t first, int64_t last) { kernels().rms_norm[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_rope(void* q, void* k, const int64_t* positions, const float* cos_sin, int64_t q_stride,
+                             int64_t k_stride, int64_t num_rows, int64_t num_q_heads, int64_t num_kv_heads,
+                             int64_t head_size, int dtype) {
+  const RopeArgs a = {q, k, positions, cos_sin, q_stride, k_stride, num_q_heads, num_kv_heads, head_size};
+  for_ranges(num_rows, 2 * (num_q_heads + num_kv_heads) * head_size * size_of(dtype),
+             [&](int64_t first, int64_t last) { kernels().rope[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_silu_mul(const void* gate_up, void* y, int64_t stride, int64_t num_rows, int64_t size,
+                                 int dtype) {
+  const SiluMulArgs a = {gate_up, y, stride, size};
+  for_ranges(num_rows, 6 * size * size_of(dtype),
+             [&](int64_t first, int64_t last) { kernels().silu_mul[dtype](a, first, last, 0, size); });
+}
+
+LULLM_EXPORT void lullm_write_kv(const void* k, const void* v, void* key_cache, void* value_cache, const int64_t* slots,
+                                 int64_t k_stride, int64_t v_stride, int64_t num_rows, int64_t slot_bytes, int dtype) {
+  for_ranges(num_rows, 4 * slot_bytes, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; row++) {
+      std::memcpy(static_cast<char*>(key_cache) + slots[row] * slot_bytes,
+                  static_cast<const char*>(k) + row * k_stride * size_of(dtype), slot_bytes);
+      std::memcpy(static_cast<char*>(value_cache) + slots[row] * slot_bytes,
+                  static_cast<const char*>(v) + row * v_stride * size_of(dtype), slot_bytes);
+    }
+  });
+}
+
+LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const void* value_cache,
+                                  const int64_t* block_tables, const int64_t* context_lens, const int64_t* query_starts,
+                                  void* out, int64_t q_stride, int64_t table_stride, int64_t block_size,
+                                  int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, int64_t num_spans,
+                                  int64_t window, float scale, int dtype) {
+  attention({q, key_cache, value_cache, block_tables, context_lens, query_starts, out, q_stride, table_stride,
+             block_size, num_q_heads, num_kv_heads, head_size,
+             window > 0 ? window : kNoWindow, scale},
+            num_spans, dtype);
+}
+
+// Whole blocks of `block_bytes`, in each of `num_caches` tensors or from each to its counterpart, pair after pair.
+LULLM_EXPORT void lullm_copy_blocks(const void* const* sources, void* const* destinations, int64_t num_caches,
+                                    const int64_t* pairs, int64_t num_pairs, int64_t block_bytes) {
+  parallel_for(num_caches, [&](int64_t cache) {
+    for (int64_t i = 0; i < num_pairs; i++) {
+      const char* from = static_cast<const char*>(sources[cache]) + pairs[2 * i] * block_bytes;
+      char* to = static_cast<char*>(destinations[cache]) + pairs[2 * i + 1] * block_bytes;
+      if (from != to) std::memcpy(to, from, block_bytes);
+    }
+  });
+}

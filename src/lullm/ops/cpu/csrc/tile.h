@@ -1,0 +1,38 @@
+// AMX tiles: eight registers of 16 rows of 64 bytes, and the product of a 16 x 32 and a 32 x 16 matrix of bf16.
+//
+// Spelled as assembly because the compiler's own intrinsics do not say that they read and write memory (gcc 12), so
+// stores before them may be dropped.
+#pragma once
+
+#include <cstdint>
+
+namespace lullm {
+namespace amx {
+
+constexpr int64_t kTileDepth = 32;  // bf16 elements in a row of a first operand
+
+// Full tiles everywhere; short edges are padded with zeros in memory.
+class TileSession {
+ public:
+  TileSession() {
+    struct alignas(64) Config {
+      uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      uint16_t row_bytes[16] = {};
+      uint8_t rows[16] = {};
+    } config;
+    for (int i = 0; i < 8; i++) config.row_bytes[i] = 64, config.rows[i] = 16;
+    asm volatile("ldtilecfg %0" ::"m"(config) : "memory");
+  }
+  ~TileSession() { asm volatile("tilerelease" ::: "memory"); }
+};
+
+// The register's number is part of the instruction, hence macros.
+#define TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile ::: "memory")
+#define TILE_LOAD(tile, pointer, stride_bytes) \
+  asm volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(pointer), "r"((int64_t)(stride_bytes)) : "memory")
+#define TILE_STORE(pointer, stride_bytes, tile) \
+  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(pointer), "r"((int64_t)(stride_bytes)) : "memory")
+#define TILE_MULTIPLY(sum, a, b) asm volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::: "memory")
+
+}  // namespace amx
+}  // namespace lullm

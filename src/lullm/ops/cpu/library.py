@@ -1,0 +1,100 @@
+"""The native library: where it lies, whether it fits, which instruction set it uses.
+
+It is built beside this file from `csrc/`, for x86-64 Linux, if there was a C++ compiler. Where it is missing, or older
+than these files, or the processor has none of its instruction sets, there is no native version and torch serves.
+
+The environment variable `LULLM_CPU_ISA` (avx2, avx512, avx512_bf16 or amx) asks for a lesser instruction set than the
+best of this machine; `none` leaves everything to torch. `LULLM_CPU_LIBRARY` is the path of another build of it, such
+as one with sanitizers. Both are read when the library is first used.
+"""
+
+import ctypes
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from lullm.errors import ConfigError
+from lullm.log import get_logger
+
+logger = get_logger(__name__)
+
+ISA_VARIABLE = "LULLM_CPU_ISA"
+LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
+_ABI_VERSION = 2
+
+_POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+_SIGNATURES: dict[str, list[type]] = {
+    "lullm_set_num_threads": [_INT],
+    "lullm_pack_weight": [_POINTER, _SIZE, _SIZE, _INT],
+    "lullm_unpack_weight": [_POINTER, _SIZE, _SIZE, _INT],
+    "lullm_linear": [_POINTER] * 4 + [_SIZE] * 5 + [_INT],
+    "lullm_embedding": [_POINTER] * 3 + [_SIZE] * 3 + [_INT],
+    "lullm_rms_norm": [_POINTER] * 5 + [_SIZE] * 4 + [_FLOAT, _INT],
+    "lullm_rope": [_POINTER] * 4 + [_SIZE] * 6 + [_INT],
+    "lullm_silu_mul": [_POINTER] * 2 + [_SIZE] * 3 + [_INT],
+    "lullm_write_kv": [_POINTER] * 5 + [_SIZE] * 4 + [_INT],
+    "lullm_attention": [_POINTER] * 7 + [_SIZE] * 8 + [_FLOAT, _INT],
+    "lullm_copy_blocks": [_POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _SIZE],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The loaded library. `isa`: the instruction set in use; `available_isas`: those of this machine, best last."""
+
+    handle: ctypes.CDLL
+    isa: str
+    available_isas: tuple[str, ...]
+
+
+@functools.cache
+def load_library() -> Library | None:
+    """The library, loaded at the first call; None (and `absence` says why) if there is none to use.
+
+    Raises:
+        ConfigError: LULLM_CPU_ISA names an instruction set that this machine or the library does not have.
+    """
+    if absence() is not None:
+        return None
+    handle = ctypes.CDLL(str(_path()))
+    for name, argument_types in _SIGNATURES.items():
+        function = getattr(handle, name)
+        function.argtypes, function.restype = argument_types, None
+    handle.lullm_embedding.restype = _INT
+    available = _available_isas(handle)
+    wanted = os.environ.get(ISA_VARIABLE) or available[-1]
+    if not handle.lullm_select_isa(wanted.encode()):
+        raise ConfigError(f"{ISA_VARIABLE}={wanted!r}: this machine offers {', '.join(available)}; 'none' means torch")
+    logger.debug("native CPU ops: %s of %s", wanted, ", ".join(available))
+    return Library(handle, wanted, available)
+
+
+@functools.cache
+def absence() -> str | None:
+    """Why there are no native ops here, for people; None if there are."""
+    if os.environ.get(ISA_VARIABLE) == "none":
+        return f"switched off by {ISA_VARIABLE}=none"
+    path = _path()
+    if not path.exists():
+        return "not built (it needs x86-64 Linux and a C++ compiler when lullm is installed)"
+    try:
+        handle = ctypes.CDLL(str(path))
+        version = handle.lullm_abi_version()
+    except (OSError, AttributeError) as error:
+        return f"{path} cannot be loaded: {error}"
+    if version != _ABI_VERSION:
+        return f"{path} is of another version of lullm; install lullm again"
+    if not _available_isas(handle):
+        return "this processor has no AVX2"
+    return None
+
+
+def _path() -> Path:
+    return Path(os.environ.get(LIBRARY_VARIABLE) or Path(__file__).parent / "liblullm_cpu.so")
+
+
+def _available_isas(handle: ctypes.CDLL) -> tuple[str, ...]:
+    handle.lullm_available_isas.restype = ctypes.c_char_p
+    names = handle.lullm_available_isas().decode()
+    return tuple(names.split(",")) if names else ()

@@ -1,0 +1,343 @@
+"""The native ops against the golden ones, in every instruction set this machine has.
+
+Bounds: float32 differs from the reference by the order of summation only: a few 1e-6 of the result's scale. Bfloat16
+results are rounded once from float32, so they differ by at most one step of 2**-8 where the sums fall on two sides of a
+rounding border; attention with AMX also rounds the softmax weights (2**-9 each).
+"""
+
+import dataclasses
+import os
+import random
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from lullm.ops import reference
+from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cpu import native
+from lullm.ops.cpu.library import absence, load_library
+
+from .test_attention import STEPS, make_step
+
+if absence() is not None:
+    pytest.skip(f"no native ops: {absence()}", allow_module_level=True)
+
+LIBRARY = load_library()
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+@pytest.fixture(autouse=True, params=LIBRARY.available_isas)
+def isa(request):
+    assert LIBRARY.handle.lullm_select_isa(request.param.encode())
+    yield request.param
+    LIBRARY.handle.lullm_select_isa(LIBRARY.isa.encode())
+
+
+@pytest.fixture(autouse=True, params=[1, 3], ids=["1 thread", "3 threads"])
+def num_threads(request):
+    native.set_num_threads(request.param)
+    return request.param
+
+
+def normal(*shape, dtype, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def assert_close(actual, expected, float32=2e-6, bfloat16=2**-8):
+    """Within a part of the larger of the value and 1 (or, for float32, of the result's scale)."""
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    bound = {torch.float32: float32, torch.bfloat16: bfloat16}[expected.dtype]
+    torch.testing.assert_close(actual, expected, atol=bound, rtol=bound)
+
+
+# in, out: whole panels, a rest of rows, rows that cannot be packed, fewer rows than a panel, one row
+SHAPES = [(64, 64), (1024, 96), (96, 100), (32, 33), (544, 64), (65, 33), (31, 7), (64, 31), (2, 1)]
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_packing_is_undone_and_keeps_to_its_bytes(dtype, shape):
+    depth, num_outputs = shape
+    memory = normal(num_outputs + 2, depth, dtype=dtype)
+    before, weight = memory.clone(), memory[1:-1]
+    native.pack_weight_(weight)
+    is_packed = depth % (16 if dtype == torch.float32 else 32) == 0 and num_outputs >= 32
+    assert torch.equal(weight, before[1:-1]) != is_packed
+    assert torch.equal(memory[0], before[0]) and torch.equal(memory[-1], before[-1])
+    native.unpack_weight_(weight)
+    assert torch.equal(memory, before)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 7, 16, 17, 32, 33, 47, 64, 255, 300])
+def test_linear(dtype, shape, num_rows):
+    depth, num_outputs = shape
+    x, weight = normal(num_rows, depth, dtype=dtype), normal(num_outputs, depth, dtype=dtype, seed=1) / depth**0.5
+    bias = normal(num_outputs, dtype=dtype, seed=2)
+    packed = weight.clone()
+    native.pack_weight_(packed)
+    for given in (None, bias):
+        # The bound on bfloat16 is one rounding of a result of up to about 4, whose steps are 2**-6.
+        assert_close(native.linear(x, packed, given), reference.linear(x, weight, given), 4e-6, 2**-6)
+
+
+def test_linear_reads_rows_at_a_stride_and_nothing_beside_them(isa):
+    weight = normal(64, 64, dtype=torch.bfloat16)
+    native.pack_weight_(weight)
+    wide = torch.full((20, 192), float("nan"), dtype=torch.bfloat16)
+    wide[:, 64:128] = normal(20, 64, dtype=torch.bfloat16, seed=1)
+    part = wide[:, 64:128]
+    for rows in (1, 5, 20):
+        assert torch.equal(native.linear(part[:rows], weight, None), native.linear(part[:rows].clone(), weight, None))
+
+
+@DTYPES
+def test_equal_rows_give_equal_results(dtype):
+    """Whatever tile or vector of a batch a row falls into. (Batches of other sizes may use another order of sums.)"""
+    row, weight = normal(1, 256, dtype=dtype), normal(100, 256, dtype=dtype, seed=1)
+    native.pack_weight_(weight)
+    for count in (2, 8, 32, 48, 288):  # sizes that all rows are treated alike in
+        results = native.linear(row.expand(count, -1).contiguous(), weight, None)
+        assert torch.equal(results, results[:1].expand(count, -1))
+
+
+def test_no_rows():
+    weight = normal(64, 64, dtype=torch.float32)
+    assert native.linear(torch.empty(0, 64), weight, None).shape == (0, 64)
+    assert native.rms_norm(torch.empty(0, 64), weight[0], 1e-6).shape == (0, 64)
+    assert native.silu_mul(torch.empty(0, 64)).shape == (0, 32)
+    assert native.embedding(torch.empty(0, dtype=torch.int64), weight).shape == (0, 64)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_embedding(dtype, shape):
+    depth, vocab_size = shape
+    weight = normal(vocab_size, depth, dtype=dtype)
+    packed = weight.clone()
+    native.pack_weight_(packed)
+    token_ids = torch.randint(0, vocab_size, (50,), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(native.embedding(token_ids, packed), weight[token_ids])
+
+
+@pytest.mark.parametrize("token_id", [-1, 64])
+def test_embedding_of_an_id_that_is_none(token_id):
+    with pytest.raises(IndexError, match="vocabulary of 64"):
+        native.embedding(torch.tensor([0, token_id]), torch.zeros(64, 32))
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(1, 1024), (33, 80), (5, 7, 128), (3, 4, 5), (2, 1), (64,)], ids=str)
+def test_rms_norm(dtype, shape):
+    x, weight = normal(*shape, dtype=dtype) * 3, normal(shape[-1], dtype=dtype, seed=1)
+    before = x.clone()
+    assert_close(native.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6))
+    assert torch.equal(x, before)
+
+
+@DTYPES
+def test_rms_norm_of_heads_in_the_fused_projection(dtype):
+    qkv, weight = normal(9, 12, 64, dtype=dtype), normal(64, dtype=dtype, seed=1)
+    for part in (qkv[:, :6], qkv[:, 6:9], qkv[:, :, :32], qkv[::2, 3:4], qkv[:1, 2:5]):
+        size = part.shape[-1]
+        assert_close(native.rms_norm(part, weight[:size], 1e-5), reference.rms_norm(part, weight[:size], 1e-5))
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(1, 1024), (9, 64), (300, 80), (3, 7)], ids=str)
+def test_add_rms_norm(dtype, shape):
+    x, residual = normal(*shape, dtype=dtype), normal(*shape, dtype=dtype, seed=1)
+    weight = normal(shape[-1], dtype=dtype, seed=2)
+    normed, total = reference.add_rms_norm(x.clone(), residual.clone(), weight, 1e-6)
+    actual_normed, actual_total = native.add_rms_norm(x, residual, weight, 1e-6)
+    assert torch.equal(actual_total, total)
+    assert_close(actual_normed, normed)
+
+
+@DTYPES
+@pytest.mark.parametrize("head_size", [2, 16, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("num_rows", [1, 40])
+def test_rope(dtype, head_size, num_rows):
+    qkv = normal(num_rows, 8, head_size, dtype=dtype)
+    angles = torch.outer(torch.arange(500.0), 1 / 100 ** torch.linspace(0, 1, head_size // 2))
+    cache = torch.cat((angles.cos(), angles.sin()), dim=-1)
+    positions = torch.randint(0, 500, (num_rows,), generator=torch.Generator().manual_seed(1))
+    expected = reference.rope(qkv[:, :4].clone(), qkv[:, 4:6].clone(), positions, cache)
+    untouched = qkv[:, 6:].clone()
+    for actual, gold in zip(native.rope(qkv[:, :4], qkv[:, 4:6], positions, cache), expected, strict=True):
+        assert_close(actual, gold)
+    assert torch.equal(qkv[:, 6:], untouched)
+
+
+@DTYPES
+@pytest.mark.parametrize("size", [3072, 64, 37, 1])
+@pytest.mark.parametrize("num_rows", [1, 19])
+def test_silu_mul(dtype, size, num_rows):
+    gate_up = normal(num_rows, 2 * size, dtype=dtype) * 10
+    gate_up[0, 0] = -200.0
+    assert_close(native.silu_mul(gate_up), reference.silu_mul(gate_up), bfloat16=2**-7)
+
+
+@DTYPES
+def test_write_kv(dtype):
+    qkv = normal(6, 8, 16, dtype=dtype)
+    slots = torch.tensor([5, 31, 0, 8, 9, 23])
+    actual = [torch.zeros(4, 8, 2, 16, dtype=dtype) for _ in range(2)]
+    expected = [cache.clone() for cache in actual]
+    native.write_kv(qkv[:, 4:6], qkv[:, 6:8], *actual, slots)
+    reference.write_kv(qkv[:, 4:6], qkv[:, 6:8], *expected, slots)
+    assert torch.equal(actual[0], expected[0]) and torch.equal(actual[1], expected[1])
+
+
+@pytest.mark.parametrize("pairs", [[], [(0, 1)], [(0, 1), (1, 2)], [(0, 1), (2, 0)], [(3, 3), (0, 4), (4, 5)]], ids=str)
+def test_copy_blocks(pairs):
+    actual = [
+        (normal(6, 4, 2, 8, dtype=torch.bfloat16, seed=s), normal(6, 4, 2, 8, dtype=torch.bfloat16)) for s in (1, 2)
+    ]
+    expected = [(k.clone(), v.clone()) for k, v in actual]
+    native.copy_blocks(actual, pairs)
+    reference.copy_blocks(expected, pairs)
+    for layer, gold in zip(actual, expected, strict=True):
+        assert torch.equal(layer[0], gold[0]) and torch.equal(layer[1], gold[1])
+
+
+def test_swap_blocks():
+    sources = [
+        (normal(6, 4, 2, 8, dtype=torch.bfloat16, seed=s), normal(6, 4, 2, 8, dtype=torch.bfloat16)) for s in (1, 2)
+    ]
+    actual = [(torch.zeros(9, 4, 2, 8).bfloat16(), torch.zeros(9, 4, 2, 8).bfloat16()) for _ in sources]
+    expected = [(k.clone(), v.clone()) for k, v in actual]
+    pairs = [(0, 8), (5, 0), (5, 3)]
+    native.swap_blocks(sources, actual, pairs)
+    reference.swap_blocks(sources, expected, pairs)
+    for layer, gold in zip(actual, expected, strict=True):
+        assert torch.equal(layer[0], gold[0]) and torch.equal(layer[1], gold[1])
+
+
+def assert_attention(layout, q, caches, scale):
+    expected = reference.attention(q, *caches, layout, scale)
+    prepared = native.prepare_attention(layout)
+    assert prepared.slot_mapping is layout.slot_mapping
+    assert_close(native.attention(q, *caches, prepared, scale), expected, 4e-6, 2**-6)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", STEPS.values(), ids=STEPS.keys())
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2), (8, 1), (10, 2)], ids=str)
+def test_attention_of_steps(dtype, shape, heads):
+    layout, q, caches = make_step(shape, *heads, head_size=32, block_size=16, dtype=dtype)
+    for span, context_len in enumerate(layout.context_lens):
+        layout.block_tables[span, -(-context_len // 16) :] = 10**9  # garbage past the context
+    assert_attention(layout, q, caches, 32**-0.5)
+
+
+@DTYPES
+@pytest.mark.parametrize("head_size", [16, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("block_size", [1, 8, 16, 32])
+def test_attention_of_head_and_block_sizes(dtype, head_size, block_size):
+    shape = [(1, 5), (20, 20), (1, 40), (6, 30), (1, 6), (33, 33), (2, 43), (1, 300), (70, 200), (1, 1)]
+    layout, q, caches = make_step(shape, 4, 2, head_size, block_size, dtype)
+    assert_attention(layout, q, caches, head_size**-0.5)
+
+
+@DTYPES
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 16])
+def test_attention_of_grouped_heads(dtype, group):
+    shape = [(1, 70), (3, 90), (40, 50), (1, 1), (130, 260)]
+    layout, q, caches = make_step(shape, 2 * group, 2, 48, 16, dtype)
+    assert_attention(layout, q, caches, 48**-0.5)
+
+
+@DTYPES
+@pytest.mark.parametrize("window", [1, 15, 64, 100, 1000])
+def test_attention_within_a_window(dtype, window):
+    """What lies before the window may be anything, and so may the table's entries for it."""
+    shape = [(1, 5), (20, 20), (1, 300), (6, 130), (200, 200), (1, 64), (150, 400), (1, 1)]
+    layout, q, caches = make_step(shape, 4, 2, 32, 16, dtype)
+    layout = dataclasses.replace(layout, window=window)
+    for span, first_key in enumerate(layout.first_keys):
+        layout.block_tables[span, : first_key // 16] = 10**9
+    assert_attention(layout, q, caches, 32**-0.5)
+
+
+def test_attention_of_large_scores():
+    """Scores of some hundreds, whose own rounding is 3e-5: the softmax must neither overflow nor lose its largest."""
+    layout, q, caches = make_step(STEPS["everything"], 4, 2, 32, 16, torch.float32)
+    assert_close(
+        native.attention(q * 30, *caches, native.prepare_attention(layout), 1.0),
+        reference.attention(q * 30, *caches, layout, 1.0),
+        float32=1e-3,
+    )
+
+
+@DTYPES
+def test_attention_of_a_head_size_for_torch(dtype):
+    layout, q, caches = make_step([(1, 20), (30, 40)], 4, 2, 24, 16, dtype)
+    assert_attention(layout, q, caches, 0.2)
+
+
+def test_an_empty_step():
+    layout = AttentionLayout([], [], torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 16)
+    cache = torch.zeros(2, 16, 2, 16)
+    out = native.attention(torch.zeros(0, 4, 16), cache, cache, native.prepare_attention(layout), 1.0)
+    assert out.shape == (0, 4, 16)
+
+
+def test_callers_at_the_same_time():
+    """The pool serves one; the others work alone. Nobody waits, nobody mixes results."""
+    x, weight = normal(40, 128, dtype=torch.float32), normal(320, 128, dtype=torch.float32, seed=1)
+    expected = reference.linear(x, weight, None)
+    native.pack_weight_(weight)
+    faults = []
+
+    def call():
+        for _ in range(50):
+            if not torch.allclose(native.linear(x, weight, None), expected, atol=1e-4):
+                faults.append("differs")
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+
+
+def test_random_steps():
+    rng = random.Random(3)
+    for seed in range(6):
+        shape = []
+        for _ in range(rng.randint(1, 24)):
+            query_len = rng.choice([1, 1, 1, 2, rng.randint(1, 60)])
+            shape.append((query_len, query_len + rng.choice([0, rng.randint(0, 250)])))
+        for dtype in (torch.float32, torch.bfloat16):
+            layout, q, caches = make_step(shape, 4, 2, 32, 8, dtype, seed)
+            assert_attention(layout, q, caches, 0.2)
+
+
+def run_python(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+
+
+def test_the_instruction_set_is_forced_by_the_environment(isa):
+    code = "from lullm.ops.cpu.library import load_library; print(load_library().isa)"
+    found = run_python(code, LULLM_CPU_ISA=isa, PYTHONPATH=os.pathsep.join(sys.path))
+    assert found.stdout.strip() == isa, found.stderr
+    found = run_python(code, LULLM_CPU_ISA="mmx", PYTHONPATH=os.pathsep.join(sys.path))
+    assert "ConfigError" in found.stderr and isa in found.stderr
+
+
+def test_a_forked_child_has_a_pool_of_its_own():
+    x, weight = normal(40, 128, dtype=torch.float32), normal(320, 128, dtype=torch.float32, seed=1)
+    native.pack_weight_(weight)
+    expected = native.linear(x, weight, None)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if torch.equal(native.linear(x, weight, None), expected) else 1)
+    assert os.waitpid(child, 0)[1] == 0
