@@ -18,8 +18,16 @@ class PagedMemory:
     was computed behind another prefix is not the same KV.
     """
 
-    def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int, choose: Callable[[Draw], int]):
+    def __init__(
+        self,
+        num_blocks: int,
+        num_host_blocks: int,
+        block_size: int,
+        choose: Callable[[Draw], int],
+        window: int | None = None,
+    ):
         self.block_size = block_size
+        self.window = window
         self.slots: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
         self.host_slots: list[list[int | None]] = [[None] * block_size for _ in range(num_host_blocks)]
         self.choose = choose
@@ -36,12 +44,15 @@ class PagedMemory:
             history = self._history(span.seq_id, span.start, list(span.token_ids))
             for position in range(span.start, span.end):
                 block_id = span.block_ids[position // self.block_size]
+                assert block_id >= 0, f"sequence {span.seq_id} has no block at {position}"
                 self.slots[block_id][position % self.block_size] = history[position]
         tokens = []
         for span in plan.spans:
             history = self._history(span.seq_id, span.start, list(span.token_ids))
-            for position in range(span.end):
+            first = 0 if self.window is None else max(span.start + 1 - self.window, 0)
+            for position in range(first, span.end):
                 block_id = span.block_ids[position // self.block_size]
+                assert block_id >= 0, f"sequence {span.seq_id} has no block at {position}"
                 found = self.slots[block_id][position % self.block_size]
                 assert found == history[position], f"sequence {span.seq_id} would attend to foreign KV at {position}"
             for draw in span.draws:
@@ -83,13 +94,16 @@ class Simulation:
         watermark: float = 0.01,
         num_host_blocks: int = 0,
         preemption: PreemptionPolicy | None = None,
+        window: int | None = None,
         **options: object,
     ):
         self.limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
-        self.block_space = BlockSpaceManager(num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks)
+        self.block_space = BlockSpaceManager(
+            num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks, window=window
+        )
         self.now = 0.0
         self.scheduler = Scheduler(self.limits, self.block_space, policy, lambda: self.now, preemption, **options)
-        self.memory = PagedMemory(num_blocks, num_host_blocks, block_size, self._choose)
+        self.memory = PagedMemory(num_blocks, num_host_blocks, block_size, self._choose, window)
         self.random = random.Random(seed)
         self.plans: list[StepPlan] = []
 
@@ -115,7 +129,10 @@ class Simulation:
             for seq in group.seqs:
                 self.memory.sequences[seq.seq_id] = list(seq.token_ids)
         self.now += 1.0
-        updates = self.scheduler.apply(plan, self.memory.execute(plan))
+        result = self.memory.execute(plan)
+        if self.block_space.window is not None:
+            self._check_window(plan)
+        updates = self.scheduler.apply(plan, result)
         self.block_space.check_conservation()
         return updates
 
@@ -131,6 +148,13 @@ class Simulation:
     def _choose(self, draw: Draw) -> int:
         # A function of the sequence alone, as a seeded draw is: preemption and chunking must not change it.
         return random.Random(hash((tuple(draw.token_ids), draw.seq_index))).randrange(2)
+
+    def _check_window(self, plan: StepPlan) -> None:
+        """A sequence that decodes holds the blocks of its window and no more."""
+        for span in plan.spans:
+            if len(span.token_ids) == 1:
+                num_held = sum(block_id >= 0 for block_id in span.block_ids)
+                assert num_held <= (self.block_space.window - 1) // self.block_space.block_size + 2
 
     def _check(self, plan: StepPlan) -> None:
         assert plan.num_tokens <= self.limits.max_num_batched_tokens

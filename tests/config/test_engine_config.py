@@ -41,7 +41,7 @@ def test_out_of_range(field, value):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("gpu_memory_utilization", 0.9), ("enable_sleep_mode", True), ("tensor_parallel_size", 2),
+        ("gpu_memory_utilization", 0.9), ("tensor_parallel_size", 2),
         ("pipeline_parallel_size", 2), ("distributed_executor_backend", "ray"), ("device", "cuda"),
     ],
 )  # fmt: skip

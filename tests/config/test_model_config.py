@@ -22,6 +22,10 @@ PLAIN = {
 }
 
 
+MISTRAL = {"architectures": ["MistralForCausalLM"], "sliding_window": 32}
+QWEN = {"architectures": ["Qwen3ForCausalLM"], "sliding_window": 32, "use_sliding_window": True}
+
+
 def test_both_spellings_of_rope():
     old = {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
     new = {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}
@@ -36,6 +40,25 @@ def test_defaults_and_lists():
 
 
 @pytest.mark.parametrize(
+    ("change", "window"),
+    [
+        ({}, None),
+        ({"sliding_window": 32}, None),  # a Llama has none
+        (MISTRAL, 32),
+        ({**MISTRAL, "sliding_window": None}, None),
+        ({"architectures": ["MistralForCausalLM"]}, 4096),
+        ({**QWEN, "use_sliding_window": False}, None),
+        ({**QWEN, "max_window_layers": 0}, 32),
+        (QWEN, None),  # from layer 28 on, and there is one layer
+        ({**QWEN, "layer_types": ["sliding_attention"]}, 32),
+        ({**QWEN, "layer_types": ["full_attention"], "max_window_layers": 0}, None),
+    ],
+)
+def test_sliding_window(change, window):
+    assert ModelConfig.from_dict(PLAIN | change).sliding_window == window
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"architectures": []}, "architecture"),
@@ -46,7 +69,11 @@ def test_defaults_and_lists():
         ({"rope_scaling": {"type": "magic"}}, "rope_type"),
         ({"torch_dtype": "int3"}, "dtype"),
         ({"hidden_act": "gelu"}, "hidden_act"),
-        ({"sliding_window": 32}, "sliding"),
+        ({**MISTRAL, "sliding_window": "x"}, "sliding_window"),
+        ({**QWEN, "layer_types": ["full_attention", "sliding_attention"]}, "in all layers or in none"),
+        ({**QWEN, "max_window_layers": 1, "num_hidden_layers": 2}, "full_attention and sliding_attention"),
+        ({**QWEN, "max_window_layers": "x"}, "max_window_layers"),
+        ({**QWEN, "layer_types": 3}, "layer_types"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
         ({"eos_token_id": "x"}, "eos_token_id"),
     ],

@@ -56,10 +56,10 @@ def test_free_queue_removes_from_the_middle():
     queue.remove(0)
     queue.remove(4)
     assert list(queue) == [1, 3]
-    queue.append(2)
+    queue.extend([2])
     assert [queue.popleft() for _ in range(3)] == [1, 3, 2]
     assert len(queue) == 0
-    queue.append(4)
+    queue.extend([4])
     assert list(queue) == [4]
 
 

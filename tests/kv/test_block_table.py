@@ -51,7 +51,9 @@ def test_hashes_are_chained():
 
 
 def found_ids(allocator: BlockAllocator, tokens: list[int]) -> list[int]:
-    return [block_id for _, block_id in BlockTable(allocator, 2).find_cached(tokens, [allocator])]
+    num_skipped, found = BlockTable(allocator, 2).find_cached(tokens, [allocator])
+    assert num_skipped == 0
+    return [block_id for _, block_id in found]
 
 
 def test_the_cached_prefix_ends_at_the_first_miss_and_before_the_last_token():
@@ -98,4 +100,6 @@ def test_a_salt_separates_contents():
     table.allocate(3)
     table.promote([1, 2, 3], 2)
     assert found_ids(allocator, [1, 2, 3]) == []
-    assert BlockTable(allocator, 2, salted_root(b"weights 1")).find_cached([1, 2, 3], [allocator]) == [(allocator, 0)]
+    assert BlockTable(allocator, 2, salted_root(b"weights 1")).find_cached([1, 2, 3], [allocator])[1] == [
+        (allocator, 0)
+    ]

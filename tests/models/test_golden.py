@@ -40,6 +40,10 @@ MODELS = {
     "llama attention bias": ("Llama", {"attention_bias": True}),
     "llama all biases, one kv head": ("Llama", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1}),
     "llama no groups, other eps": ("Llama", {"num_key_value_heads": 4, "rms_norm_eps": 1e-2}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral window": ("Mistral", {"sliding_window": 32}),
+    "mistral window, tied": ("Mistral", {"sliding_window": 7, "tie_word_embeddings": True}),
+    "qwen3 window": ("Qwen3", {"sliding_window": 20, "use_sliding_window": True, "max_window_layers": 0}),
     "qwen3 yarn": ("Qwen3", {"rope_parameters": ROPE["yarn"]}),
 } | {f"llama {kind}": ("Llama", {"rope_parameters": parameters}) for kind, parameters in ROPE.items()}
 
@@ -100,6 +104,7 @@ class PagedRun:
             block_tables=self.block_tables[[seq for seq, _ in work]],
             slot_mapping=torch.tensor(slots),
             block_size=BLOCK_SIZE,
+            window=self.model.config.sliding_window,
         )
         token_ids = torch.tensor([token_id for _, ids in work for token_id in ids])
         prepared = self.ops.prepare_attention(layout)
@@ -173,6 +178,19 @@ def test_greedy_decoding_equals_generate(tmp_path):
             max_new_tokens=24, eos_token_id=None, pad_token_id=0,
         )  # fmt: skip
         assert output == generated[0, len(token_ids) :].tolist()
+
+
+def test_two_hundred_tokens_in_a_window_of_thirty_two(tmp_path):
+    theirs = save_model(tmp_path, "Mistral", {"sliding_window": 32, "max_position_embeddings": 256})
+    model = load_model(tmp_path, max_model_len=256)
+    token_ids = prompt(1, 200)
+    expected = golden_logits(theirs, token_ids)
+    unlimited = save_model(tmp_path / "unlimited", "Mistral", {"sliding_window": None, "max_position_embeddings": 256})
+    assert (expected - golden_logits(unlimited, token_ids)).abs().max() > 0.1
+    for chunk in (1, 7, 64, 200):
+        run = PagedRun(model, TORCH_CPU_OPS, 1, max_len=200)
+        parts = [run.step([(0, token_ids[first : first + chunk])]) for first in range(0, 200, chunk)]
+        assert_close(torch.cat(parts), expected)
 
 
 def test_bfloat16_is_as_near_as_transformers(tmp_path):

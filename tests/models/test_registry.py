@@ -17,7 +17,9 @@ CONFIG = ModelConfig(
 
 
 def test_an_unknown_architecture_lists_the_known():
-    with pytest.raises(ModelLoadError, match="'MambaForCausalLM'.*LlamaForCausalLM, Qwen3ForCausalLM"):
+    with pytest.raises(
+        ModelLoadError, match="'MambaForCausalLM'.*LlamaForCausalLM, MistralForCausalLM, Qwen3ForCausalLM"
+    ):
         build_model(dataclasses.replace(CONFIG, architecture="MambaForCausalLM"), torch.float32, 128)
 
 
@@ -30,7 +32,7 @@ def test_a_model_takes_no_memory_before_it_is_materialized():
     assert {b.device.type for b in model.buffers()} == {"cpu"}
 
 
-@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "LlamaForCausalLM"])
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_parameters_of_a_family(architecture, tied):
     config = dataclasses.replace(CONFIG, architecture=architecture, tie_word_embeddings=tied)

@@ -31,6 +31,26 @@ def test_ten_thousand_rounds_prefill_first(delay_factor):
     run_workload("fcfs", True, 20, 64, 48, "auto", enable_chunked_prefill=False, delay_factor=delay_factor)
 
 
+WINDOWED_POOLS = [
+    # smaller than the longest prompts
+    (6, 0, 8, "recompute"),
+    (7, 64, 16, "swap"),
+    (7, 4, 16, "swap"),
+    (7, 64, 16, "auto"),
+]
+
+
+@pytest.mark.parametrize("window", [3, 8, 13])
+@pytest.mark.parametrize("enable_prefix_caching", [True, False])
+@pytest.mark.parametrize(("num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode"), WINDOWED_POOLS)
+def test_ten_thousand_rounds_in_a_window(
+    window, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode
+):
+    run_workload(
+        "fcfs", enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode, window=window
+    )
+
+
 def run_workload(policy, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode, **options):
     rng = random.Random(num_blocks)
     preemption = PreemptionPolicy(mode, block_bytes=100, speeds=Speeds(600.0, 10.0))
@@ -91,7 +111,9 @@ def run_workload(policy, enable_prefix_caching, num_blocks, num_host_blocks, max
     while sim.scheduler.has_unfinished:
         take(sim.step())
 
-    assert bool(refused) == (num_blocks == 12) and aborted and len(accepted) > 500
+    window = sim.block_space.window
+    largest = (15 if window is None else (window + 2) // 4 + 1) + 3  # the longest prompt and three forks
+    assert bool(refused) == (largest > num_blocks) and aborted and len(accepted) > 500
     if mode != "recompute":
         taken = {action for action, _ in preemption.counts}
         assert "swap" in taken and ("recompute" in taken or mode == "swap" and num_host_blocks == 64)

@@ -4,6 +4,7 @@ import pytest
 from simulation import Simulation
 
 from lullm.errors import InvalidRequestError
+from lullm.sched.preemption import PreemptionPolicy
 from lullm.types.sequence import SequenceStatus
 
 
@@ -185,3 +186,32 @@ def test_what_can_never_run_is_refused_and_leaves_nothing():
         sim.add("a", [0])
     sim.run()
     assert sim.scheduler._roster._members == {}
+
+
+def test_a_window_lets_a_prompt_be_longer_than_the_pool():
+    sim = Simulation(num_blocks=4, block_size=4, window=6, max_model_len=200)
+    group = sim.add("a", [0] * 100, max_tokens=50)
+    sim.run()
+    assert len(group.seqs[0]) == 150
+    assert sim.scheduler.stats.preemptions == 0
+
+
+@pytest.mark.parametrize("window", [1, 5, 8])
+@pytest.mark.parametrize("enable_prefix_caching", [True, False])
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_preemption_in_a_window_changes_nothing(window, enable_prefix_caching, mode):
+    def outputs(num_blocks):
+        sim = Simulation(
+            num_blocks=num_blocks, num_host_blocks=16, max_num_seqs=12, max_num_batched_tokens=16, window=window,
+            enable_prefix_caching=enable_prefix_caching, preemption=PreemptionPolicy(mode),
+        )  # fmt: skip
+        groups = [sim.add(str(i), [i % 2] * (15 + i), n=1 + i % 3, max_tokens=20) for i in range(6)]
+        groups.append(sim.add("beams", [0, 1] * 8, beam_width=3, max_tokens=20, temperature=0.0))
+        sim.run()
+        tokens = [[s.token_ids for s in g.seqs] for g in groups[:-1]]
+        return tokens, [h.token_ids for h in groups[-1].hypotheses], sim.scheduler.stats.preemptions
+
+    *roomy, none = outputs(256)
+    *tight, some = outputs(6 if window == 1 else 10)
+    assert tight == roomy
+    assert none == 0 and some > 0

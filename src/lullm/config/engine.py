@@ -12,6 +12,7 @@ from lullm.config.model import ModelConfig
 from lullm.errors import ConfigError, UnsupportedError
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+KVCacheDType = Literal["auto", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 SchedulingPolicy = Literal["fcfs", "priority"]
@@ -31,6 +32,7 @@ class EngineConfig:
         tokenizer: folder or hub id of the tokenizer; None: the model's.
         served_model_name: the name clients use; None: `model` as given.
         dtype: of weights, activations and KV cache. 'auto' takes the checkpoint's.
+        kv_cache_dtype: 'int8' quantises the KV cache, with a scale per token and head: half the memory of 16 bits.
         seed: of the engine: unseeded requests draw their seeds from it, so that a run can be repeated. None: random.
         max_model_len: longest sequence (prompt and output, tokens). None: the model's own limit.
         max_num_seqs: sequences in one step. max_num_batched_tokens: tokens in one step (the chunk size).
@@ -51,6 +53,8 @@ class EngineConfig:
             'recompute' computes them again, 'auto' does what is cheaper by measured speeds.
         max_logprobs: the most log-probabilities per position a request may ask for.
         logprobs_mode: 'raw_logprobs' before, 'processed_logprobs' after penalties, temperature and filters.
+        enable_sleep_mode: allow `sleep` and `wake_up`. sleep_dir: folder for what must survive a sleep; None: the
+            system's folder for temporary files. verify_wake: compare checksums of weights and KV after waking.
         load_format: 'dummy' fills deterministic random weights instead of reading them.
         enforce_eager: never use device graphs. A CPU has none: every step is eager there either way.
 
@@ -63,6 +67,7 @@ class EngineConfig:
     tokenizer: str | None = None
     served_model_name: str | None = None
     dtype: DType = "auto"
+    kv_cache_dtype: KVCacheDType = "auto"
     seed: int | None = 0
     max_model_len: int | None = None
     max_num_seqs: int = DEFAULT_MAX_NUM_SEQS
@@ -81,6 +86,8 @@ class EngineConfig:
     max_logprobs: int = 20
     logprobs_mode: LogprobsMode = "raw_logprobs"
     enable_sleep_mode: bool = False
+    sleep_dir: str | None = None
+    verify_wake: bool = True
     enforce_eager: bool = False
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -91,10 +98,11 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError(f"model must be a folder, a hub id or 'demo', not {self.model!r}")
-        for name in ("revision", "tokenizer", "served_model_name"):
+        for name in ("revision", "tokenizer", "served_model_name", "sleep_dir"):
             if not isinstance(getattr(self, name), (str, type(None))):
                 raise ConfigError(f"{name} must be a string, not {getattr(self, name)!r}")
         _check_choice("dtype", self.dtype, DType)
+        _check_choice("kv_cache_dtype", self.kv_cache_dtype, KVCacheDType)
         _check_choice("device", self.device, Device)
         _check_choice("load_format", self.load_format, LoadFormat)
         _check_choice("scheduling_policy", self.scheduling_policy, SchedulingPolicy)
@@ -107,7 +115,8 @@ class EngineConfig:
             _check_int(name, getattr(self, name), 1, optional=True)
         _check_int("max_logprobs", self.max_logprobs, 0)
         _check_int("seed", self.seed, 0, optional=True)
-        for name in ("enable_prefix_caching", "enable_chunked_prefill", "enable_sleep_mode", "enforce_eager"):
+        for name in ("enable_prefix_caching", "enable_chunked_prefill", "enable_sleep_mode", "verify_wake",
+                     "enforce_eager"):  # fmt: skip
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be True or False, not {getattr(self, name)!r}")
         for name in ("watermark", "swap_space", "delay_factor"):
@@ -130,7 +139,6 @@ class EngineConfig:
     def _refuse_missing_machinery(self) -> None:
         missing = {
             "gpu_memory_utilization": (self.gpu_memory_utilization is not None, "use kv_cache_memory_bytes on a CPU"),
-            "enable_sleep_mode": (self.enable_sleep_mode, "sleep mode is not built yet"),
             "tensor_parallel_size": (self.tensor_parallel_size != 1, "one worker only"),
             "pipeline_parallel_size": (self.pipeline_parallel_size != 1, "one worker only"),
             "distributed_executor_backend": (
@@ -142,6 +150,11 @@ class EngineConfig:
         for name, (wanted, advice) in missing.items():
             if wanted:
                 raise UnsupportedError(f"{name}={getattr(self, name)!r} is not supported yet: {advice}")
+
+    @property
+    def kv_dtype(self) -> str:
+        """The type of the KV cache's values, of a resolved config."""
+        return self.dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
 
     def resolve(self, model: ModelConfig) -> "EngineConfig":
         """The same options with 'auto' and None replaced by what the model says.

@@ -37,7 +37,10 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The part of a decoder's `config.json` that lullm reads. Sizes in elements, lengths in tokens."""
+    """The part of a decoder's `config.json` that lullm reads. Sizes in elements, lengths in tokens.
+
+    `sliding_window`: a token sees so many tokens, itself included, in every layer. None: all before it.
+    """
 
     architecture: str
     vocab_size: int
@@ -50,6 +53,7 @@ class ModelConfig:
     max_position_embeddings: int
     rms_norm_eps: float
     rope: RopeConfig
+    sliding_window: int | None = None
     hidden_act: str = "silu"
     tie_word_embeddings: bool = False
     attention_bias: bool = False
@@ -94,8 +98,6 @@ class ModelConfig:
         head_dim = _int(data, "head_dim", hidden // heads)
         if head_dim % 2:
             raise ModelLoadError(f"config.json: head_dim must be even for rotary embeddings, got {head_dim}")
-        if data.get("use_sliding_window") or data.get("sliding_window") and "use_sliding_window" not in data:
-            raise ModelLoadError("config.json: sliding-window attention is not supported yet")
         if data.get("quantization_config"):
             raise ModelLoadError("config.json: quantized checkpoints are not supported yet")
         act = data.get("hidden_act", "silu")
@@ -116,6 +118,7 @@ class ModelConfig:
             max_position_embeddings=_int(data, "max_position_embeddings"),
             rms_norm_eps=_float(data, "rms_norm_eps", 1e-6),
             rope=_rope(data),
+            sliding_window=_sliding_window(data, architectures[0]),
             hidden_act=act,
             tie_word_embeddings=bool(data.get("tie_word_embeddings", False)),
             attention_bias=bool(data.get("attention_bias", False)),
@@ -132,6 +135,35 @@ def token_id_list(value: Any, where: str) -> tuple[int, ...]:
     if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
         raise ModelLoadError(f"{where} must be an id or a list of ids, not {value!r}")
     return tuple(ids)
+
+
+def _sliding_window(data: dict[str, Any], architecture: str) -> int | None:
+    """The window of all layers, by transformers' rules: Mistral has one unless it is null, Qwen if it is switched on.
+
+    Other families have none, whatever the file says.
+    """
+    is_qwen = architecture.startswith("Qwen")
+    if not (architecture.startswith("Mistral") or is_qwen and data.get("use_sliding_window")):
+        return None
+    if data.get("sliding_window", 4096) is None:
+        return None
+    window = _int(data, "sliding_window", 4096)
+    layer_types = data.get("layer_types")
+    if layer_types is None:
+        num_full = data.get("max_window_layers", 28) if is_qwen else 0
+        if not isinstance(num_full, int):
+            raise ModelLoadError(f"config.json: max_window_layers must be an integer, not {num_full!r}")
+        num_layers = _int(data, "num_hidden_layers")
+        layer_types = ["full_attention" if i < num_full else "sliding_attention" for i in range(num_layers)]
+    if not isinstance(layer_types, list):
+        raise ModelLoadError(f"config.json: layer_types must be a list, not {layer_types!r}")
+    kinds = sorted({str(kind) for kind in layer_types})
+    if kinds not in (["full_attention"], ["sliding_attention"]):
+        raise ModelLoadError(
+            "config.json: a sliding window is supported in all layers or in none, not in some; layer_types or "
+            f"max_window_layers ask for {' and '.join(kinds) or 'nothing'}"
+        )
+    return window if kinds == ["sliding_attention"] else None
 
 
 def _rope(data: dict[str, Any]) -> RopeConfig:

@@ -11,8 +11,6 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-_NIL = -1
-
 
 class BlockAllocator(Protocol):
     """What a block table needs from a pool of blocks. All calls are O(1) per block."""
@@ -78,9 +76,11 @@ class NaiveBlockAllocator:
         self._ref_counts[block_id] += 1
 
     def release(self, block_ids: Iterable[int]) -> None:
+        ref_counts = self._ref_counts
         for block_id in block_ids:
-            self._ref_counts[block_id] -= 1
-            if self._ref_counts[block_id] == 0:
+            ref_count = ref_counts[block_id] - 1
+            ref_counts[block_id] = ref_count
+            if ref_count == 0:
                 self._free.append(block_id)
 
     def ref_count(self, block_id: int) -> int:
@@ -123,27 +123,33 @@ class FreeQueue:
             yield node
             node = self._next[node]
 
-    def append(self, block_id: int) -> None:
-        """Put a block at the end: it is reused last."""
-        tail = self._prev[self._sentinel]
-        self._next[tail] = block_id
-        self._prev[block_id] = tail
-        self._next[block_id] = self._sentinel
-        self._prev[self._sentinel] = block_id
-        self._len += 1
+    def extend(self, block_ids: Iterable[int]) -> None:
+        """Put blocks at the end, in this order: the last of them is reused last."""
+        next_, prev, sentinel = self._next, self._prev, self._sentinel
+        tail = prev[sentinel]
+        for block_id in block_ids:
+            next_[tail] = block_id
+            prev[block_id] = tail
+            tail = block_id
+            self._len += 1
+        next_[tail] = sentinel
+        prev[sentinel] = tail
 
     def remove(self, block_id: int) -> None:
         """Take a block out, wherever it stands."""
         before, behind = self._prev[block_id], self._next[block_id]
         self._next[before] = behind
         self._prev[behind] = before
-        self._prev[block_id] = self._next[block_id] = _NIL
         self._len -= 1
 
     def popleft(self) -> int:
         """The least recently used block. The caller has checked that there is one."""
-        head = self._next[self._sentinel]
-        self.remove(head)
+        next_, sentinel = self._next, self._sentinel
+        head = next_[sentinel]
+        behind = next_[head]
+        next_[sentinel] = behind
+        self._prev[behind] = sentinel
+        self._len -= 1
         return head
 
 
@@ -173,7 +179,8 @@ class PrefixCachingBlockAllocator:
 
     def allocate(self) -> int:
         block_id = self._free.popleft()
-        self._evict(block_id)
+        if self._hashes[block_id] is not None:
+            self._evict(block_id)
         self._ref_counts[block_id] = 1
         return block_id
 
@@ -183,10 +190,14 @@ class PrefixCachingBlockAllocator:
         self._ref_counts[block_id] += 1
 
     def release(self, block_ids: Iterable[int]) -> None:
+        ref_counts = self._ref_counts
+        freed = []
         for block_id in block_ids:
-            self._ref_counts[block_id] -= 1
-            if self._ref_counts[block_id] == 0:
-                self._free.append(block_id)
+            ref_count = ref_counts[block_id] - 1
+            ref_counts[block_id] = ref_count
+            if ref_count == 0:
+                freed.append(block_id)
+        self._free.extend(freed)
 
     def ref_count(self, block_id: int) -> int:
         return self._ref_counts[block_id]
@@ -211,8 +222,8 @@ class PrefixCachingBlockAllocator:
 
     def _evict(self, block_id: int) -> None:
         block_hash = self._hashes[block_id]
-        if block_hash is not None:
-            if self._on_evict is not None:
-                self._on_evict(block_id, block_hash)
-            del self._index[block_hash]
-            self._hashes[block_id] = None
+        assert block_hash is not None
+        if self._on_evict is not None:
+            self._on_evict(block_id, block_hash)
+        del self._index[block_hash]
+        self._hashes[block_id] = None

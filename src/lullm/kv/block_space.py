@@ -6,9 +6,12 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from lullm.kv.allocator import BlockAllocator, NaiveBlockAllocator, PrefixCachingBlockAllocator
-from lullm.kv.block_table import BlockTable
+from lullm.kv.block_table import NULL_BLOCK, BlockTable, num_blocks_behind_window
 from lullm.kv.hashing import salted_root
+from lullm.kv.layout import num_window_blocks
+from lullm.kv.snapshot import BlockOwner, Holding, MemorySnapshot, take_pool_snapshot
 from lullm.types.sequence import Sequence, SequenceGroup
+from lullm.types.sleep import UsedBlocks
 from lullm.types.step import BlockPair
 from lullm.units import cdiv
 
@@ -38,6 +41,11 @@ class BlockSpaceManager:
     preemption. With prefix caching, content that is evicted from the device moves to the host pool if that has room,
     and is swapped in again instead of being computed again.
 
+    With a sliding `window` (tokens that a token sees, itself included) a sequence holds the blocks inside its window
+    only. It gets blocks step by step, for as many tokens as are planned (`num_appendable` says what there is room
+    for), and `slide` frees those that have left the window after every step. So a prompt may be longer than the whole
+    pool, as long as the window fits.
+
     Every method only plans. A step does its block moves in the order swap out, swap in, copy, before it writes KV, so
     a block that is swapped out can be given to somebody else in the same plan. A block that is swapped *in* keeps its
     place on the host until `take_cache_moves`, since content swapped out in the same plan must not land on it.
@@ -51,8 +59,10 @@ class BlockSpaceManager:
         enable_prefix_caching: bool = True,
         num_host_blocks: int = 0,
         salt: bytes = b"",
+        window: int | None = None,
     ) -> None:
         self.block_size = block_size
+        self.window = window
         self.num_blocks = num_blocks
         self.num_host_blocks = num_host_blocks
         self.enable_prefix_caching = enable_prefix_caching
@@ -90,12 +100,16 @@ class BlockSpaceManager:
         """Blocks the whole group takes when nothing of it is cached.
 
         Sequences of one group share the full blocks of their prompt; those still to be forked copy the partly filled
-        block at their first token and so take one block each.
+        block at their first token and so take one block each. With a window a sequence takes what lets it go on
+        token by token; larger chunks use what is free beyond that.
         """
         leader, *others = group.unfinished
         shared = leader.prompt_len // self.block_size
-        required = cdiv(len(leader), self.block_size) + group.num_unborn
-        return required + sum(cdiv(len(seq), self.block_size) - shared for seq in others)
+        counts = [cdiv(len(leader), self.block_size)] + [cdiv(len(seq), self.block_size) - shared for seq in others]
+        if self.window is not None:
+            most = num_window_blocks(self.window, self.block_size)
+            counts = [min(count, most) for count in counts]
+        return sum(counts) + group.num_unborn
 
     def can_allocate(self, group: SequenceGroup) -> AllocStatus:
         """Whether `allocate(group)` fits, watermark included. The watermark does not bind while the pool is idle."""
@@ -103,7 +117,7 @@ class BlockSpaceManager:
         if required > self.num_blocks:
             return AllocStatus.NEVER
         # Cached blocks that somebody uses cost nothing; cached blocks in the free queue leave it like any other.
-        cached = self._find_cached(group, group.unfinished[0])
+        _, cached = self._find_cached(group)
         in_use = sum(pool is self._device and pool.ref_count(block_id) > 0 for pool, block_id in cached)
         return self._fits(required - in_use)
 
@@ -113,42 +127,67 @@ class BlockSpaceManager:
         Returns:
             The number of the leader's tokens whose KV was found in the prefix cache. The other sequences start
             behind the full blocks of the prompt, which they share with the leader; they must not be computed before
-            the leader has got there.
+            the leader has got there. With a window they have but the places of those blocks until `share_prompt`.
         """
         leader, *others = group.unfinished
         table = self._table(leader)
-        found = self._find_cached(group, leader)
+        num_skipped, found = self._find_cached(group)
         for pool, block_id in found:  # all are held before the first fresh block can evict one of them
             pool.share(block_id)
         cached = [
             block_id if pool is self._device else self._restore(block_id, table.hash_of(index))
-            for index, (pool, block_id) in enumerate(found)
+            for index, (pool, block_id) in enumerate(found, num_skipped)
         ]
-        table.allocate(len(leader), cached)
-        leader.num_computed_tokens = len(cached) * self.block_size
+        leader.num_computed_tokens = (num_skipped + len(cached)) * self.block_size
+        table.allocate(self._num_admitted(leader), [NULL_BLOCK] * num_skipped + cached)
         self.prefix_cache.queries += len(leader)
         self.prefix_cache.hits += leader.num_computed_tokens
         self.prefix_cache.host_hits += sum(pool is self._host for pool, _ in found) * self.block_size
-        shared = table.block_ids[: leader.prompt_len // self.block_size]
+        num_shared = leader.prompt_len // self.block_size
         for seq in others:
-            for block_id in shared:
-                self._device.share(block_id)
-            self._table(seq).allocate(len(seq), shared)
-            seq.num_computed_tokens = len(shared) * self.block_size
+            seq.num_computed_tokens = num_shared * self.block_size
+            self._table(seq).allocate(self._num_admitted(seq), [NULL_BLOCK] * num_shared)
+            if self.window is None:
+                self._tables[seq.seq_id].borrow(table, 0, num_shared)
         return leader.num_computed_tokens
+
+    def share_prompt(self, leader: Sequence, seq: Sequence) -> None:
+        """The leader's next step reaches the end of the prompt's full blocks: `seq`, if it waits there, shares them.
+
+        Only with a window, where those blocks did not exist when the group was admitted. Idempotent.
+        """
+        num_shared = leader.prompt_len // self.block_size
+        if self.window is not None and seq.num_computed_tokens == num_shared * self.block_size:
+            first = num_blocks_behind_window(seq.num_computed_tokens, self.block_size, self.window)
+            self._tables[seq.seq_id].borrow(self._tables[leader.seq_id], first, num_shared)
 
     # -- growth --------------------------------------------------------------------------------------------------
 
-    def can_append_slots(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0) -> bool:
-        """Whether `append_slots` fits for all of them together."""
-        return self._num_touched(seqs, num_lookahead_slots) <= self._device.num_free
+    def can_append_slots(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> bool:
+        """Whether slots for the next `num_tokens` tokens of each, or as many as it has, fit for all together."""
+        return self._num_touched(seqs, num_lookahead_slots, num_tokens) <= self._device.num_free
 
-    def append_slots(self, seq: Sequence, num_lookahead_slots: int = 0) -> list[BlockPair]:
-        """Make the slots of all uncomputed tokens, and of the lookahead behind them, writable.
+    def num_appendable(self, seq: Sequence) -> int:
+        """Tokens, behind the computed ones, that there are slots for in the sequence's blocks and the free ones."""
+        table = self._tables[seq.seq_id]
+        num_free = self._device.num_free - (table.block_to_copy(seq.num_computed_tokens) is not None)
+        return table.num_slots + num_free * self.block_size - seq.num_computed_tokens
+
+    def append_slots(
+        self, seq: Sequence, num_lookahead_slots: int = 0, num_tokens: int | None = None
+    ) -> list[BlockPair]:
+        """Make the slots of the next `num_tokens` uncomputed tokens (None: of all) and of the lookahead writable.
 
         Returns the copy-on-write pairs (source, destination) that must be copied before.
         """
-        return self._tables[seq.seq_id].append_slots(seq.num_computed_tokens, len(seq) + num_lookahead_slots)
+        end = len(seq) if num_tokens is None else seq.num_computed_tokens + num_tokens
+        return self._tables[seq.seq_id].append_slots(seq.num_computed_tokens, end + num_lookahead_slots)
+
+    def slide(self, seq: Sequence) -> None:
+        """Let go of the blocks that have left the window; after the step that computed the tokens, for it read them."""
+        if self.window is not None:
+            num_behind = num_blocks_behind_window(seq.num_computed_tokens, self.block_size, self.window)
+            self._tables[seq.seq_id].drop(num_behind)
 
     def promote(self, seq: Sequence) -> None:
         """Blocks of `seq` that its computed tokens fill become immutable, and findable by their content."""
@@ -163,7 +202,7 @@ class BlockSpaceManager:
 
     def num_held_blocks(self, group: SequenceGroup) -> int:
         """Distinct blocks that the group's unfinished sequences hold, in whichever pool they are."""
-        return len({block_id for seq in group.unfinished for block_id in self._tables[seq.seq_id].block_ids})
+        return len({block_id for seq in group.unfinished for block_id in self._tables[seq.seq_id].held_ids})
 
     def can_swap_out(self, group: SequenceGroup) -> bool:
         """Whether the host pool has room for the group."""
@@ -171,11 +210,11 @@ class BlockSpaceManager:
 
     def swap_out(self, group: SequenceGroup) -> list[BlockPair]:
         """Move the group to the host pool; the (device, host) pairs. A block that several sequences hold moves once."""
-        moved: dict[int, int] = {}
+        moved = {NULL_BLOCK: NULL_BLOCK}
         pairs: list[BlockPair] = []
         tables = [self._tables[seq.seq_id] for seq in group.unfinished]
         for table in tables:
-            for block_id in table.block_ids:
+            for block_id in table.held_ids:
                 if block_id in moved:
                     self._host.share(moved[block_id])
                     continue
@@ -205,16 +244,17 @@ class BlockSpaceManager:
         """Move the group back to the device pool; the (host, device) pairs. What the device still has is not moved."""
         tables = [self._tables[seq.seq_id] for seq in group.unfinished]
         moved: dict[int, int] = {}
-        for block_id in dict.fromkeys(b for table in tables for b in table.block_ids):
+        for block_id in dict.fromkeys(b for table in tables for b in table.held_ids):
             content = self._host.content(block_id)
             kept = self._device.find(content) if content is not None else None
             if kept is not None:  # held before the first fresh block can evict it
                 self._device.share(kept)
                 moved[block_id] = kept
         found = set(moved)
+        moved[NULL_BLOCK] = NULL_BLOCK
         pairs: list[BlockPair] = []
         for table in tables:
-            for block_id in table.block_ids:
+            for block_id in table.held_ids:
                 if block_id in found:
                     found.discard(block_id)  # the share for its first holder is taken above
                 elif block_id in moved:
@@ -267,7 +307,7 @@ class BlockSpaceManager:
             table.free()
 
     def block_ids(self, seq: Sequence) -> list[int]:
-        """The physical blocks of a sequence in order; the caller must not change the list."""
+        """The physical blocks of a sequence in order, NULL_BLOCK for what has left the window; not to be changed."""
         return self._tables[seq.seq_id].block_ids
 
     def reset_prefix_cache(self, salt: bytes | None = None) -> None:
@@ -279,8 +319,26 @@ class BlockSpaceManager:
         self._host.reset_cache()
         if salt is not None:
             self._root = salted_root(salt)
-            # Waiting sequences were hashed under the old salt; their tables come back when they are looked up.
-            self._tables = {seq_id: table for seq_id, table in self._tables.items() if table.block_ids}
+            # Waiting sequences were hashed under the old salt.
+            for seq_id, table in self._tables.items():
+                if not table.block_ids:
+                    self._tables[seq_id] = BlockTable(self._device, self.block_size, self._root)
+
+    def used_blocks(self) -> UsedBlocks:
+        """The blocks that sequences hold, in both pools."""
+        device = [b for b in range(self.num_blocks) if self._device.ref_count(b)]
+        return UsedBlocks(device, [b for b in range(self.num_host_blocks) if self._host.ref_count(b)])
+
+    def snapshot(self, groups: Seq[SequenceGroup]) -> MemorySnapshot:
+        """Every block of both pools, between two plans; `groups` are those that are running or swapped out."""
+        holdings: dict[BlockAllocator, list[Holding]] = {self._device: [], self._host: []}
+        for group in groups:
+            for seq in group.unfinished:
+                table = self._tables[seq.seq_id]
+                holding = Holding(BlockOwner(group.request_id, seq.seq_id), table.block_ids, seq.num_computed_tokens)
+                holdings[table.allocator].append(holding)
+        device, host = (take_pool_snapshot(pool, self.block_size, held) for pool, held in holdings.items())
+        return MemorySnapshot(self.block_size, device, host)
 
     def check_conservation(self) -> None:
         """Raise AssertionError unless reference counts equal the tables' holdings and all others are free.
@@ -291,19 +349,20 @@ class BlockSpaceManager:
             held = [0] * pool.num_blocks
             for table in self._tables.values():
                 if table.allocator is pool:
-                    for block_id in table.block_ids:
+                    for block_id in table.held_ids:
                         held[block_id] += 1
             counts = [pool.ref_count(b) for b in range(pool.num_blocks)]
             assert held == counts, f"a reference count of the {name} pool differs from the tables that hold the block"
             assert pool.num_free == held.count(0), f"free blocks of the {name} pool are lost or handed out twice"
 
-    def _num_touched(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0) -> int:
-        """Free blocks that the next tokens of all of them take together."""
+    def _num_touched(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> int:
+        """Free blocks that the next `num_tokens` tokens of each (or as many as it has) take together."""
         fresh = 0
         to_copy: Counter[tuple[int, int]] = Counter()  # (shared block, sequences that hold it) -> how many write to it
         for seq in seqs:
             table = self._tables[seq.seq_id]
-            fresh += table.num_fresh_blocks(len(seq) + num_lookahead_slots)
+            end = min(seq.num_computed_tokens + num_tokens, len(seq))
+            fresh += table.num_fresh_blocks(end + num_lookahead_slots)
             shared = table.block_to_copy(seq.num_computed_tokens)
             if shared is not None:
                 to_copy[shared, table.allocator.ref_count(shared)] += 1
@@ -320,8 +379,17 @@ class BlockSpaceManager:
             table = self._tables[seq.seq_id] = BlockTable(self._device, self.block_size, self._root)
         return table
 
-    def _find_cached(self, group: SequenceGroup, leader: Sequence) -> list[tuple[BlockAllocator, int]]:
+    def _num_admitted(self, seq: Sequence) -> int:
+        """Tokens that get their slots at admission: all, but with a window the cached ones."""
+        return len(seq) if self.window is None else seq.num_computed_tokens
+
+    def _find_cached(self, group: SequenceGroup) -> tuple[int, list[tuple[BlockAllocator, int]]]:
         # Prompt log-probabilities need the logits of every prompt token, so nothing of the prompt may be skipped.
         if not self.enable_prefix_caching or group.request.params.prompt_logprobs is not None:
-            return []
-        return self._table(leader).find_cached(leader.token_ids, (self._device, self._host))
+            return 0, []
+        leader, *others = group.unfinished
+        token_ids = leader.token_ids
+        if self.window is not None and others:
+            # The others go on from the prompt's last full block, so what is in the window there must be held.
+            token_ids = token_ids[: leader.prompt_len - leader.prompt_len % self.block_size + 1]
+        return self._table(leader).find_cached(token_ids, (self._device, self._host), self.window)

@@ -7,9 +7,22 @@ from lullm.kv.hashing import ROOT_HASH, extend_hashes
 from lullm.types.step import BlockPair
 from lullm.units import cdiv
 
+NULL_BLOCK = -1
+"""Stands in a block table where nothing is held: the tokens there have left the sliding window and are never read."""
+
+
+def num_blocks_behind_window(num_computed_tokens: int, block_size: int, window: int | None) -> int:
+    """Leading blocks that no token sees any more once so many are computed; 0 without a window.
+
+    The next token sees `window` tokens, itself included, and those behind it see no earlier ones.
+    """
+    return 0 if window is None else max(num_computed_tokens - window + 1, 0) // block_size
+
 
 class BlockTable:
     """The blocks of one sequence, in order. Blocks are taken on demand, so at most the last one is partly filled.
+
+    With a sliding window the blocks that have left it are let go (`drop`), and NULL_BLOCK keeps their place.
 
     All blocks of a table are of one pool, `allocator`'s; `move` takes them to the other. The chained hashes of the
     sequence's full blocks are kept here too, and survive `free`: a preempted or waiting sequence is looked up again
@@ -17,7 +30,8 @@ class BlockTable:
     """
 
     __slots__ = (
-        "_block_size", "_duplicates", "_forked_tail", "_hashes", "_num_promoted", "_root", "allocator", "block_ids",
+        "_block_size", "_duplicates", "_forked_tail", "_hashes", "_num_dropped", "_num_promoted", "_root", "allocator",
+        "block_ids",
     )  # fmt: skip
 
     def __init__(self, allocator: BlockAllocator, block_size: int, root: bytes = ROOT_HASH):
@@ -26,6 +40,7 @@ class BlockTable:
         self._block_size = block_size
         self._root = root
         self._hashes: list[bytes] = []
+        self._num_dropped = 0
         self._num_promoted = 0
         self._forked_tail = -1
         self._duplicates: list[int] = []  # indices of full blocks whose content another block had first
@@ -35,26 +50,46 @@ class BlockTable:
         """Tokens the table has room for."""
         return len(self.block_ids) * self._block_size
 
-    def find_cached(
-        self, token_ids: Sequence[int], pools: Sequence[BlockAllocator]
-    ) -> list[tuple[BlockAllocator, int]]:
-        """The longest prefix of `token_ids` that is cached in one of the pools: (pool, block id) per full block.
+    @property
+    def held_ids(self) -> list[int]:
+        """The blocks that the table holds a share of: all but those that have left the window."""
+        return [block_id for block_id in self.block_ids if block_id != NULL_BLOCK]
 
-        The blocks are not taken yet. Of several pools the first that has a block gives it. The last token is left
-        out: it must be computed, since the next token is drawn from its logits.
+    def find_cached(
+        self, token_ids: Sequence[int], pools: Sequence[BlockAllocator], window: int | None = None
+    ) -> tuple[int, list[tuple[BlockAllocator, int]]]:
+        """The longest prefix of `token_ids` that need not be computed, because the pools have its full blocks.
+
+        Returns:
+            How many leading blocks are not needed since they are behind the window of all tokens to come, cached or
+            not; then (pool, block id) of those that are. Of several pools the first that has a block gives it. The
+            blocks are not taken yet. The last token is left out: it must be computed, since the next token is drawn
+            from its logits.
         """
-        found: list[tuple[BlockAllocator, int]] = []
+        hits: list[tuple[BlockAllocator, int] | None] = []
+        first = end = run_start = 0  # the best so far: blocks first..end - 1; since `run_start` all were found
         for index in range((len(token_ids) - 1) // self._block_size):
             if index == len(self._hashes):
                 extend_hashes(self._hashes, token_ids, self._block_size, index + 1, self._root)
-            for pool in pools:
-                block_id = pool.find(self._hashes[index])
-                if block_id is not None:
-                    found.append((pool, block_id))
+            hit = self._find(self._hashes[index], pools)
+            hits.append(hit)
+            if hit is None:
+                if window is None:
                     break
-            else:
-                break
-        return found
+                run_start = index + 1
+                continue
+            behind = num_blocks_behind_window((index + 1) * self._block_size, self._block_size, window)
+            if run_start <= behind:
+                first, end = behind, index + 1
+        return first, [hit for hit in hits[first:end] if hit is not None]
+
+    @staticmethod
+    def _find(block_hash: bytes, pools: Sequence[BlockAllocator]) -> tuple[BlockAllocator, int] | None:
+        for pool in pools:
+            block_id = pool.find(block_hash)
+            if block_id is not None:
+                return pool, block_id
+        return None
 
     def hash_of(self, index: int) -> bytes:
         """The content hash of a full block that `find_cached` or `promote` has met."""
@@ -63,10 +98,11 @@ class BlockTable:
     def allocate(self, num_tokens: int, shared_ids: Sequence[int] = (), num_promoted: int | None = None) -> None:
         """Fill the empty table with `shared_ids` and fresh blocks for up to `num_tokens` tokens.
 
-        The caller has taken a share of each of `shared_ids` for this table; `num_promoted` of them (None: all) are
-        immutable already.
+        The caller has taken a share of each of `shared_ids` (but NULL_BLOCK) for this table; `num_promoted` of them
+        (None: all) are immutable already.
         """
         self.block_ids = list(shared_ids)
+        self._num_dropped = 0
         self._num_promoted = len(shared_ids) if num_promoted is None else num_promoted
         self._forked_tail = -1
         self._duplicates = []
@@ -117,28 +153,46 @@ class BlockTable:
                 self._duplicates.append(index)
         self._num_promoted = num_full
 
+    def drop(self, num_blocks: int) -> None:
+        """Let go of the first `num_blocks` blocks; their content stays findable until they are needed."""
+        if num_blocks > self._num_dropped:
+            leaving = slice(self._num_dropped, num_blocks)
+            self.allocator.release([b for b in self.block_ids[leaving] if b != NULL_BLOCK])
+            self.block_ids[leaving] = [NULL_BLOCK] * (num_blocks - self._num_dropped)
+            self._num_dropped = num_blocks
+
+    def borrow(self, other: "BlockTable", first: int, end: int) -> None:
+        """Share those of `other`'s blocks `first`..`end` - 1 that this table has only a place for."""
+        for index in range(first, end):
+            if self.block_ids[index] == NULL_BLOCK:
+                self.allocator.share(other.block_ids[index])
+                self.block_ids[index] = other.block_ids[index]
+
     def fork(self) -> "BlockTable":
         """A table for a sequence with the same tokens: all blocks are shared."""
         child = BlockTable(self.allocator, self._block_size, self._root)
         child._hashes = self._hashes.copy()
-        for block_id in self.block_ids:
+        for block_id in self.held_ids:
             self.allocator.share(block_id)
         child.allocate(0, self.block_ids, self._num_promoted)
+        child._num_dropped = self._num_dropped
         self._forked_tail = child._forked_tail = len(self.block_ids) - 1
         return child
 
     def move(self, pool: BlockAllocator, block_ids: list[int]) -> list[int]:
-        """The table stands in other blocks, of another pool, from now on; the old ones, to be released by the caller.
+        """The table stands in other blocks, of another pool, from now on; the held ones, for the caller to release.
 
         The contents are moved by the step that is being planned; which blocks are shared does not change.
         """
-        old, self.block_ids, self.allocator = self.block_ids, block_ids, pool
-        return old
+        held = self.held_ids
+        self.block_ids, self.allocator = block_ids, pool
+        return held
 
     def free(self) -> None:
         """Let go of all blocks, the tail first: the head of a prompt is the part most likely to be asked for again."""
-        self.allocator.release(reversed(self.block_ids))
+        self.allocator.release(reversed(self.held_ids))
         self.block_ids = []
+        self._num_dropped = 0
         self._num_promoted = 0
         self._duplicates = []
 
@@ -149,6 +203,8 @@ class BlockTable:
         writing into a block that others read could change its low bits under them.
         """
         for index in self._duplicates:
+            if index < self._num_dropped:
+                continue
             first = self.allocator.find(self._hashes[index])
             # A block that other sequences hold too would not become free, so taking another one could cost a block.
             if first is not None and self.allocator.ref_count(self.block_ids[index]) == 1:

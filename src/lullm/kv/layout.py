@@ -5,7 +5,10 @@ from lullm.config.model import ModelConfig
 from lullm.errors import CacheSizeError
 from lullm.units import GIB, cdiv, format_bytes
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+
+SCALE_BYTES = 2
+"""Of the scale that an int8 KV cache keeps behind the values of every head of every token (`ops.int8_cache`)."""
 
 CPU_KV_SHARE = 0.25
 """Share of the available memory that the KV cache takes on a CPU when no budget is given: the page cache, and the
@@ -13,14 +16,27 @@ programs a CPU is shared with, need the rest more than a cache does."""
 
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
-    """Bytes of one block: keys and values of `block_size` tokens in all layers."""
-    per_token = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim * DTYPE_BYTES[dtype]
-    return per_token * block_size
+    """Bytes of one block: keys and values of `block_size` tokens in all layers. `dtype`: `EngineConfig.kv_dtype`."""
+    row_bytes = model.head_dim * DTYPE_BYTES[dtype] + (SCALE_BYTES if dtype == "int8" else 0)
+    return 2 * model.num_hidden_layers * model.num_key_value_heads * row_bytes * block_size
+
+
+def num_window_blocks(window: int, block_size: int) -> int:
+    """The most blocks that a sequence needs to compute its next token with a sliding window of so many tokens."""
+    return cdiv(window - 1, block_size) + 1
+
+
+def num_blocks_for_len(model: ModelConfig, block_size: int, num_tokens: int) -> int:
+    """The fewest blocks with which a sequence can grow to `num_tokens` tokens: all of them, or those of its window."""
+    num_blocks = cdiv(num_tokens, block_size)
+    if model.sliding_window is None:
+        return num_blocks
+    return min(num_blocks, num_window_blocks(model.sliding_window, block_size))
 
 
 def num_host_blocks_within(config: EngineConfig, model: ModelConfig, num_blocks: int) -> int:
     """Number of host blocks that `swap_space` buys; no more than the device pool has, since more is never of use."""
-    return min(int(config.swap_space * GIB) // block_bytes(model, config.block_size, config.dtype), num_blocks)
+    return min(int(config.swap_space * GIB) // block_bytes(model, config.block_size, config.kv_dtype), num_blocks)
 
 
 def num_blocks_within(config: EngineConfig, model: ModelConfig, available_bytes: int) -> int:
@@ -33,12 +49,15 @@ def num_blocks_within(config: EngineConfig, model: ModelConfig, available_bytes:
     assert config.max_model_len is not None, "resolve the config first"
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
-    size = block_bytes(model, config.block_size, config.dtype)
+    size = block_bytes(model, config.block_size, config.kv_dtype)
     if config.kv_cache_memory_bytes is not None:
         num_blocks = config.kv_cache_memory_bytes // size
     else:
         # Twice what all seats can fill leaves as much again for prefixes worth keeping; more would cost start-up time.
-        enough = 2 * config.max_num_seqs * cdiv(config.max_model_len, config.block_size)
+        per_seq = num_blocks_for_len(model, config.block_size, config.max_model_len)
+        enough = 2 * config.max_num_seqs * per_seq
+        if model.sliding_window is not None:  # and the chunk of a prompt that is being computed
+            enough += cdiv(config.max_num_batched_tokens, config.block_size)
         num_blocks = min(int(available_bytes * CPU_KV_SHARE) // size, enough)
     if num_blocks < 1:
         raise CacheSizeError(

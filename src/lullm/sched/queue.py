@@ -1,6 +1,7 @@
 """Order and queues: which sequence group goes before which, and those that wait or are swapped out, in that order."""
 
 import heapq
+from collections.abc import Iterator
 from typing import Literal
 
 from lullm.types.sequence import SequenceGroup
@@ -45,6 +46,10 @@ class GroupQueue:
 
     def __contains__(self, group: SequenceGroup) -> bool:
         return group.request_id in self._groups
+
+    def __iter__(self) -> Iterator[SequenceGroup]:
+        """In no particular order."""
+        return iter(self._groups.values())
 
     def push(self, group: SequenceGroup) -> None:
         self._groups[group.request_id] = group

@@ -6,9 +6,16 @@ reaches its end gets one more token drawn. A chunk of a prompt, a prefix-cache h
 recomputation after a preemption are the same thing.
 
 Groups are served strictly in order (`Order`): by arrival, or by priority and then arrival. A group can only be
-preempted for one that stands before it, and whoever was preempted comes back before everybody behind him. So the
-first in order always runs, and with policy 'fcfs' a request waits for the requests that came before it and for
-nobody else: it has ended after at most as many steps as they and itself have tokens (`tests/sched`).
+preempted for one that stands before it, and whoever was preempted comes back before everybody behind him.
+
+Nobody starves ('fcfs', chunked): counted from its arrival, a request has ended within as many steps as it and the
+unfinished requests before it have tokens at their ends, every sequence counted with its prompt; work that is done
+again after preemptions is included. For the running groups are always the first ones in order. So the first of all
+runs, is never preempted, and is left at least one token of every step's budget (max_num_batched_tokens >=
+max_num_seqs): from the step in which it comes first it computes each of its tokens once at most, whatever it had
+lost before, and the last token is drawn without being computed. With 'priority' a request waits for those before it
+as long as such requests keep coming. The prefill-first policy has no bound either: decodes wait while new prompts can
+be admitted. (`tests/sched/test_starvation.py`)
 """
 
 import bisect
@@ -163,6 +170,10 @@ class Scheduler:
         """Append the drawn tokens, end what has ended; one update per drawn token, in plan order."""
         now = self._clock()
         self._observe(plan, result)
+        if self.block_space.window is not None:
+            for group in self.running:
+                for seq in group.unfinished:
+                    self.block_space.slide(seq)
         updates, self._capped = self._capped, []
         for seq_id, rows in result.prompt_logprobs.items():
             self._roster.member(seq_id)[0].prompt_logprobs.extend(rows)
@@ -245,20 +256,25 @@ class Scheduler:
         shared_len = leader.prompt_len - leader.prompt_len % self.block_space.block_size
         # Beams are compared with each other, so all of them draw in the same step or none does.
         spared = 0
-        if (
-            self._roster.beam(group) is not None
-            and sum(s.num_uncomputed_tokens for s in seqs) > draft.budget - reserved
+        num_uncomputed = sum(s.num_uncomputed_tokens for s in seqs)
+        if self._roster.beam(group) is not None and (
+            num_uncomputed > draft.budget - reserved
+            or not self.block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
         ):
             spared = 1
         for seq in seqs:
             # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
             # The same step is early enough: within a layer all KV is written before any attention reads it.
-            if seq is not leader and leader.num_computed_tokens < shared_len:
-                continue
-            num_tokens = min(seq.num_uncomputed_tokens - spared, draft.budget - reserved)
+            if seq is not leader:
+                if leader.num_computed_tokens < shared_len:
+                    continue
+                self.block_space.share_prompt(leader, seq)
+            num_tokens = min(
+                seq.num_uncomputed_tokens - spared, draft.budget - reserved, self.block_space.num_appendable(seq)
+            )
             if num_tokens <= 0:
                 continue
-            draft.copies.extend(self.block_space.append_slots(seq))
+            draft.copies.extend(self.block_space.append_slots(seq, num_tokens=num_tokens))
             draft.spans.append(self._span(group, seq, num_tokens))
             draft.budget -= num_tokens
 
@@ -376,6 +392,19 @@ class Scheduler:
                 seq.status = SequenceStatus.SWAPPED
             self.swapped.push(group)
             return
+        self._requeue(group)
+
+    def evict_all(self) -> None:
+        """Take the blocks of all groups away; they will be computed again. For when KV cannot be kept."""
+        groups = [*self.running, *self.swapped]
+        self.running.clear()
+        for group in groups:
+            if group in self.swapped:
+                self.swapped.remove(group)
+            self._requeue(group)
+
+    def _requeue(self, group: SequenceGroup) -> None:
+        """Back into the queue, to be computed from the start."""
         for seq in group.unfinished:
             self.block_space.release(seq)
             seq.status = SequenceStatus.WAITING

@@ -35,8 +35,16 @@ class BatchBuilder:
     `max_num_seqs` spans, `max_num_batched_tokens` tokens, `max_model_len` positions.
     """
 
-    def __init__(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, block_size: int):
+    def __init__(
+        self,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        block_size: int,
+        window: int | None = None,
+    ):
         self._block_size = block_size
+        self._window = window
         self._token_ids = np.zeros(max_num_batched_tokens, np.int64)
         self._positions = np.zeros(max_num_batched_tokens, np.int64)
         self._slot_mapping = np.zeros(max_num_batched_tokens, np.int64)
@@ -77,6 +85,7 @@ class BatchBuilder:
                 block_tables=torch.from_numpy(self._block_tables[:num_spans, :max_blocks]),
                 slot_mapping=torch.from_numpy(self._slot_mapping[:num_tokens]),
                 block_size=self._block_size,
+                window=self._window,
             ),
             drawn_rows=torch.tensor(drawn_rows, dtype=torch.int64),
             draws=draws,

@@ -1,0 +1,194 @@
+"""BlockMap: the KV blocks over time, drawn from memory snapshots. A row is a step, a column is a block.
+
+The colour of a block is the request that holds it: full for the slots that hold tokens, pale for those that are still
+empty. Grey is content that nobody holds and that can still be found; white is free. A black mark: several sequences
+share the block.
+"""
+
+import colorsys
+from collections import Counter
+from pathlib import Path
+
+from lullm.cli.png import BLACK, TEXT_HEIGHT, WHITE, Canvas, Color, text_width
+from lullm.kv.snapshot import BlockSnapshot, MemorySnapshot, PoolSnapshot
+
+FREE: Color = (246, 246, 246)
+CACHED: Color = (190, 190, 190)
+_MARGIN = 12
+_SWATCH = 12
+_MAX_LEGEND = 40  # more owners than this cannot be told apart by colour anyway
+_MAP_WIDTH, _MAP_HEIGHT = 1100, 640  # pixels to aim at
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class BlockMap:
+    """Snapshots in the order they were taken, and who is who in them."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, MemorySnapshot]] = []
+        self._owners: dict[str, int] = {}  # request id -> number, by first appearance
+
+    def add(self, step: int, snapshot: MemorySnapshot) -> None:
+        """The memory after a step."""
+        self._rows.append((step, snapshot))
+        for block in _blocks(snapshot):
+            for request_id in block.request_ids:
+                self._owners.setdefault(request_id, len(self._owners))
+
+    # -- text ----------------------------------------------------------------------------------------------------
+
+    def text(self, width: int = 100, max_rows: int = 48) -> str:
+        """Lines of at most `width` characters: a letter per request, capital where all slots hold tokens.
+
+        '#': held by several requests; ':': cached; '.': free. If there are more blocks than columns, a column stands
+        for several neighbours and shows what most of them are; of more steps than `max_rows` some are left out.
+        """
+        if not self._rows:
+            return ""
+        first = self._rows[0][1]
+        num_blocks = len(first.device.blocks) + len(first.host.blocks)
+        label_width = max(len(str(self._rows[-1][0])), len("step"))
+        per_column = -(-num_blocks // max(width - label_width - 8, 1))  # 8: the bars, and rounding up twice
+        every = -(-len(self._rows) // max_rows)
+
+        def line(label: object, device: str, host: str) -> str:
+            return f"{label:>{label_width}} |{device}|" + (f" |{host}|" if first.host.blocks else "")
+
+        lines = [line("step", *(_fit(name, -(-len(pool.blocks) // per_column)) for name, pool in _pools(first)))]
+        for step, snapshot in self._rows[::every]:
+            lines.append(line(step, *(self._columns(pool.blocks, per_column) for _, pool in _pools(snapshot))))
+        lines.append(f"{per_column} block{'s' if per_column > 1 else ''} of {first.block_size} tokens per column")
+        return "\n".join(lines)
+
+    def legend(self) -> str:
+        """Which letter is which request."""
+        names = [f"{self._letter(request_id)} {request_id}" for request_id in self._owners]
+        return ", ".join([*names, "capital: full", "# several requests", ": cached", ". free"])
+
+    def _columns(self, blocks: tuple[BlockSnapshot, ...], per_column: int) -> str:
+        signs = [self._sign(block, len(block.request_ids)) for block in blocks]
+        groups = (signs[start : start + per_column] for start in range(0, len(signs), per_column))
+        return "".join(Counter(group).most_common(1)[0][0] for group in groups)
+
+    def _sign(self, block: BlockSnapshot, num_requests: int) -> str:
+        if num_requests == 0:
+            return ":" if block.state == "cached" else "."
+        if num_requests > 1:
+            return "#"
+        letter = self._letter(block.request_ids[0])
+        return letter.upper() if block.num_tokens == self._rows[0][1].block_size else letter
+
+    def _letter(self, request_id: str) -> str:
+        return _LETTERS[self._owners[request_id] % len(_LETTERS)]
+
+    # -- picture -------------------------------------------------------------------------------------------------
+
+    def write_png(self, path: Path, title: str) -> None:
+        """The picture. Raises OSError."""
+        self.canvas(title).write(path)
+
+    def canvas(self, title: str) -> Canvas:
+        """All rows, without leaving any out; at least one pixel per block."""
+        first = self._rows[0][1]
+        pools = [(name, len(pool.blocks)) for name, pool in _pools(first) if pool.blocks]
+        cell_width = max(1, min(12, _MAP_WIDTH // sum(num for _, num in pools)))
+        cell_height = max(1, min(8, _MAP_HEIGHT // len(self._rows)))
+        label_width = text_width(f"{self._rows[-1][0]} ")
+        top = _MARGIN + 2 * (TEXT_HEIGHT + 8)
+        map_height = cell_height * len(self._rows)
+        lefts, x = [], _MARGIN + label_width
+        for _, num in pools:
+            lefts.append(x)
+            x += num * cell_width + 2 * _MARGIN
+        width = max(x, _MARGIN * 2 + text_width(title), 480)
+        legend = self._legend_items()
+        line_height = TEXT_HEIGHT + 8
+        lines = _flow([_SWATCH + 6 + text_width(name + "  ") for _, name, _ in legend], width - 2 * _MARGIN)
+        canvas = Canvas(width, top + map_height + _MARGIN + line_height * len(lines) + _MARGIN)
+
+        canvas.text(_MARGIN, _MARGIN, title)
+        for (name, num), left in zip(pools, lefts, strict=True):
+            canvas.text(left, _MARGIN + line_height, f"{name}: {num} blocks of {first.block_size} tokens")
+            canvas.fill(left - 1, top - 1, num * cell_width + 2, map_height + 2, CACHED)
+        label_every = max(1, -(-(TEXT_HEIGHT + 10) // cell_height))
+        label_every = -(-label_every // 10) * 10
+        for row, (step, snapshot) in enumerate(self._rows):
+            y = top + row * cell_height
+            if row % label_every == 0:
+                canvas.text(_MARGIN, y, str(step))
+            filled = [pool for _, pool in _pools(snapshot) if pool.blocks]
+            for pool, left in zip(filled, lefts, strict=True):
+                for index, block in enumerate(pool.blocks):
+                    x = left + index * cell_width
+                    self._draw_block(canvas, block, snapshot.block_size, (x, y, cell_width, cell_height))
+        for number, items in enumerate(lines):
+            x, y = _MARGIN, top + map_height + _MARGIN + number * line_height
+            for item, item_width in items:
+                color, name, is_marked = legend[item]
+                canvas.fill(x, y - 1, _SWATCH, _SWATCH, CACHED)
+                canvas.fill(x + 1, y, _SWATCH - 2, _SWATCH - 2, color)
+                if is_marked:
+                    canvas.fill(x + 1, y, _SWATCH - 2, 2, BLACK)
+                canvas.text(x + _SWATCH + 6, y, name)
+                x += item_width
+        return canvas
+
+    def _draw_block(
+        self, canvas: Canvas, block: BlockSnapshot, block_size: int, cell: tuple[int, int, int, int]
+    ) -> None:
+        x, y, width, height = cell
+        if not block.owners:
+            canvas.fill(x, y, width, height, CACHED if block.state == "cached" else FREE)
+            return
+        color = self._color(block.request_ids[0])
+        canvas.fill(x, y, width, height, _pale(color))
+        canvas.fill(x, y, round(width * block.num_tokens / block_size), height, color)
+        if len(block.owners) > 1 and width > 2:
+            canvas.fill(x, y, width - 1, 1, BLACK)
+        if width > 3:
+            canvas.fill(x + width - 1, y, 1, height, WHITE)
+
+    def _color(self, request_id: str) -> Color:
+        # Steps of the golden ratio spread any number of hues; two lightnesses tell neighbours apart.
+        number = self._owners[request_id]
+        hue = number * 0.618034 % 1.0
+        red, green, blue = colorsys.hls_to_rgb(hue, 0.42 if number % 2 else 0.55, 0.75)
+        return round(255 * red), round(255 * green), round(255 * blue)
+
+    def _legend_items(self) -> list[tuple[Color, str, bool]]:
+        """(colour, name, marked as shared)"""
+        items = []
+        if len(self._owners) <= _MAX_LEGEND:
+            items = [(self._color(request_id), request_id, False) for request_id in self._owners]
+        return [*items, (FREE, "free", False), (CACHED, "cached", False), (WHITE, "black line: shared", True)]
+
+
+def _pools(snapshot: MemorySnapshot) -> tuple[tuple[str, PoolSnapshot], ...]:
+    return ("device", snapshot.device), ("host", snapshot.host)
+
+
+def _fit(text: str, width: int) -> str:
+    return text[:width].ljust(width)
+
+
+def _blocks(snapshot: MemorySnapshot) -> list[BlockSnapshot]:
+    return [*snapshot.device.blocks, *snapshot.host.blocks]
+
+
+def _pale(color: Color) -> Color:
+    red, green, blue = (channel + (255 - channel) * 7 // 10 for channel in color)
+    return red, green, blue
+
+
+def _flow(widths: list[int], line_width: int) -> list[list[tuple[int, int]]]:
+    """Items of these widths in lines: (number, width) of each."""
+    lines: list[list[tuple[int, int]]] = [[]]
+    used = 0
+    for number, width in enumerate(widths):
+        if used + width > line_width and lines[-1]:
+            lines.append([])
+            used = 0
+        lines[-1].append((number, width))
+        used += width
+    return lines

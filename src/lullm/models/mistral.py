@@ -1,0 +1,14 @@
+"""Mistral 7B (https://arxiv.org/abs/2310.06825): Llama without biases, and mostly with a sliding window.
+
+The window is no concern of the layers: the step's attention layout and the block tables know it.
+"""
+
+import torch
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderStyle
+from lullm.weights.rule import decoder_rules
+
+
+def build_mistral(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    return CausalLM(config, DecoderStyle(rules=decoder_rules(tied=config.tie_word_embeddings)), dtype, max_model_len)
