@@ -37,11 +37,22 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def write_checkpoint(folder: Path, family: str, **options: object) -> Path:
-    """A random model of a family ('qwen3', 'llama') with weights large enough that greedy tokens vary."""
+    """A random model of a family ('qwen3', 'llama', 'mistral') with weights large enough that greedy tokens vary."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        MistralConfig,
+        MistralForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
 
-    kinds = {"qwen3": (Qwen3Config, Qwen3ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}
+    kinds = {
+        "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+        "llama": (LlamaConfig, LlamaForCausalLM),
+        "mistral": (MistralConfig, MistralForCausalLM),
+    }
     make_config, make_model = kinds[family]
     settings: dict[str, object] = {
         "vocab_size": 320,

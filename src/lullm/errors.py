@@ -39,5 +39,17 @@ class InvalidRequestError(LullmError, ValueError):
         return type(self), (str(self), self.param)
 
 
+class EngineAsleepError(LullmError):
+    """The engine has released memory that the call needs; wake it up first."""
+
+
+class SleepCancelledError(LullmError):
+    """A sleep that waited for running requests was overtaken by a call that came later; nothing was released."""
+
+
+class WakeUpError(LullmError):
+    """What was released could not be brought back as it was; the engine is still asleep."""
+
+
 class EngineDeadError(LullmError):
     """The engine loop ended (a failed step, or a shutdown); the request cannot be served by it any more."""

@@ -14,6 +14,7 @@ from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.sleep import SleepMode, SleepReport
 
 
 class LLM:
@@ -119,6 +120,23 @@ class LLM:
     def get_default_sampling_params(self) -> SamplingParams:
         """What a request without parameters uses: the model's generation_config.json."""
         return self.llm_engine.default_params
+
+    def sleep(self, level: int = 1, tags: Sequence[str] | None = None, mode: SleepMode = "keep") -> SleepReport:
+        """Release memory until `wake_up`; needs `enable_sleep_mode=True`. See `LLMEngine.sleep`."""
+        return self.llm_engine.sleep(level, mode, tags)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Bring back what `sleep` released. See `LLMEngine.wake_up`."""
+        self.llm_engine.wake_up(tags)
+
+    @property
+    def is_sleeping(self) -> bool:
+        return self.llm_engine.is_sleeping
+
+    @property
+    def sleeping_tags(self) -> tuple[str, ...]:
+        """What is released now: 'weights', 'kv_cache', both or nothing."""
+        return self.llm_engine.sleeping_tags
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes."""

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import lullm
-from lullm.cli.engine_flag import HELP, byte_count, engine_config
+from lullm.cli.engine_flag import HELP, SLEEP_OPTIONS, byte_count, engine_config
 from lullm.cli.main import build_parser, main
 from lullm.cli.sampling_flag import sampling_params
 from lullm.config.engine import EngineConfig
@@ -31,7 +31,9 @@ def test_help_names_every_flag(command, capsys):
         main([command, "--help"])
     text = capsys.readouterr().out
     for field in dataclasses.fields(EngineConfig):
-        if field.name != "served_model_name" or command == "serve":
+        if field.name in SLEEP_OPTIONS and command != "serve":
+            assert "--" + field.name.replace("_", "-") not in text, "nobody could put the engine to sleep"
+        elif field.name != "served_model_name" or command == "serve":
             assert "--" + field.name.replace("_", "-") in text
     (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
     assert [action for action in commands.choices[command]._actions if not action.help] == []
@@ -65,6 +67,8 @@ def test_flags_have_their_types():
         max_model_len=99,
     )
     assert engine_config(parse("serve", "--seed", "3")).seed == 3
+    config = engine_config(parse("serve", "--enable-sleep-mode", "--sleep-dir", "d", "--no-verify-wake"))
+    assert config == EngineConfig(enable_sleep_mode=True, sleep_dir="d", verify_wake=False)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +107,11 @@ def test_the_seed_of_run_is_the_answers():
         (["serve", "--drain-timeout", "-1"], "drain_timeout must be"),
         (["serve", "--drain-timeout", "nan"], "drain_timeout must be"),
         (["serve", "--api-key", ""], "API key"),
+        (["serve", "--admin-key", ""], "admin key"),
+        (["serve", "--port", "0", "--admin-key", "k"], "--enable-sleep-mode"),
+        (["serve", "--port", "0", "--host", "0.0.0.0", "--enable-sleep-mode"], "set an --admin-key"),
+        (["serve", "--sleep-dir", "."], "needs --enable-sleep-mode"),
+        (["serve", "--enable-sleep-mode", "--sleep-dir", "/no/such/folder"], "does not exist"),
         (["serve", "--host", "192.0.2.1"], "cannot listen"),
         (["serve", "--port", "0", "--model", "/no/such/folder"], "/no/such/folder"),
     ],

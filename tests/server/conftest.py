@@ -15,13 +15,14 @@ from tokenizers import Tokenizer as Backend
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
-from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError
 from lullm.server.http_server import HttpServer, bind, url_of
 from lullm.server.options import ServerOptions
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
 from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.sleep import TAGS, SleepReport
 from lullm.types.stats import EngineStats
 
 TEMPLATE = (
@@ -62,6 +63,8 @@ class ScriptedEngine:
 
     Stop strings end the text in front of them. A prompt with the word 'hold' waits after its second token until
     `release()`; with 'crash', the engine dies there. What happens to requests is recorded.
+
+    It sleeps by keeping a list of tags; `failure`, when set, is what the next sleep or wake-up fails with.
     """
 
     def __init__(self, script: str = "the quick brown fox", **options: Any):
@@ -77,6 +80,11 @@ class ScriptedEngine:
         self.is_dead = False
         self.shutdowns: list[bool] = []
         self.num_steps = 0
+        self.sleeps: list[tuple[int, str, Any]] = []
+        self.is_sleeping = False
+        self.sleeping_tags: tuple[str, ...] = ()
+        self.failure: Exception | None = None
+        self.num_resets = 0
         self.released = threading.Event()
         self._held = threading.Semaphore(0)
 
@@ -88,6 +96,8 @@ class ScriptedEngine:
     async def generate(
         self, prompt: Any, params: SamplingParams, request_id: str, priority: int = 0
     ) -> AsyncGenerator[RequestOutput, None]:
+        if self.is_sleeping:
+            raise EngineAsleepError("the engine is asleep; call wake_up()")
         ids = list(prompt["prompt_token_ids"])
         self.seen.append((request_id, params, priority))
         if params.logit_bias and max(params.logit_bias) >= self.model_config.vocab_size:
@@ -177,6 +187,29 @@ class ScriptedEngine:
     def check_health(self) -> None:
         if self.is_dead or self.shutdowns:
             raise EngineDeadError("step 2 failed")
+
+    async def sleep(self, level: int = 1, mode: str = "keep", tags: Any = None) -> SleepReport:
+        self._fail()
+        if level > 2:
+            raise InvalidRequestError("sleep level must be 0, 1 or 2", "level")
+        self.sleeps.append((level, mode, tags))
+        new = tuple(tag for tag in tags or TAGS if tag not in self.sleeping_tags) if level else ()
+        self.sleeping_tags = tuple(tag for tag in TAGS if tag in (*self.sleeping_tags, *new))
+        self.is_sleeping = True
+        return SleepReport(level, new, 1000 * len(new), 10 * len(new), 0.25)
+
+    async def wake_up(self, tags: Any = None) -> None:
+        self._fail()
+        self.sleeping_tags = tuple(tag for tag in self.sleeping_tags if tags is not None and tag not in tags)
+        self.is_sleeping = bool(self.sleeping_tags)
+
+    async def reset_prefix_cache(self) -> None:
+        self.num_resets += 1
+
+    def _fail(self) -> None:
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
 
     async def shutdown(self, drain: bool = True) -> None:
         self.shutdowns.append(drain)

@@ -3,9 +3,8 @@
 The mapping is made once and its address stays for the arena's life. Physical memory is taken page by page at the
 first touch, so a large arena that is never written costs address space only.
 
-The seam for later: users of an arena know `tag`, `capacity_bytes`, `used_bytes`, `base_address`, `empty` and `close`,
-and nothing else. An arena on a device, or one that gives its memory back while it keeps its addresses, offers the
-same names.
+The seam for later: users of an arena know `tag`, `capacity_bytes`, `used_bytes`, `base_address`, `empty`, `release`
+and `close`, and nothing else. An arena on a device offers the same names.
 """
 
 import contextlib
@@ -73,6 +72,18 @@ class HostArena:
         tensor = torch.frombuffer(self._mapping, dtype=dtype, count=num_elements, offset=offset)
         self.used_bytes = offset + num_bytes
         return tensor.view(tuple(shape))
+
+    def release(self) -> None:
+        """Give the physical memory back to the operating system now; the address range stays. Idempotent.
+
+        Tensors of this arena keep their addresses and read as zeros; memory comes back page by page as they are
+        written again.
+
+        Raises:
+            OSError: the operating system refuses, and the memory is still held.
+        """
+        if self._mapping is not None:
+            self._mapping.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Give the memory back to the operating system now. Idempotent.

@@ -1,1 +1,1 @@
-"""The command line: `lullm run`, `lullm chat`, `lullm serve`."""
+"""The command line: `lullm run`, `lullm chat`, `lullm memory`, `lullm serve`."""

@@ -16,6 +16,7 @@ HELP = {
     "tokenizer": "folder or hub id of the tokenizer, if it is not the model's",
     "served_model_name": "the name clients use for the model, if not MODEL itself",
     "dtype": "type of weights, activations and KV cache; 'auto' takes the checkpoint's",
+    "kv_cache_dtype": "'int8' quantises the KV cache, which halves its memory; 'auto' leaves it as dtype says",
     "seed": "seed of the engine, from which requests without one draw theirs; 'none' is random",
     "max_model_len": "longest prompt and output together, in tokens; default: the model's own limit",
     "max_num_seqs": "most sequences in one step",
@@ -34,7 +35,9 @@ HELP = {
     "delay_factor": "without chunked prefill: let prompts gather for this share of the last prompt step",
     "max_logprobs": "most log-probabilities per position a request may ask for",
     "logprobs_mode": "log-probabilities before or after penalties, temperature and filters",
-    "enable_sleep_mode": "let the engine release its memory while it rests (not supported yet)",
+    "enable_sleep_mode": "allow sleep and wake-up",
+    "sleep_dir": "folder for what must survive a sleep; default: the system's folder for temporary files",
+    "verify_wake": "compare checksums of weights and KV cache after waking",
     "enforce_eager": "never use device graphs (a CPU has none)",
     "tensor_parallel_size": "workers that share each layer (only 1 yet)",
     "pipeline_parallel_size": "workers that share the layers (only 1 yet)",
@@ -42,6 +45,9 @@ HELP = {
     "load_format": "'dummy' fills deterministic random weights instead of reading them",
     "device": "where the model runs (only 'cpu' yet)",
 }
+
+SLEEP_OPTIONS = frozenset({"enable_sleep_mode", "sleep_dir", "verify_wake"})
+"""Of no use to commands that nobody could tell to sleep."""
 
 _SIZES = {"": 1, "b": 1, "k": KIB, "kib": KIB, "m": MIB, "mib": MIB, "g": GIB, "gib": GIB}
 

@@ -5,7 +5,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from lullm.cli.engine_flag import add_engine_flags, engine_config
+from lullm.cli.engine_flag import SLEEP_OPTIONS, add_engine_flags, engine_config
 from lullm.cli.sampling_flag import add_sampling_flags, opening, sampling_params
 from lullm.errors import ConfigError
 from lullm.types.request import Prompt
@@ -14,7 +14,8 @@ from lullm.types.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from lullm.cli.terminal import Terminal
 
-NOT_ENGINE = frozenset({"seed", "served_model_name"})  # here --seed is the answer's, and no client names the model
+# Here --seed is the answer's, no client names the model, and nobody could put the engine to sleep.
+NOT_ENGINE = frozenset({"seed", "served_model_name", *SLEEP_OPTIONS})
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

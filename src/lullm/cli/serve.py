@@ -1,8 +1,10 @@
 """`lullm serve`: the OpenAI-compatible server."""
 
 import argparse
+from pathlib import Path
 
 from lullm.cli.engine_flag import add_engine_flags, byte_count, engine_config
+from lullm.errors import ConfigError
 from lullm.server.options import ServerOptions
 from lullm.units import format_bytes
 
@@ -15,8 +17,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "serve",
         help="serve the OpenAI API over HTTP",
         description="Serve a model over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
-        "/detokenize, /health, /version, /metrics. SIGTERM or Ctrl-C lets running requests end, a second one aborts "
-        "them.",
+        "/detokenize, /health, /version, /metrics; with --enable-sleep-mode also /sleep, /wake_up, /is_sleeping, "
+        "/reset_prefix_cache. SIGTERM or Ctrl-C lets running requests end, a second one aborts them.",
     )
     group = parser.add_argument_group("server")
     group.add_argument("--host", default=DEFAULTS.host, help="address to listen on (default: %(default)s)")
@@ -33,6 +35,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default=[],
         metavar="KEY",
         help="requests must carry it as 'Authorization: Bearer KEY'; give it again for more keys (default: open)",
+    )
+    group.add_argument(
+        "--admin-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="opens the sleep endpoints, which no API key opens then; needed with --enable-sleep-mode beyond loopback; "
+        "give it again for more keys (default: as open as the rest)",
     )
     group.add_argument(
         "--allowed-origin",
@@ -65,22 +75,28 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises LullmError."""
     config = engine_config(args)
+    if config.sleep_dir is not None and not config.enable_sleep_mode:
+        raise ConfigError("--sleep-dir needs --enable-sleep-mode")
+    if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
+        raise ConfigError(f"--sleep-dir: the folder {config.sleep_dir} does not exist")
     # Torch and the web stack are loaded here: after the flags are known to be good, the port to be free.
     import asyncio
 
     from lullm.log import log_to_stderr
-    from lullm.server.http_server import bind, serve_until_signal
+    from lullm.server.http_server import bind, check_exposure, serve_until_signal
 
     log_to_stderr(args.log_level)
     options = ServerOptions(
         host=args.host,
         port=args.port,
         api_keys=tuple(args.api_key),
+        admin_keys=tuple(args.admin_key),
         allowed_origins=tuple(args.allowed_origin),
         max_body_bytes=args.max_body_bytes,
         drain_timeout_s=args.drain_timeout,
     )
     with bind(options) as sock:
+        check_exposure(sock, options, config)
         from lullm.engine.async_llm_engine import AsyncLLMEngine
 
         engine = AsyncLLMEngine(config)

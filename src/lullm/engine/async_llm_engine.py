@@ -1,24 +1,29 @@
 """AsyncLLMEngine: the engine on a thread of its own, behind asyncio streams. Implements `EngineClient`.
 
 One thread owns the `LLMEngine` and steps it; everyone else sends it commands through a queue and gets outputs back on
-his own event loop. The step loop takes no lock.
+his own event loop. The step loop takes no lock. While the engine sleeps the thread runs commands only.
 """
 
 import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from lullm.config.engine import EngineConfig
 from lullm.engine.llm_engine import LLMEngine
-from lullm.errors import EngineDeadError, LullmError
+from lullm.errors import EngineAsleepError, EngineDeadError, LullmError, SleepCancelledError
 from lullm.log import get_logger
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest, Prompt
 from lullm.types.sampling_params import SamplingParams
+from lullm.types.sleep import SleepMode, SleepReport
 from lullm.types.stats import EngineStats
+
+T = TypeVar("T")
 
 logger = get_logger(__name__)
 
@@ -32,6 +37,34 @@ class _Stream:
 
     loop: asyncio.AbstractEventLoop
     items: asyncio.Queue[RequestOutput | LullmError] = field(default_factory=asyncio.Queue)
+
+
+@dataclass(slots=True, eq=False)
+class _Call(Generic[T]):
+    """A call that runs on the engine's thread, and where its answer goes. Methods: on the engine's thread."""
+
+    function: Callable[[], T]
+    answer: Future[T] = field(default_factory=Future)
+
+    def run(self) -> None:
+        """Answer with the result or the error, unless nobody waits any more. An error nobody foresaw is raised too."""
+        if not self.answer.set_running_or_notify_cancel():
+            return
+        try:
+            result = self.function()
+        except Exception as error:
+            if isinstance(error, (LullmError, OSError)):
+                self.answer.set_exception(error)
+            else:
+                self.answer.set_exception(EngineDeadError(f"engine failed: {type(error).__name__}: {error}"))
+                raise
+        else:
+            self.answer.set_result(result)
+
+    def fail(self, error: LullmError) -> None:
+        """Answer with `error`; the call does not run."""
+        if self.answer.set_running_or_notify_cancel():
+            self.answer.set_exception(error)
 
 
 class AsyncLLMEngine:
@@ -48,6 +81,7 @@ class AsyncLLMEngine:
         self.default_params = self._engine.default_params
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams: dict[str, _Stream] = {}  # owned by the engine's thread
+        self._waiting_sleeps: list[_Call[SleepReport]] = []  # owned by the engine's thread
         self._failure: EngineDeadError | None = None
         self._is_closing = False  # no new requests
         self._is_closed = False  # no more commands; changes under the lock, so that none is sent and never read
@@ -82,6 +116,60 @@ class AsyncLLMEngine:
                 with contextlib.suppress(EngineDeadError):
                     self._send_command(lambda: self._abort(request_id, stream))
 
+    async def sleep(self, level: int = 1, mode: SleepMode = "keep", tags: Sequence[str] | None = None) -> SleepReport:
+        """See `EngineClient.sleep`."""
+
+        def begin() -> None:
+            if mode != "wait" or self._engine.is_sleeping or not self._engine.has_unfinished_requests():
+                call.run()
+                return
+            try:
+                self._engine.check_sleep(level, mode, tags)
+                self._check_running()
+            except LullmError as error:
+                call.fail(error)
+            else:
+                self._waiting_sleeps.append(call)
+
+        def sleep() -> SleepReport:
+            self._check_running()
+            return self._engine.sleep(level, mode, tags)
+
+        call = _Call(sleep)
+        return await self._answer(call, begin)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """See `EngineClient.wake_up`."""
+
+        def wake_up() -> None:
+            self._check_running()
+            self._engine.wake_up(tags)
+            self._fail_waiting_sleeps(SleepCancelledError("wake_up was called before the running requests had ended"))
+
+        call = _Call(wake_up)
+        await self._answer(call, call.run)
+
+    @property
+    def is_sleeping(self) -> bool:
+        """See `EngineClient.is_sleeping`."""
+        return self._engine.is_sleeping
+
+    @property
+    def sleeping_tags(self) -> tuple[str, ...]:
+        """See `EngineClient.sleeping_tags`."""
+        return self._engine.sleeping_tags
+
+    async def reset_prefix_cache(self) -> None:
+        """See `EngineClient.reset_prefix_cache`."""
+        call = _Call(self._engine.reset_prefix_cache)
+        await self._answer(call, call.run)
+
+    async def _answer(self, call: _Call[T], command: Callable[[], None]) -> T:
+        """Send a command that sees to `call`; its answer."""
+        self.check_health()
+        self._send_command(command)
+        return await asyncio.wrap_future(call.answer)
+
     def stats(self) -> EngineStats:
         """See `EngineClient.stats`."""
         return self._engine.stats()
@@ -103,7 +191,7 @@ class AsyncLLMEngine:
     def _send_command(self, command: Callable[[], None]) -> None:
         with self._closing_lock:
             if self._is_closed:
-                raise self._failure or EngineDeadError("the engine has been shut down")
+                raise self._failure or _shut_down()
             self._commands.put(command)
 
     # -- on the engine's thread ----------------------------------------------------------------------------------
@@ -111,17 +199,23 @@ class AsyncLLMEngine:
     def _run(self) -> None:
         try:
             while not (self._must_stop and not self._engine.has_unfinished_requests()):
-                self._take_commands(block=not self._engine.has_unfinished_requests())
-                if self._engine.has_unfinished_requests():
+                self._take_commands(block=self._engine.is_sleeping or not self._engine.has_unfinished_requests())
+                if self._engine.is_sleeping:
+                    self._deliver(self._engine.take_pending())
+                elif self._engine.has_unfinished_requests():
                     self._deliver(self._engine.step())
+                self._run_waiting_sleeps()
         except Exception as error:
             if not isinstance(error, EngineDeadError):
                 logger.exception("the engine's thread failed")
             self._failure = error if isinstance(error, EngineDeadError) else EngineDeadError(f"engine failed: {error}")
         finally:
             self._is_closing = True
-            self._engine.shutdown()
-            self._end_streams(self._failure or EngineDeadError("the engine has been shut down"))
+            try:
+                self._engine.shutdown()
+            except Exception:  # what broke the engine may break its end; nobody must wait for it all the same
+                logger.exception("the engine's memory could not be given back")
+            self._end_streams(self._failure or _shut_down())
 
     def _take_commands(self, block: bool) -> None:
         """Run the commands that have come; wait for one if there is nothing else to do."""
@@ -134,6 +228,8 @@ class AsyncLLMEngine:
 
     def _add(self, request: GenerateRequest, stream: _Stream) -> None:
         try:
+            if any(not call.answer.cancelled() for call in self._waiting_sleeps):
+                raise EngineAsleepError("the engine is going to sleep once its running requests have ended")
             self._engine.add_processed(request)
         except LullmError as error:
             _send(stream, error)
@@ -148,9 +244,29 @@ class AsyncLLMEngine:
 
     def _stop(self, drain: bool) -> None:
         self._must_stop = True
-        if not drain:
+        self._fail_waiting_sleeps(_shut_down())
+        if not drain or self._engine.is_sleeping:
             for request_id in self._engine.unfinished_request_ids():
                 self._engine.abort_request(request_id)
+
+    def _check_running(self) -> None:
+        # A sleep during the drain would keep the very requests that the drain waits for.
+        if self._must_stop:
+            raise self._failure or _shut_down()
+
+    def _run_waiting_sleeps(self) -> None:
+        if not self._engine.has_unfinished_requests():
+            calls, self._waiting_sleeps = self._waiting_sleeps, []
+            for call in calls:
+                call.run()
+        elif self._engine.is_sleeping:
+            error = SleepCancelledError("another call put the engine to sleep before the running requests had ended")
+            self._fail_waiting_sleeps(error)
+
+    def _fail_waiting_sleeps(self, error: LullmError) -> None:
+        calls, self._waiting_sleeps = self._waiting_sleeps, []
+        for call in calls:
+            call.fail(error)
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         """Hand outputs over, with one wake-up per event loop: 200 streams must not cost 200 wake-ups a step."""
@@ -169,7 +285,9 @@ class AsyncLLMEngine:
         """Fail what is still open, and what was sent but not taken in yet: nobody waits forever."""
         with self._closing_lock:
             self._is_closed = True
+        self._must_stop = True
         self._take_commands(block=False)
+        self._fail_waiting_sleeps(error)
         for stream in self._streams.values():
             _send(stream, error)
         self._streams.clear()
@@ -177,6 +295,10 @@ class AsyncLLMEngine:
 
 def _send(stream: _Stream, item: RequestOutput | LullmError) -> None:
     _call_on(stream.loop, lambda: stream.items.put_nowait(item))
+
+
+def _shut_down() -> EngineDeadError:
+    return EngineDeadError("the engine has been shut down")
 
 
 def _call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:

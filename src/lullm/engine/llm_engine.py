@@ -2,17 +2,21 @@
 
 import dataclasses
 import time
+from collections.abc import Sequence
+from typing import get_args
 
 from lullm.config.engine import EngineConfig
 from lullm.config.generation import GenerationDefaults
 from lullm.config.model import ModelConfig
 from lullm.engine.input import InputProcessor
+from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.output import OutputProcessor
 from lullm.errors import CacheSizeError, EngineDeadError, InvalidRequestError
 from lullm.executor.protocol import Executor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.kv.block_space import BlockSpaceManager
-from lullm.kv.layout import block_bytes
+from lullm.kv.layout import block_bytes, num_blocks_for_len
+from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.sched.scheduler import Scheduler, SchedulerLimits
@@ -20,6 +24,7 @@ from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.sleep import SleepMode, SleepReport
 from lullm.types.stats import EngineStats
 from lullm.types.step import StepResult
 from lullm.units import format_bytes
@@ -54,7 +59,9 @@ class LLMEngine:
         self.model_executor: Executor = UniProcExecutor(self.config, self.model_config, folder)
         try:
             num_blocks, num_host_blocks = self.model_executor.determine_num_available_blocks()
-            self.config = _fit_model_len(self.config, num_blocks, is_chosen=config.max_model_len is not None)
+            self.config = _fit_model_len(
+                self.config, self.model_config, num_blocks, is_chosen=config.max_model_len is not None
+            )
             self.model_executor.initialize_cache(num_blocks, num_host_blocks)
             preemption = self._preemption_policy(num_host_blocks)
         except BaseException:
@@ -70,6 +77,7 @@ class LLMEngine:
             self.config.watermark,
             self.config.enable_prefix_caching,
             num_host_blocks,
+            window=self.model_config.sliding_window,
         )
         self._scheduler = Scheduler(
             limits,
@@ -84,6 +92,9 @@ class LLMEngine:
             self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))
         )
         self._output_processor = OutputProcessor(self.tokenizer)
+        self._lifecycle = Lifecycle(
+            self.model_executor, self._scheduler, self._block_space, self.config.enable_sleep_mode
+        )
         self._pending: list[RequestOutput] = []  # terminal outputs of aborted requests, for the next step to return
         self._num_steps = 0
         self._finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
@@ -107,6 +118,7 @@ class LLMEngine:
     def add_processed(self, request: GenerateRequest) -> None:
         """Queue a request that `input_processor` has made. Raises as `add_request` does."""
         self.check_health()
+        self._lifecycle.check_awake()
         params = request.params
         if params.output_kind is OutputKind.DELTA and (params.beam_width or params.num_sequences > params.n):
             name = "beam_width" if params.beam_width else "best_of"
@@ -118,8 +130,11 @@ class LLMEngine:
 
         Raises:
             EngineDeadError: the step failed, or an earlier one did; all requests are lost.
+            EngineAsleepError: requests wait for `wake_up`.
         """
         self.check_health()
+        if self._scheduler.has_unfinished:
+            self._lifecycle.check_awake()
         try:
             return self._step()
         except Exception as error:
@@ -155,6 +170,11 @@ class LLMEngine:
         if wants_output:
             self._pending.append(output)
 
+    def take_pending(self) -> list[RequestOutput]:
+        """Last outputs of aborted requests, without a step: an engine that is asleep has none."""
+        outputs, self._pending = self._pending, []
+        return outputs
+
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has something to do or to return."""
         return self._scheduler.has_unfinished or bool(self._pending)
@@ -162,19 +182,67 @@ class LLMEngine:
     def unfinished_request_ids(self) -> list[str]:
         return self._scheduler.unfinished_ids
 
+    def sleep(self, level: int = 1, mode: SleepMode = "keep", tags: Sequence[str] | None = None) -> SleepReport:
+        """Release memory; returns once it is released. Idempotent.
+
+        Args:
+            level: 0 pauses, 1 keeps what is needed to go on, 2 keeps nothing (see `Lifecycle.sleep`).
+            mode: requests that are not finished are kept and continued after waking ('keep'), finished first
+                ('wait'; their outputs come with the next `step`), or aborted ('abort').
+            tags: 'weights' and 'kv_cache'; None: both.
+
+        Raises:
+            ConfigError: sleep mode is off. InvalidRequestError: unknown level, mode or tag. OSError: what must be
+            kept could not be saved; the engine is awake. EngineAsleepError: mode 'wait', but the engine sleeps
+            already and keeps requests, which cannot end.
+        """
+        self.check_sleep(level, mode, tags)
+        while mode == "wait" and self._scheduler.has_unfinished:
+            self._pending = self.step()
+        if mode == "abort":
+            for request_id in self._scheduler.unfinished_ids:
+                self.abort_request(request_id)
+        return self._lifecycle.sleep(level, tags)
+
+    def check_sleep(self, level: int, mode: SleepMode, tags: Sequence[str] | None) -> None:
+        """Return if such a call of `sleep` would be taken. Raises as `sleep` does otherwise."""
+        self.check_health()
+        self._lifecycle.check_call(level, tags)
+        modes = get_args(SleepMode)
+        if mode not in modes:
+            raise InvalidRequestError(f"sleep mode must be one of {', '.join(modes)}, not {mode!r}", "mode")
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Bring back what `sleep` released (`tags` None: all), at the same addresses. Idempotent.
+
+        Raises:
+            WakeUpError: it did not come back as it was; the engine is still asleep.
+        """
+        self.check_health()
+        self._lifecycle.wake_up(tags)
+
+    @property
+    def is_sleeping(self) -> bool:
+        return self._lifecycle.is_sleeping
+
+    @property
+    def sleeping_tags(self) -> tuple[str, ...]:
+        """What is released now."""
+        return self._lifecycle.sleeping_tags
+
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes; running requests keep theirs."""
         self._block_space.reset_prefix_cache()
 
     def _preemption_policy(self, num_host_blocks: int) -> PreemptionPolicy:
-        size = block_bytes(self.model_config, self.config.block_size, self.config.dtype)
+        size = block_bytes(self.model_config, self.config.block_size, self.config.kv_dtype)
         if not num_host_blocks or self.config.preemption_mode == "recompute":
             return PreemptionPolicy("recompute", size)
         if self.config.preemption_mode == "swap":
             return PreemptionPolicy("swap", size)
         speeds = Speeds(*self.model_executor.measure_speeds())
         logger.info(
-            "swapping: %s/s between the pools; recomputing: %.0f tokens/s",
+            "swapping: %s/s between the pools; recomputing: %.0f tok/s",
             format_bytes(int(speeds.copy_bytes_per_s)),
             speeds.prefill_tokens_per_s,
         )
@@ -201,6 +269,10 @@ class LLMEngine:
             finished_total=dict(self._finished),
         )
 
+    def memory_snapshot(self) -> MemorySnapshot:
+        """Every block of both pools: owners, fill, content. For the thread that steps, between steps; O(blocks)."""
+        return self._block_space.snapshot([*self._scheduler.running, *self._scheduler.swapped])
+
     def check_health(self) -> None:
         """Return if the engine serves. Raises EngineDeadError otherwise."""
         if self._failure is not None:
@@ -219,7 +291,7 @@ class LLMEngine:
         self.model_executor.shutdown()
 
 
-def _fit_model_len(config: EngineConfig, num_blocks: int, is_chosen: bool) -> EngineConfig:
+def _fit_model_len(config: EngineConfig, model: ModelConfig, num_blocks: int, is_chosen: bool) -> EngineConfig:
     """The config with a model length that the cache can hold; a length the user chose is not lowered.
 
     Raises:
@@ -227,7 +299,7 @@ def _fit_model_len(config: EngineConfig, num_blocks: int, is_chosen: bool) -> En
     """
     capacity = num_blocks * config.block_size
     assert config.max_model_len is not None
-    if config.max_model_len <= capacity:
+    if num_blocks_for_len(model, config.block_size, config.max_model_len) <= num_blocks:
         return config
     if is_chosen:
         raise CacheSizeError(

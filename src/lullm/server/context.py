@@ -57,6 +57,11 @@ class ServerContext:
         if self._num_active == 0:
             self._idle.set()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is in flight."""
+        return self._num_active == 0
+
     async def wait_idle(self) -> None:
         """Return once no request is in flight."""
         await self._idle.wait()

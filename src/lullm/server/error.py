@@ -10,12 +10,21 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from lullm.errors import ConfigError, EngineDeadError, InvalidRequestError
+from lullm.errors import (
+    ConfigError,
+    EngineAsleepError,
+    EngineDeadError,
+    InvalidRequestError,
+    LullmError,
+    SleepCancelledError,
+    WakeUpError,
+)
 from lullm.log import get_logger
 
 logger = get_logger(__name__)
 
 MAX_MESSAGE_CHARS = 1000
+ASLEEP_RETRY_S = 5  # when to ask a sleeping engine again: nobody knows when it is woken, and asking costs little
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -65,6 +74,14 @@ def to_api_error(error: Exception) -> ApiError:
         return ApiError(400, str(error), param=error.param)
     if isinstance(error, ConfigError):  # UnsupportedError: a wish whose machinery does not exist
         return ApiError(400, str(error), code="unsupported")
+    if isinstance(error, EngineAsleepError):
+        headers = {"Retry-After": str(ASLEEP_RETRY_S)}
+        return ApiError(503, str(error), code="engine_asleep", headers=headers)
+    if isinstance(error, SleepCancelledError):
+        return ApiError(409, str(error), code="sleep_cancelled")
+    if isinstance(error, WakeUpError):
+        logger.error("the engine could not be woken: %s", error)
+        return ApiError(500, str(error), code="wake_up_failed")
     if isinstance(error, EngineDeadError):
         logger.error("a request failed with the engine: %s", error)
         return ApiError(500, f"the engine failed: {error}", code="engine_failed")
@@ -78,5 +95,5 @@ def install_error_handlers(app: FastAPI, api_error: Callable[[Exception], ApiErr
     async def answer(_request: Request, error: Exception) -> JSONResponse:
         return api_error(error).response()
 
-    for kind in (ApiError, HTTPException, InvalidRequestError, ConfigError, EngineDeadError):
+    for kind in (ApiError, HTTPException, LullmError):
         app.add_exception_handler(kind, answer)

@@ -1,4 +1,4 @@
-"""Gate: the ASGI middleware every request passes: API key, draining, body length, request id, counting."""
+"""Gate: the ASGI middleware every request passes: keys, draining, body length, request id, counting."""
 
 import hmac
 import re
@@ -10,6 +10,9 @@ from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 
 OPEN_PATHS = frozenset({"/health"})  # load balancers carry no key
+ADMIN_PATHS = frozenset({"/sleep", "/wake_up", "/is_sleeping", "/reset_prefix_cache"})
+"""What an admin key opens and an API key does not. Without an admin key they are as open as all others, but to local
+programs only: `check_exposure` sees to the network, `Gate` to web pages in a local browser."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 
 
@@ -28,7 +31,10 @@ class Gate:
     def __init__(self, app: ASGIApp, context: ServerContext):
         self._app = app
         self._context = context
-        self._keys = [key.encode() for key in context.options.api_keys]
+        options = context.options
+        self._admin_paths = ADMIN_PATHS if context.engine.config.enable_sleep_mode else frozenset()
+        self._keys = [key.encode() for key in options.api_keys]
+        self._admin_keys = [key.encode() for key in options.admin_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -54,7 +60,12 @@ class Gate:
             await self._context.api_error(error).response()(scope, receive, send_with_id)
 
     async def _pass(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        self._check_key(scope["path"], headers)
+        if scope["path"] in self._admin_paths and self._admin_keys:
+            _check_key(self._admin_keys, headers, "admin key")
+        elif scope["path"] not in OPEN_PATHS and self._keys:
+            _check_key(self._keys, headers, "API key")
+        if scope["path"] in self._admin_paths and not self._admin_keys:
+            self._check_origin(headers)
         if scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
@@ -66,20 +77,11 @@ class Gate:
         finally:
             self._context.leave()
 
-    def _check_key(self, path: str, headers: Headers) -> None:
-        if not self._keys or path in OPEN_PATHS:
-            return
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        given = key.strip().encode()
-        # Every key is compared, in constant time each, so that the time taken tells nothing.
-        matches = [hmac.compare_digest(given, known) for known in self._keys]
-        if scheme.lower() != "bearer" or not any(matches):
-            raise ApiError(
-                401,
-                "a valid API key is needed: send the header 'Authorization: Bearer KEY'",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+    def _check_origin(self, headers: Headers) -> None:
+        # Any page in a local browser can send a request to a loopback address; only the answer is kept from it.
+        origin, allowed = headers.get("origin"), self._context.options.allowed_origins
+        if origin is not None and origin not in allowed and "*" not in allowed:
+            raise ApiError(403, f"the origin {origin!r} may not call this endpoint without an admin key")
 
     def _check_content_length(self, headers: Headers) -> None:
         length = headers.get("content-length", "")
@@ -104,3 +106,17 @@ class Gate:
     def _too_large(self) -> ApiError:
         limit = self._context.options.max_body_bytes
         return ApiError(413, f"the body is longer than {limit} bytes", code="body_too_large")
+
+
+def _check_key(keys: list[bytes], headers: Headers, name: str) -> None:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    given = key.strip().encode()
+    # Every key is compared, in constant time each, so that the time taken tells nothing.
+    matches = [hmac.compare_digest(given, known) for known in keys]
+    if scheme.lower() != "bearer" or not any(matches):
+        raise ApiError(
+            401,
+            f"a valid {name} is needed: send the header 'Authorization: Bearer KEY'",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )

@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-from lullm.errors import EngineDeadError
+from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
 from lullm.server.context import ServerContext
 from lullm.server.gate import request_id
 from lullm.server.prompt import TokenizedPrompt
@@ -61,7 +61,8 @@ class Generation:
 
         Raises:
             InvalidRequestError: at the first item, when a prompt can never be served.
-            EngineDeadError: the engine stopped first, or aborted a request by itself.
+            EngineAsleepError: the engine sleeps, or aborted a request to do so.
+            EngineDeadError: the engine stopped first.
         """
         self.usage.prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
         source = self._one(0) if len(self.prompts) == 1 else self._merged()
@@ -73,13 +74,19 @@ class Generation:
                     counts[completion.index] = counts.get(completion.index, 0) + len(completion.token_ids)
                     self.usage.completion_tokens += len(completion.token_ids)
                     if completion.finish_reason == "abort":
-                        raise EngineDeadError("the request was aborted")
+                        raise self._aborted()
                 if output.finished:
                     if len(counts) < self.params.n:  # aborted before its first token
-                        raise EngineDeadError("the request was aborted")
+                        raise self._aborted()
                     self.usage.cached_tokens += output.num_cached_tokens
                     self.context.metrics.observe(output, max(counts.values()))
                 yield number, output
+
+    def _aborted(self) -> LullmError:
+        # Nobody aborts a request that is waited for, but the server's end and a sleep of mode 'abort'.
+        if self.context.engine.config.enable_sleep_mode and not self.context.draining:
+            return EngineAsleepError("the request was aborted: the engine was put to sleep")
+        return EngineDeadError("the request was aborted")
 
     async def _one(self, number: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         # Two clients may send the same X-Request-Id at the same time; the engine's ids are unique all the same.

@@ -6,12 +6,14 @@ then the engine is shut down, and the listening socket closed last, so that nobo
 
 import asyncio
 import contextlib
+import ipaddress
 import signal
 import socket
 from collections.abc import Callable, Generator
 
 import uvicorn
 
+from lullm.config.engine import EngineConfig
 from lullm.engine.protocol import EngineClient
 from lullm.errors import ConfigError
 from lullm.log import get_logger
@@ -23,6 +25,7 @@ logger = get_logger(__name__)
 
 ENGINE_SHUTDOWN_S = 10.0  # bounds the abort of running requests; a step in progress has to end first
 LAST_ANSWERS_S = 2.0  # for the answers of aborted requests to reach their clients
+SLEEP_CHECK_S = 0.25  # how often a drain looks whether the engine has gone to sleep with requests
 CLOSING_S = 1  # for connections to close; then what still writes to a client that does not read is cancelled
 
 
@@ -46,6 +49,24 @@ def bind(options: ServerOptions) -> socket.socket:
         sock.close()
         raise ConfigError(f"cannot listen on {options.host}:{options.port}: {error}; choose another --port") from None
     return sock
+
+
+def check_exposure(sock: socket.socket, options: ServerOptions, config: EngineConfig) -> None:
+    """Return if the sleep endpoints are out of strangers' reach: by a key, by the address, or by not being there.
+
+    Raises:
+        ConfigError: they would be open to the network; or there is an admin key with nothing to open.
+    """
+    if not config.enable_sleep_mode:
+        if options.admin_keys:
+            raise ConfigError("an admin key opens the sleep endpoints; they need --enable-sleep-mode")
+        return
+    host = sock.getsockname()[0].partition("%")[0]
+    if not options.admin_keys and not ipaddress.ip_address(host).is_loopback:
+        raise ConfigError(
+            f"--enable-sleep-mode on {options.host}, which is not a loopback address, would let anybody put the "
+            "engine to sleep; set an --admin-key, or leave --host at 127.0.0.1"
+        )
 
 
 def url_of(sock: socket.socket) -> str:
@@ -80,6 +101,7 @@ class HttpServer:
     """One engine behind one listening socket, for the life of one `serve` call."""
 
     def __init__(self, engine: EngineClient, options: ServerOptions, sock: socket.socket):
+        check_exposure(sock, options, engine.config)
         self._engine = engine
         self._options = options
         self._sock = sock
@@ -119,9 +141,17 @@ class HttpServer:
         logger.info("stopping: running requests have %g s to end", self._options.drain_timeout_s)
         idle = asyncio.create_task(context.wait_idle())
         hurried = asyncio.create_task(self._hurried.wait())
-        await asyncio.wait({idle, hurried}, timeout=self._options.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.drain_timeout_s
+        # What a sleeping engine keeps cannot end: nobody can wake it any more.
+        while (left_s := deadline - loop.time()) > 0 and not self._engine.is_sleeping:
+            done, _ = await asyncio.wait(
+                {idle, hurried}, timeout=min(left_s, SLEEP_CHECK_S), return_when=asyncio.FIRST_COMPLETED
+            )
+            if done:
+                break
         hurried.cancel()
-        if not idle.done():
+        if not context.is_idle:
             logger.warning("aborting the requests that still run")
         try:
             async with asyncio.timeout(ENGINE_SHUTDOWN_S):

@@ -1,18 +1,19 @@
 """Prometheus metrics of one server, in a registry of its own.
 
 Gauges and counters are read from the engine's stats at the moment of the scrape; the histograms of latencies are fed
-with each request's `RequestMetrics` when it ends.
+with each request's `RequestMetrics` when it ends, the numbers of sleeps by the admin endpoints.
 """
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from lullm.engine.protocol import EngineClient
 from lullm.types.outputs import RequestOutput
+from lullm.types.sleep import TAGS, SleepReport
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5)
 _SLOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -38,7 +39,7 @@ _COUNTERS = (
 
 
 class EngineCollector(Collector):
-    """Turns `EngineClient.stats()` into metric families, one snapshot per scrape."""
+    """Turns `EngineClient.stats()` and what sleeps into metric families, one snapshot per scrape."""
 
     def __init__(self, engine: EngineClient, model_name: str):
         self._engine = engine
@@ -68,10 +69,22 @@ class EngineCollector(Collector):
         for reason, count in stats.finished_total.items():
             finished.add_metric([*self._labels, reason], count)
         yield finished
+        is_sleeping = GaugeMetricFamily(
+            "lullm_engine_is_sleeping", "1 while requests are refused: paused or asleep.", labels=["model_name"]
+        )
+        is_sleeping.add_metric(self._labels, self._engine.is_sleeping)
+        yield is_sleeping
+        sleeping = GaugeMetricFamily(
+            "lullm_engine_sleeping", "1 while the memory of a tag is released.", labels=["model_name", "tag"]
+        )
+        sleeping_tags = self._engine.sleeping_tags
+        for tag in TAGS:
+            sleeping.add_metric([*self._labels, tag], tag in sleeping_tags)
+        yield sleeping
 
 
 class Metrics:
-    """The registry, and the histograms that are observed at a request's end."""
+    """The registry, and what is observed at the end of a request, a sleep or a wake-up."""
 
     def __init__(self, engine: EngineClient):
         model_name = engine.config.served_model_name or engine.config.model
@@ -83,6 +96,23 @@ class Metrics:
             "time_per_output_token", "Mean time between the tokens of a request, after its first.", _FAST, model_name
         )
         self._latency = self._histogram("e2e_request_latency", "Arrival to the request's end.", _SLOW, model_name)
+        self._sleep_seconds = Histogram(
+            "lullm_engine_sleep_seconds",
+            "Time that releasing memory took.",
+            labelnames=["model_name", "level"],
+            buckets=_SLOW,
+            registry=self.registry,
+        )
+        self._model_name = model_name
+        self.wake_up_seconds = self._histogram("engine_wake_up", "Time that a wake-up took.", _SLOW, model_name)
+        self._freed_bytes = self._counter("engine_freed_bytes", "Memory released by sleeps.", model_name)
+        self._backed_up_bytes = self._counter("engine_backed_up_bytes", "What sleeps saved of it.", model_name)
+        self.sleep_failures = self._counter("engine_sleep_failures", "Sleeps that failed.", model_name)
+        self.wake_up_failures = self._counter("engine_wake_up_failures", "Wake-ups that failed.", model_name)
+
+    def _counter(self, name: str, text: str, model_name: str) -> Counter:
+        counter = Counter(f"lullm_{name}", text, labelnames=["model_name"], registry=self.registry)
+        return counter.labels(model_name)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], model_name: str) -> Histogram:
         histogram = Histogram(
@@ -103,6 +133,13 @@ class Metrics:
                 self._per_token.observe((times.last_token_time - times.first_token_time) / (num_steps - 1))
         if times.finished_time is not None:
             self._latency.observe(times.finished_time - times.arrival_time)
+
+    def observe_sleep(self, report: SleepReport) -> None:
+        """Count a sleep in, unless there was nothing left to release."""
+        if report.tags or report.level == 0:
+            self._sleep_seconds.labels(self._model_name, str(report.level)).observe(report.seconds)
+            self._freed_bytes.inc(max(report.freed_bytes, 0))
+            self._backed_up_bytes.inc(report.backed_up_bytes)
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text form."""

@@ -13,6 +13,8 @@ class ServerOptions:
     Args:
         host: address to listen on. port: TCP port; 0 lets the system choose one, the ready line names it.
         api_keys: a request must carry one of them as `Authorization: Bearer KEY`; empty: open to all.
+        admin_keys: the same for the sleep endpoints, which API keys do not open then; empty: they are as open as the
+            rest, and the server listens on a loopback address only.
         allowed_origins: web origins that browsers may call from (CORS); '*' for any; empty: none.
         max_body_bytes: longest request body that is read.
         drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
@@ -24,6 +26,7 @@ class ServerOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
+    admin_keys: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: int = 8 * MIB
     drain_timeout_s: float = 30.0
@@ -33,6 +36,10 @@ class ServerOptions:
             raise ConfigError(f"port must be between 0 and 65535, got {self.port}")
         if not all(self.api_keys):
             raise ConfigError("an API key must not be empty")
+        if not all(self.admin_keys):
+            raise ConfigError("an admin key must not be empty")
+        if set(self.admin_keys) & set(self.api_keys):
+            raise ConfigError("an admin key must not be an API key, too")
         if self.max_body_bytes < 1:
             raise ConfigError(f"max_body_bytes must be at least 1, got {self.max_body_bytes}")
         if not 0 <= self.drain_timeout_s < float("inf"):

@@ -41,7 +41,8 @@ def router(context: ServerContext) -> APIRouter:
     @routes.get("/health")
     async def health() -> JSONResponse:
         context.check_serving()
-        return JSONResponse({"status": "ok"})
+        # An engine that sleeps is healthy: it can be woken, and must not be replaced for having been put to sleep.
+        return JSONResponse({"status": "ok", "is_sleeping": engine.is_sleeping})
 
     @routes.get("/version")
     async def version() -> JSONResponse:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import from_json
 
 from lullm.server.error import ApiError
+from lullm.types.sleep import SleepMode
 
 INERT = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"})
 
@@ -171,6 +172,29 @@ class ChatBody(GenerationBody):
     top_logprobs: int | None = None
 
 
+def _check_tags(tags: list[str] | None) -> list[str] | None:
+    if tags == []:
+        raise ValueError("must name at least one; leave it out for all")
+    return tags
+
+
+Tags = Annotated[Strings | None, AfterValidator(_check_tags)]
+
+
+class SleepBody(WireModel):
+    """POST /sleep. Which levels and tags there are is the engine's business."""
+
+    level: int = 1
+    mode: SleepMode = "keep"
+    tags: Tags = None
+
+
+class WakeUpBody(WireModel):
+    """POST /wake_up."""
+
+    tags: Tags = None
+
+
 class TokenizeBody(WireModel):
     """POST /tokenize: a `prompt`, or `messages` through the chat template."""
 
@@ -204,6 +228,11 @@ def parse_body(kind: type[Body], raw: bytes) -> Body:
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+    return parse_fields(kind, data)
+
+
+def parse_fields(kind: type[Body], data: dict[str, Any]) -> Body:
+    """The fields of a request as `kind`. Raises as `parse_body` does."""
     for field, harmless in MISSING.items():
         if field in data:
             value = data.pop(field)

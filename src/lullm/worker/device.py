@@ -1,5 +1,6 @@
 """The device a worker runs on: what it has, in numbers. Only the CPU so far."""
 
+import mmap
 from pathlib import Path
 
 import torch
@@ -20,6 +21,12 @@ def available_memory_bytes() -> int:
         if limit is not None and usage is not None:
             available = min(available, max(limit - usage, 0))
     return available
+
+
+def resident_bytes() -> int:
+    """Physical memory that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * mmap.PAGESIZE
 
 
 def _meminfo(field: str) -> int:

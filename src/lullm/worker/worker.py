@@ -4,9 +4,11 @@ from pathlib import Path
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.types.sleep import SleepReport, UsedBlocks
 from lullm.types.step import StepPlan, StepResult
 from lullm.worker.device import available_memory_bytes
 from lullm.worker.model_runner import ModelRunner
+from lullm.worker.sleeper import Sleeper
 
 
 class Worker:
@@ -14,6 +16,8 @@ class Worker:
 
     def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
         self.model_runner = ModelRunner(config, model_config, folder)
+        directory = Path(config.sleep_dir) if config.sleep_dir else None
+        self._sleeper = Sleeper(self.model_runner, directory, config.verify_wake)
 
     def load_model(self) -> None:
         """Raises ModelLoadError, CacheSizeError."""
@@ -33,6 +37,15 @@ class Worker:
     def execute_model(self, plan: StepPlan) -> StepResult:
         return self.model_runner.execute(plan)
 
+    def sleep(self, level: int, tags: tuple[str, ...], used: UsedBlocks) -> SleepReport:
+        """See `Sleeper.sleep`."""
+        return self._sleeper.sleep(level, tags, used)
+
+    def wake_up(self, tags: tuple[str, ...]) -> None:
+        """See `Sleeper.wake_up`."""
+        self._sleeper.wake_up(tags)
+
     def shutdown(self) -> None:
         """Give all memory back. Idempotent."""
+        self._sleeper.close()
         self.model_runner.close()

@@ -1,0 +1,91 @@
+"""RemoteServer: a running `lullm serve`, as the commands that talk to one see it. Errors are one line each."""
+
+import argparse
+import http.client
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from lullm.errors import ConfigError, LullmError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def add_server_flags(parser: argparse.ArgumentParser, key_flag: str, key_help: str) -> None:
+    """`--url`, and the flag of the key that the command needs."""
+    parser.add_argument("--url", default=DEFAULT_URL, help="where the server listens (default: %(default)s)")
+    parser.add_argument(key_flag, dest="key", metavar="KEY", help=key_help)
+
+
+class RemoteServer:
+    """One server by its URL; every call blocks until it answers.
+
+    Args:
+        key: sent as `Authorization: Bearer KEY`.
+
+    Raises:
+        ConfigError: `url` is not one of a server, or the key cannot stand in a header.
+        LullmError: from the calls, when nothing listens, the answer is not lullm's, or says what is wrong.
+    """
+
+    def __init__(self, url: str, key: str | None):
+        try:
+            parts = urllib.parse.urlsplit(url)
+            is_url = (
+                parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+            )
+        except ValueError:
+            is_url = False
+        if not is_url:
+            raise ConfigError(f"{url!r} is not a URL like {DEFAULT_URL}")
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise ConfigError("a key consists of printable ASCII characters")
+        self.url = url.rstrip("/")
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        # Proxies are for the web; a server that is told to sleep is one's own.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The JSON answer to a JSON body. Takes as long as the server does."""
+        raw = self._send(path, json.dumps(body).encode(), None)
+        try:
+            answer = json.loads(raw)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise self._stranger()
+        return answer
+
+    def get(self, path: str, timeout_s: float) -> str:
+        """The answer as text."""
+        return self._send(path, None, timeout_s).decode(errors="replace")
+
+    def _send(self, path: str, data: bytes | None, timeout_s: float | None) -> bytes:
+        headers = self._headers | ({} if data is None else {"Content-Type": "application/json"})
+        request = urllib.request.Request(self.url + path, data, headers)
+        try:
+            with self._opener.open(request, timeout=timeout_s) as response:
+                body: bytes = response.read()
+                return body
+        except urllib.error.HTTPError as error:
+            with error:
+                raise LullmError(self._explain(path, error.code, error.read())) from None
+        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+            reason = getattr(error, "reason", None) or error
+            if isinstance(reason, ConnectionRefusedError):
+                raise LullmError(f"nothing listens on {self.url}; is `lullm serve` running there?") from None
+            raise LullmError(f"no answer from {self.url}: {reason}") from None
+
+    def _explain(self, path: str, status: int, body: bytes) -> str:
+        try:
+            message = json.loads(body)["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            return str(self._stranger())
+        if status == 404:
+            return f"the server on {self.url} has no {path}; start it with --enable-sleep-mode"
+        return f"the server on {self.url} answers {status}: {message}"
+
+    def _stranger(self) -> LullmError:
+        return LullmError(f"what listens on {self.url} is not a lullm server")

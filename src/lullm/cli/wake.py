@@ -1,0 +1,31 @@
+"""`lullm wake`: bring back what a sleeping server has released."""
+
+import argparse
+
+from lullm.cli.remote import RemoteServer, add_server_flags
+from lullm.cli.sleep import ADMIN_KEY_HELP
+from lullm.types.sleep import TAGS
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The sub-command and its flags."""
+    parser = commands.add_parser(
+        "wake",
+        help="wake a sleeping server",
+        description="Bring back what a sleeping server has released; kept requests go on. Returns once all is there.",
+    )
+    parser.add_argument("--tags", nargs="+", choices=TAGS, help="what comes back (default: all)")
+    add_server_flags(parser, "--admin-key", ADMIN_KEY_HELP)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Wake the server. Raises LullmError."""
+    answer = RemoteServer(args.url, args.key).post("/wake_up", {} if args.tags is None else {"tags": args.tags})
+    if not answer["was_sleeping"]:
+        print("awake already")
+    elif not answer["is_sleeping"]:
+        print(f"awake: {answer['seconds']:.2f} s")
+    else:
+        print(f"still asleep: {', '.join(answer['sleeping_tags']) or 'paused'}")
+    return 0

@@ -1,0 +1,417 @@
+"""AsyncLLMEngine asleep: streams pause and go on, calls cross each other, and nobody waits forever."""
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+
+import pytest
+from decisive import decisive_answers
+
+from lullm import AsyncLLMEngine, EngineConfig, SamplingParams
+from lullm.errors import (
+    ConfigError,
+    EngineAsleepError,
+    EngineDeadError,
+    InvalidRequestError,
+    SleepCancelledError,
+    WakeUpError,
+)
+from lullm.types.sampling_params import OutputKind
+
+OPTIONS = {"dtype": "float32", "max_model_len": 256, "num_gpu_blocks_override": 64}
+PARAMS = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, output_kind=OutputKind.DELTA)
+
+
+@pytest.fixture(scope="module")
+def expected(qwen3_folder):
+    """Greedy tokens of an engine that never sleeps, by prompt."""
+    return {p: answer.token_ids for p, answer in decisive_answers(str(qwen3_folder), 5, 60, **OPTIONS).items()}
+
+
+@pytest.fixture
+def engine(qwen3_folder):
+    engine = AsyncLLMEngine(EngineConfig(model=str(qwen3_folder), enable_sleep_mode=True, **OPTIONS))
+    yield engine
+    asyncio.run(engine.shutdown(drain=False))
+
+
+@pytest.fixture
+def slow_steps(engine, monkeypatch):
+    """Requests are not over before the test's next call has come."""
+    step = engine._engine.step
+
+    def slow_step():
+        time.sleep(0.003)
+        return step()
+
+    monkeypatch.setattr(engine._engine, "step", slow_step)
+
+
+def tokens(outputs):
+    return [t for output in outputs for c in output.outputs for t in c.token_ids]
+
+
+async def collect(engine, prompt="hello world", params=PARAMS, request_id="x"):
+    return [output async for output in engine.generate(prompt, params, request_id)]
+
+
+async def until(condition, limit_s=20.0):
+    async with asyncio.timeout(limit_s):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def start(engine, params=PARAMS, request_id="x"):
+    """A stream and its first output."""
+    stream = engine.generate("hello world", params, request_id)
+    return stream, await anext(stream)
+
+
+async def assert_paused(engine):
+    """The thread takes no step, and waits without spinning."""
+    num_steps = engine.stats().steps_total
+    await asyncio.sleep(0.05)
+    assert engine.stats().steps_total == num_steps
+
+
+def run(main):
+    async def bounded():
+        async with asyncio.timeout(60):
+            await main
+
+    asyncio.run(bounded())
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_kept_streams_pause_and_go_on_with_the_next_token(engine, expected, level):
+    async def main():
+        tasks = [asyncio.create_task(collect(engine, prompt, request_id=prompt)) for prompt in expected]
+        await until(lambda: engine.stats().generation_tokens_total > 20)
+        report = await engine.sleep(level)
+        assert engine.is_sleeping and engine.sleeping_tags == report.tags == (("weights", "kv_cache") if level else ())
+        await assert_paused(engine)
+        assert not any(task.done() for task in tasks)
+        with pytest.raises(EngineAsleepError, match="wake_up"):
+            await collect(engine)
+        assert (await engine.sleep(level)).tags == ()
+        if level:
+            await engine.wake_up(["weights"])
+            assert engine.is_sleeping and engine.sleeping_tags == ("kv_cache",)
+            await assert_paused(engine)
+        await engine.wake_up()
+        await engine.wake_up()
+        assert not engine.is_sleeping
+        for prompt, task in zip(expected, tasks, strict=True):
+            assert tokens(await task) == expected[prompt]
+        assert engine.stats().num_used_blocks == 0
+
+    run(main())
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_mode_wait_lets_requests_end_and_takes_no_new_ones(engine, expected):
+    async def main():
+        stream, first = await start(engine)
+        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        outputs = [first, await anext(stream)]
+        with pytest.raises(EngineAsleepError, match="going to sleep"):
+            await collect(engine, request_id="late")
+        outputs += [output async for output in stream]
+        assert tokens(outputs) == expected["hello world"]
+        assert (await sleeping).tags == ("weights", "kv_cache") and engine.is_sleeping
+        assert (await engine.sleep(1, "wait")).tags == ()
+
+    run(main())
+
+
+@pytest.mark.usefixtures("slow_steps")
+@pytest.mark.parametrize("overtaken_by", ["wake_up", "sleep", "cancel"])
+def test_a_waiting_sleep_is_cancelled(engine, expected, overtaken_by):
+    async def main():
+        stream, first = await start(engine)
+        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        await anext(stream)
+        if overtaken_by == "cancel":
+            sleeping.cancel()
+        elif overtaken_by == "sleep":
+            await engine.sleep(1, "keep")
+        else:
+            await engine.wake_up()
+        with pytest.raises(asyncio.CancelledError if overtaken_by == "cancel" else SleepCancelledError):
+            await sleeping
+        assert engine.is_sleeping == (overtaken_by == "sleep")
+        if engine.is_sleeping:
+            with pytest.raises(EngineAsleepError):  # what is kept cannot end
+                await engine.sleep(1, "wait")
+        await engine.wake_up()
+        assert tokens(await collect(engine, request_id="new")) == expected["hello world"]
+        assert len([output async for output in stream]) == 58
+        assert not engine.is_sleeping
+
+    run(main())
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_mode_abort_ends_requests_with_an_output(engine):
+    async def main():
+        stream, _ = await start(engine)
+        await engine.sleep(1, "abort")
+        rest = [output async for output in stream]
+        assert rest[-1].finished and rest[-1].outputs[0].finish_reason == "abort"
+        await engine.wake_up()
+        stream, _ = await start(engine)
+        await engine.sleep(0)
+        await engine.sleep(1, "abort")  # kept by the first, not by the second
+        assert [output async for output in stream][-1].outputs[0].finish_reason == "abort"
+        assert engine.stats().num_used_blocks == 0
+
+    run(main())
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_a_client_that_leaves_a_sleeping_engine(engine, expected):
+    async def main():
+        streams = [(await start(engine, request_id=name))[0] for name in ("gone", "stays")]
+        await engine.sleep(1)
+        held = engine.stats().num_used_blocks
+        await streams[0].aclose()
+        await until(lambda: engine.stats().num_used_blocks < held)
+        await engine.wake_up()
+        assert tokens([output async for output in streams[1]])[-20:] == expected["hello world"][-20:]
+        assert engine.stats().finished_total["abort"] == 1 and engine.stats().num_used_blocks == 0
+
+    run(main())
+
+
+@pytest.mark.usefixtures("slow_steps")
+@pytest.mark.parametrize("drain", [False, True])
+@pytest.mark.parametrize("level", [0, 1])
+def test_shutdown_while_asleep(engine, drain, level):
+    async def main():
+        stream, _ = await start(engine)
+        await engine.sleep(level)
+        await engine.shutdown(drain)
+        assert [output async for output in stream][-1].outputs[0].finish_reason == "abort"
+        for call in (engine.sleep(), engine.wake_up(), engine.reset_prefix_cache(), collect(engine)):
+            with pytest.raises(EngineDeadError):
+                await call
+
+    run(main())
+
+
+@pytest.mark.usefixtures("slow_steps")
+@pytest.mark.parametrize("drain", [False, True])
+def test_shutdown_cancels_a_waiting_sleep(engine, drain):
+    async def main():
+        stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
+        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        await anext(stream)
+        await engine.shutdown(drain)
+        with pytest.raises(EngineDeadError, match="shut down"):
+            await sleeping
+        assert [output async for output in stream][-1].outputs[0].finish_reason == ("length" if drain else "abort")
+
+    run(main())
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_a_failed_step_fails_a_waiting_sleep(engine, caplog):
+    async def main():
+        stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
+        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        await anext(stream)
+        engine._engine.model_executor.driver_worker.model_runner.kv_caches = []
+        with pytest.raises(EngineDeadError, match="died"):
+            await sleeping
+        with pytest.raises(EngineDeadError, match="died"):
+            async for _ in stream:
+                pass
+
+    run(main())
+
+
+def test_misuse(engine, qwen3_folder):
+    async def main():
+        stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
+        for mode in ("keep", "wait", "abort"):
+            for arguments, param in (({"level": 3}, "level"), ({"level": True}, "level"), ({"tags": ["x"]}, "tags")):
+                with pytest.raises(InvalidRequestError) as error:
+                    await engine.sleep(mode=mode, **arguments)
+                assert error.value.param == param
+        with pytest.raises(InvalidRequestError, match="mode"):
+            await engine.sleep(1, "later")
+        with pytest.raises(InvalidRequestError):
+            await engine.wake_up(["x"])
+        assert not engine.is_sleeping
+        await anext(stream)
+        await stream.aclose()
+
+    run(main())
+    other = AsyncLLMEngine(EngineConfig(model=str(qwen3_folder), **OPTIONS))
+
+    async def without_sleep_mode():
+        with pytest.raises(ConfigError, match="enable_sleep_mode"):
+            await other.sleep()
+        await other.wake_up()
+        await other.shutdown()
+
+    run(without_sleep_mode())
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_failures_are_told_and_the_engine_lives(engine, expected, monkeypatch):
+    async def main():
+        stream, first = await start(engine)
+        with monkeypatch.context() as patch:
+            patch.setattr("lullm.arena.backup.Backup.save", no_space)
+            with pytest.raises(OSError, match="No space"):
+                await engine.sleep()
+        assert not engine.is_sleeping
+        await engine.sleep()
+        runner = engine._engine.model_executor.driver_worker.model_runner
+        with monkeypatch.context() as patch:
+            patch.setattr(runner, "fill_weights", lambda: None)
+            with pytest.raises(WakeUpError, match="checksum"):
+                await engine.wake_up()
+        assert engine.sleeping_tags == ("weights", "kv_cache")
+        await engine.wake_up()
+        assert tokens([first] + [output async for output in stream]) == expected["hello world"]
+
+    def no_space(self, tensors):
+        raise OSError(28, "No space left on device")
+
+    run(main())
+
+
+def test_an_error_nobody_foresaw_ends_the_engine_and_every_call(engine, monkeypatch, caplog):
+    async def main():
+        stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
+        runner = engine._engine.model_executor.driver_worker.model_runner
+        monkeypatch.setattr(runner, "arenas", None)  # the engine's end fails of it, too
+        for call in (engine.sleep(), engine.wake_up()):
+            with pytest.raises(EngineDeadError):
+                await call
+        monkeypatch.undo()
+        with pytest.raises(EngineDeadError):
+            async for _ in stream:
+                pass
+
+    run(main())
+
+
+def test_state_is_readable_from_any_thread(engine):
+    async def main():
+        seen, stop = set(), threading.Event()
+
+        def read():
+            while not stop.is_set():
+                seen.add((engine.is_sleeping, engine.sleeping_tags))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for _ in range(20):
+            await engine.sleep(1, tags=["kv_cache"])
+            await engine.wake_up()
+        stop.set()
+        await asyncio.to_thread(reader.join)
+        assert seen <= {(False, ()), (True, ("kv_cache",)), (True, ()), (False, ("kv_cache",))}
+
+    run(main())
+
+
+async def client(engine, number, expected, end, counts):
+    """Generates until `end`; a request that was taken must end with its own tokens."""
+    source = random.Random(number)
+    loop = asyncio.get_running_loop()
+    serial = 0
+    while loop.time() < end:
+        serial += 1
+        prompt = source.choice(list(expected))
+        stream = engine.generate(prompt, PARAMS, f"{number}-{serial}")
+        outputs = []
+        leaves = source.random() < 0.15
+        try:
+            async for output in stream:
+                outputs.append(output)
+                if leaves and len(outputs) == 5:
+                    break
+        except EngineAsleepError:
+            assert outputs == [], "refused at the first item only"
+            counts["refused"] += 1
+            await asyncio.sleep(0.005)
+            continue
+        finally:
+            await stream.aclose()
+        found = tokens(outputs)
+        assert found == expected[prompt][: len(found)], "no token of another request, none lost, none twice"
+        if outputs[-1].finished and outputs[-1].outputs[0].finish_reason == "abort":
+            assert engine._is_closing
+            return
+        assert (leaves and len(outputs) == 5) or len(found) == 60
+        counts["left" if leaves else "ended"] += 1
+
+
+def test_clients_generate_while_another_toggles_sleep(engine, expected):
+    counts = dict.fromkeys(("ended", "left", "refused", "sleeps"), 0)
+
+    async def toggle(end):
+        source = random.Random(0)
+        loop = asyncio.get_running_loop()
+        while loop.time() < end:
+            await asyncio.sleep(source.random() * 0.15)
+            await engine.sleep(source.choice((1, 2)), tags=source.choice((None, None, ["kv_cache"], ["weights"])))
+            counts["sleeps"] += 1
+            await asyncio.sleep(source.random() * 0.02)
+            await engine.wake_up()
+
+    async def main():
+        end = asyncio.get_running_loop().time() + 5
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(client(engine, number, expected, end, counts))
+            group.create_task(toggle(end))
+        await until(lambda: engine.stats().num_used_blocks == 0)
+
+    run(main())
+    assert counts["sleeps"] >= 10 and counts["ended"] >= 20 and counts["refused"], counts
+
+
+def test_crossing_calls_and_a_shutdown_among_them(engine, expected):
+    """Every mode, level and tag from many tasks; each call answers or fails with an error of the tree."""
+    counts = dict.fromkeys(("ended", "left", "refused", "calls"), 0)
+
+    async def call_around(number):
+        source = random.Random(number)
+        while True:
+            tags = source.choice((None, ["kv_cache"], ["weights"]))
+            try:
+                if source.random() < 0.4:
+                    mode = source.choice(("keep", "wait"))
+                    await asyncio.wait_for(engine.sleep(source.choice((0, 1, 2)), mode, tags), source.random())
+                else:
+                    await engine.wake_up(source.choice((None, None, tags)))
+                counts["calls"] += 1
+            except (SleepCancelledError, EngineAsleepError, TimeoutError):
+                pass
+            except EngineDeadError:
+                return
+            await asyncio.sleep(source.random() * 0.05)
+
+    async def generate(number):
+        with contextlib.suppress(EngineDeadError):
+            await client(engine, number, expected, asyncio.get_running_loop().time() + 60, counts)
+        assert engine._is_closing
+
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            for number in range(12):
+                group.create_task(generate(number))
+            for number in range(6):
+                group.create_task(call_around(number))
+            await asyncio.sleep(2.5)
+            await engine.shutdown(drain=True)
+
+    run(main())
+    assert counts["calls"] > 20 and counts["ended"], counts

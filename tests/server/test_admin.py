@@ -1,0 +1,264 @@
+"""The admin endpoints over a scripted engine: arguments, answers, who may call, what the metrics say."""
+
+import socket
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from lullm.config.engine import EngineConfig
+from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, SleepCancelledError, WakeUpError
+from lullm.server import admin
+from lullm.server.context import ServerContext
+from lullm.server.gate import ADMIN_PATHS
+from lullm.server.http_server import bind, check_exposure
+from lullm.server.options import ServerOptions
+
+BOTH = ["weights", "kv_cache"]
+AWAKE = {"is_sleeping": False, "sleeping_tags": []}
+
+
+@pytest.fixture
+def engine(scripted):
+    return scripted(enable_sleep_mode=True)
+
+
+@pytest.fixture
+def http(start, engine):
+    with start(engine).http() as http:
+        yield http
+
+
+def samples(http, **headers):
+    found = {}
+    for family in text_string_to_metric_families(http.get("/metrics", headers=headers).text):
+        for sample in family.samples:
+            labels = {key: value for key, value in sample.labels.items() if key != "model_name"}
+            found[sample.name, *labels.values()] = sample.value
+    return found
+
+
+def test_they_do_not_exist_without_sleep_mode(start, scripted):
+    with start(scripted()).http() as http:
+        for path in ADMIN_PATHS:
+            for method in ("GET", "POST"):
+                assert http.request(method, path).status_code == 404
+
+
+def test_the_gate_knows_every_path(engine):
+    routes = admin.router(ServerContext(engine, ServerOptions())).routes
+    assert {route.path for route in routes} == ADMIN_PATHS
+
+
+def test_sleep_and_wake_up(http, engine):
+    assert http.get("/is_sleeping").json() == AWAKE
+    report = {"level": 1, "tags": BOTH, "freed_bytes": 2000, "backed_up_bytes": 20, "seconds": 0.25}
+    assert http.post("/sleep").json() == report | {"is_sleeping": True, "sleeping_tags": BOTH}
+    again = http.post("/sleep").json()
+    assert again["tags"] == [] and again["freed_bytes"] == 0 and again["sleeping_tags"] == BOTH
+    half = http.post("/wake_up", params={"tags": "weights"}).json()
+    assert half.pop("seconds") >= 0
+    assert half == {"was_sleeping": True, "tags": ["weights"], "is_sleeping": True, "sleeping_tags": ["kv_cache"]}
+    assert http.get("/is_sleeping").json() == {"is_sleeping": True, "sleeping_tags": ["kv_cache"]}
+    assert http.post("/wake_up").json()["tags"] == ["kv_cache"]
+    answer = http.post("/wake_up")
+    assert answer.status_code == 200
+    assert answer.json() | {"seconds": 0} == AWAKE | {"was_sleeping": False, "tags": [], "seconds": 0}
+    assert http.post("/reset_prefix_cache").status_code == 200 and engine.num_resets == 1
+
+
+ARGUMENTS = (
+    ("", None, (1, "keep", None)),
+    ("", {}, (1, "keep", None)),
+    ("level=2", None, (2, "keep", None)),
+    ("level=2", {}, (2, "keep", None)),
+    ("level=0&mode=wait", None, (0, "wait", None)),
+    ("tags=weights", None, (1, "keep", ["weights"])),
+    ("tags=weights&tags=kv_cache&mode=abort", None, (1, "abort", BOTH)),
+    ("", {"level": 2, "mode": "abort", "tags": ["kv_cache"]}, (2, "abort", ["kv_cache"])),
+    ("", {"tags": None}, (1, "keep", None)),
+)
+
+
+def test_query_and_body_alike(http, engine):
+    for query, body, call in ARGUMENTS:
+        response = http.post(f"/sleep?{query}", **({} if body is None else {"json": body}))
+        assert response.status_code == 200 and engine.sleeps.pop() == call, (query, body)
+
+
+MISUSE = (
+    ("/sleep", "level=x", None, "level"),
+    ("/sleep", "level=1.0", None, "level"),
+    ("/sleep", "level=", None, "level"),
+    ("/sleep", "level=1&level=2", None, "level"),
+    ("/sleep", "level=3", None, "level"),
+    ("/sleep", "mode=later", None, "mode"),
+    ("/sleep", "lvl=1", None, "lvl"),
+    ("/sleep", "level=1", {"level": 1}, None),
+    ("/sleep", "", {"level": "1"}, "level"),
+    ("/sleep", "", {"level": True}, "level"),
+    ("/sleep", "", {"level": None}, "level"),
+    ("/sleep", "", {"mode": ["keep"]}, "mode"),
+    ("/sleep", "", {"tags": "weights"}, "tags"),
+    ("/sleep", "", {"tags": []}, "tags"),
+    ("/sleep", "", {"tags": [1]}, "tags"),
+    ("/sleep", "", {"force": True}, "force"),
+    ("/sleep", "", [1], None),
+    ("/wake_up", "level=1", None, "level"),
+    ("/wake_up", "", {"mode": "keep"}, "mode"),
+)
+
+
+def test_misuse(http, engine):
+    for path, query, body, param in MISUSE:
+        response = http.post(f"{path}?{query}", **({} if body is None else {"json": body}))
+        assert response.status_code == 400, (path, query, body)
+        assert response.json()["error"]["param"] == param, (path, query, body)
+        assert engine.sleeps == [] and not engine.is_sleeping
+
+
+@pytest.mark.parametrize(
+    ("path", "failure", "status", "code"),
+    [
+        ("/sleep", OSError(28, "No space left on device"), 500, "sleep_failed"),
+        ("/sleep", SleepCancelledError("wake_up came first"), 409, "sleep_cancelled"),
+        ("/sleep", EngineAsleepError("what is kept cannot end"), 409, "engine_asleep"),
+        ("/sleep", EngineDeadError("gone"), 500, "engine_failed"),
+        ("/sleep", RuntimeError("secret"), 500, "internal_error"),
+        ("/wake_up", WakeUpError("still asleep: another checksum"), 500, "wake_up_failed"),
+    ],
+)
+def test_failures(http, engine, path, failure, status, code, caplog):
+    if path == "/wake_up":
+        assert http.post("/sleep").status_code == 200
+    engine.failure = failure
+    response = http.post(path)
+    error = response.json()["error"]
+    assert response.status_code == status and error["code"] == code
+    assert "secret" not in error["message"]
+    assert http.get("/is_sleeping").json()["is_sleeping"] == (path == "/wake_up"), "as it was before"
+
+
+def test_generation_on_a_sleeping_engine(http):
+    http.post("/sleep")
+    for path, prompt in (
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/completions", {"prompt": ["x", "y"]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+    ):
+        for stream in (False, True):
+            response = http.post(path, json=prompt | {"stream": stream, "max_tokens": 2})
+            assert response.status_code == 503 and int(response.headers["retry-after"]) > 0
+            error = response.json()["error"]
+            assert (error["type"], error["code"]) == ("server_error", "engine_asleep") and "wake_up" in error["message"]
+    assert http.get("/health").json() == {"status": "ok", "is_sleeping": True}
+    assert http.post("/tokenize", json={"prompt": "x"}).status_code == 200
+    http.post("/wake_up")
+    assert http.get("/health").json() == {"status": "ok", "is_sleeping": False}
+    assert http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}).status_code == 200
+
+
+def test_metrics(http, engine, caplog):
+    found = samples(http)
+    assert found["lullm_engine_is_sleeping",] == 0
+    assert found["lullm_engine_sleeping", "weights"] == found["lullm_engine_sleeping", "kv_cache"] == 0
+    http.post("/sleep", params={"level": 2, "tags": "kv_cache"})
+    http.post("/sleep", params={"level": 2, "tags": "kv_cache"})
+    engine.failure = WakeUpError("still asleep")
+    http.post("/wake_up")
+    engine.failure = OSError(28, "No space left on device")
+    http.post("/sleep")
+    found = samples(http)
+    assert found["lullm_engine_is_sleeping",] == 1
+    assert (found["lullm_engine_sleeping", "weights"], found["lullm_engine_sleeping", "kv_cache"]) == (0, 1)
+    assert found["lullm_engine_sleep_seconds_count", "2"] == 1 and found["lullm_engine_sleep_seconds_sum", "2"] == 0.25
+    assert found["lullm_engine_freed_bytes_total",] == 1000 and found["lullm_engine_backed_up_bytes_total",] == 10
+    assert found["lullm_engine_wake_up_failures_total",] == found["lullm_engine_sleep_failures_total",] == 1
+    assert found["lullm_engine_wake_up_seconds_count",] == 0
+    for _ in range(2):
+        http.post("/wake_up")
+    assert samples(http)["lullm_engine_wake_up_seconds_count",] == 1, "the second found it awake"
+
+
+CALLS = [("POST", "/sleep"), ("POST", "/wake_up"), ("GET", "/is_sleeping"), ("POST", "/reset_prefix_cache")]
+
+
+def statuses(http, key=None, **headers):
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    return [http.request(method, path, headers=headers).status_code for method, path in CALLS]
+
+
+def test_admin_key(start, engine):
+    with start(engine, api_keys=("api",), admin_keys=("admin", "other")).http() as http:
+        for wrong in (None, "api", "wrong", "admin2", "Bearer admin"):
+            assert statuses(http, wrong) == [401] * 4
+        for key in ("admin", "other"):
+            assert statuses(http, key) == [200] * 4
+        assert http.get("/v1/models", headers={"Authorization": "Bearer admin"}).status_code == 401
+        assert http.get("/v1/models", headers={"Authorization": "Bearer api"}).status_code == 200
+        response = http.post("/sleep", headers={"Authorization": "Bearer api"})
+        assert (
+            response.json()["error"]["code"] == "invalid_api_key" and "admin key" in response.json()["error"]["message"]
+        )
+
+
+def test_admin_key_alone_leaves_the_rest_open(start, engine):
+    with start(engine, admin_keys=("admin",)).http() as http:
+        assert statuses(http) == [401] * 4 and statuses(http, "admin") == [200] * 4
+        assert http.get("/v1/models").status_code == 200
+
+
+def test_without_an_admin_key_they_are_as_open_as_the_rest(start, scripted):
+    with start(scripted(enable_sleep_mode=True), api_keys=("api",)).http() as http:
+        assert statuses(http) == [401] * 4 and statuses(http, "api") == [200] * 4
+    with start(scripted(enable_sleep_mode=True)).http() as http:
+        assert statuses(http) == [200] * 4
+
+
+def test_a_web_page_cannot_put_a_local_engine_to_sleep(start, scripted):
+    with start(scripted(enable_sleep_mode=True), allowed_origins=("http://mine",)).http() as http:
+        assert statuses(http, origin="http://page") == [403] * 4
+        assert statuses(http, origin="http://mine") == [200] * 4
+    with start(scripted(enable_sleep_mode=True), admin_keys=("admin",)).http() as http:
+        assert statuses(http, "admin", origin="http://page") == [200] * 4, "it has the key"
+
+
+@pytest.mark.parametrize(
+    ("host", "admin_keys", "is_refused"),
+    [
+        ("127.0.0.1", (), False),
+        ("localhost", (), False),
+        ("0.0.0.0", (), True),
+        ("::", (), True),
+        ("0.0.0.0", ("k",), False),
+    ],
+)
+def test_exposure(host, admin_keys, is_refused):
+    options = ServerOptions(host=host, port=0, admin_keys=admin_keys)
+    config = EngineConfig(enable_sleep_mode=True)
+    with bind(options) as sock:
+        if is_refused:
+            with pytest.raises(ConfigError, match="--admin-key"):
+                check_exposure(sock, options, config)
+        else:
+            check_exposure(sock, options, config)
+
+
+def test_exposure_over_ipv6():
+    options = ServerOptions(host="::1", port=0)
+    try:
+        sock = bind(options)
+    except ConfigError:
+        pytest.skip("this machine has no IPv6")
+    with sock:
+        assert sock.family is socket.AF_INET6
+        check_exposure(sock, options, EngineConfig(enable_sleep_mode=True))
+
+
+def test_keys_that_open_nothing_or_too_much():
+    for options in ({"admin_keys": ("",)}, {"admin_keys": ("a",), "api_keys": ("a",)}):
+        with pytest.raises(ConfigError, match="admin key"):
+            ServerOptions(**options)
+    options = ServerOptions(port=0, admin_keys=("a",))
+    with bind(options) as sock, pytest.raises(ConfigError, match="--enable-sleep-mode"):
+        check_exposure(sock, options, EngineConfig())
