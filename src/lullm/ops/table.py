@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from lullm.errors import UnsupportedError
+from lullm.log import get_logger
 from lullm.ops import grouped_attention, reference, torch_cpu
 from lullm.ops.attention_layout import AttentionLayout, KVCache
 from lullm.ops.cpu import native
-from lullm.ops.cpu.library import load_library
+from lullm.ops.cpu.library import absence, load_library
+
+logger = get_logger(__name__)
 
 
 def _keep_weight(weight: Tensor) -> None:
@@ -130,7 +133,10 @@ def select_ops(device: str) -> Ops:
     """
     if torch.device(device).type != "cpu":
         raise UnsupportedError(f"there are no ops for device {device!r} yet; use device='cpu'")
-    if load_library() is None:
+    library = load_library()
+    if library is None:
+        logger.info("torch's kernels serve: native CPU ops are %s", absence())
         return TORCH_CPU_OPS
     native.set_num_threads(torch.get_num_threads())
+    logger.info("native CPU ops: %s, %d threads", library.isa, torch.get_num_threads())
     return NATIVE_CPU_OPS
