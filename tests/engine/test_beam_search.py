@@ -75,7 +75,7 @@ def test_one_beam_is_greedy(llm):
     assert [b.outputs[0].token_ids for b in beams] == [g.outputs[0].token_ids for g in greedy]
 
 
-@pytest.mark.parametrize("mode", ["recompute", "swap"])
+@pytest.mark.parametrize("mode", ["recompute", "swap", "auto"])
 @pytest.mark.parametrize("chunk", [6, 2048])
 def test_beams_survive_preemption_and_chunks(llm, qwen3_folder, mode, chunk):
     prompts = random_prompts(6, 60, seed=5)

@@ -102,16 +102,16 @@ def test_content_comes_back_from_the_host_pool(qwen3_folder, expected):
         assert llm.llm_engine.stats().prefix_cache_host_hits_total > 0
 
 
-@pytest.mark.parametrize("mode", ["recompute", "swap"])
+@pytest.mark.parametrize("mode", ["recompute", "swap", "auto"])
 def test_parallel_sampling_survives_preemption(qwen3_folder, mode):
     prompts = random_prompts(6, 60)
-    params = SamplingParams(temperature=0.9, seed=5, n=3, max_tokens=40, ignore_eos=True)
+    params = SamplingParams(temperature=0.9, seed=5, n=4, max_tokens=40, ignore_eos=True)
     with LLM(str(qwen3_folder), dtype="float32", max_model_len=128) as llm:
         roomy = tokens(llm, prompts, params)
     with LLM(str(qwen3_folder), dtype="float32", max_model_len=128, num_gpu_blocks_override=40, block_size=8) as llm:
         assert tokens(llm, prompts, params) == roomy
         assert llm.llm_engine.stats().num_preemptions > 0
-    assert len({tuple(t) for t in roomy[0]}) == 3, "the completions of one request differ"
+    assert len({tuple(t) for t in roomy[0]}) == 4, "the completions of one request differ"
 
 
 def test_a_seeded_request_does_not_depend_on_its_batch(qwen3_folder):

@@ -5,6 +5,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import openai
 import pytest
 
 from lullm import LLM, AsyncLLMEngine, EngineConfig, SamplingParams
@@ -74,6 +75,20 @@ def test_choices_seeds_and_best_of(running):
         best = client.completions.create(**ask, n=1, extra_body={"best_of": 3})
         assert best.choices[0].text in texts
         assert client.completions.create(**(ask | {"seed": 8}), n=3).choices[0].text != texts[0]
+
+
+def test_beam_search(running, qwen3_folder):
+    with LLM(str(qwen3_folder), **OPTIONS) as llm:
+        [direct] = llm.beam_search(PROMPTS[0], 3, max_tokens=8, n=2, length_penalty=0.5)
+    beams = {"beam_width": 3, "length_penalty": 0.5}
+    with running.openai() as client:
+        answer = client.completions.create(model="tiny", prompt=PROMPTS[0], max_tokens=8, n=2, extra_body=beams)
+        assert [choice.text for choice in answer.choices] == [completion.text for completion in direct.outputs]
+        for wrong in ({"stream": True}, {"temperature": 0.5}, {"seed": 1}, {"n": 4}):
+            with pytest.raises(openai.BadRequestError):
+                client.completions.create(
+                    **{"model": "tiny", "prompt": "x", "extra_body": beams, **wrong},
+                )
 
 
 def test_echo_scores_the_prompt(running):

@@ -1,7 +1,6 @@
 """BlockSpaceManager: admission, growth, sharing, swapping and release of the KV blocks of sequence groups."""
 
 import enum
-from collections import Counter
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -169,6 +168,8 @@ class BlockSpaceManager:
 
     def num_appendable(self, seq: Sequence) -> int:
         """Tokens, behind the computed ones, that there are slots for in the sequence's blocks and the free ones."""
+        if self.window is None:  # all slots are taken before a group is planned
+            return seq.num_uncomputed_tokens
         table = self._tables[seq.seq_id]
         num_free = self._device.num_free - (table.block_to_copy(seq.num_computed_tokens) is not None)
         return table.num_slots + num_free * self.block_size - seq.num_computed_tokens
@@ -358,14 +359,15 @@ class BlockSpaceManager:
     def _num_touched(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> int:
         """Free blocks that the next `num_tokens` tokens of each (or as many as it has) take together."""
         fresh = 0
-        to_copy: Counter[tuple[int, int]] = Counter()  # (shared block, sequences that hold it) -> how many write to it
+        to_copy: dict[tuple[int, int], int] = {}  # (shared block, sequences that hold it) -> how many write to it
         for seq in seqs:
             table = self._tables[seq.seq_id]
             end = min(seq.num_computed_tokens + num_tokens, len(seq))
             fresh += table.num_fresh_blocks(end + num_lookahead_slots)
             shared = table.block_to_copy(seq.num_computed_tokens)
             if shared is not None:
-                to_copy[shared, table.allocator.ref_count(shared)] += 1
+                key = shared, table.allocator.ref_count(shared)
+                to_copy[key] = to_copy.get(key, 0) + 1
         # The last holder of a shared block writes in place.
         return fresh + sum(min(num, holders - 1) for (_, holders), num in to_copy.items())
 

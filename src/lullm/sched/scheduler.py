@@ -200,7 +200,7 @@ class Scheduler:
             self._roster.advance_beams(group, beams)
             if group.is_finished:
                 updates.append(SequenceUpdate(group, leader, None))
-        for group in {id(u.group): u.group for u in updates}.values():
+        for group in {id(u.group): u.group for u in updates if u.seq.is_finished}.values():
             self._forget_if_finished(group)
         return updates
 
@@ -256,12 +256,10 @@ class Scheduler:
         shared_len = leader.prompt_len - leader.prompt_len % self.block_space.block_size
         # Beams are compared with each other, so all of them draw in the same step or none does.
         spared = 0
-        num_uncomputed = sum(s.num_uncomputed_tokens for s in seqs)
-        if self._roster.beam(group) is not None and (
-            num_uncomputed > draft.budget - reserved
-            or not self.block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
-        ):
-            spared = 1
+        if self._roster.beam(group) is not None:
+            num_uncomputed = sum(seq.num_uncomputed_tokens for seq in seqs)
+            fits = self.block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
+            spared = int(num_uncomputed > draft.budget - reserved or not fits)
         for seq in seqs:
             # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
             # The same step is early enough: within a layer all KV is written before any attention reads it.
@@ -289,22 +287,22 @@ class Scheduler:
         drawing: list[Sequence] = []
         if end == len(seq):
             drawing = [seq]
-            if self._roster.beam(group) is None:
+            if group.num_unborn and self._roster.beam(group) is None:
                 drawing += [self._roster.fork(group, seq) for _ in range(group.num_unborn)]
         return Span(
             seq_id=seq.seq_id,
             start=start,
             token_ids=seq.token_ids[start:end],
             block_ids=self.block_space.block_ids(seq),
-            draws=[self._draw(group, s) for s in drawing],
+            draws=[s.draw or self._make_draw(group, s) for s in drawing],
             prompt_targets=targets,
             num_prompt_logprobs=params.prompt_logprobs or 0,
         )
 
-    def _draw(self, group: SequenceGroup, seq: Sequence) -> Draw:
+    def _make_draw(self, group: SequenceGroup, seq: Sequence) -> Draw:
         request = group.request
         beam = self._roster.beam(group)
-        return Draw(
+        seq.draw = Draw(
             seq_id=seq.seq_id,
             seq_index=seq.index,
             params=request.params if beam is None else beam.draw_params,
@@ -314,6 +312,7 @@ class Scheduler:
             end_token_ids=request.end_token_ids + tuple(request.params.stop_token_ids or ()),
             bad_words_ids=request.bad_words_ids,
         )
+        return seq.draw
 
     def _next_in_order(self) -> GroupQueue | None:
         """The queue whose first group goes next: nothing is prefilled past an older group that is swapped out."""

@@ -116,6 +116,9 @@ class GenerationBody(WireModel):
     allowed_token_ids: TokenIds | None = None
     bad_words: Strings | None = None
     prompt_logprobs: int | None = None
+    beam_width: int | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
     priority: int | None = None
 
     @model_validator(mode="after")

@@ -30,6 +30,9 @@ _SAME_NAME = (
     "allowed_token_ids",
     "bad_words",
     "prompt_logprobs",
+    "beam_width",
+    "length_penalty",
+    "early_stopping",
 )
 
 
@@ -52,7 +55,7 @@ def completion_params(body: CompletionBody, engine: EngineClient) -> SamplingPar
         changes["max_tokens"] = 1
     if body.best_of is not None:
         changes["best_of"] = body.best_of
-    params = engine.default_params.replace(**changes)
+    params = _defaults(body, engine).replace(**changes)
     if body.stream and params.num_sequences > params.n:
         raise ApiError(400, "best_of above n cannot be streamed: the best are known at the end", param="best_of")
     return params
@@ -75,7 +78,7 @@ def chat_params(body: ChatBody, engine: EngineClient) -> SamplingParams:
         changes["logprobs"] = body.top_logprobs or 0
     elif body.top_logprobs is not None:
         raise ApiError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
-    return engine.default_params.replace(**changes)
+    return _defaults(body, engine).replace(**changes)
 
 
 def is_echo_only(body: CompletionBody) -> bool:
@@ -101,10 +104,17 @@ def check_num_sequences(num_prompts: int, params: SamplingParams) -> None:
         )
 
 
+def _defaults(body: GenerationBody, engine: EngineClient) -> SamplingParams:
+    """The model's defaults say how to draw, and beam search does not draw."""
+    return engine.default_params if body.beam_width is None else SamplingParams()
+
+
 def _common(body: GenerationBody, engine: EngineClient) -> dict[str, Any]:
     if body.stream and body.prompt_logprobs is not None:
         raise ApiError(400, "prompt_logprobs cannot be streamed", param="prompt_logprobs")
     _check_num_logprobs("prompt_logprobs", body.prompt_logprobs, engine)
+    if body.stream and body.beam_width is not None:
+        raise ApiError(400, "beam search cannot be streamed: the best are known at the end", param="beam_width")
     changes = {name: getattr(body, name) for name in _SAME_NAME if getattr(body, name) is not None}
     changes["output_kind"] = OutputKind.DELTA if body.stream else OutputKind.FINAL_ONLY
     return changes
