@@ -51,7 +51,21 @@ def test_ten_thousand_rounds_in_a_window(
     )
 
 
-def run_workload(policy, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode, **options):
+@pytest.mark.parametrize("mode", ["swap", "auto"])
+def test_a_hundred_thousand_rounds(mode):
+    run_workload("fcfs", True, 20, 6, 16, mode, num_rounds=100_000)
+
+
+def run_workload(
+    policy,
+    enable_prefix_caching,
+    num_blocks,
+    num_host_blocks,
+    max_num_batched_tokens,
+    mode,
+    num_rounds=10_000,
+    **options,
+):
     rng = random.Random(num_blocks)
     preemption = PreemptionPolicy(mode, block_bytes=100, speeds=Speeds(600.0, 10.0))
     sim = Simulation(
@@ -76,7 +90,7 @@ def run_workload(policy, enable_prefix_caching, num_blocks, num_host_blocks, max
             if update.seq.is_finished:
                 ends[update.seq.seq_id] += 1
 
-    for round_ in range(10_000):
+    for round_ in range(num_rounds):
         if rng.random() < 0.25 and len(live) < 30:
             # A two-token vocabulary makes shared prefixes, cache hits and equal blocks common.
             prompt = [rng.randrange(2) for _ in range(rng.choice([1, 3, 4, 8, 15, 30, 60]))]
@@ -106,6 +120,7 @@ def run_workload(policy, enable_prefix_caching, num_blocks, num_host_blocks, max
         if rng.random() < 0.001:
             sim.block_space.reset_prefix_cache()
         take(sim.step())
+        sim.plans.clear()
         unfinished = set(sim.scheduler.unfinished_ids)
         live = [request_id for request_id in live if request_id in unfinished]
     while sim.scheduler.has_unfinished:
