@@ -1,5 +1,6 @@
-"""HostArena: addresses, alignment, limits, lazily taken memory, and what closing does to tensors in use."""
+"""HostArena: addresses, alignment, limits, lazily taken memory, releases and their faults, tensors that outlive it."""
 
+import ctypes
 import gc
 import subprocess
 import sys
@@ -7,8 +8,9 @@ import sys
 import pytest
 import torch
 
-from lullm.arena.host import ALIGNMENT, HostArena
-from lullm.errors import CacheSizeError, LullmError
+from lullm.arena.arena import Arena, ArenaState
+from lullm.arena.host import ALIGNMENT, HOST, HostArena, host_backend
+from lullm.errors import CacheSizeError, LullmError, WakeUpError
 from lullm.units import MIB
 
 
@@ -68,8 +70,123 @@ def test_close():
     arena.close()
     assert not tensor.any()  # its pages are gone, its address is not
     tensor.fill_(1.0)
-    with pytest.raises(LullmError, match="closed"):
-        arena.empty((1,), torch.float32)
+    for call in (lambda: arena.empty((1,), torch.float32), arena.map, lambda: arena.chunks_within(tensor)):
+        with pytest.raises(LullmError, match="the arena 'weights' is closed"):
+            call()
+    arena.release()
+    assert arena.state is ArenaState.CLOSED and arena.mapped_bytes == arena.num_chunks == 0
+
+
+def test_release_and_map():
+    arena = HostArena("weights", 4 * MIB)
+    tensor = arena.empty((1000,), torch.float32)
+    address = tensor.data_ptr()
+    for value in range(1, 4):
+        tensor.fill_(value)
+        arena.release()
+        assert arena.state is ArenaState.RELEASED and arena.mapped_bytes == 0
+        assert not tensor.any()
+        tensor.fill_(9)  # comes back by itself, so a second release is not skipped
+        arena.release()
+        assert not tensor.any()
+        arena.map()
+        arena.map()
+        assert arena.state is ArenaState.MAPPED and arena.mapped_bytes == arena.capacity_bytes == 4 * MIB
+    assert tensor.data_ptr() == address and arena.used_bytes == 4000
+
+
+def test_parts():
+    arena = Arena(HOST, "kv_cache", 8 * MIB, chunk_bytes=MIB)
+    tensor = arena.empty((8 * MIB,), torch.uint8).fill_(1)
+    assert arena.num_chunks == 4  # of 2 MiB: no smaller than a huge page
+    arena.release([1])
+    assert arena.state is ArenaState.PARTLY and arena.mapped_bytes == 6 * MIB
+    assert tensor.view(4, -1).sum(1).tolist() == [2 * MIB, 0, 2 * MIB, 2 * MIB]
+
+
+def test_a_wake_up_for_which_there_is_no_memory():
+    available = [10 * MIB]
+    arena = Arena(host_backend(available_bytes=lambda: available[0]), "weights", 4 * MIB)
+    tensor = arena.empty((4,), torch.float32)
+    arena.release()
+    available[0] = 3 * MIB
+    with pytest.raises(WakeUpError, match="'weights' stays released: 4.0 MiB of host memory .* 3.0 MiB are available"):
+        arena.map()
+    assert arena.state is ArenaState.RELEASED
+    available[0] = 4 * MIB
+    arena.map()
+    assert arena.state is ArenaState.MAPPED and tensor.fill_(1).sum() == 4
+    with pytest.raises(
+        CacheSizeError, match="no arena of 6.0 MiB of host memory for 'kv_cache': 6.0 MiB of host memory"
+    ):
+        Arena(arena.backend, "kv_cache", 6 * MIB)
+
+
+def test_a_release_that_the_system_refuses():
+    arena = HostArena("weights", 2 * MIB)
+    tensor = arena.empty((1024,), torch.float32).fill_(3)
+    libc = ctypes.CDLL(None, use_errno=True)
+    address, size = ctypes.c_void_p(arena.base_address), ctypes.c_size_t(4096)
+    if libc.mlock(address, size):
+        pytest.skip("this machine locks no memory")
+    with pytest.raises(LullmError, match="'weights' is not released: .*MADV_DONTNEED.* failed with EINVAL .*mlock"):
+        arena.release()
+    assert arena.state is ArenaState.MAPPED and (tensor == 3).all()
+    libc.munlock(address, size)
+    arena.release()
+    assert arena.state is ArenaState.RELEASED and not tensor.any()
+
+
+def run_python(script):
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+
+
+def test_no_addresses_left():
+    result = run_python("""
+import resource, torch
+from lullm.arena.host import HostArena
+from lullm.errors import CacheSizeError
+small = HostArena("weights", 1)
+resource.setrlimit(resource.RLIMIT_AS, (64 << 30, resource.RLIM_INFINITY))
+try:
+    HostArena("kv_cache", 1 << 40)
+except CacheSizeError as error:
+    print(error)
+print(small.empty((4,), torch.float32).fill_(1).sum().item())
+""")
+    assert (
+        "for 'kv_cache': mmap of 1024.0 GiB failed with ENOMEM (Cannot allocate memory); ask for less" in result.stdout
+    )
+    assert result.stdout.endswith("4.0\n") and result.returncode == 0
+
+
+def test_tensors_may_outlive_everything():
+    """At the end of a process modules go in any order, and tensors with them."""
+    result = run_python("""
+import os, sys, threading, torch
+from lullm.arena.host import HostArena
+tensor = HostArena("weights", 1).empty((4,), torch.float32)
+torch.kept = tensor
+sys.kept = [tensor.view(2, 2)]
+class Late:
+    def __init__(self): self.tensor = HostArena("kv_cache", 1).empty((4,), torch.float32)
+    def __del__(self, write=os.write): write(1, b"late %d" % self.tensor.fill_(1).sum().item())
+torch.late = Late()
+threading.Thread(target=threading.Event().wait, args=(60,), daemon=True).start()
+""")
+    assert (result.stdout, result.stderr, result.returncode) == ("late 4", "", 0)
+
+
+def test_storage_and_autograd_see_an_ordinary_tensor():
+    arena = HostArena("weights", MIB)
+    arena.empty((3,), torch.int8)
+    tensor = arena.empty((2, 4), torch.bfloat16)
+    assert tensor.untyped_storage().nbytes() == 16 and tensor.storage_offset() == 0 and not tensor._is_view()
+    parameter = torch.nn.Parameter(tensor.fill_(2))
+    (parameter.float() ** 2).sum().backward()
+    assert parameter.data_ptr() == tensor.data_ptr() and (parameter.grad == 4).all()
+    with torch.inference_mode():
+        assert arena.empty((2,), torch.float32).fill_(1).is_inference()
 
 
 RESIDENCY = """
@@ -99,7 +216,7 @@ print(made // MIB, touched // MIB, released // MIB)
 @pytest.mark.parametrize("release", ["arena.close()", "arena.close(); del tensor", "del arena, tensor"])
 def test_physical_memory_comes_at_the_first_touch_and_goes(release):
     script = RESIDENCY.format(release=release)
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    result = run_python(script)
     made, touched, released = map(int, result.stdout.split())
     assert made < 8
     assert 60 <= touched < 80

@@ -1,105 +1,126 @@
-"""HostArena: one anonymous private mapping of host memory that an engine owns and cuts tensors from.
+"""The host back end: anonymous private memory, given back and taken again page by page at one address.
 
-The mapping is made once and its address stays for the arena's life. Physical memory is taken page by page at the
-first touch, so a large arena that is never written costs address space only.
-
-The seam for later: users of an arena know `tag`, `capacity_bytes`, `used_bytes`, `base_address`, `empty`, `release`
-and `close`, and nothing else. An arena on a device offers the same names.
+Physical memory comes at the first touch, so a large arena that is never written costs address space only, and mapping
+it again after a release needs nothing but advice.
 """
 
-import contextlib
+import ctypes
+import errno
 import mmap
-from collections.abc import Sequence
-from math import prod
+import os
+from collections.abc import Callable
 
-import torch
-
+from lullm.arena.arena import ALIGNMENT, Arena
+from lullm.arena.backend import Backend, CopyKind
+from lullm.arena.numa import spread
 from lullm.errors import CacheSizeError, LullmError
-from lullm.units import MIB, format_bytes, round_up
+from lullm.units import MIB, format_bytes
 
-ALIGNMENT = 128
-"""Bytes. Two cache lines: no tensor shares one with its neighbour, not even through the adjacent-line prefetcher."""
+__all__ = ["ALIGNMENT", "HOST", "HostArena", "host_backend"]
 
 _HUGE_PAGE = 2 * MIB
+_DLPACK_CPU = 1
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+)  # fmt: skip
+_libc.mmap.restype = ctypes.c_void_p
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-class HostArena:
-    """Host memory for the tensors of one kind (`tag`), handed out left to right and given back all at once.
+def host_backend(available_bytes: Callable[[], int] | None = None) -> Backend:
+    """The table for host memory.
 
     Args:
-        tag: what lives here ('weights', 'kv_cache'), for people and logs.
-        capacity_bytes: rounded up to whole huge pages of 2 MiB.
+        available_bytes: how much memory may be taken now. A chunk larger than that is not mapped (CacheSizeError; an
+            arena is one chunk unless it is told otherwise), where without it the kernel would end the process at some
+            later touch. None: no such check.
+    """
+
+    def create_and_map(address: int, num_bytes: int) -> int:
+        if available_bytes is not None and num_bytes > (available := available_bytes()):
+            raise CacheSizeError(
+                f"{format_bytes(num_bytes)} of host memory are needed, {format_bytes(available)} are available; "
+                "free some and try again"
+            )
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            _libc.madvise(address, num_bytes, mmap.MADV_HUGEPAGE)  # advice: without huge pages there are small ones
+        spread(address, num_bytes)
+        return 0
+
+    return Backend(
+        name="host",
+        dlpack_device=(_DLPACK_CPU, 0),
+        granularity=_HUGE_PAGE,
+        chunk_bytes=None,
+        faults_in=True,
+        reserve=_reserve,
+        create_and_map=create_and_map,
+        unmap_and_release=_unmap_and_release,
+        copy=_copy,
+        free=_free,
+        open_stream=_Immediate,
+    )
+
+
+def _reserve(num_bytes: int) -> int:
+    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    address = _libc.mmap(None, num_bytes, protection, flags, -1, 0)
+    if address == _MAP_FAILED:
+        code = ctypes.get_errno()
+        advice = "; ask for less, or raise the limit on address space" if code == errno.ENOMEM else ""
+        raise CacheSizeError(f"mmap of {format_bytes(num_bytes)} failed with {_named(code)}{advice}")
+    return address
+
+
+def _unmap_and_release(address: int, num_bytes: int, handle: int) -> None:
+    if _libc.madvise(address, num_bytes, mmap.MADV_DONTNEED):
+        raise LullmError(
+            f"madvise(MADV_DONTNEED) of {format_bytes(num_bytes)} failed with {_named(ctypes.get_errno())}; is the "
+            "memory locked (mlock)?"
+        )
+
+
+def _copy(destination: int, source: int, num_bytes: int, kind: CopyKind, stream: int) -> None:
+    ctypes.memmove(destination, source, num_bytes)
+
+
+def _free(address: int, num_bytes: int) -> None:
+    if _libc.munmap(address, num_bytes):
+        raise LullmError(f"munmap of {format_bytes(num_bytes)} failed with {_named(ctypes.get_errno())}")
+
+
+def _named(code: int) -> str:
+    return f"{errno.errorcode.get(code, code)} ({os.strerror(code)})"
+
+
+class _Immediate:
+    """The host's stream: a copy is done when it returns."""
+
+    handle = 0
+
+    def mark(self) -> int:
+        return 0
+
+    def wait(self, mark: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+HOST = host_backend()
+
+
+class HostArena(Arena):
+    """An arena of host memory, without a check of what is available.
 
     Raises:
         CacheSizeError: the operating system refuses a mapping of this size.
     """
 
     def __init__(self, tag: str, capacity_bytes: int):
-        if capacity_bytes < 1:
-            raise CacheSizeError(f"an arena needs at least one byte, {tag!r} asks for {capacity_bytes}")
-        self.tag = tag
-        self.capacity_bytes = round_up(capacity_bytes, _HUGE_PAGE)
-        self.used_bytes = 0
-        try:
-            self._mapping: mmap.mmap | None = mmap.mmap(
-                -1, self.capacity_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-            )
-        except (OSError, OverflowError) as error:
-            raise CacheSizeError(
-                f"cannot reserve {format_bytes(self.capacity_bytes)} of memory for {tag!r}: {error}"
-            ) from None
-        self._advise("MADV_HUGEPAGE")
-        self.base_address = torch.frombuffer(self._mapping, dtype=torch.uint8, count=1).data_ptr()
-
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A contiguous tensor of the arena's memory, aligned to 128 bytes. It reads as zeros until it is written.
-
-        Raises:
-            CacheSizeError: it does not fit into what is left. LullmError: the arena is closed.
-        """
-        if self._mapping is None:
-            raise LullmError(f"the arena {self.tag!r} is closed")
-        num_elements = prod(shape)
-        num_bytes = num_elements * dtype.itemsize
-        offset = round_up(self.used_bytes, ALIGNMENT)
-        if offset + num_bytes > self.capacity_bytes:
-            raise CacheSizeError(
-                f"the arena {self.tag!r} is full: {format_bytes(num_bytes)} asked for, "
-                f"{format_bytes(max(0, self.capacity_bytes - offset))} of {format_bytes(self.capacity_bytes)} left"
-            )
-        if num_elements == 0:
-            return torch.empty(tuple(shape), dtype=dtype)
-        tensor = torch.frombuffer(self._mapping, dtype=dtype, count=num_elements, offset=offset)
-        self.used_bytes = offset + num_bytes
-        return tensor.view(tuple(shape))
-
-    def release(self) -> None:
-        """Give the physical memory back to the operating system now; the address range stays. Idempotent.
-
-        Tensors of this arena keep their addresses and read as zeros; memory comes back page by page as they are
-        written again.
-
-        Raises:
-            OSError: the operating system refuses, and the memory is still held.
-        """
-        if self._mapping is not None:
-            self._mapping.madvise(mmap.MADV_DONTNEED)
-
-    def close(self) -> None:
-        """Give the memory back to the operating system now. Idempotent.
-
-        Tensors of this arena that are still around stay safe to touch but lose their contents (they read as zeros);
-        the address range itself goes when the last of them does.
-        """
-        if self._mapping is None:
-            return
-        self._advise("MADV_DONTNEED")
-        # Not `self._mapping.close()`: torch keeps the mapping alive but does not lock it against closing, and a tensor
-        # that is still in use would point nowhere. Dropped, it closes itself after the last tensor.
-        self._mapping = None
-
-    def _advise(self, advice: str) -> None:
-        if self._mapping is None or not hasattr(mmap, advice):
-            return
-        with contextlib.suppress(OSError):  # advice: a kernel without huge pages serves small ones
-            self._mapping.madvise(getattr(mmap, advice))
+        super().__init__(HOST, tag, capacity_bytes)

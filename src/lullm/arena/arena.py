@@ -1,0 +1,186 @@
+"""Arena: memory for the tensors of one kind, at addresses that stay while the memory itself comes and goes."""
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from math import prod
+
+import torch
+
+from lullm.arena.address_range import AddressRange, ChunkState
+from lullm.arena.backend import Backend
+from lullm.arena.dlpack import over_storage, view
+from lullm.arena.region import Region
+from lullm.errors import CacheSizeError, LullmError, WakeUpError
+from lullm.log import get_logger
+from lullm.units import format_bytes, round_up
+
+ALIGNMENT = 128
+"""Bytes. Two cache lines: no tensor shares one with its neighbour, not even through the adjacent-line prefetcher."""
+
+_MAX_BYTES = 1 << 62  # what fits into a pointer difference
+
+logger = get_logger(__name__)
+
+
+class ArenaState(Enum):
+    """MAPPED <--map / release--> RELEASED, by chunks (PARTLY: some of each); any --close--> CLOSED, for good."""
+
+    MAPPED = "mapped"
+    PARTLY = "partly"
+    RELEASED = "released"
+    CLOSED = "closed"
+
+
+class Arena:
+    """Memory of a back end for one kind of tensors (`tag`), handed out left to right, released and mapped in place.
+
+    Starts mapped. Its calls belong to one thread at a time; tensors cut from it may live and die anywhere.
+
+    Args:
+        backend: where the memory is.
+        tag: what lives here ('weights', 'kv_cache'), for people and logs.
+        capacity_bytes: rounded up to the back end's granularity.
+        chunk_bytes: the pieces in which memory comes and goes, rounded up likewise; None: the back end's own size.
+
+    Raises:
+        CacheSizeError: there is no room for an arena of this size. LullmError: the driver fails otherwise.
+    """
+
+    def __init__(self, backend: Backend, tag: str, capacity_bytes: int, chunk_bytes: int | None = None):
+        if capacity_bytes < 1:
+            raise CacheSizeError(f"an arena needs at least one byte, {tag!r} asks for {capacity_bytes}")
+        if capacity_bytes > _MAX_BYTES:
+            raise CacheSizeError(f"cannot reserve {capacity_bytes} bytes for {tag!r}: no machine has such addresses")
+        if chunk_bytes is not None and chunk_bytes < 1:
+            raise CacheSizeError(f"a chunk needs at least one byte, {tag!r} asks for {chunk_bytes}")
+        self.backend = backend
+        self.tag = tag
+        self.capacity_bytes = round_up(capacity_bytes, backend.granularity)
+        self.used_bytes = 0
+        chunk_bytes = chunk_bytes or backend.chunk_bytes or self.capacity_bytes
+        try:
+            memory = AddressRange(backend, self.capacity_bytes, round_up(chunk_bytes, backend.granularity))
+            memory.map(range(len(memory.chunks)))
+        except LullmError as error:
+            size = format_bytes(self.capacity_bytes)
+            raise type(error)(f"no arena of {size} of {backend.name} memory for {tag!r}: {error}") from error
+        self._memory: AddressRange | None = memory
+        self.base_address = memory.address
+        self.device = view(memory.address, 1, backend.dlpack_device, memory).device
+
+    @property
+    def mapped_bytes(self) -> int:
+        """How much physical memory may be behind the addresses now (a host takes it at the first touch only)."""
+        return 0 if self._memory is None else self._memory.mapped_bytes
+
+    @property
+    def num_chunks(self) -> int:
+        return 0 if self._memory is None else len(self._memory.chunks)
+
+    @property
+    def state(self) -> ArenaState:
+        if self._memory is None:
+            return ArenaState.CLOSED
+        if self.mapped_bytes == self.capacity_bytes:
+            return ArenaState.MAPPED
+        return ArenaState.PARTLY if self.mapped_bytes else ArenaState.RELEASED
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A contiguous tensor of the arena's memory, aligned to 128 bytes. Its contents are undefined on a device; on
+        the host it reads as zeros until it is written.
+
+        Raises:
+            CacheSizeError: it does not fit into what is left. LullmError: the arena is closed or released there.
+        """
+        memory = self._open()
+        num_elements = prod(shape)
+        num_bytes = num_elements * dtype.itemsize
+        if num_bytes == 0:
+            return torch.empty(tuple(shape), dtype=dtype, device=self.device)
+        offset = round_up(self.used_bytes, ALIGNMENT)
+        if offset + num_bytes > self.capacity_bytes:
+            raise CacheSizeError(
+                f"the arena {self.tag!r} is full: {format_bytes(num_bytes)} asked for, "
+                f"{format_bytes(max(0, self.capacity_bytes - offset))} of {format_bytes(self.capacity_bytes)} left"
+            )
+        self.check_mapped(offset, num_bytes)
+        flat = view(memory.address + offset, num_bytes, self.backend.dlpack_device, memory)
+        self.used_bytes = offset + num_bytes
+        return over_storage(flat, dtype, shape)
+
+    def chunks_within(self, tensor: torch.Tensor) -> range:
+        """The chunks that hold nothing but `tensor`, a contiguous one of this arena; for `release` and `map`.
+
+        Raises:
+            LullmError: the tensor lies elsewhere, or the arena is closed.
+        """
+        memory = self._open()
+        start = tensor.data_ptr() - self.base_address
+        end = start + tensor.nbytes
+        if start < 0 or end > self.used_bytes or not tensor.is_contiguous():
+            raise LullmError(f"not a contiguous tensor of the arena {self.tag!r}")
+        first, last = round_up(start, memory.chunk_bytes) // memory.chunk_bytes, end // memory.chunk_bytes
+        return range(first, max(first, last))
+
+    def release(self, chunk_ids: Iterable[int] | None = None) -> None:
+        """Give the physical memory of these chunks (None: of all) back now; the addresses stay. Idempotent, blocking.
+
+        Whatever computes on them must be done. Contents are lost, tensors keep their addresses. On the host they read
+        as zeros, and memory comes back page by page as they are written again; on a device they must not be touched
+        before `map`.
+
+        Raises:
+            LullmError: the driver refuses; what it refused is still held (`mapped_bytes`), the rest is released.
+        """
+        if self._memory is None:
+            return
+        try:
+            self._memory.release(self._all_or(chunk_ids))
+        except LullmError as error:
+            raise type(error)(f"the arena {self.tag!r} is not released: {error}") from error
+
+    def map(self, chunk_ids: Iterable[int] | None = None) -> None:
+        """Put memory behind the released ones of these chunks (None: of all) again. Idempotent, blocking.
+
+        Raises:
+            WakeUpError: the driver refuses; the arena is as it was before the call. LullmError: the arena is closed.
+        """
+        memory = self._open()
+        try:
+            memory.map(self._all_or(chunk_ids))
+        except LullmError as error:
+            raise WakeUpError(f"the arena {self.tag!r} stays released: {error}") from error
+
+    def region(self) -> Region:
+        """`with arena.region():` code that allocates through torch's factories gets memory of this arena."""
+        return Region(self)
+
+    def check_mapped(self, offset: int, num_bytes: int) -> None:
+        """Raises LullmError if any of these bytes may not be touched now."""
+        memory = self._open()
+        if self.backend.faults_in:
+            return
+        if any(memory.chunks[i].state is ChunkState.RELEASED for i in memory.chunk_ids(offset, num_bytes)):
+            raise LullmError(f"the memory of the arena {self.tag!r} is released; map() it first")
+
+    def close(self) -> None:
+        """Give the memory back now, for good. Idempotent.
+
+        Tensors that are still around lose their contents; on the host they stay safe to touch (they read as zeros), on
+        a device they must not be. The address range goes when the last of them does.
+        """
+        if self._memory is None:
+            return
+        memory, self._memory = self._memory, None
+        try:
+            memory.release(range(len(memory.chunks)))
+        except LullmError as error:
+            logger.error("closing the arena %r: %s", self.tag, error)
+
+    def _open(self) -> AddressRange:
+        if self._memory is None:
+            raise LullmError(f"the arena {self.tag!r} is closed")
+        return self._memory
+
+    def _all_or(self, chunk_ids: Iterable[int] | None) -> Iterable[int]:
+        return range(self.num_chunks) if chunk_ids is None else chunk_ids

@@ -1,0 +1,136 @@
+"""The CUDA back end: virtual memory of the driver API (libcuda), by ctypes.
+
+The driver's calls need torch's own context: the primary one of the device, retained here and made current on every
+thread that calls. Not yet run on a GPU; see docs/arenas.md.
+"""
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from lullm.arena.backend import CHUNK_BYTES, Backend, CopyKind
+from lullm.arena.driver import (
+    Device,
+    Library,
+    MemoryFunctions,
+    StreamFunctions,
+    Uint64Out,
+    device_backend,
+    initialize_torch,
+)
+from lullm.arena.unified import AccessDescription, AllocationProperties, allocation_granularity
+from lullm.errors import LullmError, UnsupportedError
+from lullm.log import get_logger
+
+logger = get_logger(__name__)
+
+_MEMORY = MemoryFunctions(
+    reserve="cuMemAddressReserve",
+    create="cuMemCreate",
+    map="cuMemMap",
+    set_access="cuMemSetAccess",
+    unmap="cuMemUnmap",
+    release="cuMemRelease",
+    free="cuMemAddressFree",
+)
+_STREAMS = StreamFunctions(
+    create="cuStreamCreate",
+    synchronize="cuStreamSynchronize",
+    destroy="cuStreamDestroy_v2",
+    create_event="cuEventCreate",
+    record_event="cuEventRecord",
+    synchronize_event="cuEventSynchronize",
+    destroy_event="cuEventDestroy_v2",
+    stream_flags=(1,),  # CU_STREAM_NON_BLOCKING: not behind the null stream
+    event_flags=(2,),  # CU_EVENT_DISABLE_TIMING
+)
+_COPIES = {CopyKind.TO_HOST: "cuMemcpyDtoHAsync_v2", CopyKind.TO_ARENA: "cuMemcpyHtoDAsync_v2"}
+_OUT_OF_MEMORY = (2,)
+_UNSUPPORTED = (100, 801)  # CUDA_ERROR_NO_DEVICE, CUDA_ERROR_NOT_SUPPORTED
+_VIRTUAL_MEMORY_SUPPORTED = 102  # a CUdevice_attribute
+_DLPACK_CUDA = 2
+
+
+def cuda_backend(
+    device_index: int = 0,
+    chunk_bytes: int = CHUNK_BYTES,
+    library: str | Path = "libcuda.so.1",
+    initialize: Callable[[], object] = torch.cuda.init,
+) -> Backend:
+    """The table for the memory of one GPU. Retains its primary context for as long as the table is in use.
+
+    Args:
+        device_index: torch's index of the device ('cuda:0').
+        chunk_bytes: the pieces in which memory comes and goes, rounded up to the driver's granularity (2 MiB).
+        library: the driver, by name or path.
+        initialize: called first; makes torch create its state for the device.
+
+    Raises:
+        UnsupportedError: no driver, no such device, or one without virtual memory. LullmError: the driver fails.
+    """
+    driver = Library("CUDA", (library,), _describe, _OUT_OF_MEMORY, _UNSUPPORTED)
+    for name, *argument_types in (
+        ("cuInit", ctypes.c_uint),
+        ("cuDeviceGet", Uint64Out, ctypes.c_int),
+        ("cuDeviceGetAttribute", Uint64Out, ctypes.c_int, ctypes.c_int),
+        ("cuDevicePrimaryCtxRetain", Uint64Out, ctypes.c_int),
+        ("cuDevicePrimaryCtxRelease_v2", ctypes.c_int),
+        ("cuCtxSetCurrent", ctypes.c_uint64),
+        ("cuMemcpyDtoHAsync_v2", ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64),
+        ("cuMemcpyHtoDAsync_v2", ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64),
+    ):
+        driver.declare(name, *argument_types)
+    initialize_torch(driver.title, initialize)
+    driver.call("cuInit", 0)
+    device = driver.output("cuDeviceGet", device_index, doing=f"find device {device_index}")
+    if not driver.output("cuDeviceGetAttribute", _VIRTUAL_MEMORY_SUPPORTED, device):
+        raise UnsupportedError(f"CUDA device {device_index} has no virtual memory management; its memory cannot sleep")
+    context = driver.output("cuDevicePrimaryCtxRetain", device)
+
+    def make_current() -> None:
+        driver.call("cuCtxSetCurrent", context)
+
+    def copy_async(destination: int, source: int, num_bytes: int, kind: CopyKind, stream: int) -> None:
+        driver.call(_COPIES[kind], destination, source, num_bytes, stream)
+
+    try:
+        make_current()
+        properties = AllocationProperties.on_device(device_index)
+        granularity = allocation_granularity(driver, "cuMemGetAllocationGranularity", properties)
+        gpu = Device(
+            library=driver,
+            memory=_MEMORY,
+            streams=_STREAMS,
+            dlpack_device=(_DLPACK_CUDA, device_index),
+            make_current=make_current,
+            granularity=granularity,
+            properties=properties,
+            access=AccessDescription.for_device(device_index),
+            copy_async=copy_async,
+        )
+        backend = device_backend(gpu, chunk_bytes)
+    except LullmError:
+        _release_context(driver, device)
+        raise
+    # The table's functions hold `gpu`, arenas and their tensors hold the table: its end is the end of the last of them.
+    weakref.finalize(gpu, _release_context, driver, device).atexit = False
+    return backend
+
+
+def _release_context(driver: Library, device: int) -> None:
+    try:
+        driver.call("cuDevicePrimaryCtxRelease_v2", device)
+    except LullmError as error:
+        logger.error("the primary context stays retained: %s", error)
+
+
+def _describe(library: ctypes.CDLL, code: int) -> str:
+    words = []
+    for function in (library.cuGetErrorName, library.cuGetErrorString):
+        text = ctypes.c_char_p()
+        if function(ctypes.c_int(code), ctypes.byref(text)) == 0 and text.value:
+            words.append(text.value.decode(errors="replace"))
+    return ", ".join(words) or "a code without a name"

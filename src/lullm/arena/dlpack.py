@@ -1,0 +1,93 @@
+"""Tensors over memory that torch did not allocate, by DLPack (https://dmlc.github.io/dlpack/latest/c_api.html).
+
+One way for the host and for every device, so what runs on a GPU is the code that runs on a CPU.
+"""
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+
+_UINT = 1  # DLDataTypeCode
+_CAPSULE_NAME = b"dltensor"
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor, with DLDevice and DLDataType written out."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("num_dims", ctypes.c_int32),
+        ("dtype_code", ctypes.c_uint8),
+        ("dtype_bits", ctypes.c_uint8),
+        ("dtype_lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _ManagedTensor(ctypes.Structure):
+    """DLManagedTensor. `export` is the manager's context: the address of the `_Export` that holds all of this."""
+
+    _fields_ = (("tensor", _Tensor), ("export", ctypes.c_void_p), ("deleter", _Deleter))
+
+
+_python = ctypes.PyDLL(None)  # a handle of its own: declaring argument types on the shared one would touch others
+_python.Py_IncRef.argtypes = _python.Py_DecRef.argtypes = (ctypes.c_void_p,)
+_python.Py_IncRef.restype = _python.Py_DecRef.restype = None
+_python.PyCapsule_New.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_python.PyCapsule_New.restype = ctypes.py_object
+_python.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+@_Deleter
+def _forget(managed: int) -> None:
+    """Called by torch, from any thread, when the last view of the memory is gone."""
+    _python.Py_DecRef(_ManagedTensor.from_address(managed).export)
+
+
+_python.Py_IncRef(id(_forget))  # tensors may outlive this module when the interpreter goes down
+
+
+class _Export:
+    """Everything that must live as long as the tensor does; torch holds one reference to it, as an integer."""
+
+    def __init__(self, address: int, num_bytes: int, device: tuple[int, int], owner: object):
+        self.owner = owner
+        self.shape = (ctypes.c_int64 * 1)(num_bytes)
+        tensor = _Tensor(address, *device, 1, _UINT, 8, 1, self.shape, None, 0)
+        self.managed = _ManagedTensor(tensor, id(self), _forget)
+
+
+def view(address: int, num_bytes: int, device: tuple[int, int], owner: object) -> torch.Tensor:
+    """A tensor of uint8 over `num_bytes` at `address`, which may not be zero. `[num_bytes]`
+
+    Args:
+        device: (DLDeviceType, index).
+        owner: kept alive until the last tensor that shares the memory is gone.
+    """
+    export = _Export(address, num_bytes, device, owner)
+    capsule = _python.PyCapsule_New(ctypes.addressof(export.managed), _CAPSULE_NAME, None)
+    _python.Py_IncRef(id(export))
+    try:
+        return torch.from_dlpack(capsule)
+    except BaseException:
+        if _python.PyCapsule_IsValid(capsule, _CAPSULE_NAME):  # torch took nothing and will not call the deleter
+            _python.Py_DecRef(id(export))
+        raise
+
+
+def over_storage(
+    memory: torch.Tensor, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int] | None = None
+) -> torch.Tensor:
+    """A tensor of its own (to autograd not a view) over all of `memory`'s storage; contiguous without `strides`."""
+    if strides is None:
+        strides = torch.empty(shape, device="meta").stride()
+    tensor = torch.empty(0, dtype=dtype, device=memory.device)
+    return tensor.set_(memory.untyped_storage(), 0, torch.Size(shape), tuple(strides))

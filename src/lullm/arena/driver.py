@@ -1,0 +1,299 @@
+"""What the drivers of CUDA, ROCm and Ascend have in common: addresses and memory that are made and joined separately.
+
+Each back end names the functions and structs of its driver; the order of calls, the ways back and the errors are here.
+"""
+
+import ctypes
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lullm.arena.backend import Backend, CopyKind, CopyStream
+from lullm.errors import CacheSizeError, LullmError, UnsupportedError
+from lullm.log import get_logger
+from lullm.units import format_bytes, round_up
+
+logger = get_logger(__name__)
+
+Uint64Out = ctypes.POINTER(ctypes.c_uint64)
+"""Where a driver writes an address or a handle; all of them are 64 bits wide."""
+
+
+class Library:
+    """A driver's shared library, whose functions return 0 or an error code.
+
+    Args:
+        title: for people: 'CUDA'.
+        paths: names or paths to load; the first that loads is taken.
+        describe: a code -> the driver's own words for it, given the loaded library.
+        out_of_memory, unsupported: codes that mean this.
+
+    Raises:
+        UnsupportedError: none of `paths` loads.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        paths: Sequence[str | Path],
+        describe: Callable[[ctypes.CDLL, int], str],
+        out_of_memory: Collection[int],
+        unsupported: Collection[int],
+    ):
+        self.title = title
+        self._describe = describe
+        self._out_of_memory = out_of_memory
+        self._unsupported = unsupported
+        self._functions: dict[str, Any] = {}
+        refusals = []
+        for path in paths:
+            try:
+                self._library = ctypes.CDLL(str(path))
+                return
+            except OSError as error:
+                refusals.append(str(error))
+        raise UnsupportedError(f"no {title} driver on this machine ({'; '.join(refusals)}); install it, or use the CPU")
+
+    def declare(self, name: str, *argument_types: Any) -> None:
+        """Make `name` callable with arguments of these C types. Raises UnsupportedError if the library lacks it."""
+        try:
+            function = getattr(self._library, name)
+        except AttributeError:
+            raise UnsupportedError(
+                f"this {self.title} driver has no {name}; it is too old, install a newer one"
+            ) from None
+        function.argtypes, function.restype = argument_types, ctypes.c_int
+        self._functions[name] = function
+
+    def call(self, name: str, *arguments: object, doing: str = "") -> None:
+        """Call a declared function; `doing` ('map 2.0 MiB') says for what.
+
+        Raises:
+            CacheSizeError: the device is out of memory. UnsupportedError: the device or driver cannot do this.
+            LullmError: any other code.
+        """
+        code = self._functions[name](*arguments)
+        if code == 0:
+            return
+        task = f" (to {doing})" if doing else ""
+        text = f"{name}{task} failed with {code}: {self._describe(self._library, code)}"
+        if code in self._out_of_memory:
+            raise CacheSizeError(f"{text}; free memory of the {self.title} device and try again, or ask for less")
+        if code in self._unsupported:
+            raise UnsupportedError(f"{text}; this device or its {self.title} driver cannot do that")
+        raise LullmError(f"{text}; if it happens again, look for earlier {self.title} errors and restart the process")
+
+    def output(self, name: str, *arguments: object, doing: str = "") -> int:
+        """`call`, for a function whose first argument receives the result: 64 bits, or fewer of a little-endian one."""
+        result = ctypes.c_uint64()
+        self.call(name, ctypes.byref(result), *arguments, doing=doing)
+        return result.value
+
+
+def initialize_torch(title: str, initialize: Callable[[], object]) -> None:
+    """Have torch create its own state for a device before a driver is called. Raises UnsupportedError if it cannot."""
+    try:
+        initialize()
+    except (RuntimeError, AssertionError) as error:
+        raise UnsupportedError(
+            f"this torch cannot use the {title} device ({error}); install a build that can"
+        ) from error
+
+
+@dataclass(frozen=True)
+class MemoryFunctions:
+    """The names of a driver's functions for virtual memory."""
+
+    reserve: str
+    create: str
+    map: str
+    set_access: str | None
+    """None: mapped memory is accessible at once."""
+    unmap: str
+    release: str
+    free: str
+    takes_sizes: bool = True
+    """`unmap` and `free` want the size, too."""
+    reserve_flags: int = 0
+
+
+@dataclass(frozen=True)
+class StreamFunctions:
+    """The names of a driver's functions for streams and events, and the flags for making them (none: not taken)."""
+
+    create: str
+    synchronize: str
+    destroy: str
+    create_event: str
+    record_event: str
+    synchronize_event: str
+    destroy_event: str
+    stream_flags: tuple[int, ...] = ()
+    event_flags: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device of a driver, ready for calls.
+
+    `make_current` makes it the calling thread's. `properties` and `access` are the driver's structs; `copy_async` takes
+    (destination, source, num_bytes, kind, stream handle).
+    """
+
+    library: Library
+    memory: MemoryFunctions
+    streams: StreamFunctions
+    dlpack_device: tuple[int, int]
+    make_current: Callable[[], None]
+    granularity: int
+    properties: ctypes.Structure
+    access: ctypes.Structure | None
+    copy_async: Callable[[int, int, int, CopyKind, int], None]
+
+
+def device_backend(device: Device, chunk_bytes: int) -> Backend:
+    """The table for a device. Raises UnsupportedError if its driver lacks one of the functions."""
+    _declare(device)
+    return Backend(
+        name=device.library.title,
+        dlpack_device=device.dlpack_device,
+        granularity=device.granularity,
+        chunk_bytes=round_up(chunk_bytes, device.granularity),
+        faults_in=False,
+        reserve=lambda num_bytes: _reserve(device, num_bytes),
+        create_and_map=lambda address, num_bytes: _create_and_map(device, address, num_bytes),
+        unmap_and_release=lambda address, num_bytes, handle: _unmap_and_release(device, address, num_bytes, handle),
+        copy=lambda *arguments: _copy(device, *arguments),
+        free=lambda address, num_bytes: _free(device, address, num_bytes),
+        open_stream=lambda: DeviceStream(device),
+    )
+
+
+def _declare(device: Device) -> None:
+    declare, memory, streams = device.library.declare, device.memory, device.streams
+    address = handle = flags = ctypes.c_uint64
+    size, struct = ctypes.c_size_t, ctypes.c_void_p
+    sizes = (size,) if memory.takes_sizes else ()
+    declare(memory.reserve, Uint64Out, size, size, address, flags)
+    declare(memory.create, Uint64Out, size, struct, flags)
+    declare(memory.map, address, size, size, handle, flags)
+    if memory.set_access is not None:
+        declare(memory.set_access, address, size, struct, size)
+    declare(memory.unmap, address, *sizes)
+    declare(memory.release, handle)
+    declare(memory.free, address, *sizes)
+    declare(streams.create, Uint64Out, *[ctypes.c_uint] * len(streams.stream_flags))
+    declare(streams.create_event, Uint64Out, *[ctypes.c_uint] * len(streams.event_flags))
+    declare(streams.record_event, handle, handle)
+    for name in (streams.synchronize, streams.destroy, streams.synchronize_event, streams.destroy_event):
+        declare(name, handle)
+
+
+def _reserve(device: Device, num_bytes: int) -> int:
+    device.make_current()
+    names, doing = device.memory, f"reserve {format_bytes(num_bytes)}"
+    return device.library.output(names.reserve, num_bytes, 0, 0, names.reserve_flags, doing=doing)
+
+
+def _create_and_map(device: Device, address: int, num_bytes: int) -> int:
+    device.make_current()
+    names, call = device.memory, device.library.call
+    doing = f"create {format_bytes(num_bytes)}"
+    handle = device.library.output(names.create, num_bytes, ctypes.byref(device.properties), 0, doing=doing)
+    try:
+        _map(device, address, num_bytes, handle)
+    except LullmError:
+        _or_log(lambda: call(names.release, handle))
+        raise
+    return handle
+
+
+def _map(device: Device, address: int, num_bytes: int, handle: int) -> None:
+    names, call, doing = device.memory, device.library.call, f"map {format_bytes(num_bytes)}"
+    call(names.map, address, num_bytes, 0, handle, 0, doing=doing)
+    if names.set_access is None:
+        return
+    try:
+        call(names.set_access, address, num_bytes, ctypes.byref(device.access), 1, doing=doing)
+    except LullmError:
+        _or_log(lambda: _unmap(device, address, num_bytes))
+        raise
+
+
+def _unmap(device: Device, address: int, num_bytes: int) -> None:
+    sizes = (num_bytes,) if device.memory.takes_sizes else ()
+    device.library.call(device.memory.unmap, address, *sizes, doing=f"unmap {format_bytes(num_bytes)}")
+
+
+def _unmap_and_release(device: Device, address: int, num_bytes: int, handle: int) -> None:
+    device.make_current()
+    _unmap(device, address, num_bytes)
+    try:
+        device.library.call(device.memory.release, handle, doing=f"release {format_bytes(num_bytes)}")
+    except LullmError:
+        # The memory is still there, so it goes back to where it was: mapped, contents and all.
+        _or_log(lambda: _map(device, address, num_bytes, handle))
+        raise
+
+
+def _free(device: Device, address: int, num_bytes: int) -> None:
+    device.make_current()
+    sizes = (num_bytes,) if device.memory.takes_sizes else ()
+    device.library.call(device.memory.free, address, *sizes, doing=f"free {format_bytes(num_bytes)} of addresses")
+
+
+def _copy(device: Device, destination: int, source: int, num_bytes: int, kind: CopyKind, stream: int) -> None:
+    device.make_current()
+    device.copy_async(destination, source, num_bytes, kind, stream)
+
+
+def _or_log(way_back: Callable[[], None]) -> None:
+    """A second failure on the way back from a first one must not hide it."""
+    try:
+        way_back()
+    except LullmError as error:
+        logger.error("and the way back failed, too: %s", error)
+
+
+@dataclass
+class DeviceStream(CopyStream):
+    """A stream of a device and the events that mark points in it."""
+
+    device: Device
+    handle: int = field(init=False)
+    _marks: set[int] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.device.make_current()
+        self.handle = self._library.output(self._names.create, *self._names.stream_flags)
+
+    @property
+    def _library(self) -> Library:
+        return self.device.library
+
+    @property
+    def _names(self) -> StreamFunctions:
+        return self.device.streams
+
+    def mark(self) -> int:
+        event = self._library.output(self._names.create_event, *self._names.event_flags)
+        self._marks.add(event)
+        self._library.call(self._names.record_event, event, self.handle)
+        return event
+
+    def wait(self, mark: int) -> None:
+        self._library.call(self._names.synchronize_event, mark)
+        self._marks.discard(mark)
+        self._library.call(self._names.destroy_event, mark)
+
+    def close(self) -> None:
+        if self.handle:
+            handle, self.handle = self.handle, 0
+            try:
+                self._library.call(self._names.synchronize, handle)
+            finally:
+                for mark in self._marks:
+                    self._library.call(self._names.destroy_event, mark)
+                self._marks.clear()
+                self._library.call(self._names.destroy, handle)

@@ -1,0 +1,93 @@
+"""The ROCm back end: virtual memory of HIP (libamdhip64), by ctypes.
+
+Memory is mapped in chunks of a size that can be chosen. Not yet run on a GPU; see docs/arenas.md.
+"""
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from lullm.arena.backend import CHUNK_BYTES, Backend, CopyKind
+from lullm.arena.driver import Device, Library, MemoryFunctions, StreamFunctions, device_backend, initialize_torch
+from lullm.arena.unified import AccessDescription, AllocationProperties, allocation_granularity
+
+_MEMORY = MemoryFunctions(
+    reserve="hipMemAddressReserve",
+    create="hipMemCreate",
+    map="hipMemMap",
+    set_access="hipMemSetAccess",
+    unmap="hipMemUnmap",
+    release="hipMemRelease",
+    free="hipMemAddressFree",
+)
+_STREAMS = StreamFunctions(
+    create="hipStreamCreateWithFlags",
+    synchronize="hipStreamSynchronize",
+    destroy="hipStreamDestroy",
+    create_event="hipEventCreateWithFlags",
+    record_event="hipEventRecord",
+    synchronize_event="hipEventSynchronize",
+    destroy_event="hipEventDestroy",
+    stream_flags=(1,),  # hipStreamNonBlocking
+    event_flags=(2,),  # hipEventDisableTiming
+)
+_COPY_KINDS = {CopyKind.TO_HOST: 2, CopyKind.TO_ARENA: 1}  # hipMemcpyKind
+_OUT_OF_MEMORY = (2,)
+_UNSUPPORTED = (100, 801)  # hipErrorNoDevice, hipErrorNotSupported
+_DLPACK_ROCM = 10
+
+
+def rocm_backend(
+    device_index: int = 0,
+    chunk_bytes: int = CHUNK_BYTES,
+    library: str | Path | None = None,
+    initialize: Callable[[int], object] = torch.accelerator.set_device_index,
+) -> Backend:
+    """The table for the memory of one AMD GPU.
+
+    Args:
+        device_index: torch's index of the device.
+        chunk_bytes: the pieces in which memory comes and goes, rounded up to HIP's granularity.
+        library: HIP, by name or path; None: the copy that torch brings, else the system's.
+        initialize: called first, with the index; makes torch create its state for the device.
+
+    Raises:
+        UnsupportedError: no HIP, no such device, or one without virtual memory. LullmError: HIP fails.
+    """
+    own = Path(torch.__file__).parent / "lib" / "libamdhip64.so"  # two copies of HIP in a process do not share memory
+    paths = (own, "libamdhip64.so") if library is None else (library,)
+    driver = Library("ROCm", paths, _describe, _OUT_OF_MEMORY, _UNSUPPORTED)
+    driver.declare("hipInit", ctypes.c_uint)
+    driver.declare("hipSetDevice", ctypes.c_int)
+    driver.declare("hipMemcpyAsync", ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64)
+    initialize_torch(driver.title, lambda: initialize(device_index))
+    driver.call("hipInit", 0)
+
+    def make_current() -> None:
+        driver.call("hipSetDevice", device_index)
+
+    def copy_async(destination: int, source: int, num_bytes: int, kind: CopyKind, stream: int) -> None:
+        driver.call("hipMemcpyAsync", destination, source, num_bytes, _COPY_KINDS[kind], stream)
+
+    make_current()
+    properties = AllocationProperties.on_device(device_index)
+    device = Device(
+        library=driver,
+        memory=_MEMORY,
+        streams=_STREAMS,
+        dlpack_device=(_DLPACK_ROCM, device_index),
+        make_current=make_current,
+        granularity=allocation_granularity(driver, "hipMemGetAllocationGranularity", properties),
+        properties=properties,
+        access=AccessDescription.for_device(device_index),
+        copy_async=copy_async,
+    )
+    return device_backend(device, chunk_bytes)
+
+
+def _describe(library: ctypes.CDLL, code: int) -> str:
+    library.hipGetErrorString.restype = ctypes.c_char_p
+    text = library.hipGetErrorString(ctypes.c_int(code))
+    return text.decode(errors="replace") if text else "a code without a name"
