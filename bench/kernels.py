@@ -191,26 +191,25 @@ def small(args: argparse.Namespace) -> dict[str, object]:
     for rows in (1, 32, 1024):
         hidden, residual = torch.randn(rows, HIDDEN).bfloat16(), torch.randn(rows, HIDDEN).bfloat16()
         qkv = torch.randn(rows, NUM_Q_HEADS + 2 * NUM_KV_HEADS, HEAD_SIZE).bfloat16()
-        q, k, v = qkv.split([NUM_Q_HEADS, NUM_KV_HEADS, NUM_KV_HEADS], dim=1)
-        gate_up, positions = torch.randn(rows, 2 * INTERMEDIATE).bfloat16(), torch.arange(rows)
-        slots, token_ids = torch.randperm(4096)[:rows], torch.randint(0, VOCAB, (rows,))
+        positions, slots = torch.arange(rows), torch.randperm(4096)[:rows]
+        token_ids = torch.randint(0, VOCAB, (rows,))
         hidden_bytes, heads_bytes = rows * HIDDEN * 2, rows * HEAD_SIZE * 2
         cases: dict[str, tuple[Callable[[object], object], float]] = {
             "embedding": (
                 lambda ops, ids=token_ids: ops.embedding(ids, packed if ops is native else vocabulary),
                 2 * hidden_bytes,
             ),
-            "rms_norm of q": (lambda ops, q=q: ops.rms_norm(q, head_weight, 1e-6), 2 * NUM_Q_HEADS * heads_bytes),
+            "rms_norm": (lambda ops, x=hidden: ops.rms_norm(x, norm_weight, 1e-6), 2 * hidden_bytes),
             "add_rms_norm": (
                 lambda ops, x=hidden, r=residual: ops.add_rms_norm(x, r, norm_weight, 1e-6),
                 4 * hidden_bytes,
             ),
-            "rope": (
-                lambda ops, q=q, k=k, p=positions: ops.rope(q, k, p, cos_sin),
-                2 * (NUM_Q_HEADS + NUM_KV_HEADS) * heads_bytes,
+            "rope_and_cache": (
+                lambda ops, x=qkv, p=positions, s=slots: ops.rope_and_cache(
+                    x, head_weight, head_weight, 1e-6, p, cos_sin, *caches, s
+                ),
+                2 * (NUM_Q_HEADS + 2 * NUM_KV_HEADS) * heads_bytes,
             ),
-            "silu_mul": (lambda ops, x=gate_up: ops.silu_mul(x), rows * INTERMEDIATE * 6),
-            "write_kv": (lambda ops, k=k, v=v, s=slots: ops.write_kv(k, v, *caches, s), 4 * NUM_KV_HEADS * heads_bytes),
         }
         for name, (run, num_bytes) in cases.items():
             seconds = measure(

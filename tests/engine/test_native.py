@@ -17,7 +17,7 @@ def test_same_tokens_from_every_version(family, request, monkeypatch):
     folder = request.getfixturevalue(f"{family}_folder")
     found = {}
     for ops in (REFERENCE_OPS, TORCH_CPU_OPS, NATIVE_CPU_OPS):
-        monkeypatch.setattr(model_runner, "select_ops", lambda device, ops=ops: ops)
+        monkeypatch.setattr(model_runner, "select_ops", lambda device, attention_backend, ops=ops: ops)
         with LLM(str(folder), dtype="float32", max_model_len=128, max_num_batched_tokens=48, max_num_seqs=16) as llm:
             outputs = llm.generate(random_prompts(8, 60), GREEDY, use_tqdm=False)
         found[ops.name] = [output.outputs[0].token_ids for output in outputs]

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from lullm.ops.cpu.library import absence
 from lullm.ops.int8_cache import dequantize, quantize
-from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.ops.table import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
+
+VERSIONS = [TORCH_CPU_OPS, REFERENCE_OPS] + ([NATIVE_CPU_OPS] if absence() is None else [])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -27,14 +30,19 @@ def test_rows_of_extremes():
     torch.testing.assert_close(dequantize(quantize(x), torch.float32), expected, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("ops", [TORCH_CPU_OPS, REFERENCE_OPS], ids=lambda ops: ops.name)
+@pytest.mark.parametrize("ops", VERSIONS, ids=lambda ops: ops.name)
 def test_a_scale_goes_with_its_block(ops):
-    qkv = torch.randn(6, 8, 16, generator=torch.Generator().manual_seed(0))
-    k, v = qkv[:, 4:6], qkv[:, 6:8]
+    qkv = torch.randn(7, 8, 16, generator=torch.Generator().manual_seed(0))
+    k, v = qkv[:6, 4:6], qkv[:6, 6:8]
+    cos_sin = torch.cat((torch.ones(1, 8), torch.zeros(1, 8)), dim=-1)
     layers = [tuple(torch.zeros(4, 8, 2, 18, dtype=torch.int8) for _ in range(2)) for _ in range(2)]
     host = [tuple(torch.zeros(3, 8, 2, 18, dtype=torch.int8) for _ in range(2)) for _ in range(2)]
     for key_cache, value_cache in layers:
-        ops.write_kv(k, v, key_cache, value_cache, torch.tensor([5, 31, 0, 8, 9, 23]))
+        # Position 0 is not rotated: the cache holds what it was given.
+        ops.rope_and_cache(
+            qkv, None, None, 1e-6, torch.zeros(7, dtype=torch.int64), cos_sin, key_cache, value_cache,
+            torch.tensor([5, 31, 0, 8, 9, 23, -1]),
+        )  # fmt: skip
     written = dequantize(layers[0][1].view(-1, 2, 18), torch.float32)
     torch.testing.assert_close(written[[5, 31, 0, 8, 9, 23]], v, atol=0.02, rtol=0)
     assert written.abs().sum(dim=(1, 2)).count_nonzero() == 6

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,9 @@ from lullm.ops import reference
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native
 from lullm.ops.cpu.library import absence, load_library
+from lullm.types.sampling_params import SamplingParams
+from lullm.types.step import Draw
+from lullm.worker.sampler import draw_tokens_, host_draw_table
 
 from .test_attention import STEPS, make_step
 
@@ -109,7 +113,7 @@ def test_no_rows():
     weight = normal(64, 64, dtype=torch.float32)
     assert native.linear(torch.empty(0, 64), weight, None).shape == (0, 64)
     assert native.rms_norm(torch.empty(0, 64), weight[0], 1e-6).shape == (0, 64)
-    assert native.silu_mul(torch.empty(0, 64)).shape == (0, 32)
+    assert native.linear_silu_mul(torch.empty(0, 64), weight, None).shape == (0, 32)
     assert native.embedding(torch.empty(0, dtype=torch.int64), weight).shape == (0, 64)
 
 
@@ -161,36 +165,46 @@ def test_add_rms_norm(dtype, shape):
 @DTYPES
 @pytest.mark.parametrize("head_size", [2, 16, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize("num_rows", [1, 40])
-def test_rope(dtype, head_size, num_rows):
-    qkv = normal(num_rows, 8, head_size, dtype=dtype)
+@pytest.mark.parametrize("with_norms", [False, True])
+def test_rope_and_cache(dtype, head_size, num_rows, with_norms):
+    # Columns to the right belong to somebody else.
+    qkv = normal(num_rows, 10, head_size, dtype=dtype)[:, :8]
+    weights = [normal(head_size, dtype=dtype, seed=s) if with_norms else None for s in (2, 3)]
     angles = torch.outer(torch.arange(500.0), 1 / 100 ** torch.linspace(0, 1, head_size // 2))
     cache = torch.cat((angles.cos(), angles.sin()), dim=-1)
     positions = torch.randint(0, 500, (num_rows,), generator=torch.Generator().manual_seed(1))
-    expected = reference.rope(qkv[:, :4].clone(), qkv[:, 4:6].clone(), positions, cache)
-    untouched = qkv[:, 6:].clone()
-    for actual, gold in zip(native.rope(qkv[:, :4], qkv[:, 4:6], positions, cache), expected, strict=True):
-        assert_close(actual, gold)
-    assert torch.equal(qkv[:, 6:], untouched)
-
-
-@DTYPES
-@pytest.mark.parametrize("size", [3072, 64, 37, 1])
-@pytest.mark.parametrize("num_rows", [1, 19])
-def test_silu_mul(dtype, size, num_rows):
-    gate_up = normal(num_rows, 2 * size, dtype=dtype) * 10
-    gate_up[0, 0] = -200.0
-    assert_close(native.silu_mul(gate_up), reference.silu_mul(gate_up), bfloat16=2**-7)
-
-
-@DTYPES
-def test_write_kv(dtype):
-    qkv = normal(6, 8, 16, dtype=dtype)
-    slots = torch.tensor([5, 31, 0, 8, 9, 23])
-    actual = [torch.zeros(4, 8, 2, 16, dtype=dtype) for _ in range(2)]
+    slots = torch.randperm(64, generator=torch.Generator().manual_seed(2))[:num_rows]
+    slots[2:4] = -1
+    actual = [torch.full((4, 16, 2, head_size), 7.0, dtype=dtype) for _ in range(2)]
     expected = [cache.clone() for cache in actual]
-    native.write_kv(qkv[:, 4:6], qkv[:, 6:8], *actual, slots)
-    reference.write_kv(qkv[:, 4:6], qkv[:, 6:8], *expected, slots)
-    assert torch.equal(actual[0], expected[0]) and torch.equal(actual[1], expected[1])
+    before = qkv.clone()
+    gold = reference.rope_and_cache(qkv, *weights, 1e-6, positions, cache, *expected, slots)
+    q = native.rope_and_cache(qkv, *weights, 1e-6, positions, cache, *actual, slots)
+    # Norm and rotation round in turn: where they fall on two sides of a border, two steps of values up to 8.
+    bounds = {"float32": 4e-6, "bfloat16": 2**-6 if with_norms else 2**-8}
+    assert_close(q, gold, **bounds)
+    assert_close(actual[0], expected[0], **bounds)
+    assert torch.equal(actual[1], expected[1])
+    assert torch.equal(qkv, before)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(64, 64), (1024, 128), (96, 192), (64, 128 + 6), (33, 64), (64, 2)], ids=str)
+@pytest.mark.parametrize("num_rows", [1, 2, 7, 17, 33, 100])
+def test_linear_silu_mul(dtype, shape, num_rows):
+    """Whole panels of gates and ups; others, which are two steps and round in between."""
+    depth, num_outputs = shape
+    x, weight = normal(num_rows, depth, dtype=dtype), normal(num_outputs, depth, dtype=dtype, seed=1) / depth**0.5
+    x[0] *= 30  # gates of some hundreds, of both signs
+    bias = normal(num_outputs, dtype=dtype, seed=2)
+    packed = weight.clone()
+    native.pack_weight_(packed)
+    for given in (None, bias):
+        gold = reference.linear_silu_mul(x, weight, given)
+        scale = gold.float().abs().amax(dim=1, keepdim=True).clamp(min=1)
+        actual = native.linear_silu_mul(x, packed, given)
+        assert actual.dtype == gold.dtype
+        assert ((actual.float() - gold.float()) / scale).abs().max() <= (1e-5 if dtype == torch.float32 else 2**-6)
 
 
 @pytest.mark.parametrize("pairs", [[], [(0, 1)], [(0, 1), (1, 2)], [(0, 1), (2, 0)], [(3, 3), (0, 4), (4, 5)]], ids=str)
@@ -216,6 +230,79 @@ def test_swap_blocks():
     reference.swap_blocks(sources, expected, pairs)
     for layer, gold in zip(actual, expected, strict=True):
         assert torch.equal(layer[0], gold[0]) and torch.equal(layer[1], gold[1])
+
+
+def draw_table(params, uniforms, vocab_size):
+    return host_draw_table([Draw(0, 0, p, 0, [1], 1) for p in params], torch.tensor(uniforms).double(), vocab_size)
+
+
+DRAWS = [
+    {},
+    {"temperature": 0.3},
+    {"temperature": 0.0},
+    {"top_k": 1},
+    {"top_k": 3},
+    {"top_k": 700, "temperature": 2.0},
+    {"top_p": 0.1},
+    {"top_p": 0.9},
+    {"top_p": 0.999999, "temperature": 5.0},
+    {"top_k": 50, "top_p": 0.8},
+    {"min_p": 0.1},
+    {"min_p": 0.3, "top_p": 0.95, "top_k": 100, "temperature": 1.5},
+]
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 8.0], ids=["flat", "broad", "peaked"])
+@pytest.mark.parametrize("vocab_size", [1, 5, 512, 3001])
+def test_draw_tokens(vocab_size, spread):
+    """Against the sampler's own way: the same tokens, and the same logits that were drawn from."""
+    params = [SamplingParams(**options) for options in DRAWS]
+    logits = normal(len(DRAWS), vocab_size, dtype=torch.float32) * spread
+    logits[:, vocab_size // 2 :: 7] -= 1.0  # ties
+    if vocab_size > 5:
+        logits[:, 3] = -torch.inf
+    uniforms = np.random.default_rng(vocab_size).random(len(DRAWS))
+    draws = [Draw(0, 0, p, 0, [1], 1) for p in params]
+    expected_logits, actual_logits = logits.clone(), logits.clone()
+    expected = draw_tokens_(expected_logits, draws, torch.from_numpy(uniforms))
+    table = draw_table(params, uniforms, vocab_size)
+    actual = native.draw_tokens(logits, table)
+    assert torch.equal(native.draw_tokens(actual_logits, table, True), actual)
+    # Where a threshold or the uniform number falls between two tokens, the order of sums decides.
+    kept = actual_logits.isfinite() == expected_logits.isfinite()
+    random = [row for row, p in enumerate(params) if p.temperature > 0]
+    assert (~kept[random]).sum() <= (0 if vocab_size < 3000 else 2)
+    both = kept & actual_logits.isfinite()
+    torch.testing.assert_close(actual_logits[random][both[random]], expected_logits[random][both[random]])
+    assert (actual == expected).sum() >= len(params) - 1
+    assert actual_logits.gather(1, actual.unsqueeze(1)).isfinite().all()
+
+
+def test_draw_tokens_follows_the_probabilities():
+    """20,000 draws: 4 standard deviations, of a row whose truncation keeps 4 of 700 tokens."""
+    row = torch.full((700,), -9.0)
+    row[[10, 600, 601, 650]] = torch.tensor([2.0, 1.0, 0.5, 0.5])
+    uniforms = np.random.default_rng(0).random(20000)
+    table = draw_table([SamplingParams(top_p=0.9)] * 20000, uniforms, 700)
+    found = native.draw_tokens(row.repeat(20000, 1), table).bincount(minlength=700) / 20000
+    expected = torch.zeros(700)
+    expected[[10, 600, 601, 650]] = row[[10, 600, 601, 650]].softmax(0)
+    assert (found[expected == 0] == 0).all()
+    assert ((found - expected).abs() <= 4 * (expected * (1 - expected) / 20000).sqrt()).all()
+
+
+def test_draw_tokens_of_broken_rows():
+    logits = normal(6, 600, dtype=torch.float32)
+    logits[0, 599] = torch.nan
+    logits[1, 0] = torch.inf
+    logits[2] = -torch.inf
+    logits[3, :] = -torch.inf
+    logits[3, 577] = -3.0
+    logits[4, [20, 500]] = 9.0  # the first of equals
+    for temperature in (0.0, 1.0):
+        table = draw_table([SamplingParams(temperature=temperature, top_p=0.001)] * 6, [0.999] * 6, 600)
+        tokens = native.draw_tokens(logits, table).tolist()
+        assert tokens[:4] == [-1, -1, -1, 577] and tokens[4] == (20 if temperature == 0.0 else 500)
 
 
 def assert_attention(layout, q, caches, scale):

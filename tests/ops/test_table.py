@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lullm.errors import UnsupportedError
+from lullm.ops import torch_cpu
 from lullm.ops.cpu.library import absence
 from lullm.ops.table import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS, select_ops
 
@@ -26,6 +27,16 @@ def test_selection():
     assert select_ops("cpu") is (TORCH_CPU_OPS if absence() else NATIVE_CPU_OPS)
     with pytest.raises(UnsupportedError, match="cuda"):
         select_ops("cuda")
+
+
+def test_selection_of_attention():
+    gathered = select_ops("cpu", "torch")
+    assert gathered.attention is TORCH_CPU_OPS.attention
+    assert gathered.prepare_attention is TORCH_CPU_OPS.prepare_attention
+    assert gathered.linear is select_ops("cpu").linear
+    for backend in ("triton", "flashinfer"):
+        with pytest.raises(UnsupportedError, match=backend):
+            select_ops("cpu", backend)
 
 
 @DTYPES
@@ -75,28 +86,43 @@ def test_add_rms_norm(dtype):
     assert torch.equal(fast_total, total)
 
 
+def cos_sin(head_size, num_positions=500):
+    angles = torch.outer(torch.arange(float(num_positions)), 1 / 100 ** torch.linspace(0, 1, head_size // 2))
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+
 @DTYPES
 @ROWS
 @pytest.mark.parametrize("head_size", [2, 64, 80, 128])
-def test_rope(dtype, num_rows, head_size):
+@pytest.mark.parametrize("norms", ["none", "q", "both"])
+def test_rope_and_cache(dtype, num_rows, head_size, norms):
     qkv = random(num_rows, 8, head_size, dtype=dtype)
-    q, k = qkv[:, :4], qkv[:, 4:6]
-    angles = torch.outer(torch.arange(500.0), 1 / 100 ** torch.linspace(0, 1, head_size // 2))
-    cache = torch.cat((angles.cos(), angles.sin()), dim=-1)
+    weights = [
+        random(head_size, dtype=dtype, seed=s) if norm else None
+        for s, norm in ((2, norms != "none"), (3, norms == "both"))
+    ]
     positions = torch.randint(0, 500, (num_rows,), generator=torch.Generator().manual_seed(1))
-    expected = GOLD.rope(q.clone(), k.clone(), positions, cache)
-    for actual, gold in zip(FAST.rope(q, k, positions, cache), expected, strict=True):
-        assert_close(actual, gold)
+    slots = torch.randperm(64, generator=torch.Generator().manual_seed(2))[:num_rows]
+    slots[2:4] = -1  # written nowhere
+    caches = {ops.name: [torch.full((4, 16, 2, head_size), 7.0, dtype=dtype) for _ in range(2)] for ops in (FAST, GOLD)}
+    q = {
+        ops.name: ops.rope_and_cache(qkv, *weights, 1e-6, positions, cos_sin(head_size), *caches[ops.name], slots)
+        for ops in (FAST, GOLD)
+    }
+    assert q[FAST.name].shape == (num_rows, 4, head_size)
+    assert_close(q[FAST.name], q[GOLD.name])
+    for actual, expected in zip(caches[FAST.name], caches[GOLD.name], strict=True):
+        assert_close(actual, expected)
+        assert (expected == 7).all(dim=(2, 3)).sum() == 64 - (slots >= 0).sum()
 
 
 def test_rope_keeps_length_and_depends_on_distance_only():
-    angles = torch.outer(torch.arange(100.0), 1 / 100 ** torch.linspace(0, 1, 32))
-    cache = torch.cat((angles.cos(), angles.sin()), dim=-1)
+    cache = cos_sin(64, 100)
     q, k = random(1, 1, 64, dtype=torch.float32), random(1, 1, 64, dtype=torch.float32, seed=1)
 
     def score(query_position, key_position):
-        rotated_q, _ = FAST.rope(q.clone(), k.clone(), torch.tensor([query_position]), cache)
-        _, rotated_k = FAST.rope(q.clone(), k.clone(), torch.tensor([key_position]), cache)
+        rotated_q, _ = torch_cpu.rope(q.clone(), k.clone(), torch.tensor([query_position]), cache)
+        _, rotated_k = torch_cpu.rope(q.clone(), k.clone(), torch.tensor([key_position]), cache)
         torch.testing.assert_close(rotated_q.norm(), q.norm())
         return (rotated_q * rotated_k).sum()
 
@@ -106,23 +132,18 @@ def test_rope_keeps_length_and_depends_on_distance_only():
 
 @DTYPES
 @ROWS
-def test_silu_mul(dtype, num_rows):
-    gate_up = random(num_rows, 2 * 37, dtype=dtype)
-    assert_close(FAST.silu_mul(gate_up.clone()), GOLD.silu_mul(gate_up))
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_linear_silu_mul(dtype, num_rows, with_bias):
+    """The torch version rounds gates and ups before it multiplies them, hence once more than the golden one."""
+    x, weight = random(num_rows, 65, dtype=dtype), random(2 * 37, 65, dtype=dtype, seed=1) / 8
+    bias = random(2 * 37, dtype=dtype, seed=2) if with_bias else None
+    assert_close(FAST.linear_silu_mul(x, weight, bias), GOLD.linear_silu_mul(x, weight, bias))
 
 
-@DTYPES
-def test_write_kv(dtype):
-    qkv = random(6, 8, 16, dtype=dtype)  # keys and values are slices of the fused projection
-    k, v = qkv[:, 4:6], qkv[:, 6:8]
-    slots = torch.tensor([5, 31, 0, 8, 9, 23])
-    fast = [torch.full((4, 8, 2, 16), float("nan"), dtype=dtype) for _ in range(2)]
-    gold = [cache.clone() for cache in fast]
-    FAST.write_kv(k, v, *fast, slots)
-    GOLD.write_kv(k, v, *gold, slots)
-    for actual, expected in zip(fast, gold, strict=True):
-        assert torch.equal(actual.nan_to_num(nan=77), expected.nan_to_num(nan=77))
-        assert expected.isfinite().sum() == 6 * 2 * 16
+def test_linear_silu_mul_is_what_it_says():
+    x, weight = random(3, 20, dtype=torch.float32), random(2 * 5, 20, dtype=torch.float32, seed=1)
+    expected = torch.nn.functional.silu(x @ weight[:5].T) * (x @ weight[5:].T)
+    torch.testing.assert_close(GOLD.linear_silu_mul(x, weight, None), expected)
 
 
 @pytest.mark.parametrize(

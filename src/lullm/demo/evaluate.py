@@ -41,10 +41,10 @@ class Answers(Protocol):
 class EngineAnswers:
     """Answers through `lullm.LLM`."""
 
-    def __init__(self, model: Path | None) -> None:
+    def __init__(self, model: Path | None, quantization: str | None = None) -> None:
         from lullm import LLM, SamplingParams
 
-        self._llm = LLM() if model is None else LLM(model=str(model))
+        self._llm = LLM("demo" if model is None else str(model), quantization=quantization)
         self._params = SamplingParams
 
     def complete(self, prompts: list[str], max_tokens: int) -> list[str]:
@@ -155,12 +155,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m lullm.demo.evaluate", description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=None, help="checkpoint folder (default: the bundled model)")
     parser.add_argument("--engine", choices=("lullm", "dense"), default="lullm")
+    parser.add_argument("--quantization", choices=("int8", "int4"), help="bits of the matrices (default: all)")
     parser.add_argument("--items", type=int, default=300, help="held-out items per task, at most")
     parser.add_argument("--stories", type=int, default=40, help="stories whose form is scored")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
+    if options.quantization and options.engine != "lullm":
+        parser.error("--quantization needs --engine lullm")
     started = time.monotonic()
-    answers = EngineAnswers(options.model) if options.engine == "lullm" else DenseAnswers(options.model)
+    if options.engine == "lullm":
+        answers: Answers = EngineAnswers(options.model, options.quantization)
+    else:
+        answers = DenseAnswers(options.model)
     scores = [*score_tasks(answers, options.items), score_stories(answers, options.stories)]
     stories = list(zip(STORY_PROMPTS, answers.chat(list(STORY_PROMPTS), STORY_TOKENS), strict=True))
     seconds = time.monotonic() - started

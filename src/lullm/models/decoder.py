@@ -4,12 +4,14 @@ A family differs in its `DecoderStyle`. Parameters carry the names of a Llama ch
 stand on the meta device until `weights.materialize` gives them memory.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
+from lullm.errors import ModelLoadError
 from lullm.nn.attention import Attention
 from lullm.nn.embedding import Embedding, LMHead
 from lullm.nn.mlp import GatedMLP
@@ -18,6 +20,7 @@ from lullm.nn.rotary import Rotary
 from lullm.ops.attention_layout import KVCache, PreparedAttention
 from lullm.ops.table import Ops
 from lullm.weights.rule import WeightRules
+from lullm.weights.store import WeightStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class CausalLM(nn.Module):
         super().__init__()
         self.config = config
         self.rules = style.rules
+        self.store: WeightStore | None = None  # once there is memory
         self.model = Decoder(config, style, dtype, max_model_len)
         self.lm_head = LMHead(config.vocab_size, config.hidden_size, config.tie_word_embeddings, dtype)
 
@@ -113,3 +117,9 @@ class CausalLM(nn.Module):
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """Logits `[N, V]` float32 of the rows `hidden [N, H]` that are to be sampled from."""
         return self.lm_head(hidden, self.model.embed_tokens, ops)
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
+        """Replace some weights, under the checkpoint's names; those that were replaced. See `WeightStore.update`."""
+        if self.store is None:
+            raise ModelLoadError("the model has no memory for weights yet")
+        return set(self.store.update(weights))

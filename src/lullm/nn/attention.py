@@ -11,11 +11,15 @@ from lullm.ops.table import Ops
 
 
 class Attention(nn.Module):
-    """Project, (norm), rotate, write the new keys and values to the cache, attend over the cache, project back."""
+    """Project, (norm), rotate, write the new keys and values to the cache, attend over the cache, project back.
+
+    With `qk_norm` every query and key head is normed; the norms' own modules only hold the weights.
+    """
 
     def __init__(self, config: ModelConfig, qk_norm: bool, qkv_bias: bool, o_bias: bool, dtype: torch.dtype):
         super().__init__()
         self.head_dim = config.head_dim
+        self.norm_eps = config.rms_norm_eps
         self.scale = config.head_dim**-0.5
         q_size = config.num_attention_heads * config.head_dim
         kv_size = config.num_key_value_heads * config.head_dim
@@ -34,11 +38,17 @@ class Attention(nn.Module):
         ops: Ops,
     ) -> Tensor:  # [T, H]
         qkv = self.qkv_proj(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
-        q, k, v = qkv.split([size // self.head_dim for size in self.qkv_proj.part_sizes], dim=1)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q, ops), self.k_norm(k, ops)
-        q, k = ops.rope(q, k, positions, cos_sin_cache)
         key_cache, value_cache = kv_cache
-        ops.write_kv(k, v, key_cache, value_cache, attention.slot_mapping)
+        q = ops.rope_and_cache(
+            qkv,
+            None if self.q_norm is None else self.q_norm.weight,
+            None if self.k_norm is None else self.k_norm.weight,
+            self.norm_eps,
+            positions,
+            cos_sin_cache,
+            key_cache,
+            value_cache,
+            attention.slot_mapping,
+        )  # [T, Hq, D]
         out = ops.attention(q, key_cache, value_cache, attention, self.scale)  # [T, Hq, D]
         return self.o_proj(out.flatten(1), ops)

@@ -1,8 +1,11 @@
-"""Linear layers; `FusedLinear` holds several matrices that share their input as one."""
+"""Layers around one matrix, which may be quantized; `FusedLinear` holds several that share their input as one."""
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from lullm.ops.quantized_weight import QuantizedLayout
 from lullm.ops.table import Ops
 
 
@@ -11,16 +14,36 @@ def meta_parameter(shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"), requires_grad=False)
 
 
-class Linear(nn.Module):
+class Matrix(nn.Module):
+    """Owner of a `weight [rows, columns]`: of `dtype`, or, once `layout` says so, quantized storage of that shape."""
+
+    def __init__(self, num_rows: int, num_columns: int, dtype: torch.dtype):
+        super().__init__()
+        self.weight = meta_parameter((num_rows, num_columns), dtype)
+        self.dtype = dtype
+        self.layout: QuantizedLayout | None = None
+
+    def quantize(self, bits: Literal[8, 4]) -> None:
+        """Take storage of `bits` in place of the weight, which has no memory yet."""
+        assert self.weight.is_meta and self.layout is None, "quantized as it is filled, not afterwards"
+        self.layout = QuantizedLayout(bits, *self.weight.shape)
+        self.weight = meta_parameter(self.layout.shape, torch.uint8)
+
+    def multiply(self, x: Tensor, bias: Tensor | None, ops: Ops) -> Tensor:  # [T, columns] -> [T, rows]
+        if self.layout is None:
+            return ops.linear(x, self.weight, bias)
+        return ops.quantized_linear(x, self.weight, self.layout, bias)
+
+
+class Linear(Matrix):
     """`x @ weight.T + bias`; weight `[out, in]`."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool, dtype: torch.dtype):
-        super().__init__()
-        self.weight = meta_parameter((out_features, in_features), dtype)
+        super().__init__(out_features, in_features, dtype)
         self.bias = meta_parameter((out_features,), dtype) if bias else None
 
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [T, in] -> [T, out]
-        return ops.linear(x, self.weight, self.bias)
+        return self.multiply(x, self.bias, ops)
 
 
 class FusedLinear(Linear):
@@ -32,3 +55,9 @@ class FusedLinear(Linear):
     def __init__(self, in_features: int, part_sizes: tuple[int, ...], bias: bool, dtype: torch.dtype):
         super().__init__(in_features, sum(part_sizes), bias, dtype)
         self.part_sizes = part_sizes
+
+    def silu_mul(self, x: Tensor, ops: Ops) -> Tensor:  # [T, in] -> [T, out / 2]
+        """`silu(gate) * up` where the two parts are gate and up."""
+        if self.layout is None:
+            return ops.linear_silu_mul(x, self.weight, self.bias)
+        return ops.quantized_linear_silu_mul(x, self.weight, self.layout, self.bias)

@@ -16,4 +16,4 @@ class GatedMLP(nn.Module):
         self.down_proj = Linear(intermediate_size, hidden_size, bias, dtype)
 
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
-        return self.down_proj(ops.silu_mul(self.gate_up_proj(x, ops)), ops)
+        return self.down_proj(self.gate_up_proj.silu_mul(x, ops), ops)

@@ -18,7 +18,7 @@ from lullm.config.model import ModelConfig
 
 
 class Rotary(nn.Module):
-    """The table that `Ops.rope` reads: `cos_sin_cache [max_model_len, D]` float32, D/2 cosines then D/2 sines.
+    """The table that `Ops.rope_and_cache` reads: `cos_sin_cache [max_model_len, D]` float32, cosines then sines.
 
     It is a real buffer from the start (small, and computed, never loaded), on the CPU.
     """

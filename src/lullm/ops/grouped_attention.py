@@ -24,7 +24,7 @@ Measured (bfloat16 / float32, microseconds per layer on one core, Hq 16, Hkv 8, 
 and a softmax took 1630 / 1730 at its best, but wants the heads gathered apart, which costs more than it saves.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -79,6 +79,25 @@ class GroupedLayout:
     groups: list[_Group]
     buffers: list[Tensor] = field(default_factory=list)
 
+    def to(self, device: torch.device) -> "GroupedLayout":
+        """The same for queries and a cache on another device; masks become boolean, which fit any dtype of them."""
+
+        def move(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.to(device, non_blocking=True)
+
+        groups = [
+            replace(
+                group,
+                rows=group.rows if isinstance(group.rows, slice) else group.rows.to(device),
+                padded=move(group.padded),
+                kept=move(group.kept),
+                slots=group.slots.to(device),
+                tiles=[replace(tile, mask=None if tile.mask is None else move(tile.mask == 0)) for tile in group.tiles],
+            )
+            for group in self.groups
+        ]
+        return GroupedLayout(self.slot_mapping.to(device), groups)
+
 
 def prepare_attention(layout: AttentionLayout) -> GroupedLayout:
     first_rows = [0]
@@ -99,8 +118,8 @@ def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: Group
     values_of_slots = value_cache.view(-1, num_kv_heads * row_len)
     if not prepared.buffers:
         size = (max((group.slots.numel() for group in prepared.groups), default=0), num_kv_heads * row_len)
-        prepared.buffers = [torch.empty(size, dtype=key_cache.dtype) for _ in range(2)]
-    out = torch.empty(q.shape, dtype=q.dtype)
+        prepared.buffers = [torch.empty(size, dtype=key_cache.dtype, device=key_cache.device) for _ in range(2)]
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     for group in prepared.groups:
         num_seqs, query_len, num_keys = group.shape
         kv_shape = (num_seqs, num_keys, num_kv_heads, row_len)

@@ -15,10 +15,16 @@ def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return _product(x, weight, bias).to(x.dtype)
+
+
+def linear_silu_mul(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None) -> Tensor:
+    return silu_mul(_product(x, gate_up_weight, bias)).to(x.dtype)
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     y = x.float() @ weight.float().T
-    if bias is not None:
-        y = y + bias.float()
-    return y.to(x.dtype)
+    return y if bias is None else y + bias.float()
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -42,6 +48,28 @@ def rope(q: Tensor, k: Tensor, positions: Tensor, cos_sin_cache: Tensor) -> tupl
     return rotate(q), rotate(k)
 
 
+def rope_and_cache(
+    qkv: Tensor,
+    q_norm_weight: Tensor | None,
+    k_norm_weight: Tensor | None,
+    eps: float,
+    positions: Tensor,
+    cos_sin_cache: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+) -> Tensor:
+    num_kv_heads = key_cache.shape[2]
+    q, k, v = qkv.split([qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads], dim=1)
+    if q_norm_weight is not None:
+        q = rms_norm(q, q_norm_weight, eps)
+    if k_norm_weight is not None:
+        k = rms_norm(k, k_norm_weight, eps)
+    q, k = rope(q, k, positions, cos_sin_cache)
+    write_kv(k, v, key_cache, value_cache, slot_mapping)
+    return q
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     gate, up = gate_up.float().chunk(2, dim=-1)
     return (gate / (1 + torch.exp(-gate)) * up).to(gate_up.dtype)
@@ -52,6 +80,8 @@ def write_kv(k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slot_
     if key_cache.dtype == torch.int8:
         k, v = quantize(k), quantize(v)
     for row, slot in enumerate(slot_mapping.tolist()):
+        if slot < 0:
+            continue
         key_cache[slot // block_size, slot % block_size] = k[row]
         value_cache[slot // block_size, slot % block_size] = v[row]
 

@@ -26,6 +26,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(F.pad(x, (0, 0, 0, padded_rows(num_rows) - num_rows)), weight, bias)[:num_rows]
 
 
+def linear_silu_mul(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None) -> Tensor:
+    return silu_mul(linear(x, gate_up_weight, bias))
+
+
 def padded_rows(num_rows: int) -> int:
     """The size that `linear` computes `num_rows` rows at: all to 8, multiples of 8 to 64, then 8 sizes per octave."""
     if num_rows <= 8:
@@ -59,12 +63,37 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rotated
 
 
+def rope_and_cache(
+    qkv: Tensor,
+    q_norm_weight: Tensor | None,
+    k_norm_weight: Tensor | None,
+    eps: float,
+    positions: Tensor,
+    cos_sin_cache: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+) -> Tensor:
+    num_kv_heads = key_cache.shape[2]
+    q, k, v = qkv.split([qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads], dim=1)
+    if q_norm_weight is not None:
+        q = rms_norm(q, q_norm_weight, eps)
+    if k_norm_weight is not None:
+        k = rms_norm(k, k_norm_weight, eps)
+    q, k = rope(q, k, positions, cos_sin_cache)
+    write_kv(k, v, key_cache, value_cache, slot_mapping)
+    return q
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)
 
 
 def write_kv(k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
+    kept = slot_mapping >= 0
+    if not bool(kept.all()):
+        k, v, slot_mapping = k[kept], v[kept], slot_mapping[kept]
     if key_cache.dtype == torch.int8:
         k, v = quantize(k), quantize(v)
     key_cache.view(-1, *key_cache.shape[2:]).index_copy_(0, slot_mapping, k)

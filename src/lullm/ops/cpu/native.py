@@ -16,6 +16,7 @@ from lullm.errors import UnsupportedError
 from lullm.ops import grouped_attention, torch_cpu
 from lullm.ops.attention_layout import AttentionLayout, KVCache
 from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.draw_table import DrawTable
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 
@@ -88,6 +89,28 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y
 
 
+def linear_silu_mul(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None) -> Tensor:
+    dtype = _DTYPES.get(gate_up_weight.dtype)
+    if dtype is None:
+        return torch_cpu.linear_silu_mul(x, gate_up_weight, bias)
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    num_rows, num_outputs = x.shape[0], gate_up_weight.shape[0]
+    y = torch.empty((num_rows, num_outputs // 2), dtype=x.dtype)
+    is_done = _handle().lullm_linear_silu_mul(
+        x.data_ptr(),
+        gate_up_weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        num_rows,
+        gate_up_weight.shape[1],
+        num_outputs,
+        dtype,
+    )
+    return y if is_done else silu_mul(linear(x, gate_up_weight, bias))
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     dtype = _DTYPES.get(x.dtype)
     if dtype is None:
@@ -121,26 +144,53 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     return y, residual
 
 
-def rope(q: Tensor, k: Tensor, positions: Tensor, cos_sin_cache: Tensor) -> tuple[Tensor, Tensor]:
-    head_size = q.shape[-1]
-    dtype = _DTYPES.get(q.dtype)
-    if dtype is None or not (_has_whole_heads(q) and _has_whole_heads(k)):
-        return torch_cpu.rope(q, k, positions, cos_sin_cache)
-    positions = positions.contiguous()
-    _handle().lullm_rope(
-        q.data_ptr(),
-        k.data_ptr(),
+def rope_and_cache(
+    qkv: Tensor,
+    q_norm_weight: Tensor | None,
+    k_norm_weight: Tensor | None,
+    eps: float,
+    positions: Tensor,
+    cos_sin_cache: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+) -> Tensor:
+    dtype = _DTYPES.get(qkv.dtype)
+    num_tokens, num_heads, head_size = qkv.shape
+    if dtype is None or key_cache.dtype != qkv.dtype or not _has_whole_heads(qkv):
+        return torch_cpu.rope_and_cache(
+            qkv,
+            q_norm_weight,
+            k_norm_weight,
+            eps,
+            positions,
+            cos_sin_cache,
+            key_cache,
+            value_cache,
+            slot_mapping,
+        )
+    num_kv_heads = key_cache.shape[2]
+    num_q_heads = num_heads - 2 * num_kv_heads
+    q = torch.empty((num_tokens, num_q_heads, head_size), dtype=qkv.dtype)
+    _handle().lullm_rope_and_cache(
+        qkv.data_ptr(),
+        None if q_norm_weight is None else q_norm_weight.data_ptr(),
+        None if k_norm_weight is None else k_norm_weight.data_ptr(),
         positions.data_ptr(),
         cos_sin_cache.data_ptr(),
-        q.stride(0),
-        k.stride(0),
-        q.shape[0],
-        q.shape[1],
-        k.shape[1],
+        q.data_ptr(),
+        key_cache.data_ptr(),
+        value_cache.data_ptr(),
+        slot_mapping.data_ptr(),
+        qkv.stride(0),
+        num_tokens,
+        num_q_heads,
+        num_kv_heads,
         head_size,
+        eps,
         dtype,
     )
-    return q, k
+    return q
 
 
 def _has_whole_heads(x: Tensor) -> bool:
@@ -156,25 +206,6 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     y = torch.empty((num_rows, size), dtype=gate_up.dtype)
     _handle().lullm_silu_mul(gate_up.data_ptr(), y.data_ptr(), gate_up.stride(0), num_rows, size, dtype)
     return y
-
-
-def write_kv(k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
-    dtype = _DTYPES.get(k.dtype)
-    if dtype is None or key_cache.dtype != k.dtype or not (_has_whole_heads(k) and _has_whole_heads(v)):
-        torch_cpu.write_kv(k, v, key_cache, value_cache, slot_mapping)
-        return
-    _handle().lullm_write_kv(
-        k.data_ptr(),
-        v.data_ptr(),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
-        slot_mapping.data_ptr(),
-        k.stride(0),
-        v.stride(0),
-        k.shape[0],
-        k.shape[1] * k.shape[2] * k.dtype.itemsize,
-        dtype,
-    )
 
 
 @dataclass
@@ -238,6 +269,26 @@ def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: Nativ
         dtype,
     )
     return out
+
+
+def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -> Tensor:
+    assert logits.dtype == torch.float32 and logits.stride(1) == 1
+    num_rows, vocab_size = logits.shape
+    tokens = torch.empty(num_rows, dtype=torch.int64)
+    _handle().lullm_draw_tokens(
+        logits.data_ptr(),
+        table.temperatures.data_ptr(),
+        table.top_k.data_ptr(),
+        table.top_p.data_ptr(),
+        table.min_p_floors.data_ptr(),
+        table.uniforms.data_ptr(),
+        tokens.data_ptr(),
+        num_rows,
+        logits.stride(0),
+        vocab_size,
+        writes_logits,
+    )
+    return tokens
 
 
 def copy_blocks(kv_caches: list[KVCache], pairs: list[tuple[int, int]]) -> None:

@@ -1,8 +1,10 @@
 // Attention with AMX for many query rows of one key/value head, as in a prefill: FlashAttention over the paged cache.
 //
-// Up to 128 rows (tokens times the query heads that share the key/value head) pass over the keys 64 at a time. The
+// Up to 256 rows (tokens times the query heads that share the key/value head) pass over the keys 64 at a time. The
 // keys and values of a step are packed once into second operands and used by all rows: scores = q k^T into memory,
-// softmax there, weights back as first operands, times v, added to the sums in memory.
+// softmax there, weights back as first operands, times v, added to the sums in memory. The softmax takes as long as the
+// products, so it is lean: powers of two, the sums of weights kept apart by lane until the end, no masks where a whole
+// tile is visible, and rows are scaled anew only when a score exceeds what they are relative to by a factor of 256.
 
 #include <cmath>
 
@@ -17,7 +19,7 @@ namespace {
 using namespace avx512_bf16;
 
 constexpr int64_t kStepKeys = 64;
-constexpr int64_t kRowTiles = kAttendTileRows / 16 + 1;  // one row of more heads than fit into 128 is not cut
+constexpr int64_t kRowTiles = kAttendTileRows / 16 + 1;  // one row of more heads than fit is not cut
 
 int64_t depth_of(int64_t head_size) { return (head_size + kTileDepth - 1) / kTileDepth; }
 
@@ -29,7 +31,7 @@ struct Memory {
   float* scores;   // [16][64], of one row tile
   float* sums;     // [row tiles][head_size / 16][16][16]
   float* largest;  // [rows]
-  float* total;    // [rows]
+  float* total;    // [rows][16]
   int64_t bytes;
 };
 
@@ -50,7 +52,7 @@ Memory layout(const AttentionArgs& a, void* base) {
   m.scores = reinterpret_cast<float*>(take(16 * kStepKeys * 4));
   m.sums = reinterpret_cast<float*>(take(row_tiles * 16 * a.head_size * 4));
   m.largest = reinterpret_cast<float*>(take(row_tiles * 16 * 4));
-  m.total = reinterpret_cast<float*>(take(row_tiles * 16 * 4));
+  m.total = reinterpret_cast<float*>(take(row_tiles * 16 * 16 * 4));
   m.bytes = p - static_cast<char*>(base);
   return m;
 }
@@ -61,15 +63,14 @@ inline __m512i load_elements(const Bf16* p, int64_t count) {
   return count >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << count) - 1, p);
 }
 
-// The keys of 64 slots, pairs of elements side by side and keys across: what `transpose` does to 16 keys by 32 elements.
+// The keys of 64 slots, pairs of elements side by side and keys across.
 void pack_keys(const AttentionArgs& a, const Bf16* const* keys, char* to) {
-  alignas(64) char edge[kTileBytes];
   for (int64_t depth = 0; depth < depth_of(a.head_size); depth++) {
     for (int64_t group = 0; group < 4; group++, to += kTileBytes) {
-      for (int64_t i = 0; i < 16; i++)
-        _mm512_store_si512(edge + i * 64, load_elements(keys[16 * group + i] + depth * kTileDepth,
-                                                        a.head_size - depth * kTileDepth));
-      transpose(edge, 64, to, 64);
+      __m512i rows[16];
+      LULLM_UNROLL for (int64_t i = 0; i < 16; i++)
+        rows[i] = load_elements(keys[16 * group + i] + depth * kTileDepth, a.head_size - depth * kTileDepth);
+      transpose(rows, to, 64);
     }
   }
 }
@@ -137,33 +138,47 @@ void multiply_values(const char* weights, const char* values, int64_t head_size,
   }
 }
 
-// The scores of row `i` of a tile become bf16 weights. `visible`: the row sees none of the 64 keys from this one on.
-void softmax_row(const AttentionArgs& a, const Memory& m, int64_t tile, int64_t i, int64_t visible) {
+constexpr float kRescaleAbove = 8;  // in powers of two
+
+// 2**x for x <= 0 or a little above, off by 4e-5 of itself at most: what becomes of it is rounded to bf16, to 2e-3.
+inline V power_of_two(V x) {
+  x = max(x, set1(-140.0f));  // minus infinity has no fraction
+  const V n = round(x), r = sub(x, n);
+  V y = fma(set1(9.618129e-3f), r, set1(5.5504109e-2f));
+  y = fma(y, r, set1(0.24022651f));
+  y = fma(y, r, set1(0.69314718f));
+  return scale_by_power(fma(y, r, set1(1.0f)), n);
+}
+
+// The scores of row `i` of a tile become bf16 weights. `visible`: the row sees none of the 64 keys from this one on;
+// without kMasked it sees all of them.
+template <bool kMasked>
+inline void softmax_row(const AttentionArgs& a, const Memory& m, int64_t tile, int64_t i, int64_t visible) {
+  constexpr float kLog2E = 1.44269504f;
   const float* scores = m.scores + i * kStepKeys;
+  const V scale = set1(a.scale * kLog2E);
   V s[4];
-  V top = set1(-INFINITY);
   LULLM_UNROLL for (int64_t j = 0; j < 4; j++) {
-    s[j] = keep_below(mul(load(scores + 16 * j), set1(a.scale)), 16 * j, visible, -INFINITY);
-    s[j] = keep_from(s[j], 16 * j, visible - a.window, -INFINITY);
-    top = max(top, s[j]);
+    s[j] = mul(load(scores + 16 * j), scale);
+    if constexpr (kMasked) {
+      s[j] = keep_below(s[j], 16 * j, visible, -INFINITY);
+      s[j] = keep_from(s[j], 16 * j, visible - a.window, -INFINITY);
+    }
   }
-  float& before = m.largest[tile * 16 + i];
-  const float step = largest(top), now = step > before ? step : before;
-  V sum_of_weights = zero();
+  const float top = largest(max(max(s[0], s[1]), max(s[2], s[3])));
+  float& base = m.largest[tile * 16 + i];
+  float* total = m.total + (tile * 16 + i) * 16;
   V weights[4] = {zero(), zero(), zero(), zero()};
-  if (step > -INFINITY) {
-    if (now > before) {
-      const V factor = exp(set1(before - now));
-      m.total[tile * 16 + i] *= _mm512_cvtss_f32(factor);
+  if (!kMasked || top > -INFINITY) {
+    if (!(top <= base + kRescaleAbove)) {
+      const V factor = power_of_two(set1(base - top));
+      store(total, mul(load(total), factor));
       float* sums = m.sums + tile * 16 * a.head_size + i * 16;
       for (int64_t d = 0; d < a.head_size; d += 16, sums += 256) store(sums, mul(load(sums), factor));
-      before = now;
+      base = top;
     }
-    LULLM_UNROLL for (int64_t j = 0; j < 4; j++) {
-      weights[j] = exp(sub(s[j], set1(now)));
-      sum_of_weights = add(sum_of_weights, weights[j]);
-    }
-    m.total[tile * 16 + i] += sum(sum_of_weights);
+    LULLM_UNROLL for (int64_t j = 0; j < 4; j++) weights[j] = power_of_two(sub(s[j], set1(base)));
+    store(total, add(load(total), add(add(weights[0], weights[1]), add(weights[2], weights[3]))));
   }
   _mm512_store_si512(m.weights + i * 64, (__m512i)_mm512_cvtne2ps_pbh(weights[1], weights[0]));
   _mm512_store_si512(m.weights + kTileBytes + i * 64, (__m512i)_mm512_cvtne2ps_pbh(weights[3], weights[2]));
@@ -186,8 +201,8 @@ void attend_tile(const AttentionArgs& a, const AttentionItem& item, void* scratc
     for (int64_t d = 0; d < depth; d++)
       _mm512_store_si512(to + d * kTileBytes, load_elements(q + d * kTileDepth, a.head_size - d * kTileDepth));
     m.largest[r] = -INFINITY;
-    m.total[r] = 0;
   }
+  std::memset(m.total, 0, row_tiles * 16 * 16 * 4);
   std::memset(m.sums, 0, row_tiles * 16 * a.head_size * 4);
 
   const int64_t slot_size = a.num_kv_heads * a.head_size;
@@ -204,7 +219,12 @@ void attend_tile(const AttentionArgs& a, const AttentionItem& item, void* scratc
     for (int64_t tile = 0; tile < row_tiles; tile++) {
       if (limit_of(tile * 16 + 15) <= first || limit_of(tile * 16) - a.window >= first + kStepKeys) continue;
       multiply_keys(m.q + tile * depth * kTileBytes, m.keys, depth, m.scores);
-      for (int64_t i = 0; i < 16; i++) softmax_row(a, m, tile, i, limit_of(tile * 16 + i) - first);
+      const bool sees_all =
+          limit_of(tile * 16) >= first + kStepKeys && limit_of(tile * 16 + 15) - a.window <= first;
+      for (int64_t i = 0; i < 16; i++) {
+        if (sees_all) softmax_row<false>(a, m, tile, i, 0);
+        else softmax_row<true>(a, m, tile, i, limit_of(tile * 16 + i) - first);
+      }
       multiply_values(m.weights, m.values, a.head_size, m.sums + tile * 16 * a.head_size);
     }
   }
@@ -213,7 +233,7 @@ void attend_tile(const AttentionArgs& a, const AttentionItem& item, void* scratc
     Bf16* out = static_cast<Bf16*>(a.out) +
                 ((item.first_row + r / group) * a.num_q_heads + head * group + r % group) * a.head_size;
     const float* sums = m.sums + r / 16 * 16 * a.head_size + r % 16 * 16;
-    const V factor = set1(1.0f / m.total[r]);
+    const V factor = set1(1.0f / sum(load(m.total + r * 16)));
     for (int64_t d = 0; d < a.head_size; d += 16, sums += 256) store(out + d, mul(load(sums), factor));
   }
 }

@@ -1,4 +1,5 @@
-// RMSNorm (with residual), rotation, silu-mul: one pass over the rows, float32 inside, rounded where the reference rounds.
+// RMSNorm (with residual), norm + rotation + cache, silu-mul: one pass over the rows, float32 inside, rounded where the
+// reference rounds.
 
 #include <cmath>
 
@@ -41,38 +42,59 @@ void rms_norm(const NormArgs& a, int64_t first_row, int64_t last_row) {
   }
 }
 
+// One head on its way from the projection to q or the cache: normed (if there is a weight) with the roundings of
+// `rms_norm`, then rotated in pairs (i, i + half).
 template <class T>
-void rotate(T* x, const float* cos, const float* sin, int64_t half) {
+void rotate(const T* x, const T* weight, float eps, const float* cos, const float* sin, int64_t half, T* y) {
+  V factor = set1(1.0f);
+  if (weight != nullptr) {
+    V squares = zero();
+    for (int64_t i = 0; i < 2 * half; i += kLanes) {
+      V v = load_up_to(x + i, 2 * half - i);
+      squares = fma(v, v, squares);
+    }
+    factor = set1(1.0f / std::sqrt(sum(squares) / static_cast<float>(2 * half) + eps));
+  }
+  auto normed = [&](int64_t i, int64_t left) {
+    V v = load_up_to(x + i, left);
+    if (weight == nullptr) return v;
+    return rounded<T>(mul(rounded<T>(mul(v, factor)), load_up_to(weight + i, left)));
+  };
   for (int64_t i = 0; i < half; i += kLanes) {
     V c = load_up_to(cos + i, half - i), s = load_up_to(sin + i, half - i);
-    V first = load_up_to(x + i, half - i), second = load_up_to(x + half + i, half - i);
-    store_up_to(x + i, fnma(second, s, mul(first, c)), half - i);
-    store_up_to(x + half + i, fma(first, s, mul(second, c)), half - i);
+    V first = normed(i, half - i), second = normed(half + i, half - i);
+    store_up_to(y + i, fnma(second, s, mul(first, c)), half - i);
+    store_up_to(y + half + i, fma(first, s, mul(second, c)), half - i);
   }
 }
 
 template <class T>
-void rope(const RopeArgs& a, int64_t first_row, int64_t last_row) {
-  const int64_t half = a.head_size / 2;
+void rope_and_cache(const RopeAndCacheArgs& a, int64_t first_row, int64_t last_row) {
+  const int64_t half = a.head_size / 2, slot_size = a.num_kv_heads * a.head_size;
+  const T *q_weight = static_cast<const T*>(a.q_weight), *k_weight = static_cast<const T*>(a.k_weight);
   for (int64_t row = first_row; row < last_row; row++) {
     const float* cos = a.cos_sin + a.positions[row] * a.head_size;
-    T* q = static_cast<T*>(a.q) + row * a.q_stride;
-    T* k = static_cast<T*>(a.k) + row * a.k_stride;
-    for (int64_t head = 0; head < a.num_q_heads; head++) rotate(q + head * a.head_size, cos, cos + half, half);
-    for (int64_t head = 0; head < a.num_kv_heads; head++) rotate(k + head * a.head_size, cos, cos + half, half);
+    const T* x = static_cast<const T*>(a.qkv) + row * a.qkv_stride;
+    T* q = static_cast<T*>(a.q) + row * a.num_q_heads * a.head_size;
+    for (int64_t head = 0; head < a.num_q_heads; head++, x += a.head_size, q += a.head_size)
+      rotate(x, q_weight, a.eps, cos, cos + half, half, q);
+    if (a.slots[row] < 0) continue;
+    T* k = static_cast<T*>(a.key_cache) + a.slots[row] * slot_size;
+    for (int64_t head = 0; head < a.num_kv_heads; head++, x += a.head_size, k += a.head_size)
+      rotate(x, k_weight, a.eps, cos, cos + half, half, k);
+    std::memcpy(static_cast<T*>(a.value_cache) + a.slots[row] * slot_size, x, slot_size * sizeof(T));
   }
 }
 
 template <class T>
-void silu_mul(const SiluMulArgs& a, int64_t first_row, int64_t last_row, int64_t first, int64_t last) {
+void silu_mul_rows(const SiluMulArgs& a, int64_t first_row, int64_t last_row, int64_t first, int64_t last) {
   for (int64_t row = first_row; row < last_row; row++) {
     const T* gate = static_cast<const T*>(a.gate_up) + row * a.stride;
     const T* up = gate + a.size;
     T* y = static_cast<T*>(a.y) + row * a.size;
     for (int64_t i = first; i < last; i += kLanes) {
       V g = load_up_to(gate + i, last - i);
-      V grown = min(sub(zero(), g), set1(88.0f));  // e**-g, kept finite: g / (1 + e**88) is 0 to every digit
-      store_up_to(y + i, mul(div(g, add(set1(1.0f), exp(grown))), load_up_to(up + i, last - i)), last - i);
+      store_up_to(y + i, silu_mul(g, load_up_to(up + i, last - i)), last - i);
     }
   }
 }
@@ -82,10 +104,10 @@ void silu_mul(const SiluMulArgs& a, int64_t first_row, int64_t last_row, int64_t
 void fill_elementwise(Kernels& kernels) {
   kernels.rms_norm[kFloat32] = rms_norm<float>;
   kernels.rms_norm[kBFloat16] = rms_norm<Bf16>;
-  kernels.rope[kFloat32] = rope<float>;
-  kernels.rope[kBFloat16] = rope<Bf16>;
-  kernels.silu_mul[kFloat32] = silu_mul<float>;
-  kernels.silu_mul[kBFloat16] = silu_mul<Bf16>;
+  kernels.rope_and_cache[kFloat32] = rope_and_cache<float>;
+  kernels.rope_and_cache[kBFloat16] = rope_and_cache<Bf16>;
+  kernels.silu_mul[kFloat32] = silu_mul_rows<float>;
+  kernels.silu_mul[kBFloat16] = silu_mul_rows<Bf16>;
 }
 
 }  // namespace LULLM_ISA

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "dtype.h"
+#include "quantized.h"
 
 namespace lullm {
 
@@ -12,12 +13,20 @@ struct LinearArgs {
   const void* x;        // [num_rows, in]
   const void* weight;   // [out, in], packed
   const void* bias;     // [out] or null
-  void* y;              // [num_rows, out]
+  void* y;              // [num_rows, out], or [num_rows, out / 2] with silu_mul
   int64_t x_stride;
   int64_t y_stride;
   int64_t num_rows, in, out;
   void* x_prepared;     // what `prepare_rows` wrote; null if the kernel wants none
+  // The rows of the weight are gates, then as many ups, each whole panels; y is silu(gate) * up. Kernels then count
+  // the panels of the gates only, and do each with its partner.
+  bool silu_mul;
+
+  int64_t num_sides() const { return silu_mul ? 2 : 1; }
+  int64_t out_of_side() const { return silu_mul ? out / 2 : out; }
 };
+
+constexpr int64_t kLinearRows = 512;  // in an item of `linear_panels`, at most
 
 struct NormArgs {
   const void* x;        // rows of `num_heads` heads of `size` elements each; a head is what is normed
@@ -30,13 +39,19 @@ struct NormArgs {
   float eps;
 };
 
-struct RopeArgs {
-  void* q;              // [T, num_q_heads, head_size], rotated in place
-  void* k;              // [T, num_kv_heads, head_size], rotated in place
+struct RopeAndCacheArgs {
+  const void* qkv;          // [T, num_q_heads + 2 * num_kv_heads, head_size]
+  const void* q_weight;     // [head_size]; null: query heads are not normed
+  const void* k_weight;
   const int64_t* positions;
-  const float* cos_sin; // [max_len, head_size]
-  int64_t q_stride, k_stride;
+  const float* cos_sin;     // [max_len, head_size]
+  void* q;                  // [T, num_q_heads, head_size]
+  void* key_cache;          // [slots, num_kv_heads, head_size]
+  void* value_cache;
+  const int64_t* slots;     // [T]; below 0: this row is written nowhere
+  int64_t qkv_stride;
   int64_t num_q_heads, num_kv_heads, head_size;
+  float eps;
 };
 
 struct SiluMulArgs {
@@ -57,6 +72,18 @@ struct AttentionArgs {
   int64_t num_q_heads, num_kv_heads, head_size;
   int64_t window;                // a row sees so many keys at most, its own included; kNoWindow: all up to its own
   float scale;
+};
+
+// One token per row of logits; see `draw.cpp`.
+struct DrawArgs {
+  float* logits;             // [N, size]
+  const float* temperatures; // [N]; 0: greedy
+  const int32_t* top_k;      // [N], 1 .. size
+  const double* top_p;       // [N], above 0; 1 keeps all
+  const float* min_p_floors; // [N], log(min_p)
+  const double* uniforms;    // [N]
+  int64_t stride, size;
+  bool writes_logits;        // leave what was drawn from
 };
 
 constexpr int64_t kNoWindow = int64_t{1} << 60;
@@ -84,8 +111,11 @@ struct Kernels {
   void (*unpack_panel)(void* panel, int64_t num_units, void* scratch);
 
   void (*rms_norm[2])(const NormArgs&, int64_t first_row, int64_t last_row);
-  void (*rope[2])(const RopeArgs&, int64_t first_row, int64_t last_row);
+  void (*rope_and_cache[2])(const RopeAndCacheArgs&, int64_t first_row, int64_t last_row);
   void (*silu_mul[2])(const SiluMulArgs&, int64_t first_row, int64_t last_row, int64_t first, int64_t last);
+
+  int64_t (*draw_scratch_bytes)(int64_t size);
+  int64_t (*draw_row)(const DrawArgs&, int64_t row, void* scratch);
 
   int64_t (*attention_scratch_bytes[2])(const AttentionArgs&);  // of `attend`, for kAttendRows rows
   void (*attend[2])(const AttentionArgs&, const AttentionItem&, void* scratch);
@@ -94,10 +124,12 @@ struct Kernels {
   void (*attend_tile)(const AttentionArgs&, const AttentionItem&, void* scratch);
   // The result of one row from `count` partial results over parts of its keys.
   void (*merge[2])(const AttentionArgs&, int64_t row, const float* partials, int64_t count);
+
+  QuantizedKernels quantized;
 };
 
 constexpr int64_t kAttendRows = 8;  // tokens in an item of `attend`, at most
-constexpr int64_t kAttendTileRows = 128;
+constexpr int64_t kAttendTileRows = 256;
 
 // A partial result, of one row and all heads: for every query head its largest score, its sum of weights and its
 // weighted sum [head_size].

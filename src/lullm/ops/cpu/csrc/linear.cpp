@@ -9,8 +9,9 @@ namespace lullm {
 namespace LULLM_ISA {
 namespace {
 
-// Far enough to cover the memory's latency at full speed, near enough to stay in the first-level cache.
-constexpr int64_t kPrefetchBytes = 3072;
+// Far enough to cover the memory's latency at full speed. Into the second-level cache: 33 GB/s, against 30 into the
+// first, 28 from twice as far, and 23 to 28 without.
+constexpr int64_t kPrefetchBytes = 4096;
 
 #if defined(__AVX512F__)
 constexpr int kMaxRows = 8;  // accumulators of 8 rows by 2 tiles fill half of the 32 registers
@@ -50,20 +51,14 @@ inline V multiply_unit(V acc, const Bf16* w, const float* x, int64_t unit) {
 }
 #endif
 
-template <class T>
-void store_outputs(const LinearArgs& a, int64_t row, int64_t out, V v) {
-  if (a.bias != nullptr) v = add(v, load(static_cast<const T*>(a.bias) + out));
-  store(static_cast<T*>(a.y) + row * a.y_stride + out, v);
-}
-
+// The products of kRows rows at `x` with a panel, bias included.
 template <class T, int kRows>
-void multiply_panel(const LinearArgs& a, const typename Activation<T>::Type* x, int64_t x_stride, int64_t row,
-                    int64_t panel) {
+inline void multiply_panel(const LinearArgs& a, const typename Activation<T>::Type* x, int64_t x_stride, int64_t panel,
+                           V (*totals)[2]) {
   constexpr int kSplit = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;  // enough independent sums to hide the latency
   constexpr int64_t kTileElements = kTileBytes / sizeof(T);
   constexpr int64_t kLine = 64 / sizeof(T);
   const T* w = static_cast<const T*>(a.weight) + panel * kPanelRows * a.in;
-  x += row * x_stride;
   V acc[kRows][2][kSplit];
   LULLM_UNROLL for (int r = 0; r < kRows; r++)
     LULLM_UNROLL for (int s = 0; s < kSplit; s++) acc[r][0][s] = acc[r][1][s] = zero();
@@ -72,8 +67,8 @@ void multiply_panel(const LinearArgs& a, const typename Activation<T>::Type* x, 
     for (int unit = 0; unit < kTileUnits; unit += kSplit) {
       LULLM_UNROLL for (int s = 0; s < kSplit; s++) {
         const T* line = w + (unit + s) * kLine;
-        _mm_prefetch(reinterpret_cast<const char*>(line) + kPrefetchBytes, _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(line + kTileElements) + kPrefetchBytes, _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(line) + kPrefetchBytes, _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(line + kTileElements) + kPrefetchBytes, _MM_HINT_T1);
         LULLM_UNROLL for (int r = 0; r < kRows; r++) {
           acc[r][0][s] = multiply_unit(acc[r][0][s], line, x + r * x_stride, first + unit + s);
           acc[r][1][s] = multiply_unit(acc[r][1][s], line + kTileElements, x + r * x_stride, first + unit + s);
@@ -86,7 +81,24 @@ void multiply_panel(const LinearArgs& a, const typename Activation<T>::Type* x, 
     LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
       V total = acc[r][tile][0];
       LULLM_UNROLL for (int s = 1; s < kSplit; s++) total = add(total, acc[r][tile][s]);
-      store_outputs<T>(a, row + r, panel * kPanelRows + tile * kTileRows, total);
+      if (a.bias != nullptr)
+        total = add(total, load(static_cast<const T*>(a.bias) + panel * kPanelRows + tile * kTileRows));
+      totals[r][tile] = total;
+    }
+  }
+}
+
+template <class T, int kRows>
+void linear_panel(const LinearArgs& a, const typename Activation<T>::Type* x, int64_t x_stride, int64_t row,
+                  int64_t panel) {
+  V totals[2][kRows][2];
+  x += row * x_stride;
+  multiply_panel<T, kRows>(a, x, x_stride, panel, totals[0]);
+  if (a.silu_mul) multiply_panel<T, kRows>(a, x, x_stride, panel + a.out_of_side() / kPanelRows, totals[1]);
+  LULLM_UNROLL for (int r = 0; r < kRows; r++) {
+    LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
+      V result = a.silu_mul ? silu_mul(totals[0][r][tile], totals[1][r][tile]) : totals[0][r][tile];
+      store(static_cast<T*>(a.y) + (row + r) * a.y_stride + panel * kPanelRows + tile * kTileRows, result);
     }
   }
 }
@@ -101,11 +113,11 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
   for (int64_t panel = first_panel; panel < last_panel; panel++) {
     int64_t row = first_row;
     if constexpr (kMaxRows >= 8) {
-      for (; row + 8 <= last_row; row += 8) multiply_panel<T, 8>(a, x, x_stride, row, panel);
-      if (row + 4 <= last_row) multiply_panel<T, 4>(a, x, x_stride, row, panel), row += 4;
+      for (; row + 8 <= last_row; row += 8) linear_panel<T, 8>(a, x, x_stride, row, panel);
+      if (row + 4 <= last_row) linear_panel<T, 4>(a, x, x_stride, row, panel), row += 4;
     }
-    for (; row + 2 <= last_row; row += 2) multiply_panel<T, 2>(a, x, x_stride, row, panel);
-    if (row < last_row) multiply_panel<T, 1>(a, x, x_stride, row, panel);
+    for (; row + 2 <= last_row; row += 2) linear_panel<T, 2>(a, x, x_stride, row, panel);
+    if (row < last_row) linear_panel<T, 1>(a, x, x_stride, row, panel);
   }
 }
 

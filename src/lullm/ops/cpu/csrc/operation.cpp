@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kItemBytes = 64 * 1024;
 
 constexpr int64_t kItemsPerThread = 6;
-constexpr int64_t kRowBlockBytes = 640 * 1024;
+constexpr int64_t kCacheBytes = 1280 * 1024;  // of a second-level cache of 2 MiB; more than that was slower
 
 // body(first, last) over [0, count) in items of about kItemBytes, each element costing `bytes`.
 template <class Body>
@@ -32,7 +32,7 @@ void for_ranges(int64_t count, int64_t bytes, Body&& body) {
 
 void linear(LinearArgs a, int dtype) {
   const Kernels& k = kernels();
-  const int64_t panels = num_panels(a.out, a.in, dtype);
+  const int64_t panels = num_panels(a.out_of_side(), a.in, dtype);  // of the gates, or of all
   if (panels > 0) {
     if (const int64_t bytes = k.prepared_bytes[dtype](a); bytes > 0) {
       a.x_prepared = scratch(kSharedScratch, bytes);
@@ -41,14 +41,16 @@ void linear(LinearArgs a, int dtype) {
         k.prepare_rows[dtype](a, item * kRows, std::min(a.num_rows, (item + 1) * kRows));
       });
     }
-    // Rows whose activations fit into half a megabyte, in equal blocks of whole tiles.
-    const int64_t most = std::clamp(kRowBlockBytes / (a.in * size_of(dtype)) / 32 * 32, int64_t{64}, int64_t{256});
+    const int64_t panel_bytes = kPanelRows * a.in * size_of(dtype);
+    // As many rows as fit into the cache beside two panels, in equal blocks of whole tiles.
+    const int64_t most = std::clamp((kCacheBytes - 2 * panel_bytes) / (a.in * size_of(dtype)) / 32 * 32, int64_t{64},
+                                    kLinearRows);
     const int64_t even = (a.num_rows + (a.num_rows + most - 1) / most - 1) / ((a.num_rows + most - 1) / most);
     const int64_t rows = (even + 31) / 32 * 32, row_blocks = (a.num_rows + rows - 1) / rows;
     // A few panels in a row where rows are many: then the next one can be fetched early. Enough items for all threads.
-    const int64_t panel_bytes = kPanelRows * a.in * size_of(dtype);
+    const int64_t item_bytes = panel_bytes * a.num_sides();
     const int64_t items = kItemsPerThread * get_num_threads();
-    const int64_t item_panels = std::max({int64_t{1}, kItemBytes / panel_bytes,
+    const int64_t item_panels = std::max({int64_t{1}, kItemBytes / item_bytes,
                                           a.num_rows > 32 ? std::min<int64_t>(8, panels * row_blocks / items) : 1});
     const int64_t columns = (panels + item_panels - 1) / item_panels;
     const int64_t scratch_bytes = k.linear_scratch_bytes[dtype];
@@ -59,7 +61,7 @@ void linear(LinearArgs a, int dtype) {
                              scratch_bytes > 0 ? scratch(kItemScratch, scratch_bytes) : nullptr);
     });
   }
-  const int64_t first = panels * kPanelRows;
+  const int64_t first = a.num_sides() * panels * kPanelRows;
   for_ranges(a.out - first, a.in * size_of(dtype) * a.num_rows,
              [&](int64_t begin, int64_t end) { k.linear_tail[dtype](a, first + begin, first + end); });
 }
@@ -72,7 +74,10 @@ std::vector<AttentionItem> attention_items(const AttentionArgs& a, int64_t num_s
     const int64_t begin = a.query_starts[span], end = a.query_starts[span + 1], context = a.context_lens[span];
     if (end - begin == 1) continue;
     const bool as_tile = has_tiles && (end - begin) * group >= kTileRows;
-    const int64_t rows = std::max<int64_t>(1, (as_tile ? kAttendTileRows : kAttendRows) / group);
+    // Keys and values are packed once per item; small items only where all threads would not have one.
+    const bool is_large = (end - begin) * a.num_q_heads >= 2 * kAttendTileRows * get_num_threads();
+    const int64_t tile_rows = is_large ? kAttendTileRows : kAttendTileRows / 4;
+    const int64_t rows = std::max<int64_t>(1, (as_tile ? tile_rows : kAttendRows) / group);
     for (int64_t last = end; last > begin; last -= std::min(rows, last - begin)) {
       const int64_t first = std::max(begin, last - rows);
       const int64_t first_key = std::max<int64_t>(0, context - (end - first) + 1 - a.window);
@@ -147,7 +152,7 @@ void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)
 
 }  // namespace
 
-LULLM_EXPORT int lullm_abi_version() { return 2; }
+LULLM_EXPORT int lullm_abi_version() { return 3; }
 
 LULLM_EXPORT const char* lullm_available_isas() { return available_isas(); }
 LULLM_EXPORT int lullm_select_isa(const char* name) { return select_isa(name) ? 1 : 0; }
@@ -165,7 +170,16 @@ LULLM_EXPORT void lullm_unpack_weight(void* weight, int64_t out, int64_t in, int
 
 LULLM_EXPORT void lullm_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int dtype) {
-  if (num_rows > 0) linear({x, weight, bias, y, x_stride, y_stride, num_rows, in, out, nullptr}, dtype);
+  if (num_rows > 0) linear({x, weight, bias, y, x_stride, y_stride, num_rows, in, out, nullptr, false}, dtype);
+}
+
+// y [num_rows, out / 2] = silu(gate) * up of a weight [out, in] of gates, then ups. 0, and nothing done, if its halves
+// are not whole panels.
+LULLM_EXPORT int lullm_linear_silu_mul(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
+                                       int64_t num_rows, int64_t in, int64_t out, int dtype) {
+  if (out % (2 * kPanelRows) != 0 || num_panels(out, in, dtype) == 0) return 0;
+  if (num_rows > 0) linear({x, weight, bias, y, x_stride, out / 2, num_rows, in, out, nullptr, true}, dtype);
+  return 1;
 }
 
 // Rows of a packed weight [V, H]. 0, and nothing done, if a token id is out of range.
@@ -200,12 +214,15 @@ LULLM_EXPORT void lullm_rms_norm(const void* x, const void* residual, const void
              [&](int64_t first, int64_t last) { kernels().rms_norm[dtype](a, first, last); });
 }
 
-LULLM_EXPORT void lullm_rope(void* q, void* k, const int64_t* positions, const float* cos_sin, int64_t q_stride,
-                             int64_t k_stride, int64_t num_rows, int64_t num_q_heads, int64_t num_kv_heads,
-                             int64_t head_size, int dtype) {
-  const RopeArgs a = {q, k, positions, cos_sin, q_stride, k_stride, num_q_heads, num_kv_heads, head_size};
-  for_ranges(num_rows, 2 * (num_q_heads + num_kv_heads) * head_size * size_of(dtype),
-             [&](int64_t first, int64_t last) { kernels().rope[dtype](a, first, last); });
+LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, const void* k_weight,
+                                       const int64_t* positions, const float* cos_sin, void* q, void* key_cache,
+                                       void* value_cache, const int64_t* slots, int64_t qkv_stride, int64_t num_rows,
+                                       int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, float eps,
+                                       int dtype) {
+  const RopeAndCacheArgs a = {qkv,   q_weight,   k_weight,    positions,    cos_sin,   q,  key_cache, value_cache,
+                              slots, qkv_stride, num_q_heads, num_kv_heads, head_size, eps};
+  for_ranges(num_rows, 2 * (num_q_heads + 2 * num_kv_heads) * head_size * size_of(dtype),
+             [&](int64_t first, int64_t last) { kernels().rope_and_cache[dtype](a, first, last); });
 }
 
 LULLM_EXPORT void lullm_silu_mul(const void* gate_up, void* y, int64_t stride, int64_t num_rows, int64_t size,
@@ -213,18 +230,6 @@ LULLM_EXPORT void lullm_silu_mul(const void* gate_up, void* y, int64_t stride, i
   const SiluMulArgs a = {gate_up, y, stride, size};
   for_ranges(num_rows, 6 * size * size_of(dtype),
              [&](int64_t first, int64_t last) { kernels().silu_mul[dtype](a, first, last, 0, size); });
-}
-
-LULLM_EXPORT void lullm_write_kv(const void* k, const void* v, void* key_cache, void* value_cache, const int64_t* slots,
-                                 int64_t k_stride, int64_t v_stride, int64_t num_rows, int64_t slot_bytes, int dtype) {
-  for_ranges(num_rows, 4 * slot_bytes, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; row++) {
-      std::memcpy(static_cast<char*>(key_cache) + slots[row] * slot_bytes,
-                  static_cast<const char*>(k) + row * k_stride * size_of(dtype), slot_bytes);
-      std::memcpy(static_cast<char*>(value_cache) + slots[row] * slot_bytes,
-                  static_cast<const char*>(v) + row * v_stride * size_of(dtype), slot_bytes);
-    }
-  });
 }
 
 LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const void* value_cache,
@@ -236,6 +241,14 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
              block_size, num_q_heads, num_kv_heads, head_size,
              window > 0 ? window : kNoWindow, scale},
             num_spans, dtype);
+}
+
+LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
+                                    const float* min_p_floors, const double* uniforms, int64_t* token_ids,
+                                    int64_t num_rows, int64_t stride, int64_t size, int writes_logits) {
+  const DrawArgs a = {logits, temperatures, top_k, top_p, min_p_floors, uniforms, stride, size, writes_logits != 0};
+  const int64_t bytes = kernels().draw_scratch_bytes(size);
+  parallel_for(num_rows, [&](int64_t row) { token_ids[row] = kernels().draw_row(a, row, scratch(kItemScratch, bytes)); });
 }
 
 // Whole blocks of `block_bytes`, in each of `num_caches` tensors or from each to its counterpart, pair after pair.

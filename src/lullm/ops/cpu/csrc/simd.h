@@ -87,10 +87,9 @@ static inline V sums(const V* v) {
   return add(_mm512_shuffle_f32x4(c0, c1, 0x88), _mm512_shuffle_f32x4(c0, c1, 0xdd));
 }
 
-// Sixteen rows of sixteen 32-bit units become their columns. Strides in bytes.
-static inline void transpose(const char* from, int64_t from_stride, char* to, int64_t to_stride) {
-  __m512i r[16], t[16];
-  LULLM_UNROLL for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_si512(from + i * from_stride);
+// Sixteen rows of sixteen 32-bit units become their columns. Strides in bytes. The contents of `r` are used up.
+static inline void transpose(__m512i* r, char* to, int64_t to_stride) {
+  __m512i t[16];
   LULLM_UNROLL for (int i = 0; i < 8; i++) {
     t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
     t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
@@ -111,6 +110,11 @@ static inline void transpose(const char* from, int64_t from_stride, char* to, in
     _mm512_storeu_si512(to + i * to_stride, _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88));
     _mm512_storeu_si512(to + (8 + i) * to_stride, _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd));
   }
+}
+static inline void transpose(const char* from, int64_t from_stride, char* to, int64_t to_stride) {
+  __m512i rows[16];
+  LULLM_UNROLL for (int i = 0; i < 16; i++) rows[i] = _mm512_loadu_si512(from + i * from_stride);
+  transpose(rows, to, to_stride);
 }
 
 #else  // AVX2
@@ -246,6 +250,12 @@ static inline V exp(V x) {
   return scale_by_power(y, n);
 }
 
+// gate / (1 + e**-gate) * up; e**-gate is kept finite: gate / (1 + e**88) is 0 to every digit.
+static inline V silu_mul(V gate, V up) {
+  V grown = exp(min(sub(zero(), gate), set1(88.0f)));
+  return mul(div(gate, add(set1(1.0f), grown)), up);
+}
+
 static inline float to_float(float x) { return x; }
 static inline float to_float(Bf16 x) {
   uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
@@ -278,14 +288,19 @@ static inline void store_up_to(T* p, V v, int64_t left) {
 }
 // As it would be after a round trip through memory.
 template <class T>
-static inline V rounded(V v) {
-  alignas(64) T buffer[kLanes];
-  store(buffer, v);
-  return load(buffer);
-}
+inline V rounded(V v);
 template <>
 inline V rounded<float>(V v) {
   return v;
+}
+template <>
+inline V rounded<Bf16>(V v) {
+#if defined(__AVX512F__)
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bf16(v)), 16));
+#else
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(rounded_bf16(v.low), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(rounded_bf16(v.high), 16))};
+#endif
 }
 
 }  // namespace LULLM_ISA

@@ -18,9 +18,19 @@
 namespace lullm {
 namespace {
 
-// How often a worker looks for work before it sleeps: with pauses of 40 to 140 cycles that is 50 to 100 microseconds,
-// the time between two operations of one step.
-constexpr int kSpins = 2000;
+// How long a worker looks for work before it sleeps, in ticks of the time stamp counter: 0.1 to 0.2 ms, more than the
+// time between two operations of one step. Waking a sleeper takes 30 microseconds, a tenth of a linear layer.
+constexpr uint64_t kSpinTicks = 400000;
+
+// Calls `is_done` until it is true or the time is over.
+template <class Condition>
+bool spin_until(Condition&& is_done) {
+  for (const uint64_t start = __rdtsc(); !is_done();) {
+    if (__rdtsc() - start > kSpinTicks) return false;
+    _mm_pause();
+  }
+  return true;
+}
 
 struct Pool {
   std::atomic<uint32_t> epoch{0};  // counts operations; sleepers wait for it to change
@@ -28,31 +38,40 @@ struct Pool {
   std::atomic<int> num_active{0};  // workers that may touch the operation
   std::atomic<bool> open{false};   // is there an operation
   std::atomic<bool> stopping{false};
-  alignas(64) std::atomic<int64_t> next{0};
   Task task = nullptr;
   void* context = nullptr;
-  int64_t num_items = 0;
   int num_workers = 0;
+  // Every thread starts in a range of its own and then helps with the others': neighbouring items go to one thread,
+  // which reads them as one stream, and still nobody waits for a slow thread. Items handed out in turn instead read
+  // memory at 26 to 28 GB/s, ranges at 31 to 33.
+  struct alignas(64) Range {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  Range ranges[kMaxThreads];
   std::thread workers[kMaxThreads];
 
   explicit Pool(int count) : num_workers(count) {
-    for (int i = 0; i < count; i++) workers[i] = std::thread([this] { serve(); });
+    for (int i = 0; i < count; i++) workers[i] = std::thread([this, i] { serve(i + 1); });
   }
 
   void wake() { syscall(SYS_futex, reinterpret_cast<uint32_t*>(&epoch), FUTEX_WAKE_PRIVATE, kMaxThreads, nullptr, nullptr, 0); }
 
-  void work() {
-    for (;;) {
-      int64_t item = next.fetch_add(1, std::memory_order_relaxed);
-      if (item >= num_items) return;
-      task(context, item);
+  void work(int thread) {
+    const int num_threads = num_workers + 1;
+    for (int i = 0; i < num_threads; i++) {
+      Range& range = ranges[(thread + i) % num_threads];
+      while (range.next.load(std::memory_order_relaxed) < range.end) {
+        const int64_t item = range.next.fetch_add(1, std::memory_order_relaxed);
+        if (item < range.end) task(context, item);
+      }
     }
   }
 
-  void serve() {
+  void serve(int thread) {
     uint32_t seen = 0;
     for (;;) {
-      for (int i = 0; i < kSpins && epoch.load() == seen; i++) _mm_pause();
+      spin_until([&] { return epoch.load() != seen; });
       while (epoch.load() == seen) {
         num_asleep.fetch_add(1);
         syscall(SYS_futex, reinterpret_cast<uint32_t*>(&epoch), FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
@@ -62,23 +81,23 @@ struct Pool {
       if (stopping.load()) return;
       // Announced before looking: the caller closes the operation first and then waits for the announced.
       num_active.fetch_add(1);
-      if (open.load()) work();
+      if (open.load()) work(thread);
       num_active.fetch_sub(1);
     }
   }
 
   void run(Task new_task, void* new_context, int64_t count) {
-    task = new_task, context = new_context, num_items = count;
-    next.store(0);
+    task = new_task, context = new_context;
+    for (int64_t i = 0; i <= num_workers; i++) {
+      ranges[i].next.store(count * i / (num_workers + 1), std::memory_order_relaxed);
+      ranges[i].end = count * (i + 1) / (num_workers + 1);
+    }
     open.store(true);
     epoch.fetch_add(1);
     if (num_asleep.load() > 0) wake();
-    work();
+    work(0);
     open.store(false);
-    for (int i = 0; num_active.load() != 0; i++) {
-      if (i < kSpins) _mm_pause();
-      else sched_yield();
-    }
+    while (!spin_until([&] { return num_active.load() == 0; })) sched_yield();
   }
 
   void stop() {

@@ -1,5 +1,5 @@
 // ThreadPool: the one pool of the process. Work is handed out item by item, so a slow thread delays nobody for longer
-// than its item; workers spin for tens of microseconds after an operation and sleep after that.
+// than its item, but each thread starts with a run of neighbours of its own. Workers spin for tens of microseconds after an operation and sleep after that.
 #pragma once
 
 #include <cstdint>

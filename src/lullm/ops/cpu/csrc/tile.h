@@ -30,9 +30,15 @@ class TileSession {
 #define TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile ::: "memory")
 #define TILE_LOAD(tile, pointer, stride_bytes) \
   asm volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(pointer), "r"((int64_t)(stride_bytes)) : "memory")
+// The same for what will not be needed soon, so that it does not push out what will.
+#define TILE_LOAD_ONCE(tile, pointer, stride_bytes) \
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile ::"r"(pointer), "r"((int64_t)(stride_bytes)) : "memory")
 #define TILE_STORE(pointer, stride_bytes, tile) \
   asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(pointer), "r"((int64_t)(stride_bytes)) : "memory")
 #define TILE_MULTIPLY(sum, a, b) asm volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::: "memory")
+// The same of 16 x 64 and 64 x 16 bytes, summed as integers; the second operand is signed, the first as the name says.
+#define TILE_MULTIPLY_SIGNED(sum, a, b) asm volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::: "memory")
+#define TILE_MULTIPLY_UNSIGNED(sum, a, b) asm volatile("tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::: "memory")
 
 }  // namespace amx
 }  // namespace lullm

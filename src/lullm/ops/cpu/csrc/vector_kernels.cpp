@@ -8,11 +8,17 @@ namespace LULLM_ISA {
 void fill_elementwise(Kernels&);
 void fill_linear(Kernels&);
 void fill_attention(Kernels&);
+void fill_draw(Kernels&);
+void fill_quantized_linear(Kernels&);
+void fill_quantized_weight(Kernels&);
 
 void fill(Kernels& kernels) {
   fill_elementwise(kernels);
   fill_linear(kernels);
   fill_attention(kernels);
+  fill_draw(kernels);
+  fill_quantized_linear(kernels);
+  fill_quantized_weight(kernels);
 }
 
 }  // namespace LULLM_ISA

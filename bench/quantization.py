@@ -1,0 +1,93 @@
+"""What quantization costs in quality: logits of a quantized model beside those of the model in full.
+
+    python bench/quantization.py                      the demo model, over its own kind of text
+    python bench/quantization.py --shape qwen3-0.6b   dummy weights of a real shape, over random tokens
+
+Per format: the relative error of the logits, |a - b| / |b|; the mean Kullback-Leibler divergence of the next token's
+distribution from the full one, in nats; and how often the likeliest token is the same. `int4 all` also has embedding
+and head in 4 bits, which no option offers: it is why they take 8.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+from pathlib import Path
+
+import torch
+from throughput import SHAPES
+
+from lullm import LLM, SamplingParams
+from lullm.demo.corpus import TASKS, held_out_items, user_turn
+from lullm.nn.linear import Matrix
+from lullm.worker import model_runner
+
+FORMATS = {"bfloat16": ("bfloat16", None), "int8": ("bfloat16", "int8"), "int4": ("bfloat16", "int4")}
+FORMATS |= {"int4 all": ("bfloat16", "int4 all")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES)
+    parser.add_argument("--num-prompts", type=int, default=200, help="of the demo model; a shape takes 2 of 64 tokens")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"model": "demo"}
+        if args.shape:
+            Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
+            options = {"model": folder, "tokenizer": "demo", "load_format": "dummy", "max_model_len": 256}
+        prompts = random_prompts() if args.shape else demo_prompts(args.num_prompts)
+        expected = logits_of(prompts, **options, dtype="float32")
+        print(f"{len(expected)} positions; beside float32:")
+        print(f"{'':10}{'weights':>10}{'error':>10}{'KL, nats':>12}{'same best':>12}")
+        for name, (dtype, quantization) in FORMATS.items():
+            found = logits_of(prompts, **options, dtype=dtype, quantization=quantization)
+            error = (found - expected).norm() / expected.norm()
+            full, ours = expected.log_softmax(-1), found.log_softmax(-1)
+            divergence = (full.exp() * (full - ours)).sum(-1).mean()
+            same = (found.argmax(-1) == expected.argmax(-1)).float().mean()
+            print(f"{name:10}{weight_bytes[0] / 2**20:7.1f} MiB{error:10.2%}{divergence:12.5f}{same:12.1%}", flush=True)
+
+
+def demo_prompts(count: int) -> list[str]:
+    items = [item for task in TASKS for item in held_out_items(task, count // len(TASKS) + 1, 1)]
+    return [user_turn(item.question) + item.answer for item in items[:count]]
+
+
+def random_prompts() -> list[list[int]]:
+    rng = random.Random(0)
+    return [[rng.randrange(1000, 100_000) for _ in range(64)] for _ in range(2)]
+
+
+weight_bytes = [0]
+
+
+def logits_of(prompts, **options) -> torch.Tensor:
+    """The logits of every position of every prompt, in order."""
+    quantize_model = model_runner.quantize_model
+    if options.get("quantization") == "int4 all":
+        options["quantization"] = "int4"
+        model_runner.quantize_model = quantize_everything
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+    seen: list[torch.Tensor] = []
+    try:
+        with LLM(**options, enable_prefix_caching=False, max_num_seqs=1) as llm:
+            runner = llm.llm_engine.model_executor.driver_worker.model_runner
+            weight_bytes[0] = sum(parameter.nbytes for parameter in runner.model.parameters())
+            compute = runner.model.compute_logits
+            runner.model.compute_logits = lambda hidden, ops: seen.append(compute(hidden, ops).clone()) or seen[-1]
+            for prompt in prompts:
+                llm.generate([prompt], params, use_tqdm=False)
+    finally:
+        model_runner.quantize_model = quantize_model
+    return torch.cat(seen).float()
+
+
+def quantize_everything(model, quantization: str) -> None:
+    for module in model.modules():
+        if isinstance(module, Matrix) and module.weight is not None:
+            module.quantize(4)
+
+
+if __name__ == "__main__":
+    main()

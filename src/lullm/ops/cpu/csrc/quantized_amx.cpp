@@ -1,0 +1,241 @@
+// Linear layers over quantized weights with AMX: the panels are second operands as they lie, or once expanded to 8 bits.
+//
+// A 16-bit activation is 256 times its high byte, signed, plus its low byte, unsigned: two tiles of first operands,
+// which share each tile of the weight. The sums are exact, so a row has the same result in any company.
+
+#include "kernel_table.h"
+#include "quantized_panel.h"
+#include "tile.h"
+
+namespace lullm {
+namespace amx {
+
+using namespace avx512_bf16;
+
+namespace {
+
+// Those of the set below: a single row is a matter of reading, where vectors are as good.
+QuantizedKernels vectors;
+
+constexpr int64_t kPrefetchBytes = 10240;
+constexpr int64_t kLinesPerStep = 32;  // cache lines of a panel of 8 bits that one step of the depth reads
+
+// 16 rows: for each block of 64 inputs the high bytes [16][64], then the low bytes; at the end the scales of the rows.
+int64_t row_tile_bytes(int64_t blocks) { return blocks * 2 * kTileBytes + 64; }
+
+bool has_tiles(const QuantizedArgs& a) { return a.num_rows > 1; }
+
+int64_t prepared_bytes(const QuantizedArgs& a) {
+  if (!has_tiles(a)) return vectors.prepared_bytes[kBFloat16](a);
+  return (a.num_rows + 15) / 16 * row_tile_bytes(num_blocks(a.in));
+}
+
+// The bytes 0 to 63 of four vectors of sixteen integers, in their order: two rounds of packing leave them in fours.
+inline __m512i pack_bytes(__m512i low_half, __m512i high_half, bool is_signed) {
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i packed = is_signed ? _mm512_packs_epi16(low_half, high_half) : _mm512_packus_epi16(low_half, high_half);
+  return _mm512_permutexvar_epi32(order, packed);
+}
+
+void prepare_rows(const QuantizedArgs& a, int64_t first, int64_t last) {
+  if (!has_tiles(a)) return vectors.prepare_rows[kBFloat16](a, first, last);
+  const int64_t blocks = num_blocks(a.in);
+  char* tile = a.x_prepared + first / 16 * row_tile_bytes(blocks);
+  float* scales = reinterpret_cast<float*>(tile + blocks * 2 * kTileBytes);
+  for (int64_t r = 0; r < 16; r++) {
+    const Bf16* x = static_cast<const Bf16*>(a.x) + (first + r) * a.x_stride;
+    const bool is_there = first + r < last;
+    const RowScale scale = is_there ? scale_row(x, a.in) : RowScale{zero(), 0.0f};
+    for (int64_t block = 0; block < blocks; block++) {
+      __m512i integers[4];
+      LULLM_UNROLL for (int i = 0; i < 4; i++) {
+        const int64_t at = block * kBlockInputs + i * kLanes;
+        integers[i] = is_there && at < a.in ? to_integers(mul(load_up_to(x + at, a.in - at), scale.inverse)) : zero_integers();
+      }
+      const __m512i low_half = _mm512_packs_epi32(integers[0], integers[1]);
+      const __m512i high_half = _mm512_packs_epi32(integers[2], integers[3]);
+      const __m512i byte = _mm512_set1_epi16(0xff);
+      char* to = tile + block * 2 * kTileBytes + r * 64;
+      store_integers(to, pack_bytes(_mm512_srai_epi16(low_half, 8), _mm512_srai_epi16(high_half, 8), true));
+      store_integers(to + kTileBytes, pack_bytes(both(low_half, byte), both(high_half, byte), false));
+    }
+    scales[r] = scale.value;
+  }
+}
+
+// Sums on their way from the registers' images to y: of each side [2: high, low][16][32]. They are finished a row at a
+// time between the next products, because a burst of stores to so many pages would stall.
+template <int kSides>
+class Results {
+ public:
+  Results(const QuantizedArgs& a, int32_t* memory) : a_(a), memory_(memory) {
+    const int64_t y_alignment = reinterpret_cast<int64_t>(a.y) | a.y_stride * 2;
+    may_stream_ = a.num_rows > kStreamedRows && y_alignment % 64 == 0;
+  }
+
+  int32_t* next_sums(int64_t side) { return memory_ + ((turn_ ? kSides : 0) + side) * kSums; }
+
+  void take(int64_t first_row, int64_t last_row, int64_t panel, const float* row_scales, const uint8_t* const* scales) {
+    finish_rows(16);
+    sums_ = next_sums(0), row_scales_ = row_scales, num_rows_ = last_row - first_row, turn_ = !turn_;
+    y_ = static_cast<Bf16*>(a_.y) + first_row * a_.y_stride + panel * kPanelRows;
+    if (panel == panel_) return;
+    panel_ = panel;
+    left_ = a_.out_of_side() - panel * kPanelRows;
+    for (int i = 0; i < 2 * kSides; i++) {
+      const int64_t at = i % 2 * kTileRows, side = i / 2, bias_left = left_ - at;
+      scales_[i] = load(reinterpret_cast<const float*>(scales[side]) + at);
+      const Bf16* bias = static_cast<const Bf16*>(a_.bias) + side * a_.out_of_side() + panel * kPanelRows + at;
+      bias_[i] = a_.bias == nullptr || bias_left <= 0 ? zero() : load_up_to(bias, bias_left);
+    }
+  }
+
+  void finish_rows(int64_t count) {
+    for (; count > 0 && num_rows_ > 0; count--) finish_row();
+  }
+
+  static constexpr int64_t kSums = 2 * kTileRows * kPanelRows;
+
+ private:
+  static constexpr int64_t kStreamedRows = 64;  // results of more rows do not stay in the cache anyway
+
+  void finish_row() {
+    V results[2 * kSides];
+    const V row_scale = set1(*row_scales_++);
+    LULLM_UNROLL for (int i = 0; i < 2 * kSides; i++) {
+      const int32_t* high = sums_ + i / 2 * kSums + i % 2 * kTileRows;
+      const V sum = fma(to_floats(load_integers(high)), set1(256.0f),
+                        to_floats(load_integers(high + kTileRows * kPanelRows)));
+      results[i] = add(mul(sum, mul(scales_[i], row_scale)), bias_[i]);
+    }
+    if constexpr (kSides == 2) {
+      results[0] = silu_mul(results[0], results[2]);
+      results[1] = silu_mul(results[1], results[3]);
+    }
+    if (left_ >= kPanelRows) {
+      const __m512i line = (__m512i)_mm512_cvtne2ps_pbh(results[1], results[0]);
+      if (may_stream_) _mm512_stream_si512(reinterpret_cast<__m512i*>(y_), line);
+      else _mm512_storeu_si512(y_, line);
+    } else {
+      store_up_to(y_, results[0], left_);
+      if (left_ > kTileRows) store_up_to(y_ + kTileRows, results[1], left_ - kTileRows);
+    }
+    sums_ += kPanelRows, y_ += a_.y_stride, num_rows_--;
+  }
+
+  const QuantizedArgs& a_;
+  int32_t* memory_;
+  const int32_t* sums_ = nullptr;
+  const float* row_scales_ = nullptr;
+  Bf16* y_ = nullptr;
+  int64_t num_rows_ = 0, panel_ = -1, left_ = 0;
+  bool turn_ = false, may_stream_;
+  V scales_[2 * kSides], bias_[2 * kSides];
+};
+
+// Registers 0 and 1 become the high bytes of 16 rows times a panel, 2 and 3 the low bytes. With kExpands the panel is of
+// 4 bits, and each block is expanded to `expanded` while the one before it is multiplied; `keeps` them for other rows, or
+// uses the room of two in turn.
+template <bool kExpands, int kSides>
+inline void multiply(const char* x, const uint8_t* w, uint8_t* expanded, bool keeps, int64_t blocks, const char* ahead,
+                     int64_t lines, int32_t* sums, Results<kSides>& results) {
+  TILE_ZERO(0);
+  TILE_ZERO(1);
+  TILE_ZERO(2);
+  TILE_ZERO(3);
+  const int64_t rows_per_step = (16 + blocks - 1) / blocks;
+  const auto place = [&](int64_t block) { return expanded + (keeps ? block : block % 2) * kByteBlockBytes; };
+  if (kExpands) expand_block(w, place(0));
+  for (int64_t i = 0; i < blocks; i++, x += 2 * kTileBytes) {
+    // Spread over the step: more misses at a time than the processor can track would hold everything up.
+    const auto fetch = [&](int64_t quarter) {
+      for (int64_t line = lines * quarter / 4; line < lines * (quarter + 1) / 4; line++, ahead += 64)
+        _mm_prefetch(ahead, _MM_HINT_T0);
+    };
+    const uint8_t* block = kExpands ? place(i) : w + i * kByteBlockBytes;
+    if (kExpands && i + 1 < blocks) expand_block(w + (i + 1) * kDigitBlockBytes, place(i + 1));
+    fetch(0);
+    TILE_LOAD(6, block, 64);
+    TILE_LOAD(4, x, 64);
+    TILE_MULTIPLY_SIGNED(0, 4, 6);
+    fetch(1);
+    TILE_LOAD(7, block + kTileBytes, 64);
+    TILE_MULTIPLY_SIGNED(1, 4, 7);
+    fetch(2);
+    TILE_LOAD(5, x + kTileBytes, 64);
+    TILE_MULTIPLY_UNSIGNED(2, 5, 6);
+    TILE_MULTIPLY_UNSIGNED(3, 5, 7);
+    fetch(3);
+    results.finish_rows(rows_per_step);
+  }
+  TILE_STORE(sums, kPanelRows * 4, 0);
+  TILE_STORE(sums + 16, kPanelRows * 4, 1);
+  TILE_STORE(sums + kTileRows * kPanelRows, kPanelRows * 4, 2);
+  TILE_STORE(sums + kTileRows * kPanelRows + 16, kPanelRows * 4, 3);
+}
+
+constexpr int64_t kSumsBytes = 2 * Results<1>::kSums * 4;  // of a side: those being made and those being finished
+
+int64_t scratch_bytes(const QuantizedArgs& a) {
+  if (!has_tiles(a)) return vectors.scratch_bytes[kBFloat16](a);
+  return a.num_sides() * kSumsBytes + (a.bits == 4 ? a.num_sides() * quantized_panel_bytes(8, a.in) + kByteBlockBytes : 0);
+}
+
+// The first rows to pass over the first panel read it from memory, and so do all where there are no others: then the
+// fetching runs a little ahead of the reading. Otherwise each tile of rows fetches its share of the next panel, which is
+// mostly this thread's even if it is the next item's.
+template <int kSides>
+void multiply_tiles(const QuantizedArgs& a, int64_t first_row, int64_t last_row, int64_t first_panel,
+                    int64_t last_panel, void* scratch) {
+  TileSession session;
+  Results<kSides> results(a, static_cast<int32_t*>(scratch));
+  const int64_t blocks = num_blocks(a.in), num_tiles = (last_row - first_row + 15) / 16;
+  const int64_t panel_bytes = quantized_panel_bytes(a.bits, a.in), byte_panel_bytes = quantized_panel_bytes(8, a.in);
+  const int64_t share = (panel_bytes + blocks * num_tiles * 64 - 1) / (blocks * num_tiles * 64);
+  uint8_t* expanded = static_cast<uint8_t*>(scratch) + kSides * kSumsBytes;
+  for (int64_t panel = first_panel; panel < last_panel; panel++) {
+    const uint8_t* scales[2] = {};
+    for (int64_t side = 0; side < kSides; side++)
+      scales[side] = panel_of_side(a, side, panel) + panel_bytes - kPanelScaleBytes;
+    for (int64_t tile = 0; tile < num_tiles; tile++) {
+      const int64_t row = first_row + tile * 16, end = row + 16 < last_row ? row + 16 : last_row;
+      const char* x = a.x_prepared + row / 16 * row_tile_bytes(blocks);
+      for (int64_t side = 0; side < kSides; side++) {
+        const bool is_reading = a.bits == 8 && (num_tiles == 1 || (panel == first_panel && tile == 0));
+        const uint8_t* w = panel_of_side(a, side, panel);
+        const char* ahead = reinterpret_cast<const char*>(w) +
+                            (is_reading ? kPrefetchBytes : panel_bytes + tile * share * blocks * 64);
+        const int64_t lines = is_reading ? kLinesPerStep : share;
+        uint8_t* bytes = expanded + side * byte_panel_bytes;
+        int32_t* sums = results.next_sums(side);
+        if (a.bits == 8) multiply<false>(x, w, nullptr, false, blocks, ahead, lines, sums, results);
+        else if (tile == 0) multiply<true>(x, w, bytes, num_tiles > 1, blocks, ahead, lines, sums, results);
+        else multiply<false>(x, bytes, nullptr, false, blocks, ahead, lines, sums, results);
+      }
+      results.take(row, end, panel, reinterpret_cast<const float*>(x + blocks * 2 * kTileBytes), scales);
+    }
+  }
+  results.finish_rows(16);
+  _mm_sfence();  // streamed stores are seen by whoever is told that this item is done
+}
+
+void multiply_panels(const QuantizedArgs& a, int64_t first_row, int64_t last_row, int64_t first_panel,
+                     int64_t last_panel, void* scratch) {
+  const auto with_tiles = a.silu_mul ? multiply_tiles<2> : multiply_tiles<1>;
+  (has_tiles(a) ? with_tiles : vectors.multiply_panels[kBFloat16])(a, first_row, last_row, first_panel, last_panel,
+                                                                   scratch);
+}
+
+}  // namespace
+
+void fill_quantized(Kernels& kernels) {
+  vectors = kernels.quantized;
+  QuantizedKernels& k = kernels.quantized;
+  k.prepared_bytes[kBFloat16] = prepared_bytes;
+  k.prepare_rows[kBFloat16] = prepare_rows;
+  k.scratch_bytes[kBFloat16] = scratch_bytes;
+  k.multiply_panels[kBFloat16] = multiply_panels;
+}
+
+}  // namespace amx
+}  // namespace lullm

@@ -1,0 +1,120 @@
+// The operations over quantized weights, behind the C interface: quantizing, linear layers, embedding.
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "isa.h"
+#include "kernel_table.h"
+#include "thread_pool.h"
+
+using namespace lullm;
+
+#define LULLM_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr int64_t kItemBytes = 64 * 1024;
+constexpr int64_t kItemsPerThread = 6;
+constexpr int64_t kRowBlockBytes = 640 * 1024;
+constexpr int64_t kPreparedRows = 16;
+
+void linear(QuantizedArgs a, int dtype) {
+  const QuantizedKernels& k = kernels().quantized;
+  a.x_prepared = static_cast<char*>(scratch(kSharedScratch, k.prepared_bytes[dtype](a)));
+  const int64_t groups = (a.num_rows + kPreparedRows - 1) / kPreparedRows;
+  auto prepare = [&](int64_t item) {
+    k.prepare_rows[dtype](a, item * kPreparedRows, std::min(a.num_rows, (item + 1) * kPreparedRows));
+  };
+  if (groups == 1) prepare(0);
+  else parallel_for(groups, prepare);
+  // Rows whose activations fit into half a megabyte, in equal blocks of whole tiles.
+  const int64_t most = std::clamp(kRowBlockBytes / (a.in * 2) / 32 * 32, int64_t{64}, int64_t{256});
+  const int64_t row_blocks = (a.num_rows + most - 1) / most;
+  const int64_t rows = ((a.num_rows + row_blocks - 1) / row_blocks + 31) / 32 * 32;
+  const int64_t panels = a.panels_of_side(), panel_bytes = quantized_panel_bytes(a.bits, a.in) * a.num_sides();
+  const int64_t items = kItemsPerThread * get_num_threads();
+  const int64_t item_panels = std::max({int64_t{1}, kItemBytes / panel_bytes,
+                                        a.num_rows > 32 ? std::min<int64_t>(8, panels * row_blocks / items) : 1});
+  const int64_t columns = (panels + item_panels - 1) / item_panels;
+  const int64_t scratch_bytes = k.scratch_bytes[dtype](a);
+  parallel_for((a.num_rows + rows - 1) / rows * columns, [&](int64_t item) {
+    const int64_t row = item / columns * rows, panel = item % columns * item_panels;
+    k.multiply_panels[dtype](a, row, std::min(a.num_rows, row + rows), panel, std::min(panels, panel + item_panels),
+                             scratch_bytes > 0 ? scratch(kItemScratch, scratch_bytes) : nullptr);
+  });
+}
+
+void store(float value, float* to) { *to = value; }
+void store(float value, Bf16* to) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if (value != value) bits |= 0x400000;
+  else bits += 0x7fff + (bits >> 16 & 1);
+  to->bits = static_cast<uint16_t>(bits >> 16);
+}
+
+template <class T>
+void gather_row(const uint8_t* weight, int64_t row, int64_t in, T* y) {
+  const uint8_t* panel = weight + row / kPanelRows * quantized_panel_bytes(8, in);
+  float scale;
+  std::memcpy(&scale, panel + quantized_panel_bytes(8, in) - kPanelScaleBytes + row % kPanelRows * 4, 4);
+  const uint8_t* lane = panel + row % kPanelRows / kTileRows * kTileBytes + row % kTileRows * 4;
+  for (int64_t i = 0; i < in; i++) {
+    const int8_t integer = static_cast<int8_t>(lane[i / kBlockInputs * kByteBlockBytes + i % kBlockInputs / 4 * 64 + i % 4]);
+    store(static_cast<float>(integer) * scale, y + i);
+  }
+}
+
+}  // namespace
+
+// Rows [num_rows, in] of `dtype`, contiguous, into the rows from `first_row` on of a weight of `bits`. 0, and nothing
+// done, if a value is not finite.
+LULLM_EXPORT int lullm_quantize_rows(const void* rows, void* weight, int64_t num_rows, int64_t in, int64_t first_row,
+                                     int bits, int dtype) {
+  if (num_rows <= 0) return 1;
+  const QuantizedKernels& k = kernels().quantized;
+  // Items are whole panels, so that no two threads write to one cache line.
+  const int64_t first_panel = first_row / kPanelRows, panels = (first_row + num_rows - 1) / kPanelRows + 1 - first_panel;
+  auto for_panels = [&](auto&& body) {
+    parallel_for(panels, [&](int64_t item) {
+      const int64_t begin = (first_panel + item) * kPanelRows - first_row;
+      body(std::max<int64_t>(0, begin), std::min(num_rows, begin + kPanelRows));
+    });
+  };
+  std::atomic<bool> is_finite{true};
+  for_panels([&](int64_t first, int64_t last) {
+    const char* values = static_cast<const char*>(rows) + first * in * size_of(dtype);
+    if (!k.is_finite[dtype](values, (last - first) * in)) is_finite = false;
+  });
+  if (!is_finite) return 0;
+  for_panels([&](int64_t first, int64_t last) {
+    k.quantize_rows[dtype](rows, in, bits, static_cast<uint8_t*>(weight), first_row, first, last);
+  });
+  return 1;
+}
+
+LULLM_EXPORT void lullm_quantized_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
+                                         int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int bits,
+                                         int silu_mul, int dtype) {
+  if (num_rows > 0)
+    linear({x, static_cast<const uint8_t*>(weight), bias, y, x_stride, y_stride, num_rows, in, out, bits, silu_mul != 0,
+            nullptr},
+           dtype);
+}
+
+// Rows of a weight [V, H] of 8 bits. 0, and nothing done, if a token id is out of range.
+LULLM_EXPORT int lullm_quantized_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
+                                           int64_t vocab_size, int64_t hidden_size, int dtype) {
+  for (int64_t i = 0; i < num_tokens; i++)
+    if (token_ids[i] < 0 || token_ids[i] >= vocab_size) return 0;
+  constexpr int64_t kRows = 8;
+  parallel_for((num_tokens + kRows - 1) / kRows, [&](int64_t item) {
+    for (int64_t i = item * kRows; i < std::min(num_tokens, (item + 1) * kRows); i++) {
+      const uint8_t* from = static_cast<const uint8_t*>(weight);
+      if (dtype == kFloat32) gather_row(from, token_ids[i], hidden_size, static_cast<float*>(y) + i * hidden_size);
+      else gather_row(from, token_ids[i], hidden_size, static_cast<Bf16*>(y) + i * hidden_size);
+    }
+  });
+  return 1;
+}

@@ -1,0 +1,124 @@
+"""The processor as this process may use it: which CPUs, how many cores, how much of their time. Loads no torch.
+
+`root` is the root of the file system; tests pass another one.
+"""
+
+import math
+import os
+from pathlib import Path
+
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+"""How many threads people say a program may use; lullm listens to it like any other number-crunching library."""
+
+_ROOT = Path("/")
+_CPUS = "sys/devices/system/cpu"
+_NODES = "sys/devices/system/node"
+
+
+def default_num_threads() -> int:
+    """OMP_NUM_THREADS if it is set; else the cores that the affinity mask allows, or fewer if there is a CPU quota.
+
+    Cores and not hardware threads: two threads of one core share its vector and matrix units and its way to memory,
+    which are all that a model's arithmetic waits for, and with AMX they take turns.
+    """
+    wanted = os.environ.get(THREADS_VARIABLE, "").partition(",")[0].strip()
+    if wanted.isdecimal() and int(wanted) > 0:
+        return int(wanted)
+    num_threads = num_cores(allowed_cpus())
+    quota = cpu_quota()
+    return num_threads if quota is None else max(1, min(num_threads, math.ceil(quota)))
+
+
+def allowed_cpus() -> frozenset[int]:
+    """The CPUs that the affinity mask of this process holds; where the system has no such mask, all."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def num_cores(cpus: frozenset[int], root: Path = _ROOT) -> int:
+    """How many physical cores these CPUs (hardware threads) belong to. What the system does not say counts as one."""
+    return max(1, len({frozenset(_siblings(cpu, root)) for cpu in cpus}))
+
+
+def cpu_quota(root: Path = _ROOT) -> float | None:
+    """CPUs' worth of time that the control groups of this process allow, such as 1.5; None: no limit.
+
+    A group's limit binds all groups below it, so the smallest on the way up counts (version 2: `cpu.max`; version 1:
+    `cpu.cfs_quota_us`). In a container the group's path may be the host's; the root of the mount is looked at anyway.
+    """
+    shares = []
+    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            mount, parse = root / "sys/fs/cgroup", _share_v2
+        elif "cpu" in controllers.split(","):
+            mount, parse = root / "sys/fs/cgroup" / controllers, _share_v1
+            if not mount.is_dir():
+                mount = root / "sys/fs/cgroup/cpu"
+        else:
+            continue
+        group = mount / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder == mount.parent:
+                break
+            shares.append(parse(folder))
+    found = [share for share in shares if share is not None]
+    return min(found) if found else None
+
+
+def numa_nodes(cpus: frozenset[int], root: Path = _ROOT) -> tuple[int, ...]:
+    """The memory nodes that these CPUs belong to; (0,) where the system does not say."""
+    found = []
+    for folder in (root / _NODES).glob("node[0-9]*"):
+        if cpus & _parse_list(_read(folder / "cpulist") or ""):  # a node may have memory only
+            found.append(int(folder.name.removeprefix("node")))
+    return tuple(sorted(found)) or (0,)
+
+
+def model_name(root: Path = _ROOT) -> str | None:
+    """What the processor calls itself."""
+    return next((value for key, value in _cpuinfo(root) if key == "model name"), None)
+
+
+def flags(root: Path = _ROOT) -> frozenset[str]:
+    """The processor's features, by Linux's names ('avx2', 'avx512_bf16', 'amx_tile')."""
+    return frozenset(next((value for key, value in _cpuinfo(root) if key in ("flags", "Features")), "").split())
+
+
+def _siblings(cpu: int, root: Path) -> set[int]:
+    text = _read(root / _CPUS / f"cpu{cpu}/topology/core_cpus_list")
+    text = text or _read(root / _CPUS / f"cpu{cpu}/topology/thread_siblings_list")  # before Linux 5.4
+    return _parse_list(text) if text else {cpu}
+
+
+def _share_v2(folder: Path) -> float | None:
+    quota, _, period = (_read(folder / "cpu.max") or "max").partition(" ")
+    return None if quota == "max" else int(quota) / int(period or 100_000)
+
+
+def _share_v1(folder: Path) -> float | None:
+    quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+    return None if quota is None or period is None or int(quota) <= 0 else int(quota) / int(period)
+
+
+def _cpuinfo(root: Path) -> list[tuple[str, str]]:
+    """(key, value) of every line: the first CPU's come first."""
+    lines = (_read(root / "proc/cpuinfo") or "").splitlines()
+    return [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]
+
+
+def _parse_list(text: str) -> set[int]:
+    """`'0-2,8'` -> {0, 1, 2, 8}."""
+    numbers: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,88 @@
+"""The ops over quantized weights in the native library, and quantizing itself.
+
+Activations become 16-bit integers with a scale per row, so sums are exact and a row has the same result in any company.
+Float32 and bfloat16 are native; other dtypes are converted to float32 and back.
+"""
+
+import torch
+from torch import Tensor
+
+from lullm.errors import ModelLoadError
+from lullm.ops import quantized_torch
+from lullm.ops.cpu.native import _DTYPES, _handle
+from lullm.ops.quantized_weight import NOT_FINITE, PANEL_ROWS, QuantizedLayout
+
+_MAX_INPUTS = 65536  # of a row: the sums of more products of a byte and a byte might not fit 32 bits
+
+
+def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, rows: Tensor) -> None:
+    """See `quantized_weight.quantize_rows_`; the same bytes, but that of equally good group scales another may win."""
+    rows = rows.to(storage.device)
+    if rows.dtype not in _DTYPES:
+        rows = rows.float()
+    rows = rows.contiguous()
+    if not _handle().lullm_quantize_rows(
+        rows.data_ptr(),
+        storage.data_ptr(),
+        len(rows),
+        layout.in_features,
+        first_row,
+        layout.bits,
+        _DTYPES[rows.dtype],
+    ):
+        raise ModelLoadError(NOT_FINITE)
+
+
+def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayout, dtype: torch.dtype) -> Tensor:
+    if dtype not in _DTYPES or layout.bits != 8:
+        return quantized_torch.quantized_embedding(token_ids, weight, layout, dtype)
+    token_ids = token_ids.contiguous()
+    out = torch.empty((token_ids.shape[0], layout.in_features), dtype=dtype)
+    if not _handle().lullm_quantized_embedding(
+        token_ids.data_ptr(),
+        weight.data_ptr(),
+        out.data_ptr(),
+        token_ids.shape[0],
+        layout.out_features,
+        layout.in_features,
+        _DTYPES[dtype],
+    ):
+        raise IndexError(f"a token id is outside the vocabulary of {layout.out_features}")
+    return out
+
+
+def quantized_linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
+    return _linear(x, weight, layout, bias, False)
+
+
+def quantized_linear_silu_mul(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
+    if layout.out_features % (2 * PANEL_ROWS):  # gates and ups share a panel
+        gate, up = quantized_linear(x, weight, layout, bias).chunk(2, dim=-1)
+        return torch.nn.functional.silu(gate).mul_(up)
+    return _linear(x, weight, layout, bias, True)
+
+
+def _linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None, silu_mul: bool) -> Tensor:
+    dtype = _DTYPES.get(x.dtype)
+    if dtype is None or layout.in_features > _MAX_INPUTS:
+        version = quantized_torch.quantized_linear_silu_mul if silu_mul else quantized_torch.quantized_linear
+        return version(x, weight, layout, bias)
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    num_rows, num_outputs = x.shape[0], layout.out_features // 2 if silu_mul else layout.out_features
+    y = torch.empty((num_rows, num_outputs), dtype=x.dtype)
+    _handle().lullm_quantized_linear(
+        x.data_ptr(),
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        num_outputs,
+        num_rows,
+        layout.in_features,
+        layout.out_features,
+        layout.bits,
+        silu_mul,
+        dtype,
+    )
+    return y

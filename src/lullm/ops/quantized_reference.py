@@ -1,0 +1,19 @@
+"""The golden ops over quantized weights: what the weights stand for, multiplied by the golden ops."""
+
+import torch
+from torch import Tensor
+
+from lullm.ops import reference
+from lullm.ops.quantized_weight import QuantizedLayout, dequantize, dequantize_rows
+
+
+def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayout, dtype: torch.dtype) -> Tensor:
+    return dequantize_rows(weight, layout, token_ids).to(dtype)
+
+
+def quantized_linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
+    return reference.linear(x, dequantize(weight, layout), bias)
+
+
+def quantized_linear_silu_mul(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
+    return reference.linear_silu_mul(x, dequantize(weight, layout), bias)

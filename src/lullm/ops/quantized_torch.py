@@ -1,0 +1,34 @@
+"""The ops over quantized weights in torch, on any device: weights are expanded a slab at a time, to stay small.
+
+This saves memory, not time: expanding costs more than reading 16 bits would.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lullm.ops.quantized_weight import PANEL_ROWS, QuantizedLayout, dequantize, dequantize_rows
+from lullm.units import round_up
+
+_SLAB_WEIGHTS = 1 << 21
+
+
+def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayout, dtype: torch.dtype) -> Tensor:
+    return dequantize_rows(weight, layout, token_ids).to(dtype)
+
+
+def quantized_linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
+    # In float32, whatever x is: a matrix expands to it anyhow, and it is the type of all processors.
+    rows = x.float()
+    slab = round_up(max(1, _SLAB_WEIGHTS // layout.in_features), PANEL_ROWS)
+    parts = []
+    for first in range(0, layout.out_features, slab):
+        last = min(first + slab, layout.out_features)
+        part_bias = None if bias is None else bias[first:last].float()
+        parts.append(F.linear(rows, dequantize(weight, layout, first, last), part_bias).to(x.dtype))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def quantized_linear_silu_mul(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
+    gate, up = quantized_linear(x, weight, layout, bias).chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)

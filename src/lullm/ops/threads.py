@@ -1,0 +1,46 @@
+"""Threads: how many work on a step, and whose.
+
+Native ops have a pool of their own, and torch has another. A pool's threads go on looking for work for a while after
+an operation, so that two pools with a thread for every core each stand in the other's way. Inside a `StepThreads`
+scope only one of them has threads; outside of it torch's number is what the program around lullm has set.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from lullm.ops.cpu import native
+from lullm.ops.cpu.library import load_library
+from lullm.ops.cpu.processor import default_num_threads
+
+
+class StepThreads:
+    """Scopes in which `num_threads` threads (None: see `default_num_threads`) serve the CPU ops of one engine.
+
+    The number belongs to the thread that enters and to those that it starts. A thread that uses torch for the first
+    time in its life while another one is inside may keep the scope's number.
+    """
+
+    def __init__(self, num_threads: int | None = None):
+        self.num_threads = num_threads or default_num_threads()
+        self._is_native = load_library() is not None
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Costs about a microsecond. Not to be nested."""
+        if self._is_native:
+            native.set_num_threads(self.num_threads)
+        with torch_threads(1 if self._is_native else self.num_threads):
+            yield
+
+
+@contextlib.contextmanager
+def torch_threads(num_threads: int) -> Iterator[None]:
+    """Let torch compute with `num_threads` threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,103 @@
+"""Copies of whole blocks, in all layers and for all pairs in one launch: for copy-on-write, and between the pools.
+
+The kernel reads a table of addresses, so it need not know how many caches there are. It takes words of 8 bytes in
+chunks, and a fixed number of programs shares the chunks among them.
+
+The host pool is pinned memory, which a GPU reads and writes at its own address (unified addressing). A copy call per
+block and layer would cost more than the bytes do (a block of one layer is some 32 KiB, and a call some 2.5 us), and a
+staging buffer would move them twice. So the same kernel goes over the bus directly, with few programs. It runs on the
+current stream: to swap beside other work, call it under a side stream and order the two with events.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from lullm.errors import UnsupportedError
+from lullm.ops.attention_layout import KVCache
+from lullm.ops.triton.device import IS_INTERPRETED, launch_device, num_multiprocessors
+from lullm.ops.triton.tile import COPY_WORDS, HOST_COPY_PROGRAMS
+
+BlockPairs = list[tuple[int, int]]
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def _copy_kernel(
+    table_ptr,  # [2 * num_caches + 2 * num_pairs] int64: addresses from, addresses to, block ids from, block ids to
+    num_pairs,
+    NUM_CACHES: tl.constexpr,
+    BLOCK_WORDS: tl.constexpr,  # 8 bytes each, per block and cache
+    CHUNK: tl.constexpr,
+):
+    CHUNKS: tl.constexpr = (BLOCK_WORDS + CHUNK - 1) // CHUNK
+    words = tl.arange(0, CHUNK)
+    for item in range(tl.program_id(0), num_pairs * NUM_CACHES * CHUNKS, tl.num_programs(0)):
+        chunk = item % CHUNKS
+        cache = item // CHUNKS % NUM_CACHES
+        pair = item // (CHUNKS * NUM_CACHES)
+        source = tl.load(table_ptr + cache).to(tl.pointer_type(tl.int64))
+        target = tl.load(table_ptr + NUM_CACHES + cache).to(tl.pointer_type(tl.int64))
+        pair_ptr = table_ptr + 2 * NUM_CACHES + pair
+        places = chunk * CHUNK + words
+        source += tl.load(pair_ptr) * BLOCK_WORDS
+        target += tl.load(pair_ptr + num_pairs) * BLOCK_WORDS
+        mask = places < BLOCK_WORDS
+        content = tl.load(tl.multiple_of(source, 16) + places, mask=mask)
+        tl.store(tl.multiple_of(target, 16) + places, content, mask=mask)
+
+
+def copy_blocks(kv_caches: list[KVCache], pairs: BlockPairs) -> None:
+    """See `Ops.copy_blocks`. Does not wait for the copies."""
+    for batch in independent_batches(pairs):
+        _copy(kv_caches, kv_caches, batch, num_multiprocessors() * 4)
+
+
+def swap_blocks(sources: list[KVCache], destinations: list[KVCache], pairs: BlockPairs) -> None:
+    """See `Ops.swap_blocks`; at least one side is on the device. Does not wait for the copies.
+
+    Raises:
+        UnsupportedError: a pool in host memory is not pinned.
+    """
+    if pairs and sources:
+        for caches in (sources, destinations):
+            cache = caches[0][0]
+            if cache.device.type == "cpu" and not IS_INTERPRETED and not cache.is_pinned():
+                raise UnsupportedError("blocks are swapped with pinned host memory only")
+        _copy(sources, destinations, pairs, HOST_COPY_PROGRAMS)
+
+
+def independent_batches(pairs: BlockPairs) -> list[BlockPairs]:
+    """Cut the list so that the copies of a batch may run in any order, and the batches one after the other.
+
+    A batch ends before a pair that reads what the batch writes, or writes what it reads or writes.
+    """
+    batches: list[BlockPairs] = []
+    read: set[int] = set()
+    written: set[int] = set()
+    for source, destination in pairs:
+        if not batches or source in written or destination in written or destination in read:
+            batches.append([])
+            read.clear()
+            written.clear()
+        batches[-1].append((source, destination))
+        read.add(source)
+        written.add(destination)
+    return batches
+
+
+def _copy(sources: list[KVCache], destinations: list[KVCache], pairs: BlockPairs, max_programs: int) -> None:
+    from_caches, to_caches = ([cache for layer in caches for cache in layer] for caches in (sources, destinations))
+    block_bytes = from_caches[0][0].numel() * from_caches[0].dtype.itemsize
+    assert block_bytes % 16 == 0, "blocks are moved in pieces of 16 bytes"
+    addresses = [cache.data_ptr() for cache in from_caches + to_caches]
+    table = torch.tensor(addresses + [pair[0] for pair in pairs] + [pair[1] for pair in pairs], dtype=torch.int64)
+    device = launch_device()
+    num_items = len(pairs) * len(from_caches) * triton.cdiv(block_bytes // 8, COPY_WORDS)
+    _copy_kernel[(min(num_items, max_programs),)](
+        table if device.type == "cpu" else table.pin_memory().to(device, non_blocking=True),
+        len(pairs),
+        NUM_CACHES=len(from_caches),
+        BLOCK_WORDS=block_bytes // 8,
+        CHUNK=COPY_WORDS,
+        num_warps=8,
+    )

@@ -1,0 +1,25 @@
+"""Where Triton's kernels run: the current GPU, or the CPU if they are interpreted."""
+
+import torch
+import triton
+
+from lullm.errors import UnsupportedError
+
+IS_INTERPRETED: bool = triton.knobs.runtime.interpret
+"""Decided when triton is imported, by TRITON_INTERPRET."""
+
+
+def launch_device() -> torch.device:
+    """The device whose tensors the kernels take. Raises UnsupportedError if there is none."""
+    if IS_INTERPRETED:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UnsupportedError("Triton's kernels need a GPU that torch can use; use device='cpu'")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def num_multiprocessors() -> int:
+    """Of the launch device; 4 where kernels are interpreted, so that tests see several splits."""
+    if IS_INTERPRETED:
+        return 4
+    return torch.cuda.get_device_properties(launch_device()).multi_processor_count

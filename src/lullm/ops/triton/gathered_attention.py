@@ -1,0 +1,34 @@
+"""Attention of a device's step in torch: keys and values gathered through the block tables, then torch's fused kernels.
+
+For comparison with the kernels, and where they do not run. It reads the lengths on the host, so every layer waits for
+the device, and no graph can record it.
+"""
+
+import torch
+from torch import Tensor
+
+from lullm.errors import UnsupportedError
+from lullm.ops import grouped_attention
+from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.triton.layout import DeviceLayout
+
+
+def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: DeviceLayout, scale: float) -> Tensor:
+    """See `Ops.attention`. Blocking. Raises UnsupportedError for an fp8 cache."""
+    if key_cache.dtype == torch.float8_e4m3fn:
+        raise UnsupportedError("attention_backend='torch' does not read an fp8 KV cache; use 'triton'")
+    starts, context_lens = prepared.query_starts.tolist(), prepared.context_lens.tolist()
+    # Rows that fill up a batch see one key, whichever it is, and give zeros in the end.
+    padding = [row for row, context_len in zip(starts, context_lens, strict=False) if not context_len]
+    layout = AttentionLayout(
+        query_lens=[end - start for start, end in zip(starts, starts[1:], strict=False)],
+        context_lens=[max(context_len, 1) for context_len in context_lens],
+        block_tables=prepared.block_tables.cpu().long().clamp_(0, len(key_cache) - 1),
+        slot_mapping=prepared.slot_mapping,
+        block_size=prepared.block_size,
+        window=prepared.window,
+    )
+    grouped = grouped_attention.prepare_attention(layout).to(q.device)
+    out = grouped_attention.attention(q, key_cache, value_cache, grouped, scale)
+    out[padding] = 0
+    return out

@@ -1,0 +1,226 @@
+"""Attention of spans of several tokens over the paged cache: chunks of prompts, with whatever prefix is cached.
+
+A program takes one key/value head and a tile of tokens of one span; the tokens' query heads that share the head are
+its rows. It goes over the keys with the online softmax of flash attention (https://arxiv.org/abs/2205.14135), base 2.
+Turns in which every row sees every key have no mask. The latest tiles of a span come first: they have most to do.
+
+Tiles are counted without a list: span i begins at tile `query_starts[i] // tile_len + i`, which leaves room for all
+of its tiles, and a program finds its span by bisection.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lullm.ops.triton.decode_attention import LOG2_E
+from lullm.ops.triton.layout import DeviceLayout
+from lullm.ops.triton.tile import PrefillTile
+
+
+@triton.jit
+def _attend(
+    acc,
+    best,
+    total,
+    q,
+    begin,
+    end,
+    positions,
+    last_position,
+    table_ptr,
+    key_ptr,
+    value_ptr,
+    kv_head,
+    scale_log2,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    IS_MASKED: tl.constexpr,
+    first_key,
+    PRECISION: tl.constexpr,
+):
+    """The keys `begin`..`end` - 1, both multiples of BLOCK_KEYS but for the end of the last turn."""
+    columns = tl.arange(0, BLOCK_D)
+    column_mask = columns < HEAD_SIZE
+    for turn in range(begin, end, BLOCK_KEYS):
+        keys = turn + tl.arange(0, BLOCK_KEYS)
+        if IS_MASKED:
+            present = (keys <= last_position) & (keys >= first_key)
+            block_ids = tl.load(table_ptr + keys // BLOCK_SIZE, mask=present, other=0).to(tl.int64)
+        else:
+            block_ids = tl.load(table_ptr + keys // BLOCK_SIZE).to(tl.int64)
+        places = ((block_ids * BLOCK_SIZE + keys % BLOCK_SIZE) * NUM_KV_HEADS + kv_head) * HEAD_SIZE
+        key_places = key_ptr + places[None, :] + columns[:, None]
+        value_places = value_ptr + places[:, None] + columns[None, :]
+        if IS_MASKED:
+            k = tl.load(key_places, mask=present[None, :] & column_mask[:, None], other=0.0)
+            v = tl.load(value_places, mask=present[:, None] & column_mask[None, :], other=0.0)
+        elif HEAD_SIZE != BLOCK_D:
+            k = tl.load(key_places, mask=column_mask[:, None], other=0.0)
+            v = tl.load(value_places, mask=column_mask[None, :], other=0.0)
+        else:
+            k = tl.load(key_places)
+            v = tl.load(value_places)
+        scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION)
+        if IS_MASKED:
+            seen = keys[None, :] <= positions[:, None]
+            if WINDOW:
+                seen = seen & (keys[None, :] > positions[:, None] - WINDOW)
+            scores = tl.where(seen, scores, float("-inf"))
+        new_best = tl.maximum(best, tl.max(scores, 1) * scale_log2)
+        shift = new_best
+        if IS_MASKED and WINDOW:
+            shift = tl.where(new_best == float("-inf"), 0.0, new_best)  # a row whose window begins later
+        weights = tl.math.exp2(scores * scale_log2 - shift[:, None])
+        rescale = tl.math.exp2(best - shift)
+        total = total * rescale + tl.sum(weights, 1)
+        acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc * rescale[:, None], input_precision=PRECISION)
+        best = new_best
+    return acc, best, total
+
+
+@triton.jit(
+    do_not_specialize=["table_stride", "num_spans"],
+    do_not_specialize_on_alignment=["query_starts_ptr", "context_lens_ptr", "block_tables_ptr"],
+)
+def _prefill_kernel(
+    out_ptr,  # [T, Hq, D]
+    q_ptr,
+    key_ptr,  # [num_blocks, block_size, Hkv, D]
+    value_ptr,
+    key_scales_ptr,
+    value_scales_ptr,
+    query_starts_ptr,
+    context_lens_ptr,
+    block_tables_ptr,
+    num_spans,
+    scale_log2,
+    q_stride,
+    table_stride,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    TILE_LEN: tl.constexpr,  # tokens
+    BLOCK_ROWS: tl.constexpr,  # at least TILE_LEN * GROUP
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    kv_head = tl.program_id(0)
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
+    span = 0
+    beyond = num_spans
+    while beyond - span > 1:
+        middle = (span + beyond) // 2
+        is_before = tl.load(query_starts_ptr + middle) // TILE_LEN + middle <= tile
+        span = tl.where(is_before, middle, span)
+        beyond = tl.where(is_before, beyond, middle)
+    span_row = tl.load(query_starts_ptr + span)
+    query_len = tl.load(query_starts_ptr + span + 1) - span_row
+    first_token = (tile - span_row // TILE_LEN - span) * TILE_LEN
+    if (first_token >= query_len) | (query_len == 1):  # spare room, or a decode
+        return
+    start = tl.load(context_lens_ptr + span) - query_len
+    first_position = start + first_token
+    last_position = start + tl.minimum(first_token + TILE_LEN, query_len) - 1
+
+    rows = tl.arange(0, BLOCK_ROWS)
+    columns = tl.arange(0, BLOCK_D)
+    tokens = first_token + rows // GROUP
+    row_mask = (tokens < query_len) & (rows < TILE_LEN * GROUP)
+    out_mask = row_mask[:, None] & (columns < HEAD_SIZE)[None, :]
+    head_places = (kv_head * GROUP + rows % GROUP)[:, None] * HEAD_SIZE + columns[None, :]
+    token_rows = (span_row + tokens).to(tl.int64)[:, None]
+    q = tl.load(q_ptr + token_rows * q_stride + head_places, mask=out_mask, other=0.0)
+    positions = tl.minimum(start + tokens, last_position)  # rows that fill up see what the last one sees
+    if key_ptr.dtype.element_ty == tl.float8e4nv and q.dtype == tl.bfloat16:
+        q = q.to(tl.float16)  # the one type that e4m3 becomes in one instruction
+    table_ptr = block_tables_ptr + span.to(tl.int64) * table_stride
+    if HAS_SCALES:
+        scale_log2 *= tl.load(key_scales_ptr + kv_head)
+
+    best = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_ROWS], tl.float32)
+    acc = tl.zeros([BLOCK_ROWS, BLOCK_D], tl.float32)
+    open_end = (first_position + 1) // BLOCK_KEYS * BLOCK_KEYS  # keys before it are seen by all rows, without a window
+    first_key = 0
+    open_begin = 0
+    if WINDOW:
+        first_key = tl.maximum(first_position - WINDOW + 1, 0)
+        begin = first_key // BLOCK_KEYS * BLOCK_KEYS
+        open_begin = tl.cdiv(tl.maximum(last_position - WINDOW + 1, 0), BLOCK_KEYS) * BLOCK_KEYS
+        open_begin = tl.maximum(tl.minimum(open_begin, open_end), begin)
+        acc, best, total = _attend(
+            acc, best, total, q, begin, open_begin, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head,
+            scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, True, first_key, PRECISION,
+        )  # fmt: skip
+    acc, best, total = _attend(
+        acc, best, total, q, open_begin, open_end, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head,
+        scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, False, first_key, PRECISION,
+    )  # fmt: skip
+    acc, best, total = _attend(
+        acc, best, total, q, open_end, last_position + 1, positions, last_position, table_ptr, key_ptr, value_ptr,
+        kv_head, scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, True, first_key,
+        PRECISION,
+    )  # fmt: skip
+
+    acc = acc / total[:, None]
+    if HAS_SCALES:
+        acc = acc * tl.load(value_scales_ptr + kv_head)
+    out_places = out_ptr + token_rows * (NUM_KV_HEADS * GROUP * HEAD_SIZE) + head_places
+    tl.store(out_places, acc.to(out_ptr.dtype.element_ty), mask=out_mask)
+
+
+def launch_prefill(
+    out: Tensor,
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    layout: DeviceLayout,
+    scale: float,
+    tile: PrefillTile,
+    scales: tuple[Tensor, Tensor] | None = None,
+) -> None:
+    """Fill the rows of `out` that belong to spans of more than one token; leaves the others as they are."""
+    num_tokens, num_q_heads, head_size = q.shape
+    block_size, num_kv_heads = key_cache.shape[1:3]
+    group = num_q_heads // num_kv_heads
+    block_rows = max(tile.block_rows, triton.next_power_of_2(group))
+    tile_len = block_rows // group
+    num_tiles = num_tokens // tile_len + layout.num_spans
+    key_scales, value_scales = scales or (q, q)
+    _prefill_kernel[(num_kv_heads, num_tiles)](
+        out,
+        q,
+        key_cache,
+        value_cache,
+        key_scales,
+        value_scales,
+        layout.query_starts,
+        layout.context_lens,
+        layout.block_tables,
+        layout.num_spans,
+        scale * LOG2_E,
+        q.stride(0),
+        layout.block_tables.stride(0),
+        NUM_KV_HEADS=num_kv_heads,
+        GROUP=group,
+        TILE_LEN=tile_len,
+        BLOCK_ROWS=block_rows,
+        HEAD_SIZE=head_size,
+        BLOCK_D=max(triton.next_power_of_2(head_size), 16),
+        BLOCK_SIZE=block_size,
+        BLOCK_KEYS=tile.block_keys,
+        WINDOW=layout.window or 0,
+        HAS_SCALES=scales is not None,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )

@@ -1,0 +1,182 @@
+"""Norm queries and keys, rotate them, write keys and values into the cache: one kernel between two matrix products.
+
+A program takes some heads of one row: query heads, key heads, or value heads. Every value is read once and written
+once; the halves of a head stand in two registers tiles, so that the rotation needs no shuffle.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lullm.errors import UnsupportedError
+from lullm.ops.triton.float8 import to_float8
+from lullm.ops.triton.tile import ROPE_HEADS
+
+
+@triton.jit
+def _norm(first, second, weight_ptr, columns, column_mask, eps, HEAD_SIZE: tl.constexpr):
+    """RMSNorm of heads `[N, D]` given as halves in their own dtype; rounded before and after the weight."""
+    a, b = first.to(tl.float32), second.to(tl.float32)
+    factor = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / HEAD_SIZE + eps)[:, None]
+    a, b = (a * factor).to(first.dtype).to(tl.float32), (b * factor).to(first.dtype).to(tl.float32)
+    weight_a = tl.load(weight_ptr + columns, mask=column_mask, other=0.0).to(tl.float32)[None, :]
+    weight_b = tl.load(weight_ptr + HEAD_SIZE // 2 + columns, mask=column_mask, other=0.0).to(tl.float32)[None, :]
+    return (a * weight_a).to(first.dtype), (b * weight_b).to(first.dtype)
+
+
+@triton.jit
+def _rotate(first, second, table_ptr, columns, column_mask, HEAD_SIZE: tl.constexpr):
+    cos = tl.load(table_ptr + columns, mask=column_mask, other=0.0)[None, :]
+    sin = tl.load(table_ptr + HEAD_SIZE // 2 + columns, mask=column_mask, other=0.0)[None, :]
+    a, b = first.to(tl.float32), second.to(tl.float32)
+    return (a * cos - b * sin).to(first.dtype), (b * cos + a * sin).to(first.dtype)
+
+
+@triton.jit
+def _store_cached(cache_ptr, places, first, second, mask, scales_ptr, heads, head_mask, HALF, IS_FLOAT8: tl.constexpr,
+                  HAS_SCALES: tl.constexpr):  # fmt: skip
+    if IS_FLOAT8:
+        a, b = first.to(tl.float32), second.to(tl.float32)
+        if HAS_SCALES:
+            scale = tl.load(scales_ptr + heads, mask=head_mask, other=1.0)[:, None]
+            a, b = a / scale, b / scale
+        tl.store(cache_ptr + places, to_float8(a), mask=mask)
+        tl.store(cache_ptr + places + HALF, to_float8(b), mask=mask)
+    else:
+        tl.store(cache_ptr + places, first, mask=mask)
+        tl.store(cache_ptr + places + HALF, second, mask=mask)
+
+
+@triton.jit
+def _rope_and_cache_kernel(
+    q_ptr,  # [T, Hq, D], written
+    qkv_ptr,  # [T, Hq + 2 * Hkv, D]
+    q_norm_ptr,
+    k_norm_ptr,
+    eps,
+    positions_ptr,
+    cos_sin_ptr,
+    key_ptr,
+    value_ptr,
+    key_scales_ptr,
+    value_scales_ptr,
+    slots_ptr,
+    row_stride,
+    NUM_Q_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_HALF: tl.constexpr,  # a power of two, at least D / 2
+    HEADS: tl.constexpr,  # per program
+    HAS_Q_NORM: tl.constexpr,
+    HAS_K_NORM: tl.constexpr,
+    IS_FLOAT8: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
+):
+    HALF: tl.constexpr = HEAD_SIZE // 2
+    Q_TILES: tl.constexpr = (NUM_Q_HEADS + HEADS - 1) // HEADS
+    KV_TILES: tl.constexpr = (NUM_KV_HEADS + HEADS - 1) // HEADS
+    row = tl.program_id(0).to(tl.int64)
+    tile = tl.program_id(1)
+    columns = tl.arange(0, BLOCK_HALF)
+    column_mask = columns < HALF
+    table_ptr = cos_sin_ptr + tl.load(positions_ptr + row) * HEAD_SIZE
+    if tile < Q_TILES:
+        heads = tile * HEADS + tl.arange(0, HEADS)
+        mask = (heads < NUM_Q_HEADS)[:, None] & column_mask[None, :]
+        places = heads[:, None] * HEAD_SIZE + columns[None, :]
+        first = tl.load(qkv_ptr + row * row_stride + places, mask=mask, other=0.0)
+        second = tl.load(qkv_ptr + row * row_stride + places + HALF, mask=mask, other=0.0)
+        if HAS_Q_NORM:
+            first, second = _norm(first, second, q_norm_ptr, columns, column_mask, eps, HEAD_SIZE)
+        first, second = _rotate(first, second, table_ptr, columns, column_mask, HEAD_SIZE)
+        out_ptr = q_ptr + row * NUM_Q_HEADS * HEAD_SIZE + places
+        tl.store(out_ptr, first, mask=mask)
+        tl.store(out_ptr + HALF, second, mask=mask)
+    else:
+        slot = tl.load(slots_ptr + row)
+        if slot >= 0:
+            is_key = tile < Q_TILES + KV_TILES
+            first_head = (tile - Q_TILES) * HEADS if is_key else (tile - Q_TILES - KV_TILES) * HEADS
+            heads = first_head + tl.arange(0, HEADS)
+            head_mask = heads < NUM_KV_HEADS
+            mask = head_mask[:, None] & column_mask[None, :]
+            places = heads[:, None] * HEAD_SIZE + columns[None, :]
+            if is_key:
+                source = qkv_ptr + row * row_stride + NUM_Q_HEADS * HEAD_SIZE + places
+            else:
+                source = qkv_ptr + row * row_stride + (NUM_Q_HEADS + NUM_KV_HEADS) * HEAD_SIZE + places
+            first = tl.load(source, mask=mask, other=0.0)
+            second = tl.load(source + HALF, mask=mask, other=0.0)
+            places = slot * (NUM_KV_HEADS * HEAD_SIZE) + places
+            if is_key:
+                if HAS_K_NORM:
+                    first, second = _norm(first, second, k_norm_ptr, columns, column_mask, eps, HEAD_SIZE)
+                first, second = _rotate(first, second, table_ptr, columns, column_mask, HEAD_SIZE)
+                _store_cached(key_ptr, places, first, second, mask, key_scales_ptr, heads, head_mask, HALF, IS_FLOAT8,
+                              HAS_SCALES)  # fmt: skip
+            else:
+                _store_cached(value_ptr, places, first, second, mask, value_scales_ptr, heads, head_mask, HALF,
+                              IS_FLOAT8, HAS_SCALES)  # fmt: skip
+
+
+def rope_and_cache(
+    qkv: Tensor,
+    q_norm_weight: Tensor | None,
+    k_norm_weight: Tensor | None,
+    eps: float,
+    positions: Tensor,
+    cos_sin_cache: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+) -> Tensor:
+    """See `Ops.rope_and_cache`. Scales `[Hkv]` float32, both or none, belong to an fp8 cache (`float8`)."""
+    check_cache(key_cache, value_cache, qkv.dtype)
+    num_rows, num_heads, head_size = qkv.shape
+    num_kv_heads = key_cache.shape[2]
+    num_q_heads = num_heads - 2 * num_kv_heads
+    assert qkv.stride(2) == 1 and qkv.stride(1) == head_size, "the heads of a row are in one piece"
+    q = torch.empty((num_rows, num_q_heads, head_size), dtype=qkv.dtype, device=qkv.device)
+    if not num_rows:
+        return q
+    heads = min(ROPE_HEADS, triton.next_power_of_2(num_kv_heads))
+    num_tiles = triton.cdiv(num_q_heads, heads) + 2 * triton.cdiv(num_kv_heads, heads)
+    _rope_and_cache_kernel[(num_rows, num_tiles)](
+        q,
+        qkv,
+        qkv if q_norm_weight is None else q_norm_weight,
+        qkv if k_norm_weight is None else k_norm_weight,
+        eps,
+        positions,
+        cos_sin_cache,
+        key_cache,
+        value_cache,
+        cos_sin_cache if key_scales is None else key_scales,
+        cos_sin_cache if value_scales is None else value_scales,
+        slot_mapping,
+        qkv.stride(0),
+        NUM_Q_HEADS=num_q_heads,
+        NUM_KV_HEADS=num_kv_heads,
+        HEAD_SIZE=head_size,
+        BLOCK_HALF=triton.next_power_of_2(head_size // 2),
+        HEADS=heads,
+        HAS_Q_NORM=q_norm_weight is not None,
+        HAS_K_NORM=k_norm_weight is not None,
+        IS_FLOAT8=key_cache.dtype == torch.float8_e4m3fn,
+        HAS_SCALES=key_scales is not None,
+        num_warps=4,
+    )
+    return q
+
+
+def check_cache(key_cache: Tensor, value_cache: Tensor, dtype: torch.dtype) -> None:
+    """Raises UnsupportedError for a KV cache that the kernels do not read: `[num_blocks, block_size, Hkv, D]` only."""
+    if key_cache.dtype not in (dtype, torch.float8_e4m3fn):
+        raise UnsupportedError(
+            f"Triton's kernels take a KV cache of {dtype} or torch.float8_e4m3fn, not {key_cache.dtype}; use another "
+            "kv_cache_dtype"
+        )
+    assert key_cache.is_contiguous() and value_cache.is_contiguous()

@@ -1,0 +1,233 @@
+"""Drawing a token per row on the device, without a sort: temperature, top_k, top_p, min_p, inverse CDF.
+
+What is kept and what is drawn are defined as in `worker.truncation` and `worker.randomness`: a truncation is a
+threshold, and the token is the one where the cumulative probability, in the order of the ids, passes the uniform
+number. One program does a row:
+
+1. One pass: the best logit and its id (that is all for a greedy row), and the best of every chunk of 512.
+2. If there is a top_k or top_p: a threshold `distance`, in bits. Distances `(best - logit) / temperature` are not
+   negative, so their bit patterns are in order as integers, and 31 bisections find the exact threshold, by counting
+   for top_k, by adding up exp(-distance) for top_p. To count little, the chunks' best are bisected first: they are a
+   part of the row, so their threshold keeps at least what the row's keeps. What passes it (a few hundred logits,
+   usually) is copied out and bisected again. Where it does not fit into the room for it, all of the row is bisected.
+3. One pass for the masses of the chunks of 512, and the inverse CDF over the chunks and then within one.
+
+A logit of NaN or +inf, or nothing but -inf, gives token -1.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lullm.ops.draw_table import DrawTable
+from lullm.ops.triton.tile import SAMPLING_BLOCK, SAMPLING_ROOM, SAMPLING_WARPS
+
+_CHUNK = 512
+
+
+@triton.jit
+def _distance(logits, best, temperature):
+    """Of `logits` from `best`, divided by the temperature: float32, at least 0."""
+    return tl.div_rn(best - logits, temperature)
+
+
+@triton.jit
+def _bits(distances):
+    return tl.abs(distances).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def _weigh(ptr, size, best, temperature, limit, IS_MASS: tl.constexpr, BLOCK: tl.constexpr):
+    """The number of logits whose distance has bits up to `limit`, or the sum of their exp(-distance), as float64."""
+    lanes = tl.arange(0, BLOCK)
+    weights = tl.zeros([BLOCK], tl.float32)  # summed per lane first: no barrier in the loop
+    for start in range(0, size, BLOCK):
+        logits = tl.load(ptr + start + lanes, mask=start + lanes < size, other=float("-inf"))
+        distances = _distance(logits, best, temperature)
+        kept = (_bits(distances) <= limit) & (logits != float("-inf"))
+        weights += tl.where(kept, tl.exp(-distances) if IS_MASS else 1.0, 0.0)
+    return tl.sum(weights.to(tl.float64), 0)
+
+
+@triton.jit
+def _find_limit(ptr, size, best, temperature, highest, target, IS_MASS: tl.constexpr, BLOCK: tl.constexpr):
+    """The least bits in 0..`highest` whose weight reaches `target`; `highest` if none before it does."""
+    low = tl.zeros([], tl.int32)
+    high = highest
+    while low < high:
+        middle = low + (high - low) // 2
+        weight = _weigh(ptr, size, best, temperature, middle, IS_MASS, BLOCK)
+        high = tl.where(weight >= target, middle, high)
+        low = tl.where(weight >= target, low, middle + 1)
+        if not IS_MASS:
+            low = tl.where(weight == target, high, low)  # whatever lies between two neighbours keeps the same
+    return low
+
+
+@triton.jit
+def _find_limits(ptr, size, best, temperature, highest, top_k, top_p, total, VOCAB_SIZE: tl.constexpr,
+                 BLOCK: tl.constexpr):  # fmt: skip
+    """The limit of top_k and then top_p among the logits at `ptr`; `total` is the row's mass, for use without top_k."""
+    limit = highest
+    if top_k < VOCAB_SIZE:
+        limit = _find_limit(ptr, size, best, temperature, limit, top_k.to(tl.float64), False, BLOCK)
+        total = _weigh(ptr, size, best, temperature, limit, True, BLOCK)
+    if top_p < 1.0:
+        limit = _find_limit(ptr, size, best, temperature, limit, top_p * total, True, BLOCK)
+    return limit
+
+
+@triton.jit
+def _choose(weights, indices, uniform):
+    """(index, rest): where the cumulative sum passes `uniform` of the total, and the uniform number left within it."""
+    weights = weights.to(tl.float64)
+    cumulative = tl.cumsum(weights, 0)
+    is_drawable = weights > 0
+    total = tl.max(tl.where(is_drawable, cumulative, 0.0), 0)
+    target = tl.minimum(uniform * total, total * (1.0 - 2.0**-53))  # below the total
+    index = tl.min(tl.where((cumulative > target) & is_drawable, indices, tl.max(indices, 0)), 0)
+    weight = tl.sum(tl.where(indices == index, weights, 0.0), 0)
+    before = tl.sum(tl.where(indices == index, cumulative - weights, 0.0), 0)
+    return index, tl.minimum(tl.maximum((target - before) / weight, 0.0), 1.0)
+
+
+@triton.jit
+def _draw_kernel(
+    tokens_ptr,  # [N] int64
+    logits_ptr,  # [N, V] float32
+    scratch_ptr,  # [N, NUM_CHUNKS + ROOM] float32
+    temperatures_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    floors_ptr,
+    uniforms_ptr,
+    row_stride,
+    VOCAB_SIZE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    NUM_CHUNKS: tl.constexpr,
+    BLOCK_CHUNKS: tl.constexpr,  # a power of two, at least NUM_CHUNKS
+    ROOM: tl.constexpr,
+    BLOCK: tl.constexpr,  # per turn: whole chunks
+    WRITES_LOGITS: tl.constexpr,
+):
+    TURN: tl.constexpr = BLOCK // CHUNK
+    row = tl.program_id(0).to(tl.int64)
+    logits_ptr += row * row_stride
+    chunks_ptr = scratch_ptr + row * (NUM_CHUNKS + ROOM)
+    room_ptr = chunks_ptr + NUM_CHUNKS
+    turn_chunks = tl.arange(0, TURN)
+    chunk_places = turn_chunks[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+
+    best = tl.full([], float("-inf"), tl.float32)
+    best_id = tl.zeros([], tl.int32)
+    num_broken = tl.zeros([], tl.int32)
+    for chunk in range(0, NUM_CHUNKS, TURN):
+        ids = chunk * CHUNK + chunk_places
+        logits = tl.load(logits_ptr + ids, mask=ids < VOCAB_SIZE, other=float("-inf"))
+        num_broken += tl.sum(tl.sum(((logits != logits) | (logits == float("inf"))).to(tl.int32), 1), 0)
+        chunk_best = tl.max(logits, 1)
+        tl.store(chunks_ptr + chunk + turn_chunks, chunk_best, mask=chunk + turn_chunks < NUM_CHUNKS)
+        turn_best = tl.max(chunk_best, 0)
+        turn_id = tl.min(tl.min(tl.where(logits == turn_best, ids, 2147483647), 1), 0)
+        best_id = tl.where(turn_best > best, turn_id, best_id)
+        best = tl.maximum(best, turn_best)
+    tl.debug_barrier()  # the chunks' best stand before they are read
+
+    temperature = tl.load(temperatures_ptr + row)
+    is_broken = (num_broken > 0) | (best == float("-inf"))
+    if is_broken | (temperature == 0.0):
+        tl.store(tokens_ptr + row, tl.where(is_broken, -1, best_id).to(tl.int64))
+        return
+
+    top_k = tl.load(top_k_ptr + row)
+    top_p = tl.load(top_p_ptr + row)
+    floor = -tl.load(floors_ptr + row)
+    limit = tl.full([], 0x7F800000, tl.int32)  # infinity
+    if (top_k < VOCAB_SIZE) | (top_p < 1.0):
+        bound = limit
+        total = tl.zeros([], tl.float64)
+        if top_k >= VOCAB_SIZE:
+            total = _weigh(logits_ptr, VOCAB_SIZE, best, temperature, limit, True, BLOCK)
+            bound = _find_limit(chunks_ptr, NUM_CHUNKS, best, temperature, limit, top_p * total, True, BLOCK_CHUNKS)
+        elif top_k <= NUM_CHUNKS:
+            bound = _find_limit(
+                chunks_ptr, NUM_CHUNKS, best, temperature, limit, top_k.to(tl.float64), False, BLOCK_CHUNKS
+            )
+        num_near = tl.zeros([], tl.int32)
+        for start in range(0, VOCAB_SIZE, BLOCK):
+            ids = start + tl.arange(0, BLOCK)
+            logits = tl.load(logits_ptr + ids, mask=ids < VOCAB_SIZE, other=float("-inf"))
+            is_near = (_bits(_distance(logits, best, temperature)) <= bound) & (logits != float("-inf"))
+            places = num_near + tl.cumsum(is_near.to(tl.int32), 0) - 1
+            tl.store(room_ptr + places, logits, mask=is_near & (places < ROOM))
+            num_near += tl.sum(is_near.to(tl.int32), 0)
+        tl.debug_barrier()
+        if num_near <= ROOM:
+            limit = _find_limits(room_ptr, num_near, best, temperature, bound, top_k, top_p, total, VOCAB_SIZE, ROOM)
+        else:
+            limit = _find_limits(
+                logits_ptr, VOCAB_SIZE, best, temperature, bound, top_k, top_p, total, VOCAB_SIZE, BLOCK
+            )
+
+    for chunk in range(0, NUM_CHUNKS, TURN):
+        ids = chunk * CHUNK + chunk_places
+        logits = tl.load(logits_ptr + ids, mask=ids < VOCAB_SIZE, other=float("-inf"))
+        distances = _distance(logits, best, temperature)
+        is_kept = (_bits(distances) <= limit) & (distances <= floor)
+        masses = tl.sum(tl.where(is_kept, tl.exp(-distances), 0.0), 1)
+        tl.store(chunks_ptr + chunk + turn_chunks, masses, mask=chunk + turn_chunks < NUM_CHUNKS)
+    tl.debug_barrier()
+    chunks = tl.arange(0, BLOCK_CHUNKS)
+    masses = tl.load(chunks_ptr + chunks, mask=chunks < NUM_CHUNKS, other=0.0)
+    chunk, rest = _choose(masses, chunks, tl.load(uniforms_ptr + row))
+    near_ids = chunk * CHUNK + tl.arange(0, CHUNK)
+    near_logits = tl.load(logits_ptr + near_ids, mask=near_ids < VOCAB_SIZE, other=float("-inf"))
+    near = _distance(near_logits, best, temperature)
+    weights = tl.where((_bits(near) <= limit) & (near <= floor), tl.exp(-near), 0.0)
+    token, rest = _choose(weights, near_ids, rest)
+    tl.store(tokens_ptr + row, tl.minimum(token, VOCAB_SIZE - 1).to(tl.int64))  # whatever the uniform number is
+    if WRITES_LOGITS:
+        tl.debug_barrier()  # all have read the chunk
+        for start in range(0, VOCAB_SIZE, BLOCK):
+            all_ids = start + tl.arange(0, BLOCK)
+            in_row = all_ids < VOCAB_SIZE
+            away = _distance(tl.load(logits_ptr + all_ids, mask=in_row, other=0.0), best, temperature)
+            drawn_from = tl.where((_bits(away) <= limit) & (away <= floor), -away, float("-inf"))
+            tl.store(logits_ptr + all_ids, drawn_from, mask=in_row)
+
+
+def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -> Tensor:
+    """Token ids `[N]` int64, -1 where there is none to draw. One launch; does not synchronise.
+
+    Args:
+        logits: `[N, V]` float32, after penalties, bias and restrictions.
+        writes_logits: leave in rows that are not greedy what was drawn from: `(logit - best) / temperature`, -inf where
+            it was dropped.
+    """
+    assert logits.dtype == torch.float32 and logits.stride(1) == 1
+    num_rows, vocab_size = logits.shape
+    num_chunks = triton.cdiv(vocab_size, _CHUNK)
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    scratch = torch.empty(num_rows * (num_chunks + SAMPLING_ROOM), dtype=torch.float32, device=logits.device)
+    if num_rows:
+        _draw_kernel[(num_rows,)](
+            tokens,
+            logits,
+            scratch,
+            table.temperatures,
+            table.top_k,
+            table.top_p,
+            table.min_p_floors,
+            table.uniforms,
+            logits.stride(0),
+            VOCAB_SIZE=vocab_size,
+            CHUNK=_CHUNK,
+            NUM_CHUNKS=num_chunks,
+            BLOCK_CHUNKS=triton.next_power_of_2(num_chunks),
+            ROOM=SAMPLING_ROOM,
+            BLOCK=SAMPLING_BLOCK,
+            WRITES_LOGITS=writes_logits,
+            num_warps=SAMPLING_WARPS,
+        )
+    return tokens

@@ -1,0 +1,28 @@
+"""The rows of the ops table for a GPU. Loads Triton: imported by `ops.table.select_ops` alone, when it is asked for."""
+
+import dataclasses
+
+from lullm.ops.table import Ops
+from lullm.ops.triton import attention, block_copy, elementwise, gathered_attention, rope_cache, sampling
+
+TRITON_OPS = Ops(
+    name="triton",
+    embedding=elementwise.embedding,
+    linear=elementwise.linear,
+    linear_silu_mul=elementwise.linear_silu_mul,
+    rms_norm=elementwise.rms_norm,
+    add_rms_norm=elementwise.add_rms_norm,
+    rope_and_cache=rope_cache.rope_and_cache,
+    prepare_attention=attention.prepare_attention,
+    attention=attention.attention,
+    copy_blocks=block_copy.copy_blocks,
+    swap_blocks=block_copy.swap_blocks,
+    draw_tokens=sampling.draw_tokens,
+    is_recordable=True,
+)
+"""Own kernels, and torch's matrix products."""
+
+GATHERED_OPS = dataclasses.replace(
+    TRITON_OPS, name="triton with torch's attention", attention=gathered_attention.attention, is_recordable=False
+)
+"""The same with attention in torch, which no graph can record."""

@@ -1,0 +1,128 @@
+"""The shipped configurations of the kernels: plain data, chosen by shape and never searched at start.
+
+They follow from the sizes of registers and shared memory of compute capability 9.0 (64 KiB of registers per 4 warps
+at full use, 227 KiB of shared memory per multiprocessor) and have been compiled for it, but no GPU has timed them yet.
+`DECODE_CANDIDATES` and `PREFILL_CANDIDATES` are what a search on a device should try; its winners belong into
+`_DECODE` and `_PREFILL`.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from lullm.ops.triton.device import IS_INTERPRETED
+
+ACTIVATION_BLOCK = 1024
+"""Outputs of the gated activation per program."""
+
+ROPE_HEADS = 8
+"""Heads per program of `rope_and_cache`, at most."""
+
+COPY_WORDS = 2048
+"""Words of 8 bytes per program and turn of a block copy."""
+
+HOST_COPY_PROGRAMS = 32
+"""Programs of a copy over the bus. They keep 512 KiB under way, several times what the bus needs at its latency, and
+leave the other multiprocessors to whatever else runs."""
+
+SAMPLING_BLOCK = 1024 if IS_INTERPRETED else 8192
+"""Logits per turn of the sampling kernel: a multiple of its chunks of 512."""
+
+SAMPLING_ROOM = 64 if IS_INTERPRETED else 4096
+"""Candidates per row that are looked at apart. A row with more of them is searched as a whole."""
+
+SAMPLING_WARPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTile:
+    """Decode attention: keys per turn, and the fewest keys worth a split."""
+
+    block_keys: int
+    num_warps: int
+    num_stages: int
+    min_split_keys: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillTile:
+    """Prefill attention: rows (query heads of one key/value head, over some tokens) and keys per turn."""
+
+    block_rows: int
+    block_keys: int
+    num_warps: int
+    num_stages: int
+
+
+PROGRAMS_PER_MULTIPROCESSOR = 4
+"""Programs of decode attention that the splits should add up to: two run at a time, and twice as many even out."""
+
+DECODE_CANDIDATES = [
+    DecodeTile(block_keys, num_warps, num_stages, min_split_keys)
+    for block_keys in (32, 64, 128)
+    for num_warps in (2, 4, 8)
+    for num_stages in (2, 3, 4)
+    for min_split_keys in (128, 256, 512)
+]
+PREFILL_CANDIDATES = [
+    PrefillTile(block_rows, block_keys, num_warps, num_stages)
+    for block_rows in (64, 128)
+    for block_keys in (32, 64, 128)
+    for num_warps in (4, 8)
+    for num_stages in (2, 3)
+]
+
+# By (architecture, bytes of a cached value, the head size's power of two); sizes below 64 count as 64.
+_DECODE = {
+    ("sm90", 2, 64): DecodeTile(128, 4, 3),
+    ("sm90", 2, 128): DecodeTile(64, 4, 3),
+    ("sm90", 2, 256): DecodeTile(32, 4, 3),
+    ("sm90", 1, 64): DecodeTile(128, 4, 3),
+    ("sm90", 1, 128): DecodeTile(128, 4, 3),
+    ("sm90", 1, 256): DecodeTile(64, 4, 3),
+    ("sm90", 4, 64): DecodeTile(32, 4, 2),
+    ("sm90", 4, 128): DecodeTile(32, 4, 2),
+    ("sm90", 4, 256): DecodeTile(16, 4, 2),
+}
+_PREFILL = {
+    ("sm90", 2, 64): PrefillTile(128, 128, 8, 3),
+    ("sm90", 2, 128): PrefillTile(128, 128, 8, 3),
+    ("sm90", 2, 256): PrefillTile(128, 32, 8, 2),
+    ("sm90", 1, 64): PrefillTile(128, 64, 8, 3),
+    ("sm90", 1, 128): PrefillTile(128, 64, 8, 3),
+    ("sm90", 1, 256): PrefillTile(64, 32, 8, 2),
+    ("sm90", 4, 64): PrefillTile(32, 32, 8, 2),
+    ("sm90", 4, 128): PrefillTile(32, 16, 8, 2),
+    ("sm90", 4, 256): PrefillTile(32, 16, 8, 2),
+}
+# Elsewhere shared memory may be as small as 64 KiB.
+_SMALL_DECODE = DecodeTile(16, 4, 2)
+_SMALL_PREFILL = PrefillTile(32, 16, 4, 2)
+_INTERPRETED_DECODE = DecodeTile(16, 1, 1, min_split_keys=16)
+_INTERPRETED_PREFILL = PrefillTile(16, 16, 1, 1)
+
+
+@functools.cache
+def decode_tile(cache_dtype: torch.dtype, head_size: int) -> DecodeTile:
+    if IS_INTERPRETED:
+        return _INTERPRETED_DECODE
+    return _DECODE.get(_key(cache_dtype, head_size), _SMALL_DECODE)
+
+
+@functools.cache
+def prefill_tile(cache_dtype: torch.dtype, head_size: int) -> PrefillTile:
+    if IS_INTERPRETED:
+        return _INTERPRETED_PREFILL
+    return _PREFILL.get(_key(cache_dtype, head_size), _SMALL_PREFILL)
+
+
+def _key(cache_dtype: torch.dtype, head_size: int) -> tuple[str, int, int]:
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm{major}{minor}", cache_dtype.itemsize, max(triton.next_power_of_2(head_size), 64)
+
+
+def num_row_warps(block: int) -> int:
+    """Warps for a program that holds a row of `block` values: 8 to 32 of them per thread."""
+    return 4 if block <= 2048 else 8 if block <= 8192 else 16

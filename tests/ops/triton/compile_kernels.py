@@ -1,0 +1,96 @@
+"""Compiles kernels for compute capability 9.0 without a GPU, as `launch_*` would. Run by test_compile.py.
+
+What the interpreter lets pass and the compiler does not, and tiles that do not fit into shared memory, show here.
+Usage: compile_kernels.py NAME ...: 'rope', 'norm', 'silu', 'copy', 'draw', or 'decode' and 'prefill' with a type of
+values in the cache and a head size, as in decode-bf16-128. One line per kernel: name, bytes of shared memory.
+"""
+
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from lullm.ops.triton import tile
+from lullm.ops.triton.block_copy import _copy_kernel
+from lullm.ops.triton.decode_attention import _decode_kernel
+from lullm.ops.triton.elementwise import _rms_norm_kernel, _silu_mul_kernel
+from lullm.ops.triton.prefill_attention import _prefill_kernel
+from lullm.ops.triton.rope_cache import _rope_and_cache_kernel
+from lullm.ops.triton.sampling import _draw_kernel
+
+ITEM_BYTES = {"bf16": 2, "fp16": 2, "fp8e4nv": 1, "fp32": 4}
+INTEGERS = ("query_starts", "context_lens", "block_tables", "semaphores", "top_k")
+LONGS = ("slots", "positions", "tokens", "table")
+DOUBLES = ("top_p", "uniforms")
+FLOATS = ("scales", "partial", "cos_sin", "logits", "scratch", "temperatures", "floors")
+UNALIGNED = ("query_starts_ptr", "context_lens_ptr", "block_tables_ptr", "num_spans", "num_pairs", "table_stride")
+
+
+def type_of(name, activation, cache):
+    if not name.endswith("_ptr"):
+        return "fp32" if name in ("eps", "scale_log2") else "i32"
+    for words, kind in ((INTEGERS, "*i32"), (DOUBLES, "*fp64"), (FLOATS, "*fp32"), (LONGS, "*i64")):
+        if any(word in name for word in words):
+            return kind
+    return "*" + (cache if name in ("key_ptr", "value_ptr") else activation)
+
+
+def compile_kernel(kernel, constants, num_warps, num_stages, activation="bf16", cache="bf16"):
+    signature, attributes = {}, {}
+    for place, parameter in enumerate(kernel.params):
+        is_constant = parameter.name in constants
+        signature[parameter.name] = "constexpr" if is_constant else type_of(parameter.name, activation, cache)
+        if not is_constant and parameter.name not in UNALIGNED and signature[parameter.name] != "fp32":
+            attributes[(place,)] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature, constants, attributes)
+    options = {"num_warps": num_warps, "num_stages": num_stages}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).metadata.shared
+
+
+def compile_attention(kind, cache, head_size):
+    head_size = int(head_size)
+    activation = "bf16" if cache == "fp8e4nv" else cache
+    tiles = tile._DECODE if kind == "decode" else tile._PREFILL
+    chosen = tiles["sm90", ITEM_BYTES[cache], head_size]
+    constants = {
+        "NUM_KV_HEADS": 8,
+        "GROUP": 4,
+        "HEAD_SIZE": head_size,
+        "BLOCK_D": head_size,
+        "BLOCK_SIZE": 16,
+        "BLOCK_KEYS": chosen.block_keys,
+        "WINDOW": 0,
+        "HAS_SCALES": cache == "fp8e4nv",
+        "PRECISION": "ieee" if activation == "fp32" else "tf32",
+    }
+    if kind == "decode":
+        constants |= {"ROWS": 16, "MAX_SPLITS": 32, "MIN_SPLIT_KEYS": chosen.min_split_keys, "MAX_HEADS": 128}
+        kernel = _decode_kernel
+    else:
+        constants |= {"TILE_LEN": chosen.block_rows // 4, "BLOCK_ROWS": chosen.block_rows}
+        kernel = _prefill_kernel
+    return compile_kernel(kernel, constants, chosen.num_warps, chosen.num_stages, activation, cache)
+
+
+def compile_named(name):
+    if "-" in name:
+        return compile_attention(*name.split("-"))
+    if name == "rope":
+        heads = {"NUM_Q_HEADS": 32, "NUM_KV_HEADS": 8, "HEAD_SIZE": 128, "BLOCK_HALF": 64, "HEADS": 8}
+        flags = {"HAS_Q_NORM": True, "HAS_K_NORM": True, "IS_FLOAT8": True, "HAS_SCALES": True}
+        return compile_kernel(_rope_and_cache_kernel, heads | flags, 4, 3, cache="fp8e4nv")
+    if name == "norm":
+        return compile_kernel(_rms_norm_kernel, {"SIZE": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True}, 8, 3)
+    if name == "silu":
+        return compile_kernel(_silu_mul_kernel, {"SIZE": 12288, "BLOCK": tile.ACTIVATION_BLOCK}, 4, 3)
+    if name == "copy":
+        constants = {"NUM_CACHES": 72, "BLOCK_WORDS": 4096, "CHUNK": tile.COPY_WORDS}
+        return compile_kernel(_copy_kernel, constants, 8, 3)
+    sizes = {"VOCAB_SIZE": 151936, "CHUNK": 512, "NUM_CHUNKS": 297, "BLOCK_CHUNKS": 512}
+    room = {"ROOM": tile.SAMPLING_ROOM, "BLOCK": tile.SAMPLING_BLOCK, "WRITES_LOGITS": True}
+    return compile_kernel(_draw_kernel, sizes | room, tile.SAMPLING_WARPS, 3)
+
+
+for wanted in sys.argv[1:]:
+    print(wanted, compile_named(wanted), flush=True)

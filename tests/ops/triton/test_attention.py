@@ -1,0 +1,196 @@
+"""Decode and prefill attention against the golden version: NaN and ids out of range stand where nothing may be read."""
+
+import random
+
+import pytest
+import torch
+
+from lullm.errors import UnsupportedError
+from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.table import REFERENCE_OPS
+from lullm.ops.triton import gathered_attention
+from lullm.ops.triton.attention import attention, prepare_attention
+from lullm.ops.triton.decode_attention import launch_decode, num_splits
+from lullm.ops.triton.device import IS_INTERPRETED, launch_device
+from lullm.ops.triton.layout import DeviceLayout, new_semaphores
+from lullm.ops.triton.prefill_attention import launch_prefill
+from lullm.ops.triton.tile import DecodeTile, PrefillTile
+
+DEVICE = launch_device()
+# Triton's interpreter rounds to bfloat16 wrongly.
+DTYPES = [torch.float32, torch.float16] + ([] if IS_INTERPRETED else [torch.bfloat16])
+TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+GARBAGE = 10**8
+
+
+def make_step(shape, heads=(4, 2), head_size=16, block_size=16, dtype=torch.float32, window=None, seed=0):
+    """Scattered blocks; NaN in every slot and garbage in every entry of a table that must not be read."""
+    generator = torch.Generator().manual_seed(seed)
+    num_q_heads, num_kv_heads = heads
+    needed = [-(-context_len // block_size) for _, context_len in shape]
+    ids = list(range(sum(needed) + 3))
+    random.Random(seed).shuffle(ids)
+    tables = torch.full((len(shape), max(needed) + 2), GARBAGE, dtype=torch.int64)
+    caches = [torch.full((len(ids), block_size, num_kv_heads, head_size), float("nan"), dtype=dtype) for _ in range(2)]
+    slot_mapping = []
+    for span, (query_len, context_len) in enumerate(shape):
+        blocks = [ids.pop() for _ in range(needed[span])]
+        slots = [blocks[p // block_size] * block_size + p % block_size for p in range(context_len)]
+        first_key = 0 if window is None else max(context_len - query_len + 1 - window, 0)
+        tables[span, : len(blocks)] = torch.tensor(blocks)
+        tables[span, : first_key // block_size] = -GARBAGE
+        for cache in caches:
+            rows = torch.randn(context_len - first_key, num_kv_heads, head_size, generator=generator).to(dtype)
+            cache.view(-1, num_kv_heads, head_size)[slots[first_key:]] = rows
+        slot_mapping += slots[-query_len:]
+    query_lens, context_lens = (list(lens) for lens in zip(*shape, strict=True))
+    layout = AttentionLayout(query_lens, context_lens, tables, torch.tensor(slot_mapping), block_size, window)
+    q = torch.randn(layout.num_tokens, num_q_heads, head_size, generator=generator).to(dtype)
+    return layout, q, caches
+
+
+def expected_of(layout, q, caches, scale=0.25):
+    return REFERENCE_OPS.attention(q, *caches, REFERENCE_OPS.prepare_attention(layout), scale)
+
+
+def assert_like_reference(layout, q, caches):
+    expected = expected_of(layout, q, caches)
+    prepared = prepare_attention(layout)
+    actual = attention(q.to(DEVICE), *(cache.to(DEVICE) for cache in caches), prepared, 0.25)
+    assert not prepared.semaphores.any(), "they are as they were found"
+    torch.testing.assert_close(actual.cpu(), expected, atol=TOLERANCE[q.dtype], rtol=TOLERANCE[q.dtype])
+
+
+SHAPES = {
+    "one decode": [(1, 1)],
+    "ragged decodes": [(1, n) for n in (1, 2, 16, 17, 33, 100, 15, 64)],
+    "fresh": [(n, n) for n in (2, 37, 16, 5)],
+    "chunks": [(7, 40), (2, 3), (16, 48), (3, 70)],
+    "everything": [(1, 5), (20, 20), (1, 80), (6, 30), (1, 6), (33, 33), (2, 90), (1, 1)],
+}
+
+
+@pytest.mark.parametrize("window", [None, 1, 5, 24], ids=lambda w: f"window {w}")
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+def test_shapes(shape, window):
+    assert_like_reference(*make_step(shape, window=window))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2), (20, 1)], ids=str)
+def test_groups_of_heads(heads, dtype):
+    """As many rows as the matrix unit wants, fewer, not a power of two, and more."""
+    assert_like_reference(*make_step([(1, 50), (9, 21), (1, 3), (40, 45)], heads, dtype=dtype))
+
+
+@pytest.mark.parametrize("head_size", [8, 40, 64, 128])
+def test_head_sizes(head_size):
+    assert_like_reference(*make_step([(1, 40), (9, 21)], head_size=head_size))
+
+
+@pytest.mark.parametrize("block_size", [1, 8, 64])
+def test_block_sizes(block_size):
+    assert_like_reference(*make_step([(1, 70), (9, 21), (30, 95)], block_size=block_size, window=40))
+
+
+@pytest.mark.parametrize("tile", [DecodeTile(16, 4, 2, 16), DecodeTile(32, 4, 3, 64)], ids=str)
+def test_splits_agree_with_the_reference(tile):
+    """One sequence is cut into as many parts as its context has turns; each number of parts occurs."""
+    shape = [(1, n) for n in (1, 16, 17, 32, 40, 150, 300)]
+    layout, q, caches = make_step(shape)
+    prepared = prepare_attention(layout)
+    out = torch.empty_like(q, device=DEVICE)
+    launch_decode(out, q.to(DEVICE), *(cache.to(DEVICE) for cache in caches), prepared, 0.25, tile)
+    torch.testing.assert_close(out.cpu(), expected_of(layout, q, caches), atol=5e-6, rtol=5e-6)
+
+
+def test_number_of_splits():
+    tile = DecodeTile(64, 4, 3, min_split_keys=256)
+    assert num_splits(1, 8, 256, tile) == 1
+    assert num_splits(1, 1, 10**6, tile) <= 32
+    for num_seqs, graph_size in [(3, 4), (5, 8), (9, 16), (17, 24), (25, 32), (33, 40), (130, 136)]:
+        assert num_splits(num_seqs, 8, 4096, tile) == num_splits(graph_size, 8, 4096, tile)
+    assert num_splits(10**4, 8, 4096, tile) == 1
+
+
+def test_rows_that_fill_up_a_graph_give_zeros():
+    """Static tensors, as a graph has them: bounds far above the lengths, tables of garbage, contexts of 0."""
+    layout, q, caches = make_step([(1, 30), (1, 5)])
+    expected = expected_of(layout, q, caches)
+    tables = torch.full((4, 50), GARBAGE, dtype=torch.int32)
+    tables[:2, : layout.block_tables.shape[1]] = layout.block_tables
+    prepared = DeviceLayout(
+        query_starts=torch.arange(5, dtype=torch.int32, device=DEVICE),
+        context_lens=torch.tensor([30, 5, 0, 0], dtype=torch.int32, device=DEVICE),
+        block_tables=tables.to(DEVICE),
+        slot_mapping=torch.tensor([*layout.slot_mapping.tolist(), -1, -1], device=DEVICE),
+        semaphores=new_semaphores(7, DEVICE),
+        block_size=16,
+        max_query_len=1,
+        max_context_len=800,
+    )
+    q = torch.cat((q, torch.full((2, 4, 16), 3.0))).to(DEVICE)
+    for version in (attention, gathered_attention.attention):
+        actual = version(q, *(cache.to(DEVICE).nan_to_num(7.0) for cache in caches), prepared, 0.25).cpu()
+        torch.testing.assert_close(actual[:2], expected, atol=5e-6, rtol=5e-6)
+        assert not actual[2:].any()
+    assert not prepared.semaphores.any()
+
+
+def test_a_batch_gives_the_same_bits_when_it_is_filled_up():
+    layout, q, caches = make_step([(1, 300), (1, 5), (1, 90)])
+    caches = [cache.to(DEVICE) for cache in caches]
+    exact = prepare_attention(layout)
+    filled = DeviceLayout(
+        query_starts=torch.arange(5, dtype=torch.int32, device=DEVICE),
+        context_lens=torch.cat((exact.context_lens, exact.context_lens.new_zeros(1))),
+        block_tables=torch.cat((exact.block_tables, torch.full_like(exact.block_tables[:1], GARBAGE))),
+        slot_mapping=torch.cat((exact.slot_mapping, torch.full_like(exact.slot_mapping[:1], -1))),
+        semaphores=new_semaphores(4, DEVICE),
+        block_size=16,
+        max_query_len=1,
+        max_context_len=10**5,
+    )
+    expected = attention(q.to(DEVICE), *caches, exact, 0.25)
+    actual = attention(torch.cat((q, q[:1])).to(DEVICE), *caches, filled, 0.25)
+    assert torch.equal(actual[:3], expected)
+
+
+@pytest.mark.parametrize("with_scales", [False, True])
+@pytest.mark.parametrize("shape", [[(1, 40), (1, 7)], [(9, 21), (30, 50)]], ids=["decode", "prefill"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_float8_cache(shape, with_scales, dtype):
+    layout, q, caches = make_step(shape, dtype=dtype)
+    cached = [cache.to(torch.float8_e4m3fn) for cache in caches]
+    scales = [torch.tensor([0.5, 3.0]), torch.tensor([2.0, 0.25])] if with_scales else [torch.ones(2)] * 2
+    plain = [cache.float() * scale[:, None] for cache, scale in zip(cached, scales, strict=True)]
+    expected = expected_of(layout, q, plain)
+    given = [scale.to(DEVICE) for scale in scales] if with_scales else []
+    on_device = [cache.to(DEVICE) for cache in cached]
+    actual = attention(q.to(DEVICE), *on_device, prepare_attention(layout), 0.25, *given)
+    torch.testing.assert_close(actual.cpu(), expected, atol=2 * TOLERANCE[dtype], rtol=2 * TOLERANCE[dtype])
+
+
+def test_other_tiles():
+    layout, q, caches = make_step([(9, 21), (70, 100), (2, 2)], window=30)
+    out = torch.empty_like(q, device=DEVICE)
+    tile = PrefillTile(32, 32, 4, 2)
+    launch_prefill(out, q.to(DEVICE), *(cache.to(DEVICE) for cache in caches), prepare_attention(layout), 0.25, tile)
+    torch.testing.assert_close(out.cpu(), expected_of(layout, q, caches), atol=5e-6, rtol=5e-6)
+
+
+@pytest.mark.parametrize("shape", [SHAPES["ragged decodes"], SHAPES["everything"]], ids=["decodes", "everything"])
+def test_gathered_attention(shape):
+    layout, q, caches = make_step(shape, window=24)
+    prepared = prepare_attention(layout)
+    actual = gathered_attention.attention(q.to(DEVICE), *(cache.to(DEVICE) for cache in caches), prepared, 0.25)
+    torch.testing.assert_close(actual.cpu(), expected_of(layout, q, caches), atol=5e-6, rtol=5e-6)
+    with pytest.raises(UnsupportedError, match="fp8"):
+        gathered_attention.attention(q, *[torch.zeros(1, 16, 2, 16, dtype=torch.float8_e4m3fn)] * 2, prepared, 0.25)
+
+
+def test_int8_cache_is_refused():
+    layout, q, _ = make_step([(1, 5)])
+    caches = [torch.zeros(4, 16, 2, 18, dtype=torch.int8, device=DEVICE)] * 2
+    with pytest.raises(UnsupportedError, match="kv_cache_dtype"):
+        attention(q.to(DEVICE), *caches, prepare_attention(layout), 0.25)

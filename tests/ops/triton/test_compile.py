@@ -1,0 +1,41 @@
+"""The kernels compile for compute capability 9.0, with the shipped tiles, and fit into its shared memory.
+
+Triton's package brings all that this takes; no GPU is needed. In a process of its own, since here they are interpreted.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lullm.ops.triton import tile
+
+MAX_SHARED_BYTES = 227 * 1024
+CACHES = {1: "fp8e4nv", 2: "bf16", 4: "fp32"}
+SHIPPED = [
+    f"{kind}-{CACHES[item_bytes]}-{head_size}"
+    for kind, tiles in (("decode", tile._DECODE), ("prefill", tile._PREFILL))
+    for _, item_bytes, head_size in tiles
+]
+
+
+def assert_compiles(names, tmp_path):
+    script = Path(__file__).with_name("compile_kernels.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, str(script), *names]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    shared = dict(line.split() for line in done.stdout.splitlines())
+    assert list(shared) == names
+    assert all(int(num_bytes) <= MAX_SHARED_BYTES for num_bytes in shared.values()), shared
+
+
+def test_usual_kernels(tmp_path):
+    assert_compiles(["decode-bf16-128", "prefill-bf16-128", "rope", "norm", "silu", "copy", "draw"], tmp_path)
+
+
+@pytest.mark.slow
+def test_all_shipped_tiles(tmp_path):
+    assert_compiles(SHIPPED, tmp_path)

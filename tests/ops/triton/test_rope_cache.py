@@ -1,0 +1,86 @@
+"""Norm, rotation and cache write in one kernel, against the golden version."""
+
+import pytest
+import torch
+
+from lullm.ops.table import REFERENCE_OPS
+from lullm.ops.triton.device import IS_INTERPRETED, launch_device
+from lullm.ops.triton.rope_cache import rope_and_cache
+
+DEVICE = launch_device()
+DTYPES = [torch.float32, torch.float16] + ([] if IS_INTERPRETED else [torch.bfloat16])
+TOLERANCE = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+NUM_BLOCKS, BLOCK_SIZE = 3, 4
+
+
+def make_arguments(heads, head_size, dtype, num_rows=5, normed=True, cache_dtype=None):
+    generator = torch.Generator().manual_seed(0)
+    num_q_heads, num_kv_heads = heads
+
+    def random(*shape):
+        return torch.randn(shape, generator=generator)
+
+    angles = random(50, head_size // 2) * 3
+    norms = [random(head_size).to(dtype) if normed else None for _ in range(2)]
+    cache_shape = (NUM_BLOCKS, BLOCK_SIZE, num_kv_heads, head_size)
+    caches = [torch.full(cache_shape, 7.0).to(cache_dtype or dtype) for _ in range(2)]
+    return [
+        (random(num_rows, num_q_heads + 2 * num_kv_heads, head_size) * 2).to(dtype),
+        *norms,
+        1e-6,
+        torch.tensor([3, 49, 0, 3, 17][:num_rows]),
+        torch.cat((angles.cos(), angles.sin()), dim=-1),
+        *caches,
+        torch.tensor([11, -1, 0, 5, 6][:num_rows]),
+    ]
+
+
+def on_device(arguments):
+    return [x.to(DEVICE, copy=True) if isinstance(x, torch.Tensor) else x for x in arguments]
+
+
+@pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("heads, head_size", [((4, 2), 16), ((14, 2), 64), ((3, 3), 80), ((12, 9), 8)], ids=str)
+def test_like_the_reference(heads, head_size, dtype, normed):
+    arguments = make_arguments(heads, head_size, dtype, normed=normed)
+    given = on_device(arguments)
+    actual = rope_and_cache(*given)
+    expected = REFERENCE_OPS.rope_and_cache(*arguments)
+    tolerance = {"atol": TOLERANCE[dtype], "rtol": TOLERANCE[dtype]}
+    torch.testing.assert_close(actual.cpu(), expected, **tolerance)
+    for cache, expected_cache in zip(given[6:8], arguments[6:8], strict=True):
+        torch.testing.assert_close(cache.cpu(), expected_cache, **tolerance)
+        assert (cache.cpu().view(-1, *cache.shape[2:])[[1, 2, 3, 4, 7, 8, 9, 10]] == 7).all()  # no row's slots
+
+
+@pytest.mark.parametrize("with_scales", [False, True])
+def test_float8_cache(with_scales):
+    """Within half a step of e4m3 of what would be written, and saturated beyond its range."""
+    arguments = make_arguments((4, 2), 16, torch.float32, cache_dtype=torch.float8_e4m3fn)
+    arguments[0][:, -2:] *= torch.logspace(-6, 3, 16)  # values from subnormal to beyond 448
+    plain = [*arguments]
+    plain[6:8] = [torch.zeros(cache.shape) for cache in arguments[6:8]]
+    REFERENCE_OPS.rope_and_cache(*plain)
+    scales = [torch.tensor([0.5, 2.0]), torch.tensor([4.0, 0.25])] if with_scales else []
+    given = on_device(arguments)
+    rope_and_cache(*given, *(scale.to(DEVICE) for scale in scales))
+    for side, (cache, expected) in enumerate(zip(given[6:8], plain[6:8], strict=True)):
+        scale = scales[side][:, None] if with_scales else 1.0
+        slots = [11, 0, 5, 6]
+        actual = cache.cpu().float().view(-1, 2, 16)[slots]
+        wanted = (expected.view(-1, 2, 16)[slots] / scale).clamp(-448, 448)
+        step = torch.exp2(wanted.abs().clamp_min(2.0**-6).log2().floor() - 3)
+        assert ((actual - wanted).abs() <= step / 2 * (1 + 1e-5)).all()
+        assert (actual.abs() == 448).any() == (side == 1)
+
+
+def test_heads_that_do_not_fill_their_row():
+    """The rows may stand apart, as they do in a wider matrix."""
+    arguments = make_arguments((4, 2), 16, torch.float32)
+    wide = torch.zeros(5, 10, 16)
+    wide[:, :8] = arguments[0]
+    given = on_device(arguments)
+    given[0] = wide.to(DEVICE)[:, :8]
+    actual = rope_and_cache(*given).cpu()
+    torch.testing.assert_close(actual, REFERENCE_OPS.rope_and_cache(*arguments), atol=3e-6, rtol=0)
