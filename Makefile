@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # torch first and by itself: a range would let pip choose another build of it.
 TORCH ?= torch==2.13.0
 
-.PHONY: run test test-slow check check-native format bench clean
+.PHONY: run test test-slow check check-native format bench gpu-check clean
 
 run: $(VENV)/.installed
 	$(BIN)/lullm run "What is 17 + 25?" "What is the capital of France?" "Tell me a short story about a dog."
@@ -28,7 +28,7 @@ check-native: $(VENV)/.installed-test
 	cmake --build build/sanitized
 	LULLM_CPU_LIBRARY=$(CURDIR)/build/sanitized/liblullm_cpu.so ASAN_OPTIONS=detect_leaks=0 \
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
-	$(BIN)/python -m pytest tests/ops/test_native.py
+	$(BIN)/python -m pytest tests/ops/test_native.py tests/ops/test_quantized.py
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
@@ -36,6 +36,11 @@ format: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed
 	$(BIN)/python bench/throughput.py
+
+# On a machine with a GPU: from source, with the Python that has torch and triton, without a network. See docs/gpu.md.
+GPU_PYTHON ?= python3
+gpu-check:
+	PYTHONPATH=src $(GPU_PYTHON) bench/gpu_check.py $(GPU_CHECK)
 
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)

@@ -1,14 +1,16 @@
 """A worker without a model: it keeps which token stands in which slot and checks that attention would see the truth."""
 
 import random
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.preemption import PreemptionPolicy
 from lullm.sched.scheduler import Scheduler, SchedulerLimits, SequenceUpdate
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw, DrawnToken, StepPlan, StepResult
+from lullm.types.step import PENDING_TOKEN, Draw, DrawnToken, Span, StepPlan, StepResult
 
 
 class PagedMemory:
@@ -95,6 +97,7 @@ class Simulation:
         num_host_blocks: int = 0,
         preemption: PreemptionPolicy | None = None,
         window: int | None = None,
+        max_in_flight: int = 1,
         **options: object,
     ):
         self.limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
@@ -106,6 +109,11 @@ class Simulation:
         self.memory = PagedMemory(num_blocks, num_host_blocks, block_size, self._choose, window)
         self.random = random.Random(seed)
         self.plans: list[StepPlan] = []
+        self._max_in_flight = max_in_flight
+        # Plans that have not run, each with a copy of what it held when it was made and of its sequences' tokens.
+        self._in_flight: deque[tuple[StepPlan, StepPlan, dict[int, list[int]]]] = deque()
+        self._last_drawn: dict[int, int] = {}
+        self.num_pending = 0
 
     def add(self, request_id: str, prompt: list[int], priority: int = 0, end: int | None = None, **params: object):
         return self.scheduler.add(
@@ -122,19 +130,37 @@ class Simulation:
         )
 
     def step(self) -> list[SequenceUpdate]:
-        plan = self.scheduler.plan()
-        self.plans.append(plan)
-        self._check(plan)
-        for group in self.scheduler.running:
-            for seq in group.seqs:
-                self.memory.sequences[seq.seq_id] = list(seq.token_ids)
+        while len(self._in_flight) < self._max_in_flight and self.scheduler.can_plan:
+            plan = self.scheduler.plan()
+            self.plans.append(plan)
+            self._check(plan)
+            if plan.is_empty and self._in_flight:
+                break
+            tokens = {seq.seq_id: list(seq.token_ids) for group in self.scheduler.running for seq in group.seqs}
+            self._in_flight.append((plan, replace(plan, spans=[_copy(span) for span in plan.spans]), tokens))
+            if self.block_space.window is not None:
+                self._check_window(plan)
         self.now += 1.0
-        result = self.memory.execute(plan)
-        if self.block_space.window is not None:
-            self._check_window(plan)
+        # Late, as on a device: the next plan has been made already, and its placeholders stand in the live sequences.
+        plan, copied, tokens = self._in_flight.popleft()
+        for span in copied.spans:
+            self._fill_in(span.seq_id, span.token_ids)
+            for draw in span.draws:
+                self._fill_in(span.seq_id, draw.token_ids)
+        for seq_id, ids in tokens.items():
+            self._fill_in(seq_id, ids)
+        self.memory.sequences |= tokens
+        result = self.memory.execute(copied)
+        self._last_drawn = {drawn.seq_id: drawn.token_id for drawn in result.tokens}
         updates = self.scheduler.apply(plan, result)
         self.block_space.check_conservation()
         return updates
+
+    def _fill_in(self, seq_id: int, token_ids: list[int]) -> None:
+        assert PENDING_TOKEN not in token_ids[:-1]
+        if token_ids[-1] == PENDING_TOKEN:
+            token_ids[-1] = self._last_drawn[seq_id]
+            self.num_pending += 1
 
     def run(self, max_steps: int = 10_000) -> list[SequenceUpdate]:
         """Step until nothing is left; the updates that ended a sequence, in order."""
@@ -166,3 +192,9 @@ class Simulation:
             for p in range(span.start, span.end)
         ]
         assert len(set(written)) == len(written), "two sequences write the same slot"
+
+
+def _copy(span: Span) -> Span:
+    """The span as it is now."""
+    draws = [replace(draw, token_ids=list(draw.token_ids)) for draw in span.draws]
+    return replace(span, token_ids=list(span.token_ids), block_ids=list(span.block_ids), draws=draws)

@@ -117,3 +117,17 @@ def test_reset_cache_forgets_contents_but_not_owners():
     assert allocator.find(b"x") is None
     assert allocator.num_cached == 0
     assert allocator.ref_count(block_id) == 1
+
+
+def test_forgetting_what_nobody_holds():
+    pool = PrefixCachingBlockAllocator(4)
+    held, free = pool.allocate(), pool.allocate()
+    assert pool.promote(held, b"held") and pool.promote(free, b"free")
+    pool.release((free,))
+    pool.forget_free()
+    assert pool.find(b"held") == held and pool.find(b"free") is None
+    assert pool.content(free) is None and pool.num_free == 3
+    pool.release((held,))
+    assert pool.find(b"held") == held
+    pool.forget_free()
+    assert pool.find(b"held") is None and pool.num_cached == 0

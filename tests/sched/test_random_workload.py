@@ -51,6 +51,28 @@ def test_ten_thousand_rounds_in_a_window(
     )
 
 
+@pytest.mark.parametrize(
+    ("num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode", "options"),
+    [
+        (12, 0, 8, "recompute", {}),
+        (20, 6, 16, "swap", {"policy": "priority"}),
+        (20, 64, 16, "auto", {"enable_prefix_caching": False}),
+        (20, 64, 48, "auto", {"enable_chunked_prefill": False, "delay_factor": 0.5}),
+        (7, 64, 16, "auto", {"window": 3}),
+        (7, 4, 16, "swap", {"window": 8}),
+    ],
+)
+def test_ten_thousand_rounds_planned_ahead(num_blocks, num_host_blocks, max_num_batched_tokens, mode, options):
+    options = {"policy": "fcfs", "enable_prefix_caching": True, "max_in_flight": 2, **options}
+    run_workload(
+        num_blocks=num_blocks,
+        num_host_blocks=num_host_blocks,
+        max_num_batched_tokens=max_num_batched_tokens,
+        mode=mode,
+        **options,
+    )
+
+
 @pytest.mark.parametrize("mode", ["swap", "auto"])
 def test_a_hundred_thousand_rounds(mode):
     run_workload("fcfs", True, 20, 6, 16, mode, num_rounds=100_000)

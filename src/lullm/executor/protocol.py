@@ -1,15 +1,40 @@
 """The interface of all executors."""
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from lullm.types.step import StepPlan, StepResult
+from lullm.worker.device import Running
 
 
 class Executor(Protocol):
-    """Runs the same call on every worker. All calls block."""
+    """Runs the same call on every worker. All calls but `launch_model` block."""
 
-    def collective_rpc(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of every worker by name; the results in rank order."""
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method of every worker by name, or `method(worker, *args, **kwargs)`; the results in rank order.
+
+        Args:
+            timeout: seconds to wait for all of them; None: as long as it takes.
+
+        Raises:
+            InvalidRequestError: workers have no such method. UnsupportedError: a timeout where calls cannot be cut off.
+        """
+        ...
+
+    @property
+    def weights_version(self) -> int:
+        """Of the weights of all workers; cheap, to be asked before every step. See `WeightStore`."""
+        ...
+
+    @property
+    def has_pushed_weights(self) -> bool:
+        """Whether weights were changed since they were loaded or woke up."""
         ...
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
@@ -25,6 +50,10 @@ class Executor(Protocol):
 
         Before the first plan: it writes into blocks.
         """
+        ...
+
+    def launch_model(self, plan: StepPlan) -> Running[StepResult]:
+        """Start a step after those that were started before; `result()` blocks for it. In the order of the starts."""
         ...
 
     def execute_model(self, plan: StepPlan) -> StepResult:

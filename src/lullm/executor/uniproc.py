@@ -1,13 +1,15 @@
 """UniProcExecutor: one worker in the engine's own process and thread."""
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
-from lullm.errors import EngineDeadError
+from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
 from lullm.types.step import StepPlan, StepResult
+from lullm.worker.device import Running
 from lullm.worker.worker import Worker
 
 
@@ -25,11 +27,32 @@ class UniProcExecutor:
             self.shutdown()
             raise
 
-    def collective_rpc(self, method: str, *args: Any) -> list[Any]:
-        return [getattr(self.driver_worker, method)(*args)]
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        if timeout is not None:
+            raise UnsupportedError("a call on the caller's own thread cannot be cut off; leave timeout out")
+        if callable(method):
+            return [method(self.driver_worker, *args, **(kwargs or {}))]
+        function = None if method.startswith("_") else getattr(self.driver_worker, method, None)
+        if not callable(function):
+            raise InvalidRequestError(f"workers have no method {method!r}", "method")
+        return [function(*args, **(kwargs or {}))]
+
+    @property
+    def weights_version(self) -> int:
+        return self.driver_worker.weights_version()
+
+    @property
+    def has_pushed_weights(self) -> bool:
+        return self.driver_worker.has_pushed_weights()
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
-        available = self.driver_worker.available_memory_bytes()
+        available = self.driver_worker.kv_memory_bytes()
         num_blocks = num_blocks_within(self._config, self._model_config, available)
         return num_blocks, num_host_blocks_within(self._config, self._model_config, num_blocks)
 
@@ -38,6 +61,10 @@ class UniProcExecutor:
 
     def measure_speeds(self) -> tuple[float, float]:
         return self.driver_worker.measure_speeds()
+
+    def launch_model(self, plan: StepPlan) -> Running[StepResult]:
+        self.check_health()
+        return self.driver_worker.launch_model(plan)
 
     def execute_model(self, plan: StepPlan) -> StepResult:
         self.check_health()

@@ -1,5 +1,6 @@
 """Paged KV memory, as bookkeeping: which physical block holds which tokens of which sequence. No tensors here.
 
-Read in this order: `allocator` (blocks with reference counts), `block_table` (the blocks of one sequence),
-`block_space` (admission, growth, sharing and release of whole sequence groups). `snapshot` shows all of it at a glance.
+Read in this order: `allocator` (blocks with reference counts), `block_table` (the blocks of one sequence), `pool_pair`
+(device and host, and the moves between them), `block_space` (admission, growth, sharing and release of whole sequence
+groups). `snapshot` shows all of it at a glance.
 """

@@ -54,6 +54,10 @@ class BlockAllocator(Protocol):
         """Forget all contents: no block is found by its hash any more."""
         ...
 
+    def forget_free(self) -> None:
+        """Forget the contents of free blocks; those of blocks in use can still be found."""
+        ...
+
 
 class NaiveBlockAllocator:
     """Reference counts and a stack of free blocks; nothing is shared but by forking."""
@@ -96,6 +100,9 @@ class NaiveBlockAllocator:
         return None
 
     def reset_cache(self) -> None:
+        pass
+
+    def forget_free(self) -> None:
         pass
 
 
@@ -219,6 +226,12 @@ class PrefixCachingBlockAllocator:
         for block_id in self._index.values():
             self._hashes[block_id] = None
         self._index.clear()
+
+    def forget_free(self) -> None:
+        for block_hash, block_id in list(self._index.items()):
+            if self._ref_counts[block_id] == 0:
+                self._hashes[block_id] = None
+                del self._index[block_hash]
 
     def _evict(self, block_id: int) -> None:
         block_hash = self._hashes[block_id]

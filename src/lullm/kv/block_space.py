@@ -4,10 +4,11 @@ import enum
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from lullm.kv.allocator import BlockAllocator, NaiveBlockAllocator, PrefixCachingBlockAllocator
+from lullm.kv.allocator import BlockAllocator
 from lullm.kv.block_table import NULL_BLOCK, BlockTable, num_blocks_behind_window
 from lullm.kv.hashing import salted_root
 from lullm.kv.layout import num_window_blocks
+from lullm.kv.pool_pair import PoolPair
 from lullm.kv.snapshot import BlockOwner, Holding, MemorySnapshot, take_pool_snapshot
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.sleep import UsedBlocks
@@ -33,21 +34,18 @@ class PrefixCacheStats:
 
 
 class BlockSpaceManager:
-    """Two pools of blocks of `block_size` tokens, device and host, and the block tables of the sequences.
+    """The block tables of the sequences, over two pools of blocks of `block_size` tokens: device and host (`PoolPair`).
 
     A sequence's blocks are all on the device, or all on the host while its group is swapped out. `watermark` is the
     share of the device pool that admission leaves free, so that running sequences can grow before the first
-    preemption. With prefix caching, content that is evicted from the device moves to the host pool if that has room,
-    and is swapped in again instead of being computed again.
+    preemption.
 
     With a sliding `window` (tokens that a token sees, itself included) a sequence holds the blocks inside its window
     only. It gets blocks step by step, for as many tokens as are planned (`num_appendable` says what there is room
     for), and `slide` frees those that have left the window after every step. So a prompt may be longer than the whole
     pool, as long as the window fits.
 
-    Every method only plans. A step does its block moves in the order swap out, swap in, copy, before it writes KV, so
-    a block that is swapped out can be given to somebody else in the same plan. A block that is swapped *in* keeps its
-    place on the host until `take_cache_moves`, since content swapped out in the same plan must not land on it.
+    Every method only plans: blocks are copied, moved and written by the step whose plan is being made.
     """
 
     def __init__(
@@ -68,18 +66,9 @@ class BlockSpaceManager:
         self.prefix_cache = PrefixCacheStats()
         self._root = salted_root(salt)
         self._watermark_blocks = int(watermark * num_blocks)
-        self._device: BlockAllocator
-        self._host: BlockAllocator
-        if enable_prefix_caching:
-            self._host = PrefixCachingBlockAllocator(num_host_blocks)
-            self._device = PrefixCachingBlockAllocator(num_blocks, self._demote if num_host_blocks else None)
-        else:
-            self._host = NaiveBlockAllocator(num_host_blocks)
-            self._device = NaiveBlockAllocator(num_blocks)
+        self._pools = PoolPair(num_blocks, num_host_blocks, enable_prefix_caching)
+        self._device, self._host = self._pools.device, self._pools.host
         self._tables: dict[int, BlockTable] = {}
-        self._demoted: list[BlockPair] = []
-        self._restored: list[BlockPair] = []
-        self._host_to_release: list[int] = []
 
     @property
     def num_free_blocks(self) -> int:
@@ -134,7 +123,7 @@ class BlockSpaceManager:
         for pool, block_id in found:  # all are held before the first fresh block can evict one of them
             pool.share(block_id)
         cached = [
-            block_id if pool is self._device else self._restore(block_id, table.hash_of(index))
+            block_id if pool is self._device else self._pools.restore(block_id, table.hash_of(index))
             for index, (pool, block_id) in enumerate(found, num_skipped)
         ]
         leader.num_computed_tokens = (num_skipped + len(cached)) * self.block_size
@@ -211,28 +200,7 @@ class BlockSpaceManager:
 
     def swap_out(self, group: SequenceGroup) -> list[BlockPair]:
         """Move the group to the host pool; the (device, host) pairs. A block that several sequences hold moves once."""
-        moved = {NULL_BLOCK: NULL_BLOCK}
-        pairs: list[BlockPair] = []
-        tables = [self._tables[seq.seq_id] for seq in group.unfinished]
-        for table in tables:
-            for block_id in table.held_ids:
-                if block_id in moved:
-                    self._host.share(moved[block_id])
-                    continue
-                content = self._device.content(block_id)
-                kept = self._host.find(content) if content is not None else None
-                if kept is not None:
-                    self._host.share(kept)
-                else:
-                    kept = self._host.allocate()
-                    pairs.append((block_id, kept))
-                    if content is not None:
-                        self._host.promote(kept, content)
-                moved[block_id] = kept
-        for table in tables:
-            old = table.move(self._host, [moved[block_id] for block_id in table.block_ids])
-            self._device.release(reversed(old))
-        return pairs
+        return self._pools.swap_out([self._tables[seq.seq_id] for seq in group.unfinished])
 
     def can_swap_in(self, group: SequenceGroup) -> AllocStatus:
         """Whether the device pool has room for the group and its next tokens, watermark included."""
@@ -243,54 +211,11 @@ class BlockSpaceManager:
 
     def swap_in(self, group: SequenceGroup) -> list[BlockPair]:
         """Move the group back to the device pool; the (host, device) pairs. What the device still has is not moved."""
-        tables = [self._tables[seq.seq_id] for seq in group.unfinished]
-        moved: dict[int, int] = {}
-        for block_id in dict.fromkeys(b for table in tables for b in table.held_ids):
-            content = self._host.content(block_id)
-            kept = self._device.find(content) if content is not None else None
-            if kept is not None:  # held before the first fresh block can evict it
-                self._device.share(kept)
-                moved[block_id] = kept
-        found = set(moved)
-        moved[NULL_BLOCK] = NULL_BLOCK
-        pairs: list[BlockPair] = []
-        for table in tables:
-            for block_id in table.held_ids:
-                if block_id in found:
-                    found.discard(block_id)  # the share for its first holder is taken above
-                elif block_id in moved:
-                    self._device.share(moved[block_id])
-                else:
-                    fresh = moved[block_id] = self._device.allocate()
-                    pairs.append((block_id, fresh))
-                    content = self._host.content(block_id)
-                    if content is not None:
-                        self._device.promote(fresh, content)
-            self._host_to_release += table.move(self._device, [moved[block_id] for block_id in table.block_ids])
-        return pairs
+        return self._pools.swap_in([self._tables[seq.seq_id] for seq in group.unfinished])
 
     def take_cache_moves(self) -> tuple[list[BlockPair], list[BlockPair]]:
         """Moves of cached content that belong to the plan being made: (swap out, swap in). Call once, at its end."""
-        self._host.release(self._host_to_release)
-        out, into = self._demoted, self._restored
-        self._host_to_release, self._demoted, self._restored = [], [], []
-        return out, into
-
-    def _demote(self, block_id: int, content: bytes) -> None:
-        """The device pool is about to reuse a cached block: keep its content on the host if there is room."""
-        if self._host.num_free and self._host.find(content) is None:
-            kept = self._host.allocate()
-            self._host.promote(kept, content)
-            self._host.release((kept,))
-            self._demoted.append((block_id, kept))
-
-    def _restore(self, host_block_id: int, content: bytes) -> int:
-        """A device block for content that was found on the host, and held there by the caller."""
-        block_id = self._device.allocate()
-        self._device.promote(block_id, content)
-        self._restored.append((host_block_id, block_id))
-        self._host_to_release.append(host_block_id)
-        return block_id
+        return self._pools.take_cache_moves()
 
     # -- release -------------------------------------------------------------------------------------------------
 
@@ -316,8 +241,7 @@ class BlockSpaceManager:
 
         A new `salt` (a weight version) makes sure that nothing computed before is found by later requests.
         """
-        self._device.reset_cache()
-        self._host.reset_cache()
+        self._pools.reset_cache()
         if salt is not None:
             self._root = salted_root(salt)
             # Waiting sequences were hashed under the old salt.
@@ -325,10 +249,13 @@ class BlockSpaceManager:
                 if not table.block_ids:
                     self._tables[seq_id] = BlockTable(self._device, self.block_size, self._root)
 
-    def used_blocks(self) -> UsedBlocks:
-        """The blocks that sequences hold, in both pools."""
-        device = [b for b in range(self.num_blocks) if self._device.ref_count(b)]
-        return UsedBlocks(device, [b for b in range(self.num_host_blocks) if self._host.ref_count(b)])
+    def used_blocks(self, with_cached: bool = False) -> UsedBlocks:
+        """The blocks that sequences hold, in both pools; on demand also those that nobody holds and can be found."""
+        return self._pools.used_blocks(with_cached)
+
+    def forget_cached(self) -> None:
+        """Forget the contents of blocks that nobody holds, in both pools; blocks in use can still be found."""
+        self._pools.forget_cached()
 
     def snapshot(self, groups: Seq[SequenceGroup]) -> MemorySnapshot:
         """Every block of both pools, between two plans; `groups` are those that are running or swapped out."""

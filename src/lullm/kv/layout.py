@@ -50,7 +50,9 @@ def num_blocks_within(config: EngineConfig, model: ModelConfig, available_bytes:
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
     size = block_bytes(model, config.block_size, config.kv_dtype)
-    if config.kv_cache_memory_bytes is not None:
+    if config.device != "cpu" and config.kv_cache_memory_bytes is None:
+        num_blocks = available_bytes // size  # measured, for this and nothing else
+    elif config.kv_cache_memory_bytes is not None:
         num_blocks = config.kv_cache_memory_bytes // size
     else:
         # Twice what all seats can fill leaves as much again for prefixes worth keeping; more would cost start-up time.
@@ -61,7 +63,7 @@ def num_blocks_within(config: EngineConfig, model: ModelConfig, available_bytes:
         num_blocks = min(int(available_bytes * CPU_KV_SHARE) // size, enough)
     if num_blocks < 1:
         raise CacheSizeError(
-            f"no KV block fits: one takes {format_bytes(size)}, {format_bytes(available_bytes)} of memory are "
-            "available; raise kv_cache_memory_bytes or free memory"
+            f"no KV block fits: one takes {format_bytes(size)}, {format_bytes(max(available_bytes, 0))} of memory are "
+            "available; raise kv_cache_memory_bytes or gpu_memory_utilization, or free memory"
         )
     return num_blocks

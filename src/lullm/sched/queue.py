@@ -74,3 +74,11 @@ class GroupQueue:
     def remove(self, group: SequenceGroup) -> None:
         """Take a group out, wherever it stands."""
         del self._groups[group.request_id]
+
+
+def first_in_order(a: GroupQueue, b: GroupQueue, order: Order) -> GroupQueue | None:
+    """The queue whose first group stands before the other's; None if both are empty."""
+    first_a, first_b = a.peek(), b.peek()
+    if first_a is None or first_b is None:
+        return a if first_a is not None else b if first_b is not None else None
+    return a if order.key(first_a) < order.key(first_b) else b

@@ -35,6 +35,10 @@ class Roster:
         """A sequence and its group."""
         return self._members[seq_id]
 
+    def find_member(self, seq_id: int) -> tuple[SequenceGroup, Sequence] | None:
+        """A sequence and its group; None if the group has ended, or the beam was given up."""
+        return self._members.get(seq_id)
+
     def beam(self, group: SequenceGroup) -> BeamSearch | None:
         """The group's beam search, if it is one."""
         return self._beams.get(group.request_id)

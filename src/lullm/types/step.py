@@ -25,7 +25,9 @@ class Draw:
 
     The randomness of the draw is a function of (`seed`, `seq_index`, number of output tokens) alone, so that it does
     not depend on the batch. `token_ids` is the whole sequence, `prompt_len` of it prompt; read only.
-    `end_token_ids` are the tokens that `min_tokens` forbids (end of sequence and stop tokens).
+    `end_token_ids` are the tokens that `min_tokens` forbids (end of sequence and stop tokens). `reads_tokens`: the
+    draw depends on `token_ids` (penalties, bad words, min_tokens), or what follows on more than its token (beams); the
+    step after it is planned when its result is known.
     """
 
     seq_id: int
@@ -36,16 +38,18 @@ class Draw:
     prompt_len: int
     end_token_ids: Sequence[int] = ()
     bad_words_ids: Sequence[Sequence[int]] = ()
+    reads_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """Consecutive tokens of one sequence whose KV is to be computed: a whole prompt, a chunk of it, or one token.
 
-    `token_ids` stand at positions `start`, `start` + 1, ... `block_ids` are the sequence's blocks in order; they
-    cover all positions up to the span's end. `draws` is empty while the sequence has more tokens to catch up with;
-    it has several entries when sequences are about to be forked. `prompt_targets`: for `prompt_logprobs`, the token
-    that follows each of the first rows; empty otherwise.
+    `token_ids` stand at positions `start`, `start` + 1, ...; the last one may be PENDING_TOKEN. `block_ids` are the
+    sequence's blocks in order; they cover all positions up to the span's end, and change once the next plan is made.
+    `draws` is empty while the sequence has more tokens to catch up with; it has several entries when sequences are
+    about to be forked. `prompt_targets`: for `prompt_logprobs`, the token that follows each of the first rows; empty
+    otherwise.
     """
 
     seq_id: int
@@ -78,6 +82,9 @@ class StepPlan:
     def is_empty(self) -> bool:
         return not (self.spans or self.blocks_to_swap_out or self.blocks_to_swap_in or self.blocks_to_copy)
 
+
+PENDING_TOKEN = -2
+"""Stands for the token that the step before draws for the same sequence, in a plan that was made before its result."""
 
 NO_TOKEN = -1
 """`DrawnToken.token_id` when nothing can be drawn: the model gave NaN or +inf, or -inf for every allowed token."""

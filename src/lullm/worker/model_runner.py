@@ -1,11 +1,10 @@
-"""ModelRunner: owns a model, its arenas and its KV cache, and runs one plan at a time."""
+"""ModelRunner: owns a model, its arenas and its KV cache, and runs plans over them."""
 
-import time
 from pathlib import Path
 
 import torch
 
-from lullm.arena.host import ALIGNMENT, HostArena
+from lullm.arena.arena import ALIGNMENT, Arena
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.kv.layout import SCALE_BYTES, block_bytes
@@ -13,20 +12,28 @@ from lullm.log import get_logger
 from lullm.models.registry import build_model
 from lullm.ops.attention_layout import KVCache
 from lullm.ops.table import select_ops
-from lullm.types.step import DrawnToken, Span, StepPlan, StepResult, TokenLogprobs
-from lullm.units import cdiv, format_bytes
+from lullm.ops.threads import StepThreads
+from lullm.types.sampling_params import SamplingParams
+from lullm.types.step import Draw, Span, StepPlan, StepResult
+from lullm.units import MIB, cdiv, format_bytes
 from lullm.weights.dummy import fill_dummy_weights
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
-from lullm.worker.batch import BatchBuilder
-from lullm.worker.device import TORCH_DTYPES
+from lullm.weights.quantization import quantize_model
+from lullm.weights.store import WeightStore
+from lullm.worker.device import TORCH_DTYPES, Running, open_device
+from lullm.worker.graphs import decode_sizes
 from lullm.worker.sampler import Sampler
+from lullm.worker.step import StepLimits, StepRunner
 
 logger = get_logger(__name__)
 
-PROMPT_LOGPROB_ROWS = 256
-"""Rows whose logits exist at once for prompt log-probabilities: 256 x 151,936 float32 are 148 MiB."""
+_GRAPH_BYTES = 4 * MIB
+"""What the driver keeps for each recorded graph, about: a node for every kernel of every layer."""
+
+_NUM_MEASURED_LAYERS = 4
+"""Layers whose blocks are copied to see how quick that is: in all of them a huge page would be taken for good."""
 
 
 class ModelRunner:
@@ -41,40 +48,99 @@ class ModelRunner:
         self._model_config = model_config
         self._folder = folder
         self._dtype = TORCH_DTYPES[config.dtype]
-        self._ops = select_ops(config.device)
-        self.arenas: list[HostArena] = []
+        self.device = open_device(config.device)
+        self._ops = select_ops(config.device, config.attention_backend)
+        self._threads = StepThreads(config.threads)
+        self.arenas: list[Arena] = []
         self.kv_caches: list[KVCache] = []
         self.host_kv_caches: list[KVCache] = []
-        self._batches = BatchBuilder(
-            config.max_num_seqs,
-            config.max_num_batched_tokens,
-            config.max_model_len,
-            config.block_size,
-            model_config.sliding_window,
-        )
-        self._sampler = Sampler(model_config.vocab_size, config.logprobs_mode)
+        self._sampler = Sampler(model_config.vocab_size, config.logprobs_mode, self._ops.draw_tokens)
 
     def load_model(self) -> None:
         """Build the model and fill its weights. Blocking. Raises ModelLoadError, CacheSizeError."""
         assert self._config.max_model_len is not None
         self.model = build_model(self._model_config, self._dtype, self._config.max_model_len)
-        arena = self._new_arena("weights", weights_bytes(self.model))
+        if self._config.quantization is not None:
+            quantize_model(self.model, self._config.quantization)
+        arena = self._keep(self.device.new_arena("weights", weights_bytes(self.model)))
         materialize(self.model, arena)
-        self.fill_weights()
-        logger.info("weights: %s in %s", format_bytes(arena.used_bytes), self._config.dtype)
+        for module in self.model.modules():
+            for name, buffer in module.named_buffers(recurse=False):  # small, computed, and never asleep
+                setattr(module, name, buffer.to(self.device.torch_device))
+        is_verified = self._config.enable_sleep_mode and self._config.verify_wake
+        self.model.store = WeightStore(self.model, self._ops, lambda: self.fill_weights(), is_verified)
+        self.model.store.load()
+        logger.info(
+            "weights: %s in %s", format_bytes(arena.used_bytes), self._config.quantization or self._config.dtype
+        )
 
     def fill_weights(self) -> None:
         """Read the weights from where they come from into their places. Blocking. Raises ModelLoadError."""
-        if self._config.load_format == "dummy":
-            fill_dummy_weights(self.model, self._config.seed or 0)
-        else:
-            load_weights(self.model, self._folder)
-        pack_weights(self.model, self._ops)
+        with self._threads.scope():
+            if self._config.load_format == "dummy":
+                fill_dummy_weights(self.model, self._config.seed or 0)
+            else:
+                load_weights(self.model, self._folder, self._threads.num_threads)
+            pack_weights(self.model, self._ops)
 
     def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
-        """Map both pools of the KV cache; memory is taken as blocks are first written."""
+        """Map both pools of the KV cache, and get ready for steps. Blocking; on a GPU graphs are recorded.
+
+        On a CPU memory is taken as blocks are first written.
+        """
         self.kv_caches = self._map_blocks("kv_cache", num_blocks)
         self.host_kv_caches = self._map_blocks("kv_swap", num_host_blocks) if num_host_blocks else []
+        self._steps = self._new_step_runner(self.kv_caches, self.host_kv_caches)
+        if self._records_graphs:
+            self._steps.capture_graphs(decode_sizes(self._config.max_num_seqs))
+
+    def kv_memory_bytes(self) -> int:
+        """Memory that is there for the KV cache. Blocking.
+
+        On a GPU: `gpu_memory_utilization` of all there is, less what is taken after a run of the largest batch, whose
+        activations torch's allocator keeps, and less what graphs will take.
+        """
+        info = self.device.memory_info()
+        if not self.device.is_accelerator:
+            return info.free_bytes
+        config = self._config
+        if config.num_gpu_blocks_override is not None or config.kv_cache_memory_bytes is not None:
+            return info.free_bytes
+        assert config.gpu_memory_utilization is not None, "resolve the config first"
+        largest = self._profile(max(config.max_num_batched_tokens // config.max_num_seqs, 1))
+        graphs = 0
+        if self._records_graphs:
+            graphs = self._profile(1) + _GRAPH_BYTES * len(decode_sizes(config.max_num_seqs))
+        info = self.device.memory_info()
+        taken = info.total_bytes - info.free_bytes
+        available = int(info.total_bytes * config.gpu_memory_utilization) - taken - graphs
+        logger.info(
+            "memory: %s in all, %s taken (activations up to %s), %s for graphs, %s left for the KV cache",
+            *map(format_bytes, (info.total_bytes, taken, largest, graphs, max(available, 0))),
+        )
+        return available
+
+    def _profile(self, query_len: int) -> int:
+        """The most memory that a step with `max_num_seqs` spans of so many tokens takes beside weights and KV cache.
+
+        All spans write over each other in one block, which is harmless: nobody looks at what comes out.
+        """
+        config = self._config
+        shape, dtype = self._block_shape()
+        caches = [
+            tuple(torch.zeros((1, *shape), dtype=dtype, device=self.device.torch_device) for _ in "kv")
+            for _ in range(self._model_config.num_hidden_layers)
+        ]
+        steps = self._new_step_runner(caches, [])
+        assert config.max_model_len is not None
+        query_len = min(query_len, config.max_model_len)
+        blocks = [0] * cdiv(query_len, config.block_size)
+        params = SamplingParams(temperature=1.0, top_p=0.9)
+        spans = []
+        for number in range(min(config.max_num_seqs, config.max_num_batched_tokens // query_len)):
+            draw = Draw(number, 0, params, 0, [0] * query_len, query_len)
+            spans.append(Span(number, 0, [0] * query_len, blocks, [draw]))
+        return self.device.peak_bytes(lambda: steps.launch(StepPlan(spans)).result())
 
     def measure_speeds(self) -> tuple[float, float]:
         """(bytes per second between the pools, tokens per second of prefill), from one short run of each.
@@ -82,7 +148,7 @@ class ModelRunner:
         Writes into the first blocks of both pools, which must be free. A prompt of 64 tokens and a few blocks say
         enough to start with; the scheduler corrects both from the steps it sees.
         """
-        config = self._config
+        config, num_layers = self._config, min(_NUM_MEASURED_LAYERS, len(self.kv_caches))
         assert config.max_model_len is not None
         num_slots = len(self.kv_caches[0][0]) * config.block_size  # with a window fewer than max_model_len, perhaps
         num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, num_slots)
@@ -90,69 +156,83 @@ class ModelRunner:
         pairs = [(block_id, block_id) for block_id in blocks]
         prompt = Span(0, 0, [0] * num_tokens, range(cdiv(num_tokens, config.block_size)))
         for _ in range(2):  # the first run meets cold kernels and untouched pages
-            result = self.execute(StepPlan([prompt], blocks_to_swap_out=pairs))
+            result = self.execute(StepPlan([prompt]))
+            swap_s = self._time_swap(num_layers, pairs)
         size = len(pairs) * block_bytes(self._model_config, config.block_size, config.kv_dtype)
-        return size / max(result.swap_s, 1e-9), num_tokens / max(result.compute_s, 1e-9)
+        copied = size * num_layers // len(self.kv_caches)
+        return copied / max(swap_s, 1e-9), num_tokens / max(result.compute_s, 1e-9)
 
-    @torch.inference_mode()
+    def _time_swap(self, num_layers: int, pairs: list[tuple[int, int]]) -> float:
+        def swap() -> tuple[object, object]:
+            started = self.device.mark()
+            with torch.inference_mode():
+                self._ops.swap_blocks(self.kv_caches[:num_layers], self.host_kv_caches[:num_layers], pairs)
+            return started, self.device.mark()
+
+        return self.device.seconds_between(*self.device.start(swap).result())
+
+    def launch(self, plan: StepPlan) -> Running[StepResult]:
+        """Start a step; results are to be asked for in order. The plan may change once this returns."""
+        return self._steps.launch(plan)
+
     def execute(self, plan: StepPlan) -> StepResult:
         """Move and copy blocks, run the model over the spans, draw tokens. Blocking."""
-        started = time.perf_counter()
-        if plan.blocks_to_swap_out:
-            self._ops.swap_blocks(self.kv_caches, self.host_kv_caches, plan.blocks_to_swap_out)
-        if plan.blocks_to_swap_in:
-            self._ops.swap_blocks(self.host_kv_caches, self.kv_caches, plan.blocks_to_swap_in)
-        swapped = time.perf_counter()
-        if plan.blocks_to_copy:
-            self._ops.copy_blocks(self.kv_caches, plan.blocks_to_copy)
-        tokens, prompt_logprobs = self._run(plan) if plan.spans else ([], {})
-        return StepResult(tokens, prompt_logprobs, swapped - started, time.perf_counter() - swapped)
-
-    def _run(self, plan: StepPlan) -> tuple[list[DrawnToken], dict[int, list[TokenLogprobs]]]:
-        """The model over all spans, and the draws."""
-        batch = self._batches.build(plan)
-        attention = self._ops.prepare_attention(batch.layout)
-        hidden = self.model(batch.token_ids, batch.positions, self.kv_caches, attention, self._ops)  # [T, H]
-        prompt_logprobs = {}
-        for first_row, span in batch.prompt_spans:
-            rows = hidden[first_row : first_row + len(span.prompt_targets)]
-            prompt_logprobs[span.seq_id] = self._prompt_logprobs(rows, span.prompt_targets, span.num_prompt_logprobs)
-        if not batch.draws:
-            return [], prompt_logprobs
-        logits = self.model.compute_logits(hidden[batch.drawn_rows], self._ops)  # [R, V]
-        if batch.draw_index is not None:
-            logits = logits[batch.draw_index]
-        return self._sampler.sample(logits, batch.draws), prompt_logprobs
+        return self._steps.launch(plan).result()
 
     def close(self) -> None:
         """Give all memory back. Idempotent."""
+        self.device.synchronize()
         self.kv_caches, self.host_kv_caches = [], []
         for arena in self.arenas:
             arena.close()
         self.arenas = []
 
-    def _prompt_logprobs(self, hidden: torch.Tensor, targets: list[int], num_logprobs: int) -> list[TokenLogprobs]:
-        found: list[TokenLogprobs] = []
-        for start in range(0, len(targets), PROMPT_LOGPROB_ROWS):
-            part = slice(start, start + PROMPT_LOGPROB_ROWS)
-            logits = self.model.compute_logits(hidden[part], self._ops)
-            found += self._sampler.prompt_logprobs(logits, targets[part], num_logprobs)
-        return found
+    def _new_step_runner(self, kv_caches: list[KVCache], host_kv_caches: list[KVCache]) -> StepRunner:
+        config = self._config
+        assert config.max_model_len is not None
+        limits = StepLimits(
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            config.max_model_len,
+            config.block_size,
+            self._model_config.sliding_window,
+        )
+        return StepRunner(
+            self.device,
+            self._ops,
+            self.model,
+            kv_caches,
+            host_kv_caches,
+            self._sampler,
+            limits,
+            self._threads.scope,
+            runs_ahead=bool(config.async_scheduling),
+            decode_sizes=decode_sizes(config.max_num_seqs),
+        )
+
+    @property
+    def _records_graphs(self) -> bool:
+        return self.device.is_accelerator and self._ops.is_recordable and not self._config.enforce_eager
+
+    def _block_shape(self) -> tuple[tuple[int, int, int], torch.dtype]:
+        """Of one block in one tensor of a layer."""
+        config, model = self._config, self._model_config
+        is_int8 = config.kv_dtype == "int8"
+        row_len = model.head_dim + (SCALE_BYTES if is_int8 else 0)
+        return (config.block_size, model.num_key_value_heads, row_len), torch.int8 if is_int8 else self._dtype
 
     def _map_blocks(self, tag: str, num_blocks: int) -> list[KVCache]:
         """A pool of blocks in an arena of its own."""
         model, config = self._model_config, self._config
         size = num_blocks * block_bytes(model, config.block_size, config.kv_dtype)
         # Room for the alignment of each layer's two tensors.
-        arena = self._new_arena(tag, size + 2 * ALIGNMENT * model.num_hidden_layers)
-        is_int8 = config.kv_dtype == "int8"
-        row_len = model.head_dim + (SCALE_BYTES if is_int8 else 0)
-        shape = (num_blocks, config.block_size, model.num_key_value_heads, row_len)
-        dtype = torch.int8 if is_int8 else self._dtype
+        new_arena = self.device.new_arena if tag == "kv_cache" else self.device.new_host_arena
+        arena = self._keep(new_arena(tag, size + 2 * ALIGNMENT * model.num_hidden_layers))
+        block_shape, dtype = self._block_shape()
+        shape = (num_blocks, *block_shape)
         logger.info("%s: %d blocks of %d tokens, %s", tag, num_blocks, config.block_size, format_bytes(size))
         return [(arena.empty(shape, dtype), arena.empty(shape, dtype)) for _ in range(model.num_hidden_layers)]
 
-    def _new_arena(self, tag: str, capacity_bytes: int) -> HostArena:
-        arena = HostArena(tag, capacity_bytes)
+    def _keep(self, arena: Arena) -> Arena:
         self.arenas.append(arena)
         return arena

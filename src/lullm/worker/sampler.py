@@ -8,18 +8,55 @@ The stages, each one skipped when no draw of the batch needs it:
 What a draw gives depends on its own row and parameters alone, never on the other rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lullm.errors import ConfigError
+from lullm.ops.draw_table import DrawTable
 from lullm.types.step import NO_TOKEN, Draw, DrawnToken, TokenLogprobs
 from lullm.worker.logprobs import pack_ranked_logprobs, unpack_ranked_logprobs
 from lullm.worker.penalties import apply_penalties_
 from lullm.worker.randomness import choose_tokens, uniforms_of
 from lullm.worker.restrictions import apply_restrictions_
 from lullm.worker.truncation import scale_by_temperature_, truncate_
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What was drawn, on the device until it is brought to the host.
+
+    `tokens` [N] int64, in the order of `draws`. `table` [N, 1 + columns] float64: the tokens again, then for the rows
+    of `num_best_of_row` (row -> how many best tokens are wanted) what `pack_ranked_logprobs` gives; None: nobody asks.
+    """
+
+    draws: Sequence[Draw]
+    tokens: Tensor
+    table: Tensor | None
+    num_best_of_row: dict[int, int]
+
+    def on_host(self, to_host: Callable[[Tensor], Tensor]) -> "Sampled":
+        """The same with what `drawn` reads in host memory, in one transfer."""
+        if self.table is None:
+            return replace(self, tokens=to_host(self.tokens))
+        return replace(self, table=to_host(self.table))
+
+    def drawn(self) -> list[DrawnToken]:
+        """The outcomes in the order of the draws. Blocks until they are on the host."""
+        if self.table is None:
+            token_ids = self.tokens.tolist()
+            return [DrawnToken(draw.seq_id, token_id) for draw, token_id in zip(self.draws, token_ids, strict=True)]
+        drawn = []
+        for row, (draw, numbers) in enumerate(zip(self.draws, self.table.tolist(), strict=True)):
+            token_id = int(numbers[0])
+            ranked: TokenLogprobs = ()
+            if row in self.num_best_of_row and token_id != NO_TOKEN:
+                ranked = unpack_ranked_logprobs(numbers[1:], token_id, self.num_best_of_row[row])
+            drawn.append(DrawnToken(draw.seq_id, token_id, ranked))
+        return drawn
 
 
 class Sampler:
@@ -29,23 +66,27 @@ class Sampler:
         vocab_size: V, the width of the logits.
         logprobs_mode: 'raw_logprobs': of the logits as the model gave them; 'processed_logprobs': after penalties,
             bias, restrictions and (for draws that are not greedy) temperature and truncation.
+        choose: `Ops.draw_tokens`, where a device has it: one launch for all stages from the greedy choice on.
 
     Raises:
         ConfigError: unknown mode.
     """
 
-    def __init__(self, vocab_size: int, logprobs_mode: str = "raw_logprobs"):
+    def __init__(
+        self,
+        vocab_size: int,
+        logprobs_mode: str = "raw_logprobs",
+        choose: Callable[[Tensor, DrawTable, bool], Tensor] | None = None,
+    ):
         if logprobs_mode not in ("raw_logprobs", "processed_logprobs"):
             raise ConfigError(f"logprobs_mode must be raw_logprobs or processed_logprobs, not {logprobs_mode!r}")
         self._vocab_size = vocab_size
+        self._choose = choose
         self._wants_raw_logprobs = logprobs_mode == "raw_logprobs"
 
     @torch.inference_mode()
     def sample(self, logits: Tensor, draws: Sequence[Draw]) -> list[DrawnToken]:
-        """One token per draw. Blocks until the device is done: the results are transferred once, at the end.
-
-        Args:
-            logits: [N, V] float32, row i for draws[i]; may be changed in place.
+        """One token per draw, on the host: see `draw`. Blocks until the device is done.
 
         Returns:
             In the order of the draws. `token_id` is NO_TOKEN, without log-probabilities, for a row that is broken (NaN,
@@ -54,17 +95,43 @@ class Sampler:
         Raises:
             ValueError: the shape of the logits does not fit.
         """
+        return self.draw(logits, draws).drawn()
+
+    @torch.inference_mode()
+    def draw(
+        self,
+        logits: Tensor,
+        draws: Sequence[Draw],
+        uniforms: Tensor | None = None,
+        table: DrawTable | None = None,
+    ) -> Sampled:
+        """One token per draw, on the logits' device. Does not wait for it, but, without a table, as `truncate_` does.
+
+        Args:
+            logits: [N, V] float32, row i for draws[i]; may be changed in place.
+            uniforms: [N] float64, `uniforms_of(draws)` on the logits' device; None: made here.
+            table: the draws for `choose`, on the logits' device; None: made here for logits on the host, and otherwise
+                torch chooses.
+
+        Raises:
+            ValueError: the shape of the logits does not fit.
+        """
         if logits.shape != (len(draws), self._vocab_size):
             raise ValueError(
                 f"logits of shape {tuple(logits.shape)} for {len(draws)} draws from {self._vocab_size} ids"
             )
-        if not draws:
-            return []
         ranked_rows = [row for row, draw in enumerate(draws) if draw.params.needs_logprobs]
         logprobs = _log_softmax(logits, ranked_rows) if ranked_rows and self._wants_raw_logprobs else None
-        tokens = draw_tokens_(logits, draws)
+        if self._choose is not None and table is None and draws and not logits.is_cuda:
+            table = host_draw_table(draws, uniforms, self._vocab_size)
+        if self._choose is not None and table is not None:
+            apply_penalties_(logits, draws)
+            apply_restrictions_(logits, draws)
+            tokens = self._choose(logits, table, bool(ranked_rows) and not self._wants_raw_logprobs)
+        else:
+            tokens = draw_tokens_(logits, draws, uniforms) if draws else torch.zeros(0, dtype=torch.int64)
         if not ranked_rows:
-            return [DrawnToken(draw.seq_id, token_id) for draw, token_id in zip(draws, tokens.tolist(), strict=True)]
+            return Sampled(draws, tokens, None, {})
         if logprobs is None:
             logprobs = _log_softmax(logits, ranked_rows)
         return _with_logprobs(draws, tokens, ranked_rows, logprobs)
@@ -87,7 +154,53 @@ class Sampler:
         return [unpack_ranked_logprobs(row, target, num_logprobs) for row, target in zip(packed, targets, strict=True)]
 
 
-def draw_tokens_(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
+def host_draw_table(draws: Sequence[Draw], uniforms: Tensor | None, vocab_size: int) -> DrawTable:
+    """The table of these draws in host memory; `uniforms` [N] float64 or None: made here."""
+    params = [draw.params for draw in draws]
+    limits = np.finfo(np.float32)
+    temperatures = np.array([p.temperature for p in params])
+    is_greedy = temperatures == 0.0
+    if is_greedy.all():  # and then nothing else counts
+        empty = torch.empty(0)
+        return DrawTable(torch.zeros(len(params)), empty, empty, empty, empty)
+    min_p = np.array([p.min_p for p in params])
+    floors = np.log(min_p, out=np.full(len(params), -np.inf), where=min_p > 0)
+    top_k = np.array([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], np.int32)
+    return DrawTable(
+        torch.from_numpy(np.where(is_greedy, 0.0, temperatures.clip(limits.tiny, limits.max)).astype(np.float32)),
+        torch.from_numpy(top_k),
+        torch.tensor([p.top_p for p in params], dtype=torch.float64),
+        torch.from_numpy(floors.astype(np.float32)),
+        torch.from_numpy(uniforms_of(draws)) if uniforms is None else uniforms,
+    )
+
+
+def is_plain(draws: Sequence[Draw], only_greedy: bool) -> bool:
+    """Whether every draw is from the logits as the model gave them, and nothing is asked for but the token. Host only.
+
+    Args:
+        only_greedy: and whether every draw is greedy.
+    """
+    seen = None
+    for draw in draws:
+        params = draw.params
+        if params is seen:
+            continue
+        if params.needs_logprobs or params.has_penalties or params.min_tokens or params.logit_bias:
+            return False
+        if params.bad_words or params.allowed_token_ids is not None or (only_greedy and not params.is_greedy):
+            return False
+        seen = params
+    return True
+
+
+def greedy_tokens(logits: Tensor) -> Tensor:
+    """[N] int64: the first of the largest of each row of [N, V], or NO_TOKEN. Does not synchronise."""
+    best = logits.max(dim=-1)
+    return best.indices.where(best.values.isfinite(), NO_TOKEN)
+
+
+def draw_tokens_(logits: Tensor, draws: Sequence[Draw], uniforms: Tensor | None = None) -> Tensor:
     """Token ids [N] int64 on the logits' device, NO_TOKEN where there is none. Changes logits [N, V] in place.
 
     Afterwards the logits are the ones that were drawn from, up to a constant per row. Synchronises for top_p only.
@@ -98,22 +211,24 @@ def draw_tokens_(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
     tokens = best.indices
     random_rows = [row for row, draw in enumerate(draws) if not draw.params.is_greedy]
     if len(random_rows) == len(draws):
-        tokens = _draw_at_random_(logits, best.values, draws)
+        tokens = _draw_at_random_(logits, best.values, draws, uniforms)
     elif random_rows:
         index = torch.tensor(random_rows).to(logits.device, non_blocking=True)
-        part = logits[index]
-        tokens[index] = _draw_at_random_(part, best.values[index], [draws[row] for row in random_rows])
+        part, part_draws = logits[index], [draws[row] for row in random_rows]
+        part_uniforms = None if uniforms is None else uniforms[index]
+        tokens[index] = _draw_at_random_(part, best.values[index], part_draws, part_uniforms)
         logits[index] = part
     # A maximum lets NaN through, so this one number per row tells of every broken logit that could have been drawn.
     return tokens.where(best.values.isfinite(), NO_TOKEN)
 
 
-def _draw_at_random_(logits: Tensor, best: Tensor, draws: Sequence[Draw]) -> Tensor:
+def _draw_at_random_(logits: Tensor, best: Tensor, draws: Sequence[Draw], uniforms: Tensor | None) -> Tensor:
     """Token ids [N] of draws that are not greedy. Changes logits [N, V], whose row maxima are `best`, in place."""
     params = [draw.params for draw in draws]
     scale_by_temperature_(logits, best, params)
     truncate_(logits, params)
-    uniforms = torch.from_numpy(uniforms_of(draws)).to(logits.device, non_blocking=True)
+    if uniforms is None:
+        uniforms = torch.from_numpy(uniforms_of(draws)).to(logits.device, non_blocking=True)
     return choose_tokens(logits.softmax(-1), uniforms)
 
 
@@ -124,20 +239,12 @@ def _log_softmax(logits: Tensor, rows: list[int]) -> Tensor:
     return logits.log_softmax(-1)
 
 
-def _with_logprobs(draws: Sequence[Draw], tokens: Tensor, ranked_rows: list[int], logprobs: Tensor) -> list[DrawnToken]:
-    """Bring tokens [N] and what is asked of logprobs [len(ranked_rows), V] to the host, in one transfer."""
+def _with_logprobs(draws: Sequence[Draw], tokens: Tensor, ranked_rows: list[int], logprobs: Tensor) -> Sampled:
+    """Tokens [N] and what is asked of logprobs [len(ranked_rows), V], as one table. Does not synchronise."""
     num_best = [draws[row].params.logprobs or 0 for row in ranked_rows]
     index = torch.tensor(ranked_rows).to(tokens.device, non_blocking=True)
     packed = pack_ranked_logprobs(logprobs, tokens[index].clamp(min=0), max(num_best))
     table = torch.zeros(len(draws), 1 + packed.shape[1], dtype=packed.dtype, device=packed.device)
     table[:, 0] = tokens
     table[index, 1:] = packed
-    num_best_of_row = dict(zip(ranked_rows, num_best, strict=True))
-    drawn = []
-    for row, (draw, numbers) in enumerate(zip(draws, table.tolist(), strict=True)):
-        token_id = int(numbers[0])
-        ranked: TokenLogprobs = ()
-        if row in num_best_of_row and token_id != NO_TOKEN:
-            ranked = unpack_ranked_logprobs(numbers[1:], token_id, num_best_of_row[row])
-        drawn.append(DrawnToken(draw.seq_id, token_id, ranked))
-    return drawn
+    return Sampled(draws, tokens, table, dict(zip(ranked_rows, num_best, strict=True)))

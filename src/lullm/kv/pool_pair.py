@@ -1,0 +1,137 @@
+"""PoolPair: the device pool and the host pool, and every move of a block from one to the other.
+
+Blocks move for two reasons. A group that is preempted may be *swapped*: all its block tables go out to the host pool,
+and come back later. And with prefix caching the host pool is a second, larger cache: content that is evicted from the
+device is *demoted* to it if there is room, and is *restored* when it is asked for again instead of being computed.
+In both, content that the other pool has already is not moved again.
+
+Nothing is copied here: the pairs of block ids that come out go into the step's plan. A step does its moves in the order
+swap out, swap in, copy, before it writes KV. So a device block that is swapped out can be given to somebody else in the
+same plan. A host block that is swapped *in* keeps its place until the plan is complete (`take_cache_moves`), since
+content that is swapped out in the same plan must not land on it.
+"""
+
+from collections.abc import Sequence
+
+from lullm.kv.allocator import BlockAllocator, NaiveBlockAllocator, PrefixCachingBlockAllocator
+from lullm.kv.block_table import NULL_BLOCK, BlockTable
+from lullm.types.sleep import UsedBlocks
+from lullm.types.step import BlockPair
+
+
+class PoolPair:
+    """An allocator for each pool, and the moves of cached content that wait for the plan being made.
+
+    Knows block tables, not sequences: who is moved, and whether there is room, is the caller's to say.
+    """
+
+    def __init__(self, num_blocks: int, num_host_blocks: int, enable_prefix_caching: bool) -> None:
+        self.device: BlockAllocator
+        self.host: BlockAllocator
+        if enable_prefix_caching:
+            self.host = PrefixCachingBlockAllocator(num_host_blocks)
+            self.device = PrefixCachingBlockAllocator(num_blocks, self._demote if num_host_blocks else None)
+        else:
+            self.host = NaiveBlockAllocator(num_host_blocks)
+            self.device = NaiveBlockAllocator(num_blocks)
+        self._demoted: list[BlockPair] = []
+        self._restored: list[BlockPair] = []
+        self._host_to_release: list[int] = []
+
+    # -- groups --------------------------------------------------------------------------------------------------
+
+    def swap_out(self, tables: Sequence[BlockTable]) -> list[BlockPair]:
+        """Move a group's tables to the host pool; the (device, host) pairs. A block that several hold moves once."""
+        moved = {NULL_BLOCK: NULL_BLOCK}
+        pairs: list[BlockPair] = []
+        for table in tables:
+            for block_id in table.held_ids:
+                if block_id in moved:
+                    self.host.share(moved[block_id])
+                    continue
+                content = self.device.content(block_id)
+                kept = self.host.find(content) if content is not None else None
+                if kept is not None:
+                    self.host.share(kept)
+                else:
+                    kept = self.host.allocate()
+                    pairs.append((block_id, kept))
+                    if content is not None:
+                        self.host.promote(kept, content)
+                moved[block_id] = kept
+        for table in tables:
+            old = table.move(self.host, [moved[block_id] for block_id in table.block_ids])
+            self.device.release(reversed(old))
+        return pairs
+
+    def swap_in(self, tables: Sequence[BlockTable]) -> list[BlockPair]:
+        """Move a group's tables back to the device; the (host, device) pairs. What it still has there is not moved."""
+        moved: dict[int, int] = {}
+        for block_id in dict.fromkeys(b for table in tables for b in table.held_ids):
+            content = self.host.content(block_id)
+            kept = self.device.find(content) if content is not None else None
+            if kept is not None:  # held before the first fresh block can evict it
+                self.device.share(kept)
+                moved[block_id] = kept
+        found = set(moved)
+        moved[NULL_BLOCK] = NULL_BLOCK
+        pairs: list[BlockPair] = []
+        for table in tables:
+            for block_id in table.held_ids:
+                if block_id in found:
+                    found.discard(block_id)  # the share for its first holder is taken above
+                elif block_id in moved:
+                    self.device.share(moved[block_id])
+                else:
+                    fresh = moved[block_id] = self.device.allocate()
+                    pairs.append((block_id, fresh))
+                    content = self.host.content(block_id)
+                    if content is not None:
+                        self.device.promote(fresh, content)
+            self._host_to_release += table.move(self.device, [moved[block_id] for block_id in table.block_ids])
+        return pairs
+
+    # -- cached content ------------------------------------------------------------------------------------------
+
+    def restore(self, host_block_id: int, content: bytes) -> int:
+        """A device block for content that was found on the host, and held there by the caller."""
+        block_id = self.device.allocate()
+        self.device.promote(block_id, content)
+        self._restored.append((host_block_id, block_id))
+        self._host_to_release.append(host_block_id)
+        return block_id
+
+    def take_cache_moves(self) -> tuple[list[BlockPair], list[BlockPair]]:
+        """Moves of cached content that belong to the plan being made: (swap out, swap in). Call once, at its end."""
+        self.host.release(self._host_to_release)
+        out, into = self._demoted, self._restored
+        self._host_to_release, self._demoted, self._restored = [], [], []
+        return out, into
+
+    def _demote(self, block_id: int, content: bytes) -> None:
+        """The device pool is about to reuse a cached block: keep its content on the host if there is room."""
+        if self.host.num_free and self.host.find(content) is None:
+            kept = self.host.allocate()
+            self.host.promote(kept, content)
+            self.host.release((kept,))
+            self._demoted.append((block_id, kept))
+
+    # -- both pools at once --------------------------------------------------------------------------------------
+
+    def used_blocks(self, with_cached: bool) -> UsedBlocks:
+        """The blocks that sequences hold, in both pools; on demand also those that nobody holds and can be found."""
+        device, host = (
+            [b for b in range(pool.num_blocks) if pool.ref_count(b) or (with_cached and pool.content(b) is not None)]
+            for pool in (self.device, self.host)
+        )
+        return UsedBlocks(device, host)
+
+    def forget_cached(self) -> None:
+        """Forget the contents of blocks that nobody holds, in both pools; blocks in use can still be found."""
+        self.device.forget_free()
+        self.host.forget_free()
+
+    def reset_cache(self) -> None:
+        """Forget all cached contents, in both pools; blocks in use stay with who holds them."""
+        self.device.reset_cache()
+        self.host.reset_cache()

@@ -1,0 +1,104 @@
+"""Draft: a plan in the making. It gives sequences their share of the token budget and writes their spans.
+
+The scheduler says which group comes next, and how much of the budget is promised to those behind it; the draft knows
+what one group can compute in a step. That is bounded by the budget, by the slots there are (with a sliding window),
+and by two rules for groups of several sequences: the others share the prompt's blocks with the leader, so they come
+after it, and beams draw their tokens together.
+
+Whoever is added is as good as computed: the counters move, blocks that become full can be found by their content, and
+with the end of its prompt a group's other sequences are forked. So the plan must run.
+"""
+
+from lullm.kv.block_space import BlockSpaceManager
+from lullm.sched.roster import Roster
+from lullm.types.sequence import Sequence, SequenceGroup
+from lullm.types.step import PENDING_TOKEN, BlockPair, Draw, Span, StepPlan
+
+
+class Draft:
+    """What is left of the token budget, and what the plan holds so far.
+
+    `swap_out` and `swap_in` take the moves of whole groups; those of cached content are added by `complete`.
+    """
+
+    __slots__ = ("_block_space", "_copies", "_roster", "budget", "spans", "swap_in", "swap_out")
+
+    def __init__(self, budget: int, block_space: BlockSpaceManager, roster: Roster) -> None:
+        self.budget = budget
+        self.spans: list[Span] = []
+        self.swap_out: list[BlockPair] = []
+        self.swap_in: list[BlockPair] = []
+        self._copies: list[BlockPair] = []
+        self._block_space = block_space
+        self._roster = roster
+
+    def add(self, group: SequenceGroup, seqs: list[Sequence], reserved: int = 0) -> None:
+        """Spans for the group's sequences within the budget, of which `reserved` tokens are promised to others."""
+        leader = seqs[0]
+        shared_len = leader.prompt_len - leader.prompt_len % self._block_space.block_size
+        # Beams are compared with each other, so all of them draw in the same step or none does.
+        spared = 0
+        if self._roster.beam(group) is not None:
+            num_uncomputed = sum(seq.num_uncomputed_tokens for seq in seqs)
+            fits = self._block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
+            spared = int(num_uncomputed > self.budget - reserved or not fits)
+        for seq in seqs:
+            # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
+            # The same step is early enough: within a layer all KV is written before any attention reads it.
+            if seq is not leader:
+                if leader.num_computed_tokens < shared_len:
+                    continue
+                self._block_space.share_prompt(leader, seq)
+            num_tokens = min(
+                seq.num_uncomputed_tokens - spared, self.budget - reserved, self._block_space.num_appendable(seq)
+            )
+            if num_tokens <= 0:
+                continue
+            self._copies.extend(self._block_space.append_slots(seq, num_tokens=num_tokens))
+            self.spans.append(self._span(group, seq, num_tokens))
+            self.budget -= num_tokens
+
+    def complete(self) -> StepPlan:
+        """The plan, when nobody is to be added any more. Call once."""
+        demoted, restored = self._block_space.take_cache_moves()
+        return StepPlan(self.spans, demoted + self.swap_out, restored + self.swap_in, self._copies)
+
+    def _span(self, group: SequenceGroup, seq: Sequence, num_tokens: int) -> Span:
+        start, end = seq.num_computed_tokens, seq.num_computed_tokens + num_tokens
+        targets: list[int] = []
+        params = group.request.params
+        if params.prompt_logprobs is not None and len(group.prompt_logprobs) < seq.prompt_len - 1:
+            targets = seq.token_ids[start + 1 : min(end + 1, seq.prompt_len)]
+        seq.num_computed_tokens = end
+        if seq.token_ids[end - 1] != PENDING_TOKEN:
+            self._block_space.promote(seq)
+        drawing: list[Sequence] = []
+        if end == len(seq):
+            drawing = [seq]
+            if group.num_unborn and self._roster.beam(group) is None:
+                drawing += [self._roster.fork(group, seq) for _ in range(group.num_unborn)]
+        return Span(
+            seq_id=seq.seq_id,
+            start=start,
+            token_ids=seq.token_ids[start:end],
+            block_ids=self._block_space.block_ids(seq),
+            draws=[s.draw or self._make_draw(group, s) for s in drawing],
+            prompt_targets=targets,
+            num_prompt_logprobs=params.prompt_logprobs or 0,
+        )
+
+    def _make_draw(self, group: SequenceGroup, seq: Sequence) -> Draw:
+        request, params = group.request, group.request.params
+        beam = self._roster.beam(group)
+        seq.draw = Draw(
+            seq_id=seq.seq_id,
+            seq_index=seq.index,
+            params=params if beam is None else beam.draw_params,
+            seed=request.seed,
+            token_ids=seq.token_ids,
+            prompt_len=seq.prompt_len,
+            end_token_ids=request.end_token_ids + tuple(params.stop_token_ids or ()),
+            bad_words_ids=request.bad_words_ids,
+            reads_tokens=bool(beam or request.bad_words_ids or params.has_penalties or params.min_tokens),
+        )
+        return seq.draw

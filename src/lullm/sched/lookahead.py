@@ -1,0 +1,75 @@
+"""Lookahead: planning a step while the step before it still runs, so that a device never waits for the host.
+
+The tokens that the running step draws are not known yet. Each sequence that gets one carries PENDING_TOKEN in its
+place, as its last token, while the next plan is made; lengths, positions and slots are right with it, and the worker
+fills in the token on the device. `apply` of the running step replaces it. What depends on the value of a token waits:
+
+- content hashes: a block is promoted once its last token is known;
+- draws that read the tokens so far (`Draw.reads_tokens`), and beams: no step is planned ahead of them;
+- preemption and ends for want of blocks: a plan that would need them is left short, and the next one is made when
+  nothing runs any more (`is_blocked`);
+- stop conditions: a sequence that turns out to have ended has been planned one step too far. Its blocks are free at
+  once, for whatever is planned next runs after that step, and what that step draws for it is dropped.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from lullm.types.sequence import Sequence, SequenceGroup
+from lullm.types.step import PENDING_TOKEN, StepPlan
+
+Member = tuple[SequenceGroup, Sequence]
+
+
+class Lookahead:
+    """The plans that have not been applied: at most two, of which the older one runs."""
+
+    def __init__(self, max_model_len: int):
+        self._max_model_len = max_model_len
+        self._plans: deque[StepPlan] = deque()
+        self.is_blocked = False
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a plan that is made now comes before the result of another."""
+        return bool(self._plans)
+
+    @property
+    def can_plan(self) -> bool:
+        """Whether another plan may be made now."""
+        if not self._plans:
+            return True
+        if len(self._plans) > 1 or self.is_blocked:
+            return False
+        return not any(draw.reads_tokens for span in self._plans[0].spans for draw in span.draws)
+
+    def begin(self, find_member: Callable[[int], Member | None]) -> None:
+        """A plan is being made: put placeholders behind the sequences that the running step draws for.
+
+        A sequence that its pending token ends by length gets none: it has nothing left to compute.
+        """
+        self.is_blocked = False
+        if not self._plans:
+            return
+        [running] = self._plans
+        for span in running.spans:
+            for draw in span.draws:
+                member = find_member(draw.seq_id)
+                if member is None:
+                    continue
+                group, seq = member
+                is_last = seq.output_len + 1 == group.request.params.max_tokens or len(seq) + 1 >= self._max_model_len
+                if not (is_last or seq.is_finished):
+                    seq.token_ids.append(PENDING_TOKEN)
+
+    def add(self, plan: StepPlan) -> None:
+        """The plan has been made and will run, unless it is empty."""
+        if not plan.is_empty:
+            self._plans.append(plan)
+
+    def remove(self, plan: StepPlan) -> None:
+        """The result of the oldest plan is being applied; an empty plan was never added."""
+        if self._plans and self._plans[0] is plan:
+            self._plans.popleft()
+        else:
+            assert plan.is_empty, "results are applied in the order of their plans"

@@ -1,0 +1,163 @@
+"""CudaDevice: one NVIDIA GPU as a `Device`. No GPU has run this yet; see docs/gpu.md."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from lullm.arena.arena import Arena
+from lullm.arena.cuda import cuda_backend
+from lullm.arena.dlpack import over_storage, view
+from lullm.arena.host import HostArena
+from lullm.errors import LullmError
+from lullm.worker.device import MemoryInfo, Running, Tensors, resident_bytes_within
+
+T = TypeVar("T")
+
+
+class CudaDevice:
+    """One NVIDIA GPU: a stream of its own for the steps, a pool that all recorded graphs share, driver-mapped arenas.
+
+    Raises:
+        UnsupportedError: see `open_device`. LullmError: the driver fails.
+    """
+
+    is_accelerator = True
+
+    def __init__(self, index: int = 0):
+        self.torch_device = torch.device("cuda", index)
+        torch.cuda.set_device(self.torch_device)  # Triton launches on the current device of the thread
+        self._backend = cuda_backend(index)
+        self._stream = torch.cuda.Stream(self.torch_device)
+        self._graph_pool: Any = None
+
+    def memory_info(self) -> MemoryInfo:
+        return MemoryInfo(*torch.cuda.mem_get_info(self.torch_device))
+
+    def resident_bytes(self, arena: Arena) -> int:
+        if arena.backend is self._backend:
+            return arena.mapped_bytes
+        return resident_bytes_within(arena.base_address, arena.capacity_bytes)
+
+    def new_arena(self, tag: str, capacity_bytes: int) -> Arena:
+        return Arena(self._backend, tag, capacity_bytes)
+
+    def new_host_arena(self, tag: str, capacity_bytes: int) -> Arena:
+        return PinnedArena(tag, capacity_bytes)
+
+    def staging(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return torch.zeros(tuple(shape), dtype=dtype, pin_memory=True)
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds_between(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        return start.elapsed_time(end) / 1e3
+
+    def start(self, work: Callable[[], T]) -> Running[T]:
+        with torch.cuda.device(self.torch_device), torch.cuda.stream(self._stream):
+            # Behind what the host has done outside of steps: filled weights, restored blocks.
+            self._stream.wait_stream(torch.cuda.default_stream(self.torch_device))
+            outcome = work()
+            done = torch.cuda.Event()
+            done.record()
+        return _Enqueued(outcome, done)
+
+    def capture(self, work: Callable[[], Tensors]) -> Callable[[], Tensors]:
+        if self._graph_pool is None:
+            self._graph_pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # Another engine's thread may use the device meanwhile.
+        mode = "thread_local"
+        with torch.cuda.device(self.torch_device), torch.cuda.graph(graph, self._graph_pool, capture_error_mode=mode):
+            outcome = work()
+        # Tensors that own their memory would keep it from the graphs that are recorded next: 0.6 MB of logits per row.
+        borrowed = [self._borrowed(tensor, graph) for tensor in outcome]
+        kept: Tensors = type(outcome)(*borrowed)
+        del outcome
+
+        def replay() -> Tensors:
+            graph.replay()
+            return kept
+
+        return replay
+
+    def _borrowed(self, tensor: Tensor, graph: torch.cuda.CUDAGraph) -> Tensor:
+        """The same contiguous tensor, valid until another graph of the pool is replayed. The graph keeps the pool."""
+        flat = view(tensor.data_ptr(), tensor.nbytes, self._backend.dlpack_device, graph)
+        return over_storage(flat, tensor.dtype, tensor.shape)
+
+    def peak_bytes(self, work: Callable[[], object]) -> int:
+        self.synchronize()
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+        before = torch.cuda.memory_allocated(self.torch_device)
+        work()
+        self.synchronize()
+        return torch.cuda.max_memory_allocated(self.torch_device) - before
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.torch_device)
+
+    def trim(self) -> None:
+        torch.cuda.empty_cache()
+
+
+@dataclass(slots=True)
+class _Enqueued(Generic[T]):
+    """Work that the device does by itself."""
+
+    outcome: T
+    done: torch.cuda.Event
+
+    def result(self) -> T:
+        self.done.synchronize()
+        return self.outcome
+
+
+class PinnedArena(HostArena):
+    """Host memory that a GPU reads and writes at its own address while it is mapped, and that can sleep all the same.
+
+    Pinned pages cannot be taken back, so that `release` unpins them first, and `map` pins them again.
+    """
+
+    def __init__(self, tag: str, capacity_bytes: int):
+        super().__init__(tag, capacity_bytes)
+        self._is_pinned = False
+        self.map()
+
+    def map(self, chunk_ids: Any = None) -> None:
+        super().map(chunk_ids)
+        if not self._is_pinned:
+            portable_and_mapped = 3
+            _check_runtime(
+                torch.cuda.cudart().cudaHostRegister(self.base_address, self.capacity_bytes, portable_and_mapped),
+                f"pin {self.capacity_bytes} bytes of host memory for {self.tag!r}; lower swap_space",
+            )
+            self._is_pinned = True
+
+    def release(self, chunk_ids: Any = None) -> None:
+        self._unpin()
+        super().release(chunk_ids)
+
+    def close(self) -> None:
+        self._unpin()
+        super().close()
+
+    def _unpin(self) -> None:
+        if self._is_pinned:
+            self._is_pinned = False
+            with contextlib.suppress(LullmError):  # it goes with the process
+                _check_runtime(torch.cuda.cudart().cudaHostUnregister(self.base_address), "unpin host memory")
+
+
+def _check_runtime(code: Any, what: str) -> None:
+    if int(code) != 0:
+        raise LullmError(f"the CUDA runtime cannot {what} (error {int(code)})")

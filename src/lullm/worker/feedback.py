@@ -1,0 +1,59 @@
+"""TokenFeedback: tokens that a step has drawn go into the next step on the device, without the host's knowledge.
+
+A plan that was made ahead holds PENDING_TOKEN where the step before it draws. The host knows at which place among that
+step's draws the token will stand, and the device, which does one step after the other, finds it there.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lullm.types.step import PENDING_TOKEN, Draw, StepPlan
+
+
+class TokenFeedback:
+    """The tokens of the last step that was started.
+
+    Args:
+        capacity: the most draws of one step.
+
+    Attributes:
+        tokens: [capacity] int64 on the device, at an address that stays; written at the end of each step.
+    """
+
+    def __init__(self, capacity: int, device: torch.device):
+        self.tokens = torch.zeros(capacity, dtype=torch.int64, device=device)
+        self._places: dict[int, int] = {}
+
+    def sources(self, plan: StepPlan, token_ids: np.ndarray) -> np.ndarray | None:
+        """[T] int64: for each token of the plan its place in `tokens`, -1 where it is known; None: all are known.
+
+        Host only, when the step is about to be started. `token_ids` are the plan's.
+        """
+        is_pending = token_ids == PENDING_TOKEN
+        if not is_pending.any():
+            return None
+        sources = np.full(len(token_ids), -1, np.int64)
+        row = 0
+        for span in plan.spans:
+            row += len(span.token_ids)
+            if is_pending[row - 1]:
+                sources[row - 1] = self._places[span.seq_id]
+        return sources
+
+    def expect(self, draws: Sequence[Draw]) -> None:
+        """The step that is about to be started draws these, in this order. Host only, after its `sources`."""
+        self._places = {draw.seq_id: place for place, draw in enumerate(draws)}
+
+    def fill_in(self, token_ids: Tensor, sources: Tensor) -> Tensor:
+        """The token ids [T] with the pending ones in place. On the device, before the step computes."""
+        return self.tokens[sources.clamp(min=0)].where(sources >= 0, token_ids)
+
+    def take(self, tokens: Tensor) -> None:
+        """Keep what the step has drawn, [N] int64. On the device, at the step's end.
+
+        NO_TOKEN becomes some token: the next step may compute with it before the host knows that the sequence ends.
+        """
+        torch.clamp(tokens, min=0, out=self.tokens[: len(tokens)])

@@ -1,0 +1,245 @@
+"""Staging: all integers of a step in one buffer, which goes to an accelerator in one copy.
+
+The buffer exists twice on the host, since one step may be prepared while the copy of the one before it is on its way,
+and once on the device. Where the parts lie in it follows from the sizes of the step alone. A batch of decodes is filled
+up to one of few sizes, with block tables of the full width: its parts then lie at the same addresses every time, which
+is what a recorded graph needs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lullm.ops.draw_table import DrawTable
+from lullm.ops.triton.layout import DeviceLayout, new_semaphores
+from lullm.types.step import Draw
+from lullm.units import cdiv, round_up
+from lullm.worker.batch import Batch
+from lullm.worker.device import Device
+
+_ALIGNMENT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StageShape:
+    """Sizes of a staged step. `is_decode`: one token and one draw per span, the batch filled up to `num_spans`."""
+
+    num_tokens: int
+    num_spans: int
+    width: int
+    num_rows: int
+    num_draws: int
+    is_decode: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StageParts:
+    """The parts of one buffer, as tensors over it. See `TokenFeedback` for the sources, `DrawTable` for the draws."""
+
+    token_ids: Tensor  # [T] int64
+    positions: Tensor  # [T] int64
+    slot_mapping: Tensor  # [T] int64, -1: written nowhere
+    sources: Tensor  # [T] int64
+    drawn_rows: Tensor  # [R] int64
+    draw_index: Tensor  # [N] int64
+    top_p: Tensor  # [N] float64
+    uniforms: Tensor  # [N] float64
+    temperatures: Tensor  # [N] float32
+    min_p_floors: Tensor  # [N] float32
+    top_k: Tensor  # [N] int32
+    query_starts: Tensor  # [S + 1] int32
+    context_lens: Tensor  # [S] int32, 0: a row that fills up
+    block_tables: Tensor  # [S, M] int32
+
+    def draw_table(self, num_draws: int) -> DrawTable:
+        """Of the first draws."""
+        columns = (self.temperatures, self.top_k, self.top_p, self.min_p_floors, self.uniforms)
+        return DrawTable(*(column[:num_draws] for column in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """A step on the device. `parts` are valid until the next one is uploaded."""
+
+    shape: StageShape
+    parts: StageParts
+    layout: DeviceLayout
+
+
+class Staging:
+    """Fills the buffers on the host and copies them to the device.
+
+    Args:
+        max_num_seqs, max_num_batched_tokens, max_model_len, block_size, window: see `BatchBuilder`.
+        decode_sizes: the sizes that batches of decodes are filled up to, ascending; the largest is `max_num_seqs`.
+        vocab_size: V.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        block_size: int,
+        window: int | None,
+        decode_sizes: Sequence[int],
+        vocab_size: int,
+    ):
+        self._max_model_len = max_model_len
+        self._block_size = block_size
+        self._window = window
+        self._vocab_size = vocab_size
+        self._decode_sizes = list(decode_sizes)
+        self._max_width = cdiv(max_model_len, block_size)
+        largest = StageShape(max_num_batched_tokens, max_num_seqs, self._max_width, max_num_seqs, max_num_seqs)
+        num_bytes = stage_bytes(largest)
+        self._host = [device.staging((num_bytes,), torch.uint8) for _ in range(2)]
+        self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device)
+        self._semaphores = new_semaphores(max_num_seqs, device.torch_device)
+        self._turn = 0
+        self._decode_parts: dict[tuple[int, int], StageParts] = {}
+
+    def decode_size(self, batch: Batch) -> int | None:
+        """What a batch of decodes is filled up to; None: it is something else."""
+        num_spans = batch.layout.num_spans
+        if batch.layout.num_tokens != num_spans or len(batch.draws) != num_spans or batch.draw_index is not None:
+            return None
+        return None if batch.prompt_spans else next(size for size in self._decode_sizes if size >= num_spans)
+
+    def fill(self, batch: Batch, sources: np.ndarray | None, uniforms: np.ndarray | None) -> tuple[StageShape, Tensor]:
+        """Write a batch into a buffer of the host; the next but one call reuses it. Host only."""
+        size = self.decode_size(batch)
+        num_rows, num_draws = len(batch.drawn_rows), len(batch.draws)
+        if size is not None:
+            shape = StageShape(size, size, self._max_width, size, size, is_decode=True)
+        else:
+            num_spans, width = batch.layout.block_tables.shape
+            shape = StageShape(batch.layout.num_tokens, num_spans, width, num_rows, num_draws)
+        self._turn = 1 - self._turn
+        buffer = self._host[self._turn]
+        parts = self._parts(buffer, self._turn, shape)
+        _write(parts, batch, sources)
+        _write_draws(parts, batch.draws, uniforms, self._vocab_size)
+        return shape, buffer[: stage_bytes(shape)]
+
+    def upload(self, shape: StageShape, buffer: Tensor, layout_source: Batch) -> StagedBatch:
+        """Enqueue the copy to the device; what stands there afterwards."""
+        self._device[: len(buffer)].copy_(buffer, non_blocking=True)
+        if shape.is_decode:
+            return self.decode_batch(shape.num_spans)
+        layout = layout_source.layout
+        return self._staged(shape, max(layout.query_lens), max(layout.context_lens))
+
+    def decode_batch(self, size: int) -> StagedBatch:
+        """The place of a batch of decodes that is filled up to `size`: the same tensors every time."""
+        shape = StageShape(size, size, self._max_width, size, size, is_decode=True)
+        return self._staged(shape, 1, self._max_model_len)
+
+    def clear(self, size: int) -> None:
+        """Stage a batch of decodes of `size` rows that all only fill up: computing it writes nothing."""
+        self._device.zero_()
+        parts = self.decode_batch(size).parts
+        parts.slot_mapping.fill_(-1)
+        parts.sources.fill_(-1)
+        parts.query_starts.copy_(torch.arange(size + 1))
+
+    def _staged(self, shape: StageShape, max_query_len: int, max_context_len: int) -> StagedBatch:
+        parts = self._parts(self._device, -1, shape)
+        layout = DeviceLayout(
+            query_starts=parts.query_starts,
+            context_lens=parts.context_lens,
+            block_tables=parts.block_tables,
+            slot_mapping=parts.slot_mapping,
+            semaphores=self._semaphores,
+            block_size=self._block_size,
+            max_query_len=max_query_len,
+            max_context_len=max_context_len,
+            window=self._window,
+        )
+        return StagedBatch(shape, parts, layout)
+
+    def _parts(self, buffer: Tensor, buffer_id: int, shape: StageShape) -> StageParts:
+        if not shape.is_decode:
+            return cut(buffer, shape)
+        key = buffer_id, shape.num_spans
+        if key not in self._decode_parts:
+            self._decode_parts[key] = cut(buffer, shape)
+        return self._decode_parts[key]
+
+
+def _write(parts: StageParts, batch: Batch, sources: np.ndarray | None) -> None:
+    layout = batch.layout
+    num_tokens, num_spans, width = layout.num_tokens, layout.num_spans, layout.block_tables.shape[1]
+    _copy(parts.token_ids, batch.token_ids, padding=0)
+    _copy(parts.positions, batch.positions, padding=0)
+    _copy(parts.slot_mapping, layout.slot_mapping, padding=-1)
+    _copy(parts.context_lens, torch.tensor(layout.context_lens), padding=0)
+    parts.block_tables[:num_spans, :width].copy_(layout.block_tables)
+    parts.query_starts[: num_spans + 1].copy_(torch.tensor([0, *layout.query_lens]).cumsum(0))
+    num_padded = len(parts.context_lens) - num_spans  # rows of one token each
+    if num_padded:
+        parts.query_starts[num_spans + 1 :].copy_(torch.arange(num_tokens + 1, num_tokens + 1 + num_padded))
+    _copy(parts.drawn_rows, batch.drawn_rows, padding=0)
+    if batch.draw_index is not None:
+        parts.draw_index.copy_(batch.draw_index)
+    if sources is None:
+        parts.sources.fill_(-1)
+    else:
+        _copy(parts.sources, torch.from_numpy(sources), padding=-1)
+
+
+def _write_draws(parts: StageParts, draws: Sequence[Draw], uniforms: np.ndarray | None, vocab_size: int) -> None:
+    """The draw table; without random numbers all draws are greedy, and of a greedy row nothing else counts."""
+    if uniforms is None:
+        parts.temperatures.fill_(0.0)
+        return
+    params = [draw.params for draw in draws]
+    limits = np.finfo(np.float32)
+    temperatures = np.array([p.temperature for p in params])
+    is_greedy = temperatures == 0.0
+    temperatures = np.where(is_greedy, 0.0, temperatures.clip(limits.tiny, limits.max))
+    min_p = np.array([p.min_p for p in params])
+    floors = np.log(min_p, out=np.full(len(params), -np.inf), where=min_p > 0)
+    top_k = np.array([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params])
+    _copy(parts.temperatures, torch.from_numpy(temperatures), padding=0.0)
+    _copy(parts.top_k, torch.from_numpy(top_k), padding=vocab_size)
+    _copy(parts.top_p, torch.tensor([p.top_p for p in params], dtype=torch.float64), padding=1.0)
+    _copy(parts.min_p_floors, torch.from_numpy(floors), padding=-np.inf)
+    _copy(parts.uniforms, torch.from_numpy(uniforms), padding=0.5)
+
+
+def _copy(part: Tensor, values: Tensor, padding: float) -> None:
+    part[: len(values)].copy_(values)
+    part[len(values) :].fill_(padding)
+
+
+def stage_bytes(shape: StageShape) -> int:
+    """Of the buffer that a step of this shape takes."""
+    return sum(round_up(prod(dims) * dtype.itemsize, _ALIGNMENT) for dims, dtype in _sections(shape))
+
+
+def cut(buffer: Tensor, shape: StageShape) -> StageParts:
+    """The parts of a flat uint8 buffer."""
+    parts, offset = [], 0
+    for dims, dtype in _sections(shape):
+        num_bytes = prod(dims) * dtype.itemsize
+        parts.append(buffer[offset : offset + num_bytes].view(dtype).view(dims))
+        offset += round_up(num_bytes, _ALIGNMENT)
+    return StageParts(*parts)
+
+
+def _sections(shape: StageShape) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Dimensions and type of each part, in the order of `StageParts`."""
+    tokens, rows, draws, spans = (shape.num_tokens,), (shape.num_rows,), (shape.num_draws,), (shape.num_spans,)
+    return [
+        *((dims, torch.int64) for dims in (tokens, tokens, tokens, tokens, rows, draws)),
+        *((draws, dtype) for dtype in (torch.float64, torch.float64, torch.float32, torch.float32, torch.int32)),
+        ((shape.num_spans + 1,), torch.int32),
+        (spans, torch.int32),
+        ((shape.num_spans, shape.width), torch.int32),
+    ]

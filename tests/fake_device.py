@@ -1,0 +1,102 @@
+"""A device for tests: an accelerator whose memory is the host's, and whose work is done late, as a real one's is.
+
+A `FakeDevice` writes down what it is asked for. Capturing runs the function, and replaying runs it again: on the same
+tensors, whatever stands in them then.
+"""
+
+import torch
+
+from lullm.arena.host import HostArena
+from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.table import REFERENCE_OPS
+from lullm.units import GIB
+from lullm.worker.device import CpuDevice, MemoryInfo
+
+
+class FakeWork:
+    def __init__(self, device, work):
+        self._device, self._work = device, work
+        self.is_done = False
+
+    def run(self):
+        if not self.is_done:
+            self.outcome, self.is_done = self._work(), True
+
+    def result(self):
+        self._device.catch_up(self)
+        return self.outcome
+
+
+class FakeDevice(CpuDevice):
+    """Work is done when a result is asked for, and all work before it; `calls` are (name, details) in order."""
+
+    is_accelerator = True
+
+    def __init__(self, memory: MemoryInfo | None = None):
+        self.calls = []
+        self.memory = memory or MemoryInfo(8 * GIB, 10 * GIB)
+        self.peaks = []
+        self._queue = []
+
+    def memory_info(self):
+        return self.memory
+
+    def new_arena(self, tag, capacity_bytes):
+        self.calls.append(("arena", tag))
+        return HostArena(tag, capacity_bytes)
+
+    def new_host_arena(self, tag, capacity_bytes):
+        self.calls.append(("host arena", tag))
+        return HostArena(tag, capacity_bytes)
+
+    def start(self, work):
+        self.calls.append(("start", None))
+        self._queue.append(FakeWork(self, work))
+        return self._queue[-1]
+
+    def catch_up(self, last=None):
+        while self._queue and (last is None or not last.is_done):
+            self._queue.pop(0).run()
+
+    def to_host(self, tensor):
+        return tensor.clone()
+
+    def capture(self, work):
+        self.calls.append(("capture", None))
+        outcome = work()
+
+        def replay():
+            self.calls.append(("replay", None))
+            for old, new in zip(outcome, work(), strict=True):
+                old.copy_(new)
+            return outcome
+
+        return replay
+
+    def peak_bytes(self, work):
+        work()
+        return self.peaks.pop(0)
+
+    def synchronize(self):
+        self.calls.append(("synchronize", None))
+        self.catch_up()
+
+
+def reference_attention(q, key_cache, value_cache, layout, scale):
+    """The reference over a `DeviceLayout`; rows that only fill up give zeros."""
+    starts, context_lens = layout.query_starts.tolist(), layout.context_lens.tolist()
+    out = torch.zeros_like(q)
+    for row, context_len in enumerate(context_lens):
+        start, end = starts[row], starts[row + 1]
+        assert end - start <= layout.max_query_len and context_len <= layout.max_context_len
+        if context_len:
+            one = AttentionLayout(
+                [end - start],
+                [context_len],
+                layout.block_tables[row : row + 1].long(),
+                layout.slot_mapping[start:end],
+                layout.block_size,
+                layout.window,
+            )
+            out[start:end] = REFERENCE_OPS.attention(q[start:end], key_cache, value_cache, one, scale)
+    return out

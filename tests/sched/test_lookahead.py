@@ -1,0 +1,136 @@
+"""Planning a step ahead changes when things happen, and nothing of what comes out."""
+
+import random
+
+import pytest
+from simulation import Simulation
+
+from lullm.errors import InvalidRequestError
+from lullm.sched.preemption import PreemptionPolicy, Speeds
+from lullm.types.step import PENDING_TOKEN, Draw, DrawnToken, StepResult
+
+
+def answers(seed: int, max_in_flight: int, **options: object) -> tuple[dict[str, list], Simulation]:
+    """(tokens, end) of every sequence by request, of a workload that does not depend on how steps fall."""
+    rng = random.Random(seed)
+    sim = Simulation(max_num_seqs=8, max_model_len=40, max_in_flight=max_in_flight, **options)
+    groups = []
+    for number in range(120):
+        prompt = [rng.randrange(2) for _ in range(rng.choice([1, 3, 4, 8, 15, 30]))]
+        params = rng.choice([{}, {}, {"n": 3}])
+        if number % 20 == 0:  # these hold up the lookahead
+            params = rng.choice([{"beam_width": 2}, {"presence_penalty": 0.5}, {"min_tokens": 1}])
+        end = rng.choice([None, 1])
+        try:
+            groups.append(sim.add(str(number), prompt, number % 3, end, max_tokens=rng.choice([1, 2, 9, 30]), **params))
+        except InvalidRequestError:
+            continue
+        for _ in range(rng.randrange(4)):
+            sim.step()
+    sim.run()
+    found = {}
+    for group in groups:
+        lines = [(h.token_ids, h.finish_reason) for h in group.hypotheses]
+        found[group.request_id] = lines or [(seq.token_ids, seq.status) for seq in group.seqs]
+    return found, sim
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+@pytest.mark.parametrize("enable_prefix_caching", [True, False])
+@pytest.mark.parametrize("window", [None, 6])
+def test_the_same_tokens(mode, enable_prefix_caching, window):
+    for seed in range(2):
+        runs = [
+            answers(
+                seed,
+                max_in_flight,
+                num_blocks=30,  # room for any one group, so that none is capped
+                num_host_blocks=40 if mode == "swap" else 0,
+                preemption=PreemptionPolicy(mode, block_bytes=100, speeds=Speeds(600.0, 10.0)),
+                enable_prefix_caching=enable_prefix_caching,
+                window=window,
+                policy="priority",
+            )
+            for max_in_flight in (1, 2)
+        ]
+        (plain, _), (ahead, sim) = runs
+        assert ahead == plain
+        assert sim.num_pending > 500
+        assert sim.scheduler.stats.preemptions > 0
+        assert all(PENDING_TOKEN not in tokens for lines in ahead.values() for tokens, _ in lines)
+        assert sim.block_space.num_used_blocks == sim.block_space.num_used_host_blocks == 0
+
+
+def test_cached_content_is_the_same():
+    """Blocks that fill up with a pending token are found later as if it had been known."""
+    hits = []
+    for max_in_flight in (1, 2):
+        sim = Simulation(max_in_flight=max_in_flight, num_blocks=64, max_model_len=64)
+        group = sim.add("a", [1, 0, 1], max_tokens=30)
+        sim.run()
+        sim.add("b", group.seqs[0].token_ids, max_tokens=1)
+        sim.run()
+        hits.append(sim.block_space.prefix_cache.hits)
+    assert hits[0] == hits[1] == 32
+
+
+def test_nothing_is_planned_behind_the_last_token_by_length():
+    sim = Simulation(max_in_flight=2)
+    sim.add("a", [1, 0], max_tokens=5)
+    sim.run()
+    assert sum(plan.num_tokens for plan in sim.plans) == 2 + 4
+
+
+def test_a_stop_is_one_step_late_and_costs_no_token():
+    sim = Simulation(max_in_flight=2, num_blocks=16)
+    scheduler = sim.scheduler
+    group = sim.add("a", [1] * 4, end=7)
+    first = scheduler.plan()
+    second = scheduler.plan()
+    assert second.spans[0].token_ids == [PENDING_TOKEN] and not scheduler.can_plan
+    draws = [draw for span in first.spans for draw in span.draws]
+    [update] = scheduler.apply(first, drawn(draws, 7))
+    assert update.seq.token_ids == [1] * 4 + [7] and group.is_finished
+    assert sim.block_space.num_used_blocks == 0, "free at once"
+    assert not scheduler.has_unfinished
+    assert scheduler.apply(second, drawn(draws, 5)) == []
+    assert update.seq.token_ids == [1] * 4 + [7]
+    assert scheduler.plan().is_empty
+
+
+def test_an_abort_while_a_step_runs():
+    sim = Simulation(max_in_flight=2, num_blocks=16)
+    scheduler = sim.scheduler
+    sim.add("a", [1] * 4, n=2)
+    other = sim.add("b", [0] * 4)
+    first = scheduler.plan()
+    second = scheduler.plan()
+    draws = [draw for span in first.spans for draw in span.draws]
+    assert scheduler.abort("a") is not None
+    sim.block_space.check_conservation()
+    assert [u.group for u in scheduler.apply(first, drawn(draws, 3))] == [other]
+    assert [u.group for u in scheduler.apply(second, drawn(draws, 4))] == [other]
+    assert other.seqs[0].token_ids == [0] * 4 + [3, 4]
+
+
+@pytest.mark.parametrize("params", [{"presence_penalty": 0.1}, {"min_tokens": 2}, {"beam_width": 2}])
+def test_draws_that_read_tokens_are_waited_for(params):
+    sim = Simulation(max_in_flight=2)
+    sim.add("a", [1] * 4, max_tokens=4, **params)
+    sim.scheduler.plan()
+    assert not sim.scheduler.can_plan
+
+
+def test_nobody_is_preempted_while_a_step_runs():
+    sim = Simulation(max_in_flight=2, num_blocks=6, watermark=0.0)
+    for name in "ab":
+        sim.add(name, [1] * 8, max_tokens=20)
+    ends = sim.run()
+    assert {end.seq.output_len for end in ends} == {16, 20} or sim.scheduler.stats.preemptions > 0
+    for plan, after in zip(sim.plans, sim.plans[1:], strict=False):
+        pending = any(span.token_ids[-1] == PENDING_TOKEN for span in after.spans)
+        assert not (pending and after.blocks_to_swap_out), plan
+
+
+def drawn(draws: list[Draw], token_id: int) -> StepResult:
+    return StepResult([DrawnToken(draw.seq_id, token_id) for draw in draws])

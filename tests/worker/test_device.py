@@ -1,0 +1,139 @@
+"""Devices: what is missing for a GPU, and how memory is divided on one, by numbers that a fake one gives."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from fake_device import FakeDevice, reference_attention
+
+from lullm import LLM
+from lullm.errors import CacheSizeError, UnsupportedError
+from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.types.sampling_params import SamplingParams
+from lullm.types.step import NO_TOKEN, PENDING_TOKEN, Draw, Span, StepPlan
+from lullm.units import GIB, MIB
+from lullm.worker import device as devices
+from lullm.worker.device import CpuDevice, MemoryInfo, open_device
+from lullm.worker.feedback import TokenFeedback
+from lullm.worker.graphs import decode_sizes
+
+
+def test_what_a_gpu_needs(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(UnsupportedError, match="built without CUDA.*use device='cpu'"):
+        open_device("cuda")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UnsupportedError, match="torch sees no GPU"):
+        open_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(devices, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedError, match="triton is not installed"):
+        open_device("cuda")
+    assert isinstance(open_device("cpu"), CpuDevice)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_an_engine_says_what_is_missing(qwen3_folder):
+    with pytest.raises(UnsupportedError, match="device='cuda' cannot be used: "):
+        LLM(str(qwen3_folder), device="cuda")
+
+
+def test_a_cpu_works_when_it_is_asked():
+    log = []
+    running = CpuDevice().start(lambda: log.append("work") or 7)
+    assert log == []
+    assert running.result() == 7 and log == ["work"]
+
+
+def test_pending_tokens_come_from_the_step_before():
+    feedback = TokenFeedback(4, torch.device("cpu"))
+    draws = [Draw(seq_id, 0, SamplingParams(), 0, [], 0) for seq_id in (8, 3, 5)]
+    feedback.expect(draws)
+    feedback.take(torch.tensor([70, NO_TOKEN, 50]))
+    plan = StepPlan([Span(5, 4, [PENDING_TOKEN], [0]), Span(1, 0, [1, 2], [0]), Span(8, 2, [9, PENDING_TOKEN], [0])])
+    token_ids = np.array([t for span in plan.spans for t in span.token_ids])
+    sources = feedback.sources(plan, token_ids)
+    assert sources.tolist() == [2, -1, -1, -1, 0]
+    filled = feedback.fill_in(torch.from_numpy(token_ids), torch.from_numpy(sources))
+    assert filled.tolist() == [50, 1, 2, 9, 70]
+    assert feedback.sources(StepPlan([Span(1, 0, [1, 2], [0])]), np.array([1, 2])) is None
+    feedback.fill_in(torch.tensor([PENDING_TOKEN]), torch.tensor([1]))
+    assert feedback.tokens[1] == 0, "nothing that was not drawn is ever looked up"
+
+
+class TestMemory:
+    """10 GiB, of which 1.5 are taken; the largest step takes 512 MiB more, the largest decode 64."""
+
+    @pytest.fixture
+    def device(self, monkeypatch):
+        pytest.importorskip("triton")
+        device = FakeDevice(MemoryInfo(10 * GIB - 3 * GIB // 2, 10 * GIB))
+        device.peaks = [512 * MIB, 64 * MIB]
+        ops = dataclasses.replace(
+            TORCH_CPU_OPS,
+            rope_and_cache=REFERENCE_OPS.rope_and_cache,
+            attention=reference_attention,
+            is_recordable=True,
+        )
+        monkeypatch.setattr("lullm.worker.model_runner.open_device", lambda name: device)
+        monkeypatch.setattr("lullm.worker.model_runner.select_ops", lambda *args: ops)
+        return device
+
+    def build(self, folder, monkeypatch, **options):
+        """(bytes for KV, how many spans and tokens the profile runs had)."""
+        from lullm.config.engine import EngineConfig
+        from lullm.config.model import ModelConfig
+        from lullm.worker.model_runner import ModelRunner
+        from lullm.worker.step import StepRunner
+
+        model_config = ModelConfig.from_folder(folder)
+        config = EngineConfig(
+            model=str(folder),
+            dtype="float32",
+            device="cuda",
+            max_model_len=64,
+            max_num_seqs=6,
+            max_num_batched_tokens=50,
+            **options,
+        ).resolve(model_config)
+        runner = ModelRunner(config, model_config, folder)
+        runner.load_model()
+        shapes = []
+        launch = StepRunner.launch
+        monkeypatch.setattr(
+            StepRunner, "launch", lambda self, p: shapes.append((len(p.spans), p.num_tokens)) or launch(self, p)
+        )
+        try:
+            return runner.kv_memory_bytes(), shapes
+        finally:
+            runner.close()
+
+    def test_what_is_left(self, qwen3_folder, device, monkeypatch):
+        found, shapes = self.build(qwen3_folder, monkeypatch, gpu_memory_utilization=0.8)
+        graphs = 64 * MIB + 4 * MIB * len(decode_sizes(6))
+        # The peak of the largest step is in what is taken by then: torch's allocator keeps it.
+        assert found == 8 * GIB - 3 * GIB // 2 - graphs
+        assert shapes == [(6, 48), (6, 6)]
+
+    def test_without_graphs(self, qwen3_folder, device, monkeypatch):
+        found, shapes = self.build(qwen3_folder, monkeypatch, gpu_memory_utilization=0.8, enforce_eager=True)
+        assert found == 8 * GIB - 3 * GIB // 2 and shapes == [(6, 48)]
+
+    def test_chosen_blocks_need_no_run(self, qwen3_folder, device, monkeypatch):
+        assert self.build(qwen3_folder, monkeypatch, num_gpu_blocks_override=8)[1] == []
+
+    def test_blocks_from_what_is_left(self, qwen3_folder, device):
+        device.memory = MemoryInfo(9 * GIB, 10 * GIB)
+        options = {"dtype": "float32", "device": "cuda", "max_model_len": 64, "max_num_seqs": 6, "block_size": 16}
+        share = 1 + 64 * MIB + 4 * MIB * len(decode_sizes(6)) + 100 * 16 * 3 * 2 * 2 * 16 * 4
+        with LLM(str(qwen3_folder), gpu_memory_utilization=0.1 + share / (10 * GIB), swap_space=0, **options) as llm:
+            assert llm.llm_engine.stats().num_blocks == 100
+            tags = [tag for name, tag in device.calls if name == "arena"]
+            assert tags == ["weights", "kv_cache"]
+
+    def test_nothing_is_left(self, qwen3_folder, device):
+        options = {"dtype": "float32", "device": "cuda", "max_model_len": 64, "max_num_seqs": 6}
+        with pytest.raises(CacheSizeError, match="gpu_memory_utilization"):
+            LLM(str(qwen3_folder), gpu_memory_utilization=0.1, **options)

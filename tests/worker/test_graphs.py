@@ -1,0 +1,142 @@
+"""Decode graphs, staging and feedback on a fake accelerator: a whole engine, without a line that only a GPU runs."""
+
+import dataclasses
+
+import pytest
+import torch
+from fake_device import FakeDevice, reference_attention
+from prompts import random_prompts
+
+from lullm import LLM, SamplingParams
+from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.worker.graphs import DecodeGraphs, DecodeOutput, decode_sizes
+from lullm.worker.sampler import draw_tokens_
+
+pytest.importorskip("triton")
+
+OPS = dataclasses.replace(
+    TORCH_CPU_OPS,
+    rope_and_cache=REFERENCE_OPS.rope_and_cache,
+    attention=reference_attention,
+    is_recordable=True,
+)
+OPTIONS = {"dtype": "float32", "max_model_len": 128, "max_num_batched_tokens": 512, "max_num_seqs": 12}
+
+
+def test_sizes():
+    assert decode_sizes(1) == [1]
+    assert decode_sizes(3) == [1, 2, 3]
+    assert decode_sizes(8) == [1, 2, 4, 8]
+    assert decode_sizes(20) == [1, 2, 4, 8, 16, 20]
+    assert decode_sizes(256)[:6] == [1, 2, 4, 8, 16, 24] and len(decode_sizes(256)) == 35
+
+
+def test_recorded_large_to_small_after_a_run_of_each():
+    device = FakeDevice()
+    log = []
+
+    def compute(size):
+        log.append(size)
+        return DecodeOutput(torch.zeros(size, 4), torch.zeros(size, dtype=torch.int64))
+
+    graphs = DecodeGraphs(device, compute)
+    graphs.capture([1, 2, 4], lambda size: log.append(f"clear {size}"))
+    assert log == ["clear 4", 4, 4, "clear 2", 2, 2, "clear 1", 1, 1]
+    assert graphs.sizes == [1, 2, 4]
+    first = graphs.run(2)
+    assert graphs.run(2) is first, "at the same addresses"
+    assert [name for name, _ in device.calls].count("replay") == 2
+    graphs.run(3)
+    assert log[-1] == 3 and [name for name, _ in device.calls].count("replay") == 2, "not recorded: as it is"
+
+
+def requests():
+    kinds = [
+        {"temperature": 0.0},
+        {"temperature": 0.0, "logprobs": 2},
+        {"temperature": 0.9, "top_p": 0.8},
+        {"temperature": 1.0, "top_k": 10, "n": 2},
+        {"temperature": 0.8, "presence_penalty": 0.5},
+        {"temperature": 0.0, "prompt_logprobs": 1},
+        {"temperature": 1.2, "stop_token_ids": list(range(3, 60))},
+    ]
+    return [
+        (prompt, SamplingParams(max_tokens=16 + number % 17, seed=number, **kinds[number % len(kinds)]))
+        for number, prompt in enumerate(random_prompts(28, 60, seed=9))
+    ]
+
+
+def run(folder, **options):
+    prompts, params = zip(*requests(), strict=True)
+    with LLM(str(folder), **{**OPTIONS, **options}) as llm:
+        outputs = llm.generate(prompts, list(params), use_tqdm=False)
+        llm.llm_engine._block_space.check_conservation()
+    return [
+        [
+            (c.token_ids, c.finish_reason, c.cumulative_logprob, [list(p.items()) for p in c.logprobs or []])
+            for c in o.outputs
+        ]
+        for o in outputs
+    ]
+
+
+@pytest.fixture
+def device(monkeypatch):
+    device = FakeDevice()
+    monkeypatch.setattr("lullm.worker.model_runner.open_device", lambda name: device)
+    monkeypatch.setattr("lullm.worker.model_runner.select_ops", lambda *args: OPS)
+    return device
+
+
+def on_device(folder, device, **options):
+    return run(folder, num_gpu_blocks_override=options.pop("num_gpu_blocks_override", 200), **options)
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("draws_on_device", [False, True])
+def test_replay_equals_eager_bit_for_bit(qwen3_folder, device, monkeypatch, async_scheduling, draws_on_device):
+    if draws_on_device:
+        monkeypatch.setattr(
+            "lullm.worker.model_runner.select_ops", lambda *args: dataclasses.replace(OPS, draw_tokens=draw_by_table)
+        )
+    eager = on_device(qwen3_folder, device, enforce_eager=True, async_scheduling=async_scheduling)
+    assert ("capture", None) not in device.calls and ("replay", None) not in device.calls
+    device.calls.clear()
+    assert on_device(qwen3_folder, device, async_scheduling=async_scheduling) == eager
+    names = [name for name, _ in device.calls]
+    assert names.count("capture") == len(decode_sizes(12)) and names.count("replay") > 15
+    if async_scheduling:
+        assert tokens_of(eager) == tokens_of(on_device(qwen3_folder, device, async_scheduling=False))
+
+
+def test_the_device_says_what_the_host_says(qwen3_folder, device):
+    found = on_device(qwen3_folder, device, async_scheduling=True)
+    found_small = on_device(
+        qwen3_folder, device, async_scheduling=True, num_gpu_blocks_override=40, block_size=8, preemption_mode="swap"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.undo()
+        from lullm.worker.device import open_device
+
+        patch.setattr("lullm.worker.model_runner.open_device", open_device)
+        patch.setattr("lullm.worker.model_runner.select_ops", lambda *args: TORCH_CPU_OPS)
+        expected = tokens_of(run(qwen3_folder))
+    assert tokens_of(found) == expected and tokens_of(found_small) == expected
+
+
+def tokens_of(outputs):
+    return [[completion[:2] for completion in output] for output in outputs]
+
+
+def draw_by_table(logits, table, writes_logits):
+    """What `Ops.draw_tokens` does, by the sampler's own stages."""
+    from lullm.types.step import Draw
+
+    columns = (table.temperatures, table.top_k, table.top_p, table.min_p_floors)
+    draws = [
+        Draw(0, 0, SamplingParams(temperature=t, top_k=k if k < logits.shape[1] else -1, top_p=p), 0, [], 0)
+        if t > 0
+        else Draw(0, 0, SamplingParams(temperature=0.0), 0, [], 0)
+        for t, k, p, _ in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    return draw_tokens_(logits if writes_logits else logits.clone(), draws, table.uniforms)
