@@ -1,9 +1,10 @@
 """LLM: offline generation over lists of prompts, under the names people know from vLLM."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from tqdm import tqdm
 
 from lullm.config.engine import EngineConfig
@@ -14,7 +15,7 @@ from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
-from lullm.types.sleep import SleepMode, SleepReport
+from lullm.types.sleep import BackupTarget, SleepForecast, SleepMode, SleepReport, SleepState, WakeReport
 
 
 class LLM:
@@ -121,13 +122,30 @@ class LLM:
         """What a request without parameters uses: the model's generation_config.json."""
         return self.llm_engine.default_params
 
-    def sleep(self, level: int = 1, tags: Sequence[str] | None = None, mode: SleepMode = "keep") -> SleepReport:
+    def sleep(
+        self,
+        level: int = 1,
+        tags: Sequence[str] | None = None,
+        mode: SleepMode = "keep",
+        backup: BackupTarget = "auto",
+        keep_prefix_cache: bool = False,
+    ) -> SleepReport:
         """Release memory until `wake_up`; needs `enable_sleep_mode=True`. See `LLMEngine.sleep`."""
-        return self.llm_engine.sleep(level, mode, tags)
+        return self.llm_engine.sleep(level, mode, tags, backup, keep_prefix_cache)
 
-    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+    def explain_sleep(
+        self,
+        level: int = 1,
+        tags: Sequence[str] | None = None,
+        backup: BackupTarget = "auto",
+        keep_prefix_cache: bool = False,
+    ) -> SleepForecast:
+        """What such a `sleep` would free and take, without doing it. See `LLMEngine.explain_sleep`."""
+        return self.llm_engine.explain_sleep(level, tags, backup, keep_prefix_cache)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         """Bring back what `sleep` released. See `LLMEngine.wake_up`."""
-        self.llm_engine.wake_up(tags)
+        return self.llm_engine.wake_up(tags)
 
     @property
     def is_sleeping(self) -> bool:
@@ -138,9 +156,28 @@ class LLM:
         """What is released now: 'weights', 'kv_cache', both or nothing."""
         return self.llm_engine.sleeping_tags
 
-    def reset_prefix_cache(self) -> None:
-        """Forget all cached prefixes."""
-        self.llm_engine.reset_prefix_cache()
+    @property
+    def sleep_state(self) -> SleepState:
+        """Awake or how deep asleep, in one word."""
+        return self.llm_engine.sleep_state
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes. Always True."""
+        return self.llm_engine.reset_prefix_cache()
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call something on every worker, such as 'reload_weights'. See `LLMEngine.collective_rpc`."""
+        return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
+
+    def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
+        """Replace weights by a trainer's, under the checkpoint's names. See `LLMEngine.update_weights`."""
+        return self.llm_engine.update_weights(weights)
 
     def shutdown(self) -> None:
         """Give all memory back; the object cannot be used afterwards. Idempotent."""

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from lullm.errors import ModelLoadError
+from lullm.weights import loader
 from lullm.weights.loader import load_weights, missing_files
 
 
@@ -159,3 +160,25 @@ def test_the_index_wins_over_a_second_copy(tmp_path, make_model, checkpoint, sav
     model = make_model()
     load_weights(model, tmp_path)
     assert_loaded(model, checkpoint)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_pieces_and_threads(tmp_path, monkeypatch, make_model, checkpoint, save_shards, num_threads):
+    """Tensors in pieces of a few rows, the last of which is shorter, copied by several threads at a time."""
+    monkeypatch.setattr(loader, "_PIECE_BYTES", 7 * 16 * 4)
+    save_shards(tmp_path, checkpoint)
+    model = make_model()
+    before = torch.get_num_threads()
+    load_weights(model, tmp_path, num_threads)
+    assert_loaded(model, checkpoint)
+    assert torch.get_num_threads() == before
+
+
+def test_no_thread_gets_a_whole_vocabulary(checkpoint):
+    matrix = checkpoint["lm_head.weight"]  # [40, 16] float32
+    pieces = loader._pieces(torch.empty(40, 16), matrix)
+    assert [len(target) for target, _ in pieces] == [40], "a small one is copied at once"
+    pieces = loader._pieces(torch.empty(600_000, 16), torch.empty(600_000, 16))
+    assert [len(target) for target, _ in pieces] == [262_144, 262_144, 75_712]
+    assert all(target.shape == source.shape for target, source in pieces)
+    assert [target.shape for target, _ in loader._pieces(torch.ones(()), torch.ones(()))] == [(1,)]

@@ -3,20 +3,66 @@
     awake --sleep(0)--> paused --wake_up--> awake
     awake --sleep(1 or 2, tags)--> asleep: {tags} --wake_up(tags)--> ... --> awake, once no tag is left
 
-Requests that are kept stay in the scheduler; `check_awake` stands before everything that would compute.
+Each tag goes its own way, by `TRANSITIONS`; what an engine is as a whole follows from where its tags are. Requests that
+are kept stay in the scheduler; `check_awake` stands before everything that would compute.
+
+KV belongs to the weights it was computed with. Weights that have another version than the KV there is, saved or not,
+make it worthless: requests lose it and are computed again with the new weights, from the tokens they have (`follow`).
 """
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
 
-from lullm.errors import ConfigError, EngineAsleepError, InvalidRequestError
+from lullm.errors import ConfigError, EngineAsleepError, InvalidRequestError, ModelLoadError
 from lullm.executor.protocol import Executor
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.log import get_logger
 from lullm.sched.scheduler import Scheduler
-from lullm.types.sleep import KV_CACHE, TAGS, WEIGHTS, SleepReport, UsedBlocks
+from lullm.types.sleep import (
+    KV_CACHE,
+    TAGS,
+    WEIGHTS,
+    Action,
+    BackupTarget,
+    Residence,
+    SleepForecast,
+    SleepOrder,
+    SleepReport,
+    SleepState,
+    UsedBlocks,
+    WakeReport,
+)
 from lullm.units import format_bytes
 
 logger = get_logger(__name__)
+
+Call = Literal["sleep 1", "sleep 2", "wake_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What a call does to one tag, and where its contents are afterwards; `action` None: the tag is there already."""
+
+    action: Action | None
+    to: Residence
+
+
+_RESIDENT, _OFFLOADED, _DISCARDED = Residence.RESIDENT, Residence.OFFLOADED, Residence.DISCARDED
+
+TRANSITIONS: dict[tuple[Residence, Call], Transition] = {
+    (_RESIDENT, "sleep 1"): Transition("offload", _OFFLOADED),
+    (_RESIDENT, "sleep 2"): Transition("discard", _DISCARDED),
+    (_RESIDENT, "wake_up"): Transition(None, _RESIDENT),
+    (_OFFLOADED, "sleep 1"): Transition("move", _OFFLOADED),  # if another target is asked for
+    (_OFFLOADED, "sleep 2"): Transition("drop", _DISCARDED),
+    (_OFFLOADED, "wake_up"): Transition("restore", _RESIDENT),
+    (_DISCARDED, "sleep 1"): Transition(None, _DISCARDED),
+    (_DISCARDED, "sleep 2"): Transition(None, _DISCARDED),
+    (_DISCARDED, "wake_up"): Transition("refill", _RESIDENT),
+}
+"""Every state of a tag, every call. A transition happens if its action succeeds, and not at all otherwise."""
 
 
 class Lifecycle:
@@ -28,79 +74,188 @@ class Lifecycle:
         self._block_space = block_space
         self._is_enabled = is_enabled
         self._is_paused = False
-        self._asleep: dict[str, int] = {}  # tag -> level it sleeps at
+        self._residence = dict.fromkeys(TAGS, _RESIDENT)
+        self._kv_version = executor.weights_version  # of the weights that all KV there is was computed with
 
     @property
     def is_sleeping(self) -> bool:
-        return self._is_paused or bool(self._asleep)
+        return self.state != "awake"
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
         """What is released now, in the order in which it must be woken."""
-        return tuple(tag for tag in TAGS if tag in self._asleep)
+        return tuple(tag for tag in TAGS if self._residence[tag] is not _RESIDENT)
+
+    @property
+    def state(self) -> SleepState:
+        tags = self.sleeping_tags
+        if not tags:
+            return "paused" if self._is_paused else "awake"
+        if tags != TAGS:
+            return "partial"
+        return "weights_offloaded" if self._residence[WEIGHTS] is _OFFLOADED else "discard_all"
 
     def check_awake(self) -> None:
         """Return if everything is there. Raises EngineAsleepError otherwise."""
-        if self._asleep:
+        if self.sleeping_tags:
             raise EngineAsleepError(f"the engine is asleep ({', '.join(self.sleeping_tags)} released); call wake_up()")
         if self._is_paused:
             raise EngineAsleepError("the engine is paused (sleep level 0); call wake_up()")
 
-    def check_call(self, level: int, tags: Sequence[str] | None) -> None:
-        """Raises ConfigError if sleep mode is off, InvalidRequestError for an unknown level or tag."""
+    def check_call(self, level: int, tags: Sequence[str] | None, backup: BackupTarget, keep_prefix_cache: bool) -> None:
+        """Raises ConfigError if sleep mode is off, InvalidRequestError for a value that makes no sense."""
         if not self._is_enabled:
             raise ConfigError("sleep mode is off; build the engine with enable_sleep_mode=True")
         if level not in (0, 1, 2) or isinstance(level, bool):
             raise InvalidRequestError(f"sleep level must be 0, 1 or 2, not {level!r}", "level")
         self._check_tags(tags)
+        if backup not in get_args(BackupTarget):
+            raise InvalidRequestError(
+                f"backup must be one of {', '.join(get_args(BackupTarget))}, not {backup!r}", "backup"
+            )
+        if keep_prefix_cache and level == 2:
+            raise InvalidRequestError("level 2 keeps nothing, the prefix cache neither", "keep_prefix_cache")
+        if keep_prefix_cache and not self._block_space.enable_prefix_caching:
+            raise InvalidRequestError(
+                "there is no prefix cache to keep: enable_prefix_caching is off", "keep_prefix_cache"
+            )
 
-    def sleep(self, level: int, tags: Sequence[str] | None) -> SleepReport:
-        """Release the memory of `tags` (None: all) that is still there; returns once it is released. Idempotent.
+    def sleep(
+        self, level: int, tags: Sequence[str] | None, backup: BackupTarget = "auto", keep_prefix_cache: bool = False
+    ) -> SleepReport:
+        """Release the memory of `tags` (None: all) that is still there; returns once it is released.
 
-        Level 1 keeps what running requests need: their KV blocks are saved. Level 2 keeps nothing: requests that are
-        not finished are computed again after waking, so that they cannot mix KV of old and new weights.
+        What sleeps already goes deeper if `level` is deeper, its backup moves if `backup` names another target;
+        otherwise it stays as it is.
+
+        Level 1 keeps what running requests need: their KV blocks are saved, and weights that are not as their
+        checkpoint has them. Level 2 keeps nothing: requests that are not finished are computed again after waking,
+        with the weights that there are then.
 
         Raises:
-            OSError: the blocks could not be saved; the engine is as it was.
+            OSError: something could not be saved; the engine is as it was. Or the operating system would not take
+                memory back; the engine sleeps, and nothing is lost.
+            WakeUpError: a backup that was to move is damaged; the engine is as it was.
         """
         if level == 0:
             self._is_paused = True
             return SleepReport(0, (), 0, 0, 0.0)
-        new = tuple(tag for tag in (TAGS if tags is None else tags) if tag not in self._asleep)
-        if not new:
+        self.follow()
+        order = self._order(level, tags, backup, keep_prefix_cache)
+        if not order.actions:
             return SleepReport(level, (), 0, 0, 0.0)
+        return self._run(order, keep_prefix_cache)
+
+    def forecast(
+        self, level: int, tags: Sequence[str] | None, backup: BackupTarget, keep_prefix_cache: bool
+    ) -> SleepForecast:
+        """What such a `sleep` would do. Changes nothing. Raises OSError: speeds cannot be measured."""
+        order = self._order(level, tags, backup, keep_prefix_cache) if level else SleepOrder(0, (), UsedBlocks([], []))
+        [forecast] = self._executor.collective_rpc("forecast_sleep", args=(order,))
+        return forecast
+
+    def wake_up(self, tags: Sequence[str] | None) -> WakeReport:
+        """Bring back `tags` (None: all), weights first. Idempotent. Blocks until the contents are there.
+
+        Raises:
+            WakeUpError: they did not come back as they were; what failed is still asleep, what came before it awake.
+        """
+        self._check_tags(tags)
+        started, restored, woken = time.perf_counter(), 0, []
+        for tag in self.sleeping_tags:
+            if tags is None or tag in tags:
+                if tag == KV_CACHE:
+                    self.follow()
+                transition = TRANSITIONS[self._residence[tag], "wake_up"]
+                restored += sum(self._executor.collective_rpc("wake_up", args=(tag, transition.action)))
+                self._residence[tag] = transition.to
+                woken.append(tag)
+        if not self.sleeping_tags:
+            self._is_paused = False
+        report = WakeReport(tuple(woken), restored, time.perf_counter() - started)
+        if woken:
+            logger.info(
+                "awake (%s): %s restored, %.2f s", ", ".join(woken), format_bytes(report.restored_bytes), report.seconds
+            )
+        return report
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `follow` has something to do."""
+        return self._executor.weights_version != self._kv_version
+
+    def follow(self) -> None:
+        """Give up KV that was computed with weights that are no longer there. Cheap when there is nothing to do."""
+        version = self._executor.weights_version
+        if version == self._kv_version:
+            return
+        self._kv_version = version
+        if self._residence[KV_CACHE] is _OFFLOADED:
+            self._run(SleepOrder(2, ((KV_CACHE, "drop"),), UsedBlocks([], [])))
+        self._forget_kv()
+
+    def reload_weights(self) -> None:
+        """Read the weights from their checkpoint again.
+
+        While the KV cache still sleeps, weights that were pushed since the weights woke are newer than the checkpoint
+        and stay: trainers ask for a reload between the two wake-ups to get back what level 2 has dropped, whether
+        they have pushed their own by then or not.
+
+        Raises:
+            EngineAsleepError: the weights are asleep. ModelLoadError, OSError: the checkpoint cannot be read; the
+                weights are asleep now (level 2), `wake_up` tries again.
+        """
+        if self._residence[WEIGHTS] is not _RESIDENT:
+            raise EngineAsleepError("the weights are asleep; wake_up() reads them from their checkpoint again")
+        if self._residence[KV_CACHE] is not _RESIDENT and self._executor.has_pushed_weights:
+            logger.info("reload_weights: weights that were pushed since they woke stay, the rest was just read")
+            return
+        try:
+            self._executor.collective_rpc("reload_weights")
+        except (ModelLoadError, OSError):
+            self._run(SleepOrder(2, ((WEIGHTS, "discard"),), UsedBlocks([], [])))
+            raise
+        finally:
+            self.follow()
+
+    def _order(
+        self, level: int, tags: Sequence[str] | None, backup: BackupTarget, keep_prefix_cache: bool
+    ) -> SleepOrder:
+        call: Call = "sleep 1" if level == 1 else "sleep 2"
+        actions: list[tuple[str, Action]] = []
+        for tag in TAGS:
+            action = TRANSITIONS[self._residence[tag], call].action
+            if action is not None and (tags is None or tag in tags) and not (action == "move" and backup == "auto"):
+                actions.append((tag, action))
         used = UsedBlocks([], [])
-        if KV_CACHE in new or level == 2:
-            if level == 2:
-                self._scheduler.evict_all()
-            used = self._block_space.used_blocks()
-        [report] = self._executor.collective_rpc("sleep", level, new, used)
-        self._asleep.update(dict.fromkeys(new, level))
-        if KV_CACHE in new or level == 2:
-            self._block_space.reset_prefix_cache()
+        if (KV_CACHE, "offload") in actions and self._executor.weights_version == self._kv_version:
+            used = self._block_space.used_blocks(keep_prefix_cache)
+        return SleepOrder(level, tuple(actions), used, backup)
+
+    def _run(self, order: SleepOrder, keep_prefix_cache: bool = False) -> SleepReport:
+        [(report, failure)] = self._executor.collective_rpc("sleep", args=(order,))
+        call: Call = "sleep 1" if order.level == 1 else "sleep 2"
+        for tag in order.tags:
+            self._residence[tag] = TRANSITIONS[self._residence[tag], call].to
+        if KV_CACHE in order.tags and self._residence[KV_CACHE] is _DISCARDED:
+            self._forget_kv()
+        elif (KV_CACHE, "offload") in order.actions and not keep_prefix_cache:
+            self._block_space.forget_cached()
         logger.info(
             "asleep (level %d, %s): %s freed, %s backed up, %.2f s",
-            level,
-            ", ".join(new),
+            order.level,
+            ", ".join(order.tags),
             format_bytes(max(report.freed_bytes, 0)),
             format_bytes(report.backed_up_bytes),
             report.seconds,
         )
+        if failure is not None:
+            raise OSError(f"asleep, but {failure}")
         return report
 
-    def wake_up(self, tags: Sequence[str] | None) -> None:
-        """Bring back `tags` (None: all), weights first. Idempotent. Blocks until the contents are there.
-
-        Raises:
-            WakeUpError: they did not come back as they were; what failed is still asleep.
-        """
-        self._check_tags(tags)
-        for tag in self.sleeping_tags:
-            if tags is None or tag in tags:
-                self._executor.collective_rpc("wake_up", (tag,))
-                del self._asleep[tag]
-        if not self._asleep:
-            self._is_paused = False
+    def _forget_kv(self) -> None:
+        self._scheduler.evict_all()
+        self._block_space.reset_prefix_cache(str(self._kv_version).encode())
 
     def _check_tags(self, tags: Sequence[str] | None) -> None:
         unknown = sorted(set(tags or ()) - set(TAGS))

@@ -1,34 +1,42 @@
 """LLMEngine: the synchronous engine. Whoever calls `step` drives it; it starts no thread."""
 
-import dataclasses
 import time
-from collections.abc import Sequence
-from typing import get_args
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+import torch
 
 from lullm.config.engine import EngineConfig
 from lullm.config.generation import GenerationDefaults
 from lullm.config.model import ModelConfig
+from lullm.engine.assembly import open_scheduler
 from lullm.engine.input import InputProcessor
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.output import OutputProcessor
-from lullm.errors import CacheSizeError, EngineDeadError, InvalidRequestError
+from lullm.engine.stats import take_stats
+from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.executor.protocol import Executor
 from lullm.executor.uniproc import UniProcExecutor
-from lullm.kv.block_space import BlockSpaceManager
-from lullm.kv.layout import block_bytes, num_blocks_for_len
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
-from lullm.sched.preemption import PreemptionPolicy, Speeds
-from lullm.sched.scheduler import Scheduler, SchedulerLimits
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
-from lullm.types.sleep import SleepMode, SleepReport
+from lullm.types.sleep import (
+    REMOTE_METHODS,
+    BackupTarget,
+    SleepForecast,
+    SleepMode,
+    SleepReport,
+    SleepState,
+    WakeReport,
+)
 from lullm.types.stats import EngineStats
-from lullm.types.step import StepResult
-from lullm.units import format_bytes
+from lullm.types.step import StepPlan, StepResult
 from lullm.weights.folder import resolve_model
+from lullm.worker.device import Running
 
 logger = get_logger(__name__)
 
@@ -47,6 +55,7 @@ class LLMEngine:
 
     def __init__(self, config: EngineConfig):
         started = time.monotonic()
+        config.check_threadless()
         folder = resolve_model(config.model, config.revision)
         self.model_config = ModelConfig.from_folder(folder)
         self.config = config.resolve(self.model_config)
@@ -58,36 +67,13 @@ class LLMEngine:
             eos_token_ids += (self.tokenizer.eos_token_id,)
         self.model_executor: Executor = UniProcExecutor(self.config, self.model_config, folder)
         try:
-            num_blocks, num_host_blocks = self.model_executor.determine_num_available_blocks()
-            self.config = _fit_model_len(
-                self.config, self.model_config, num_blocks, is_chosen=config.max_model_len is not None
+            self.config, self._scheduler = open_scheduler(
+                self.config, self.model_config, self.model_executor, has_chosen_len=config.max_model_len is not None
             )
-            self.model_executor.initialize_cache(num_blocks, num_host_blocks)
-            preemption = self._preemption_policy(num_host_blocks)
         except BaseException:
             self.model_executor.shutdown()
             raise
-        assert self.config.max_model_len is not None
-        limits = SchedulerLimits(
-            self.config.max_num_seqs, self.config.max_num_batched_tokens, self.config.max_model_len
-        )
-        self._block_space = BlockSpaceManager(
-            num_blocks,
-            self.config.block_size,
-            self.config.watermark,
-            self.config.enable_prefix_caching,
-            num_host_blocks,
-            window=self.model_config.sliding_window,
-        )
-        self._scheduler = Scheduler(
-            limits,
-            self._block_space,
-            self.config.scheduling_policy,
-            time.monotonic,
-            preemption,
-            self.config.enable_chunked_prefill,
-            self.config.delay_factor,
-        )
+        self._block_space = self._scheduler.block_space
         self.input_processor = InputProcessor(
             self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))
         )
@@ -95,6 +81,8 @@ class LLMEngine:
         self._lifecycle = Lifecycle(
             self.model_executor, self._scheduler, self._block_space, self.config.enable_sleep_mode
         )
+        self._max_in_flight = 2 if self.config.async_scheduling else 1
+        self._in_flight: deque[tuple[StepPlan, Running[StepResult]]] = deque()  # steps that were launched
         self._pending: list[RequestOutput] = []  # terminal outputs of aborted requests, for the next step to return
         self._num_steps = 0
         self._finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
@@ -135,17 +123,46 @@ class LLMEngine:
         self.check_health()
         if self._scheduler.has_unfinished:
             self._lifecycle.check_awake()
+            if self._lifecycle.is_behind:
+                self._drain()
+                self._lifecycle.follow()
+        return self._guarded(self._step)
+
+    def _step(self) -> list[RequestOutput]:
+        """Keep as many steps launched as the config allows, and take in the oldest."""
+        while len(self._in_flight) < self._max_in_flight and self._scheduler.can_plan:
+            plan = self._scheduler.plan()
+            if plan.is_empty:
+                break
+            self._in_flight.append((plan, self.model_executor.launch_model(plan)))
+        outputs, self._pending = self._pending + self._take_in(), []
+        if not self._scheduler.has_unfinished:
+            self._drain()  # of a step too far: who is idle has nothing running
+        return outputs
+
+    def _drain(self) -> None:
+        """Take in every step that was launched; the outputs come with the next `step`."""
+        while self._in_flight:
+            self._pending += self._guarded(self._take_in)
+
+    def _guarded(self, call: Callable[[], list[RequestOutput]]) -> list[RequestOutput]:
         try:
-            return self._step()
+            return call()
         except Exception as error:
+            if self._failure is not None:  # said already
+                raise
             self._failure = error
+            self._in_flight.clear()
             logger.exception("the step failed; the engine is dead")
             raise EngineDeadError(f"the engine died in a step: {type(error).__name__}: {error}") from error
 
-    def _step(self) -> list[RequestOutput]:
-        plan = self._scheduler.plan()
-        result = StepResult([]) if plan.is_empty else self.model_executor.execute_model(plan)
-        self._num_steps += not plan.is_empty
+    def _take_in(self) -> list[RequestOutput]:
+        """Wait for the oldest step that was launched; what its tokens mean for the callers."""
+        plan, result = StepPlan([]), StepResult([])
+        if self._in_flight:
+            plan, running = self._in_flight.popleft()
+            result = running.result()
+            self._num_steps += 1
         updates = self._scheduler.apply(plan, result)
         for update in updates:
             stop = self._output_processor.take(update)
@@ -154,7 +171,6 @@ class LLMEngine:
         outputs = self._output_processor.outputs({id(u.group): u.group for u in updates}.values())
         for output in outputs:
             self._count_finished(output)
-        outputs, self._pending = self._pending + outputs, []
         return outputs
 
     def abort_request(self, request_id: str, wants_output: bool = True) -> None:
@@ -182,7 +198,14 @@ class LLMEngine:
     def unfinished_request_ids(self) -> list[str]:
         return self._scheduler.unfinished_ids
 
-    def sleep(self, level: int = 1, mode: SleepMode = "keep", tags: Sequence[str] | None = None) -> SleepReport:
+    def sleep(
+        self,
+        level: int = 1,
+        mode: SleepMode = "keep",
+        tags: Sequence[str] | None = None,
+        backup: BackupTarget = "auto",
+        keep_prefix_cache: bool = False,
+    ) -> SleepReport:
         """Release memory; returns once it is released. Idempotent.
 
         Args:
@@ -190,36 +213,57 @@ class LLMEngine:
             mode: requests that are not finished are kept and continued after waking ('keep'), finished first
                 ('wait'; their outputs come with the next `step`), or aborted ('abort').
             tags: 'weights' and 'kv_cache'; None: both.
+            backup: 'ram', 'disk' (a file without a name in `sleep_dir`) or 'auto'.
+            keep_prefix_cache: save cached blocks that no request holds, too; level 1 only.
 
         Raises:
-            ConfigError: sleep mode is off. InvalidRequestError: unknown level, mode or tag. OSError: what must be
-            kept could not be saved; the engine is awake. EngineAsleepError: mode 'wait', but the engine sleeps
+            ConfigError: sleep mode is off. InvalidRequestError: unknown level, mode, tag or target. OSError: what must
+            be kept could not be saved; the engine is awake. EngineAsleepError: mode 'wait', but the engine sleeps
             already and keeps requests, which cannot end.
         """
-        self.check_sleep(level, mode, tags)
+        self.check_sleep(level, mode, tags, backup, keep_prefix_cache)
         while mode == "wait" and self._scheduler.has_unfinished:
             self._pending = self.step()
+        self._drain()
         if mode == "abort":
             for request_id in self._scheduler.unfinished_ids:
                 self.abort_request(request_id)
-        return self._lifecycle.sleep(level, tags)
+        return self._lifecycle.sleep(level, tags, backup, keep_prefix_cache)
 
-    def check_sleep(self, level: int, mode: SleepMode, tags: Sequence[str] | None) -> None:
+    def check_sleep(
+        self,
+        level: int,
+        mode: SleepMode,
+        tags: Sequence[str] | None,
+        backup: BackupTarget = "auto",
+        keep_prefix_cache: bool = False,
+    ) -> None:
         """Return if such a call of `sleep` would be taken. Raises as `sleep` does otherwise."""
         self.check_health()
-        self._lifecycle.check_call(level, tags)
+        self._lifecycle.check_call(level, tags, backup, keep_prefix_cache)
         modes = get_args(SleepMode)
         if mode not in modes:
             raise InvalidRequestError(f"sleep mode must be one of {', '.join(modes)}, not {mode!r}", "mode")
 
-    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+    def explain_sleep(
+        self,
+        level: int = 1,
+        tags: Sequence[str] | None = None,
+        backup: BackupTarget = "auto",
+        keep_prefix_cache: bool = False,
+    ) -> SleepForecast:
+        """What such a `sleep` would free, back up and take; changes nothing. Raises as `sleep` does."""
+        self.check_sleep(level, "keep", tags, backup, keep_prefix_cache)
+        return self._lifecycle.forecast(level, tags, backup, keep_prefix_cache)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         """Bring back what `sleep` released (`tags` None: all), at the same addresses. Idempotent.
 
         Raises:
             WakeUpError: it did not come back as it was; the engine is still asleep.
         """
         self.check_health()
-        self._lifecycle.wake_up(tags)
+        return self._lifecycle.wake_up(tags)
 
     @property
     def is_sleeping(self) -> bool:
@@ -230,44 +274,72 @@ class LLMEngine:
         """What is released now."""
         return self._lifecycle.sleeping_tags
 
-    def reset_prefix_cache(self) -> None:
-        """Forget all cached prefixes; running requests keep theirs."""
-        self._block_space.reset_prefix_cache()
+    @property
+    def sleep_state(self) -> SleepState:
+        """Awake or how deep asleep, in one word."""
+        return self._lifecycle.state
 
-    def _preemption_policy(self, num_host_blocks: int) -> PreemptionPolicy:
-        size = block_bytes(self.model_config, self.config.block_size, self.config.kv_dtype)
-        if not num_host_blocks or self.config.preemption_mode == "recompute":
-            return PreemptionPolicy("recompute", size)
-        if self.config.preemption_mode == "swap":
-            return PreemptionPolicy("swap", size)
-        speeds = Speeds(*self.model_executor.measure_speeds())
-        logger.info(
-            "swapping: %s/s between the pools; recomputing: %.0f tok/s",
-            format_bytes(int(speeds.copy_bytes_per_s)),
-            speeds.prefill_tokens_per_s,
-        )
-        return PreemptionPolicy("auto", size, speeds)
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call something on every worker: one of `REMOTE_METHODS` by name, or `method(worker, *args, **kwargs)`.
+
+        Returns:
+            One answer per worker.
+
+        Raises:
+            InvalidRequestError: an unknown name, or arguments for it, which takes none. UnsupportedError: a timeout,
+            where calls cannot be cut off. What the method raises.
+        """
+        self.check_health()
+        if isinstance(method, str) and method not in REMOTE_METHODS:
+            known = ", ".join(sorted(REMOTE_METHODS))
+            raise InvalidRequestError(f"{method!r} cannot be called by name; {known} can, or pass a function", "method")
+        if isinstance(method, str) and (args or kwargs):
+            raise InvalidRequestError(f"{method!r} takes no arguments", "args" if args else "kwargs")
+        self._drain()
+        if method == "reload_weights" and timeout is None:
+            return [self.reload_weights()]
+        try:
+            return self.model_executor.collective_rpc(method, timeout, args, kwargs)
+        finally:
+            self._lifecycle.follow()
+
+    def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
+        """Replace some or all weights by tensors under the checkpoint's own names; how many. Blocking.
+
+        Requests that are not finished keep their tokens; their KV is computed again, with the new weights, so that no
+        sequence mixes the KV of two versions. The prefix cache is forgotten. Works while the KV cache sleeps.
+
+        Raises:
+            EngineAsleepError: the weights are asleep. ModelLoadError: an unexpected tensor, or one of another shape
+            or type; the tensors before it stay replaced, and the message names them.
+        """
+        self.check_health()
+        self._drain()
+        try:
+            return self.model_executor.collective_rpc("update_weights", args=(weights,))[0]
+        finally:
+            self._lifecycle.follow()
+
+    def reload_weights(self) -> None:
+        """Read the weights from the checkpoint again. See `Lifecycle.reload_weights`."""
+        self.check_health()
+        self._drain()
+        self._lifecycle.reload_weights()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; running requests keep theirs. Always True: it cannot fail."""
+        self._block_space.reset_prefix_cache()
+        return True
 
     def stats(self) -> EngineStats:
         """A snapshot; may be called from another thread."""
-        scheduler, cache = self._scheduler, self._block_space.prefix_cache
-        return EngineStats(
-            num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting),
-            num_swapped=len(scheduler.swapped),
-            num_blocks=self._block_space.num_blocks,
-            num_used_blocks=self._block_space.num_used_blocks,
-            num_host_blocks=self._block_space.num_host_blocks,
-            num_used_host_blocks=self._block_space.num_used_host_blocks,
-            prefix_cache_queries_total=cache.queries,
-            prefix_cache_hits_total=cache.hits,
-            prefix_cache_host_hits_total=cache.host_hits,
-            preemptions_total={**scheduler.preemption.counts},
-            prompt_tokens_total=scheduler.stats.prompt_tokens,
-            generation_tokens_total=scheduler.stats.generation_tokens,
-            steps_total=self._num_steps,
-            finished_total=dict(self._finished),
-        )
+        return take_stats(self._scheduler, self._num_steps, self._finished)
 
     def memory_snapshot(self) -> MemorySnapshot:
         """Every block of both pools: owners, fill, content. For the thread that steps, between steps; O(blocks)."""
@@ -289,24 +361,3 @@ class LLMEngine:
         for request_id in self._scheduler.unfinished_ids:
             self.abort_request(request_id)
         self.model_executor.shutdown()
-
-
-def _fit_model_len(config: EngineConfig, model: ModelConfig, num_blocks: int, is_chosen: bool) -> EngineConfig:
-    """The config with a model length that the cache can hold; a length the user chose is not lowered.
-
-    Raises:
-        CacheSizeError: the chosen length does not fit.
-    """
-    capacity = num_blocks * config.block_size
-    assert config.max_model_len is not None
-    if num_blocks_for_len(model, config.block_size, config.max_model_len) <= num_blocks:
-        return config
-    if is_chosen:
-        raise CacheSizeError(
-            f"the KV cache has room for {capacity} tokens, fewer than max_model_len={config.max_model_len}; lower "
-            "max_model_len, or raise kv_cache_memory_bytes or num_gpu_blocks_override"
-        )
-    logger.warning(
-        "model length lowered from %d to %d tokens, which is what the KV cache holds", config.max_model_len, capacity
-    )
-    return dataclasses.replace(config, max_model_len=capacity)

@@ -1,14 +1,27 @@
-"""Sleep as plain data: what can be released, which blocks must survive it, and what came of it."""
+"""Sleep as plain data: what can be released, what must survive it, what it would cost, and what came of it."""
 
+import enum
 from dataclasses import dataclass
 from typing import Literal
 
 SleepMode = Literal["keep", "wait", "abort"]
 """What happens to requests that are not finished: kept and continued after waking, waited for, or aborted."""
 
+BackupTarget = Literal["auto", "ram", "disk"]
+"""Where contents that must survive are kept. 'auto': a file on a CPU, whose memory is what is to be freed."""
+
+SleepState = Literal["awake", "paused", "weights_offloaded", "discard_all", "partial"]
+"""In one word. 'paused': level 0. 'weights_offloaded', 'discard_all': everything sleeps, the weights at level 1 or 2.
+'partial': the weights or the KV cache alone."""
+
 WEIGHTS = "weights"
 KV_CACHE = "kv_cache"
 TAGS = (WEIGHTS, KV_CACHE)
+
+REMOTE_METHODS = frozenset(
+    {"available_memory_bytes", "modified_weights", "reload_weights", "resident_bytes", "weights_version"}
+)
+"""What `collective_rpc` takes by name: safe to offer to strangers with the admin key, and JSON in the answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +32,61 @@ class UsedBlocks:
     host: list[int]
 
 
+class Residence(enum.Enum):
+    """Where the contents of one tag are: in their place, kept elsewhere, or nowhere but in the checkpoint."""
+
+    RESIDENT = enum.auto()
+    OFFLOADED = enum.auto()
+    DISCARDED = enum.auto()
+
+
+Action = Literal["offload", "discard", "move", "drop", "restore", "refill"]
+"""What a worker does with one tag. To sleep: save and release ('offload'), release only ('discard'), take the backup
+to another target ('move'), give it up ('drop'). To wake: bring back what was saved ('restore'), start anew ('refill').
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SleepOrder:
+    """What workers are to do to sleep, all of it or nothing. `used`: the KV blocks that 'offload' saves."""
+
+    level: int
+    actions: tuple[tuple[str, Action], ...]
+    used: UsedBlocks
+    backup: BackupTarget = "auto"
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return tuple(tag for tag, _ in self.actions)
+
+
 @dataclass(frozen=True, slots=True)
 class SleepReport:
-    """What a `sleep` or `wake_up` did. `freed_bytes`: by how much the resident memory of the process fell."""
+    """What a `sleep` did. `freed_bytes`: by how much the resident memory of the process fell."""
 
     level: int
     tags: tuple[str, ...]
     freed_bytes: int
     backed_up_bytes: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WakeReport:
+    """What a `wake_up` did. `restored_bytes`: of weights and KV blocks that were put back into their places."""
+
+    tags: tuple[str, ...]
+    restored_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SleepForecast:
+    """What a `sleep` would do, in the words of its report, and how long the `wake_up` of all of it would take."""
+
+    level: int
+    tags: tuple[str, ...]
+    frees_bytes: int
+    backs_up_bytes: int
+    sleep_seconds: float
+    wake_seconds: float

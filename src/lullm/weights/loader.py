@@ -1,23 +1,31 @@
-"""The loader: streams a folder of safetensors into a model, tensor by tensor, and accounts for every name.
+"""The loader: streams a folder of safetensors into a model, and accounts for every name.
 
-The files are mapped, not read into memory of our own, so loading needs the parameters and the page cache only.
+The files are mapped, not read into memory of our own, so loading needs the parameters and the page cache only. Several
+threads copy pieces of tensors at a time: one alone takes page faults as long as it copies.
 """
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from lullm.errors import ModelLoadError
+from lullm.ops.threads import torch_threads
+from lullm.units import MIB
+from lullm.weights.quantization import QuantizedRows
 from lullm.weights.target import Loadable, WeightTargets
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_PIECE_BYTES = 16 * MIB
 
 
-def load_weights(model: Loadable, folder: Path) -> None:
-    """Fill the materialised parameters of `model` from `folder`. Blocking: seconds per gigabyte.
+def load_weights(model: Loadable, folder: Path, num_threads: int = 1) -> None:
+    """Fill the materialised parameters of `model` from `folder`. Blocking: a gigabyte takes 0.2 s with two threads if
+    the file is in the page cache, and as long as the disk needs otherwise.
 
     Raises:
         ModelLoadError: no safetensors, a file is missing or damaged, or tensors are missing, unexpected or of the
@@ -28,20 +36,46 @@ def load_weights(model: Loadable, folder: Path) -> None:
     faults: list[str] = []
     for path, names in _files(folder).items():
         try:
-            with safe_open(path, framework="pt", device="cpu") as file, torch.inference_mode():
+            with safe_open(path, framework="pt", device="cpu") as file:
                 stored = set(file.keys())
+                copies: list[tuple[Tensor | QuantizedRows, Tensor]] = []
                 for name in sorted(stored if names is None else stored & names):
-                    tensor = file.get_tensor(name)
+                    tensor = file.get_tensor(name)  # mapped: nothing is read yet
                     try:
-                        missing.discard(targets.apply(name, tensor) or "")
+                        target = targets.find(name, tensor)
                     except ModelLoadError as error:
                         faults.append(str(error))
                         missing.discard(model.rules.canonical_name(name))  # there, if wrong: one fault is enough
+                    else:
+                        if target is not None:
+                            missing.discard(target.name)
+                            copies += _pieces(target.rows, tensor)
+                _copy_all(copies, num_threads)
         except (SafetensorError, OSError) as error:
             raise ModelLoadError(f"{path} is damaged or incomplete: {error}; fetch it again") from None
     faults += [f"missing tensor {name}" for name in sorted(missing)]
     if faults:
         raise ModelLoadError(f"the weights in {folder} do not fit its config.json:\n  " + "\n  ".join(faults))
+
+
+def _pieces(target: Tensor | QuantizedRows, source: Tensor) -> list[tuple[Tensor | QuantizedRows, Tensor]]:
+    """The two cut alike into runs of rows, so that no thread has a whole vocabulary to itself at the end."""
+    if isinstance(target, Tensor):
+        target, source = torch.atleast_1d(target), torch.atleast_1d(source)
+    num_rows = max(1, _PIECE_BYTES * len(target) // max(target.nbytes, 1))
+    return list(zip(target.split(num_rows), source.split(num_rows), strict=True))
+
+
+def _copy_all(copies: list[tuple[Tensor | QuantizedRows, Tensor]], num_threads: int) -> None:
+    """Fill (target, source) pairs, converting types. The pages are first touched by the threads that copy them."""
+
+    def copy(pair: tuple[Tensor | QuantizedRows, Tensor]) -> None:
+        with torch.inference_mode():  # of each thread
+            pair[0].copy_(pair[1])
+
+    # Every thread copies on its own: torch would split each copy over threads once more.
+    with torch_threads(1), ThreadPoolExecutor(num_threads) as pool:
+        list(pool.map(copy, copies))
 
 
 def missing_files(folder: Path) -> list[str]:

@@ -1,21 +1,21 @@
 """Packing: the matrices of a loaded model into the order in which the ops read them."""
 
+from collections.abc import Iterator
+
 from torch import nn
 
-from lullm.nn.embedding import Embedding, LMHead
-from lullm.nn.linear import Linear
+from lullm.nn.linear import Matrix
 from lullm.ops.table import Ops
+
+
+def packed_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The matrices that `pack_weights` rearranges; quantized ones lie in their order from the start."""
+    for module in model.modules():
+        if isinstance(module, Matrix) and module.weight is not None and module.layout is None:
+            yield module.weight
 
 
 def pack_weights(model: nn.Module, ops: Ops) -> None:
     """Rearrange every matrix in place, once, after all of it was filled. Blocking: about 0.1 s per gigabyte."""
-    for module in model.modules():
-        if isinstance(module, Linear | Embedding | LMHead) and module.weight is not None:
-            ops.pack_weight_(module.weight)
-
-
-def unpack_weights(model: nn.Module, ops: Ops) -> None:
-    """Undo `pack_weights`: before single tensors are updated, or weights are read as a checkpoint has them."""
-    for module in model.modules():
-        if isinstance(module, Linear | Embedding | LMHead) and module.weight is not None:
-            ops.unpack_weight_(module.weight)
+    for weight in packed_parameters(model):
+        ops.pack_weight_(weight)

@@ -45,6 +45,26 @@ class WeightRules:
         return None
 
 
+TRAINER_RENAMES = tuple(
+    Rename(re.compile(pattern), "")
+    for pattern in (
+        r"(?<![^.])(_checkpoint_wrapped_module|_fsdp_wrapped_module|_orig_mod)\.",  # wrappers around any module
+        r"^module\.",  # data parallel
+        r"^base_model\.model\.",  # an adapter around the model ...
+        r"\.base_layer(?=\.)",  # ... around a layer, merged into it
+        r"(?<![^.])modules_to_save\.default\.",  # ... a layer trained whole
+    )
+)
+"""What trainers wrap around a model and leave in its parameters' names."""
+
+
+def trainer_name(name: str) -> str:
+    """The checkpoint's name of a tensor that a trainer pushes."""
+    for rename in TRAINER_RENAMES:
+        name = rename.pattern.sub(rename.replacement, name)
+    return name
+
+
 def decoder_rules(tied: bool) -> WeightRules:
     """The rules of Llama and the families that kept its names."""
     drops = [re.compile(r"\.rotary_emb\.inv_freq$")]  # computed, yet saved by older checkpoints

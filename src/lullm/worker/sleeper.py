@@ -1,117 +1,296 @@
 """Sleeper: releases a model runner's memory by tag and brings it back at the same addresses.
 
-Weights on a CPU are not written anywhere: the checkpoint they came from is their backup, and checksums say whether
-they came back the same. Of the KV cache only the blocks in use are saved, to a file without a name.
+Weights as their checkpoint has them are not written again: the checkpoint is their backup, and checksums from when they
+were read say whether they came back the same. Weights that were changed since, and the KV blocks in use, are saved to
+host memory or to a file. (Host memory in front of a GPU takes all weights: from there they are back soonest.)
 """
 
+import contextlib
+import dataclasses
+import errno
+import shutil
+import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from lullm.arena.backup import Backup, checksum
-from lullm.errors import LullmError, WakeUpError
+from lullm.arena.arena import Arena
+from lullm.arena.backup import CHUNK_BYTES, Backup, FileStore, MemoryStore
+from lullm.errors import CacheSizeError, LullmError, WakeUpError
 from lullm.ops.attention_layout import KVCache
-from lullm.types.sleep import KV_CACHE, WEIGHTS, SleepReport, UsedBlocks
-from lullm.worker.device import resident_bytes
+from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, SleepForecast, SleepOrder, SleepReport, UsedBlocks
+from lullm.units import MIB, format_bytes, round_up
+from lullm.weights.store import WeightStore
+from lullm.worker.device import available_memory_bytes, resident_bytes
 from lullm.worker.model_runner import ModelRunner
+from lullm.worker.speed import SleepSpeeds
+
+ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap")}
+"""The host pool of the KV cache sleeps with the device pool."""
+
+_GATHER_BYTES = 16 * MIB
+"""Of KV blocks that are gathered at once, to be saved or put back."""
 
 
 class Sleeper:
-    """The sleep of one worker. The engine sees to it that nothing runs and that calls come in a legal order."""
+    """The sleep of one worker. The engine sees to it that nothing runs and that orders come in a legal sequence."""
 
     def __init__(self, runner: ModelRunner, directory: Path | None, verify: bool):
         self._runner = runner
         self._directory = directory
         self._verify = verify
-        self._weight_checksums: dict[str, int] = {}
-        self._backup: Backup | None = None
-        self._used = UsedBlocks([], [])
+        self._backups: dict[str, Backup] = {}
+        self._saved_blocks = UsedBlocks([], [])
+        self._saved_weights: frozenset[str] = frozenset()
+        self._speeds = SleepSpeeds(runner.device, directory)
 
     @torch.inference_mode()
-    def sleep(self, level: int, tags: Collection[str], used: UsedBlocks) -> SleepReport:
-        """Release the arenas of `tags`. The contents of `used` blocks are saved. Blocking.
+    def sleep(self, order: SleepOrder) -> tuple[SleepReport, str | None]:
+        """Do what the order says. Blocking: memory is free when it returns.
+
+        Returns:
+            What came of it, and what the driver said if it would not take memory back; that is no reason to stop
+            half-way: everything is saved, and waking works.
 
         Raises:
-            OSError: the blocks could not be saved (disk full); nothing has been released then.
+            OSError: something could not be saved (disk full); then nothing has changed.
+            WakeUpError: a backup that was to move is damaged; then nothing has changed.
         """
-        started, resident = time.perf_counter(), resident_bytes()
-        backed_up = 0
-        if KV_CACHE in tags:
-            backed_up = self._save_blocks(used)
-        if WEIGHTS in tags:
-            # After level 2 the weights may come back as others, so there is nothing to compare with.
-            wanted = self._runner.model.named_parameters() if level == 1 and self._verify else ()
-            self._weight_checksums = {name: checksum(parameter) for name, parameter in wanted}
-        self._release(tags)
-        freed = resident - resident_bytes()
-        return SleepReport(level, tuple(tags), freed, backed_up, time.perf_counter() - started)
-
-    @torch.inference_mode()
-    def wake_up(self, tags: Collection[str]) -> None:
-        """Bring the contents of `tags` back. Blocking.
-
-        Raises:
-            WakeUpError: they are not what they were, or cannot be read; the memory is released again.
-        """
+        self._runner.device.synchronize()
+        started, free = time.perf_counter(), self._free_bytes()
+        order = self._needed(order)
+        made: dict[str, Backup] = {}
         try:
-            if WEIGHTS in tags:
-                self._restore_weights()
-            if KV_CACHE in tags:
-                self._restore_blocks()
-        except (LullmError, OSError, MemoryError) as error:
-            self._release(tags)
-            raise WakeUpError(f"still asleep: {error}") from error
-        if KV_CACHE in tags:
-            self.close()
+            self._check_room(order)
+            for tag, action in order.actions:
+                backup = self._make_backup(tag, action, order)
+                if backup is not None:
+                    made[tag] = backup
+        except BaseException as error:
+            for backup in made.values():
+                backup.close()
+            if isinstance(error, CacheSizeError):  # no memory to save to, or through
+                raise OSError(errno.ENOMEM, str(error)) from error
+            raise
+        saved = time.perf_counter()
+        num_saved, targets = sum(b.num_bytes for b in made.values()), {b.target for b in made.values()}
+        failure = None
+        for tag, _ in order.actions:
+            self._drop(tag)
+            if tag in made:
+                self._backups[tag] = made[tag]
+        for tag, action in order.actions:
+            if action in ("offload", "discard"):
+                try:
+                    self._release(tag)
+                except LullmError as error:
+                    failure = str(error)
+        self._runner.device.trim()
+        freed = self._free_bytes() - free
+        for target in targets:
+            self._speeds.observe(f"save {target}", num_saved, saved - started)
+        ended = time.perf_counter()
+        self._speeds.observe("release", freed, ended - saved)
+        return SleepReport(order.level, order.tags, freed, num_saved, ended - started), failure
+
+    @torch.inference_mode()
+    def wake_up(self, tag: str, action: Action) -> int:
+        """Bring the contents of one tag back ('restore', 'refill'); how many bytes. Blocking.
+
+        Raises:
+            WakeUpError: they are not what they were, cannot be read, or there is no memory; it is released again.
+        """
+        started, backup = time.perf_counter(), self._backups.get(tag)
+        num_saved = 0 if backup is None else backup.num_bytes
+        store = self._store
+        try:
+            for arena in self._arenas(tag):
+                arena.map()
+            if tag == WEIGHTS:
+                store.load() if action == "refill" else store.restore(self._saved_weights, backup)
+                store.is_resident = True
+            elif backup is not None:
+                backup.restore(self._block_places())
+                self._speeds.observe(f"restore {backup.target}", num_saved, time.perf_counter() - started)
+            self._runner.device.synchronize()
+        except (LullmError, OSError, MemoryError, torch.OutOfMemoryError) as error:
+            with contextlib.suppress(LullmError):  # the first error says why
+                self._release(tag)
+            hint = "; sleep(level=2, tags=['kv_cache']) gives them up" if tag == KV_CACHE else ""
+            raise WakeUpError(f"{tag} still asleep: {error}{hint}") from error
+        self._drop(tag)
+        return store.num_bytes if tag == WEIGHTS else num_saved
+
+    @torch.inference_mode()
+    def forecast(self, order: SleepOrder) -> SleepForecast:
+        """What `sleep(order)` would do, and how long waking all of it would take. Changes nothing but spare memory."""
+        order = self._needed(order)
+        frees = num_saved = 0
+        resident = self.resident_bytes()
+        sleep_s = wake_s = 0.0
+        for tag, action in order.actions:
+            held, old = self._num_saved_bytes(tag, action, order), self._backups.get(tag)
+            old_bytes = 0 if old is None else old.num_bytes
+            target = self._target(order) if action in ("offload", "move") or old is None else old.target
+            released = 0
+            if action in ("offload", "discard"):
+                released = sum(resident.get(arena_tag, 0) for arena_tag in ARENA_TAGS[tag])
+            if old is not None and old.target == "ram" and (action == "drop" or held):
+                released += old_bytes
+            frees += released - (held if target == "ram" else 0)
+            num_saved += held
+            kept = 0 if action in ("discard", "drop") else held or old_bytes
+            sleep_s += self._speeds.seconds(f"save {target}", held) + self._speeds.seconds("release", released)
+            wake_s += self._speeds.seconds(f"restore {target}", kept)
+            if tag == WEIGHTS and kept < self._store.num_bytes:
+                wake_s += self._store.fill_s
+        # A sleep frees what an allocator keeps for later, too, and nobody knows how much of that is resident.
+        self._runner.device.trim()
+        return SleepForecast(order.level, order.tags, frees, num_saved, sleep_s, wake_s)
+
+    def resident_bytes(self) -> dict[str, int]:
+        """Physical memory behind each arena now, by tag."""
+        return {arena.tag: self._runner.device.resident_bytes(arena) for arena in self._runner.arenas}
 
     def close(self) -> None:
         """Drop what was saved. Idempotent."""
-        if self._backup is not None:
-            self._backup.close()
-            self._backup = None
+        for tag in list(self._backups):
+            self._drop(tag)
 
-    def _restore_weights(self) -> None:
-        self._runner.fill_weights()
-        for name, parameter in self._runner.model.named_parameters():
-            if name in self._weight_checksums and checksum(parameter) != self._weight_checksums[name]:
-                raise WakeUpError(
-                    f"the weights are not what they were: {name} has another checksum than at sleep; has the "
-                    "checkpoint changed? Build a new engine to use it"
-                )
-
-    def _save_blocks(self, used: UsedBlocks) -> int:
-        backup = Backup(self._directory)
+    def _make_backup(self, tag: str, action: Action, order: SleepOrder) -> Backup | None:
+        """What the action saves, in the target that the order wants; None: nothing."""
+        num_bytes = self._num_saved_bytes(tag, action, order)
+        if not num_bytes:
+            if tag == WEIGHTS:
+                self._saved_weights = frozenset()
+            return None
+        store = self._new_store(num_bytes, self._target(order))
         try:
-            for caches, block_ids in self._pools(used):
-                ids = torch.tensor(block_ids, dtype=torch.int64)
-                for layer in caches:
-                    backup.save(cache.index_select(0, ids) for cache in layer)
-        except OSError:
-            backup.close()
+            if action == "move":
+                return self._backups[tag].moved(store)
+            backup = Backup(store, "the KV cache" if tag == KV_CACHE else "changed weights", self._verify)
+            if tag == KV_CACHE:
+                self._saved_blocks = order.used
+                backup.save(self._block_contents())
+            else:
+                self._saved_weights = self._weights_to_save(order)
+                backup.save(self._store.parameters(self._saved_weights))
+            return backup
+        except BaseException:
+            store.close()
             raise
-        self._backup, self._used = backup, used
-        return backup.num_bytes
 
-    def _restore_blocks(self) -> None:
-        if self._backup is None:
+    def _new_store(self, num_bytes: int, target: str) -> MemoryStore | FileStore:
+        if target == "disk":
+            return FileStore(self._directory)
+        return MemoryStore(self._runner.device.new_host_arena("backup", round_up(num_bytes, CHUNK_BYTES)))
+
+    def _weights_to_save(self, order: SleepOrder) -> frozenset[str]:
+        """Names of the parameters that the checkpoint is no backup of."""
+        if self._runner.device.is_accelerator and self._target(order) == "ram":
+            return self._store.names
+        return frozenset(self._store.modified)
+
+    def _num_saved_bytes(self, tag: str, action: Action, order: SleepOrder) -> int:
+        """Bytes that the action writes."""
+        if action == "move":
+            return self._backups[tag].num_bytes
+        if action != "offload":
+            return 0
+        if tag == WEIGHTS:
+            return sum(parameter.nbytes for parameter in self._store.parameters(self._weights_to_save(order)))
+        pools = self._pools(order.used)
+        return sum(cache[0].nbytes * len(ids) for caches, ids in pools for layer in caches for cache in layer)
+
+    def _needed(self, order: SleepOrder) -> SleepOrder:
+        """The order without moves to where a backup is already, or of nothing."""
+        target = self._target(order)
+        there = [tag for tag in ARENA_TAGS if tag not in self._backups or self._backups[tag].target == target]
+        actions = tuple((tag, action) for tag, action in order.actions if action != "move" or tag not in there)
+        return dataclasses.replace(order, actions=actions)
+
+    def _target(self, order: SleepOrder) -> str:
+        if order.backup == "auto":
+            return "ram" if self._runner.device.is_accelerator else "disk"
+        return order.backup
+
+    def _free_bytes(self) -> int:
+        """Of the memory that is to be released; on a CPU only differences mean something."""
+        device = self._runner.device
+        return device.memory_info().free_bytes if device.is_accelerator else -resident_bytes()
+
+    def _check_room(self, order: SleepOrder) -> None:
+        """Refuse before anything is written what can be seen not to fit. Raises OSError."""
+        wanted = sum(self._num_saved_bytes(tag, action, order) for tag, action in order.actions)
+        if not wanted:
             return
-        pools = self._pools(self._used)
-        targets = [(cache, ids) for caches, ids in pools for layer in caches for cache in layer]
-        shapes = (cache.new_empty((len(ids), *cache.shape[1:])) for cache, ids in targets)
-        for (cache, block_ids), content in zip(targets, self._backup.restore(shapes), strict=True):
-            cache.index_copy_(0, torch.tensor(block_ids, dtype=torch.int64), content)
+        if self._target(order) == "ram":
+            free, where = available_memory_bytes(), "memory"
+        else:
+            where = str(self._directory or tempfile.gettempdir())
+            free = shutil.disk_usage(where).free
+        if free < wanted:
+            code = errno.ENOMEM if where == "memory" else errno.ENOSPC
+            raise OSError(code, f"{format_bytes(wanted)} must be saved and {where} has {format_bytes(free)} left")
+
+    def _block_contents(self) -> Iterator[torch.Tensor]:
+        for cache, ids, content in self._block_parts():
+            torch.index_select(cache, 0, ids, out=content)
+            yield content
+
+    def _block_places(self) -> Iterator[torch.Tensor]:
+        for cache, ids, content in self._block_parts():
+            yield content  # filled by the time the next one is asked for
+            cache.index_copy_(0, ids, content)
+
+    def _block_parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """(one layer's keys or values in a pool, ids of some blocks, room for those); the room is the same each time.
+
+        It is an arena, for what malloc once had for such a purpose does not always go back to the operating system.
+        """
+        device = self._runner.device
+        for caches, block_ids in self._pools(self._saved_blocks):
+            new_arena = device.new_arena if caches is self._runner.kv_caches else device.new_host_arena
+            num_bytes = caches[0][0][0].nbytes
+            arena = new_arena("gather", max(_GATHER_BYTES, num_bytes))
+            room = arena.empty((arena.capacity_bytes,), torch.uint8)
+            try:
+                for cache in (cache for layer in caches for cache in layer):
+                    for ids in torch.tensor(block_ids, device=cache.device).split(max(_GATHER_BYTES // num_bytes, 1)):
+                        content = room[: len(ids) * num_bytes].view(cache.dtype)
+                        yield cache, ids, content.view(len(ids), *cache.shape[1:])
+            finally:
+                device.synchronize()
+                arena.close()
 
     def _pools(self, used: UsedBlocks) -> list[tuple[list[KVCache], list[int]]]:
         pools = [(self._runner.kv_caches, used.device), (self._runner.host_kv_caches, used.host)]
         return [(caches, block_ids) for caches, block_ids in pools if block_ids]
 
-    def _release(self, tags: Collection[str]) -> None:
-        """The host pool of the KV cache sleeps with the device pool."""
-        arena_tags = {"kv_cache", "kv_swap"} if KV_CACHE in tags else set()
-        if WEIGHTS in tags:
-            arena_tags.add("weights")
-        for arena in self._runner.arenas:
-            if arena.tag in arena_tags:
+    def _release(self, tag: str) -> None:
+        """Raises LullmError: the driver refuses; the rest is released."""
+        if tag == WEIGHTS:
+            self._store.is_resident = False
+        failures = []
+        for arena in self._arenas(tag):
+            try:
                 arena.release()
+            except LullmError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _arenas(self, tag: str) -> list[Arena]:
+        return [arena for arena in self._runner.arenas if arena.tag in ARENA_TAGS[tag]]
+
+    @property
+    def _store(self) -> WeightStore:
+        assert self._runner.model.store is not None, "loaded"
+        return self._runner.model.store
+
+    def _drop(self, tag: str) -> None:
+        backup = self._backups.pop(tag, None)
+        if backup is not None:
+            backup.close()

@@ -1,0 +1,89 @@
+"""Assembly: a scheduler over as many KV blocks as there is room for, for workers that have loaded their model."""
+
+import dataclasses
+import time
+
+from lullm.config.engine import EngineConfig
+from lullm.config.model import ModelConfig
+from lullm.errors import CacheSizeError
+from lullm.executor.protocol import Executor
+from lullm.kv.block_space import BlockSpaceManager
+from lullm.kv.layout import block_bytes, num_blocks_for_len
+from lullm.log import get_logger
+from lullm.sched.preemption import PreemptionPolicy, Speeds
+from lullm.sched.scheduler import Scheduler, SchedulerLimits
+from lullm.units import format_bytes
+
+logger = get_logger(__name__)
+
+
+def open_scheduler(
+    config: EngineConfig, model: ModelConfig, executor: Executor, has_chosen_len: bool
+) -> tuple[EngineConfig, Scheduler]:
+    """Set up the KV cache of all workers; the config with a model length that fits it, and a scheduler. Blocking.
+
+    Args:
+        config: resolved. has_chosen_len: the user said `max_model_len`, so it is not lowered.
+
+    Raises:
+        CacheSizeError: the chosen length does not fit, or nothing does.
+    """
+    num_blocks, num_host_blocks = executor.determine_num_available_blocks()
+    config = _fit_model_len(config, model, num_blocks, has_chosen_len)
+    assert config.max_model_len is not None
+    executor.initialize_cache(num_blocks, num_host_blocks)
+    block_space = BlockSpaceManager(
+        num_blocks,
+        config.block_size,
+        config.watermark,
+        config.enable_prefix_caching,
+        num_host_blocks,
+        window=model.sliding_window,
+    )
+    return config, Scheduler(
+        SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len),
+        block_space,
+        config.scheduling_policy,
+        time.monotonic,
+        _preemption_policy(config, model, executor, num_host_blocks),
+        config.enable_chunked_prefill,
+        config.delay_factor,
+    )
+
+
+def _preemption_policy(
+    config: EngineConfig, model: ModelConfig, executor: Executor, num_host_blocks: int
+) -> PreemptionPolicy:
+    size = block_bytes(model, config.block_size, config.kv_dtype)
+    if not num_host_blocks or config.preemption_mode == "recompute":
+        return PreemptionPolicy("recompute", size)
+    if config.preemption_mode == "swap":
+        return PreemptionPolicy("swap", size)
+    speeds = Speeds(*executor.measure_speeds())
+    logger.info(
+        "swapping: %s/s between the pools; recomputing: %.0f tok/s",
+        format_bytes(int(speeds.copy_bytes_per_s)),
+        speeds.prefill_tokens_per_s,
+    )
+    return PreemptionPolicy("auto", size, speeds)
+
+
+def _fit_model_len(config: EngineConfig, model: ModelConfig, num_blocks: int, has_chosen_len: bool) -> EngineConfig:
+    """The config with a model length that the cache can hold; a length the user chose is not lowered.
+
+    Raises:
+        CacheSizeError: the chosen length does not fit.
+    """
+    capacity = num_blocks * config.block_size
+    assert config.max_model_len is not None
+    if num_blocks_for_len(model, config.block_size, config.max_model_len) <= num_blocks:
+        return config
+    if has_chosen_len:
+        raise CacheSizeError(
+            f"the KV cache has room for {capacity} tokens, fewer than max_model_len={config.max_model_len}; lower "
+            "max_model_len, or raise kv_cache_memory_bytes or num_gpu_blocks_override"
+        )
+    logger.warning(
+        "model length lowered from %d to %d tokens, which is what the KV cache holds", config.max_model_len, capacity
+    )
+    return dataclasses.replace(config, max_model_len=capacity)

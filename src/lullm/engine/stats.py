@@ -1,0 +1,28 @@
+"""Stats: what a scheduler and its block space have counted, in one piece."""
+
+from collections.abc import Mapping
+
+from lullm.sched.scheduler import Scheduler
+from lullm.types.stats import EngineStats
+
+
+def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]) -> EngineStats:
+    """A snapshot; may be taken from another thread than the one that steps. `finished`: requests by reason."""
+    space = scheduler.block_space
+    return EngineStats(
+        num_running=len(scheduler.running),
+        num_waiting=len(scheduler.waiting),
+        num_swapped=len(scheduler.swapped),
+        num_blocks=space.num_blocks,
+        num_used_blocks=space.num_used_blocks,
+        num_host_blocks=space.num_host_blocks,
+        num_used_host_blocks=space.num_used_host_blocks,
+        prefix_cache_queries_total=space.prefix_cache.queries,
+        prefix_cache_hits_total=space.prefix_cache.hits,
+        prefix_cache_host_hits_total=space.prefix_cache.host_hits,
+        preemptions_total={**scheduler.preemption.counts},
+        prompt_tokens_total=scheduler.stats.prompt_tokens,
+        generation_tokens_total=scheduler.stats.generation_tokens,
+        steps_total=num_steps,
+        finished_total=dict(finished),
+    )

@@ -1,0 +1,70 @@
+"""SleepSpeeds: how fast contents are saved, restored and released here, from what was measured."""
+
+import time
+from pathlib import Path
+
+import torch
+
+from lullm.arena.backup import Backup, FileStore, MemoryStore
+from lullm.units import MIB
+from lullm.worker.device import Device
+
+PROBE_BYTES = 16 * MIB
+_LEAST_BYTES = 4 * MIB
+"""Less than this says more about the fixed costs than about the speed."""
+
+
+class SleepSpeeds:
+    """Bytes per second of 'save TARGET', 'restore TARGET' (TARGET: ram, disk) and 'release'.
+
+    The last measurement counts. What was never done is tried out with 16 MiB when it is first asked for.
+
+    Args:
+        device: whose memory it is. directory: of the file that 'disk' stands for; None: the system's folder for
+            temporary files.
+    """
+
+    def __init__(self, device: Device, directory: Path | None = None):
+        self._device = device
+        self._directory = directory
+        self._speeds: dict[str, float] = {}
+
+    def observe(self, what: str, num_bytes: int, seconds: float) -> None:
+        """Something was done in so much time."""
+        if num_bytes >= _LEAST_BYTES and seconds > 0:
+            self._speeds[what] = num_bytes / seconds
+
+    def seconds(self, what: str, num_bytes: int) -> float:
+        """How long it will take. Blocking, for the trial: a few tens of milliseconds. Raises OSError."""
+        if num_bytes <= 0:
+            return 0.0
+        if what not in self._speeds:
+            self._try(what.split()[-1])
+        return num_bytes / self._speeds[what]
+
+    def _try(self, target: str) -> None:
+        content = torch.ones(PROBE_BYTES, dtype=torch.uint8, device=self._device.torch_device)
+        if target == "release":
+            arena = self._device.new_arena("probe", PROBE_BYTES)
+            arena.empty((PROBE_BYTES,), torch.uint8).copy_(content)
+            times, done = [("release", arena.release)], arena.close
+        else:
+            ram = target == "ram"
+            store = (
+                MemoryStore(self._device.new_host_arena("probe", PROBE_BYTES)) if ram else FileStore(self._directory)
+            )
+            backup = Backup(store, "a probe")
+            times = [
+                (f"save {target}", lambda: backup.save([content])),
+                (f"restore {target}", lambda: backup.restore([torch.empty_like(content)])),
+            ]
+            done = backup.close
+        try:
+            for what, action in times:
+                self._device.synchronize()
+                started = time.perf_counter()
+                action()
+                self._device.synchronize()
+                self._speeds.setdefault(what, PROBE_BYTES / max(time.perf_counter() - started, 1e-9))
+        finally:
+            done()

@@ -1,0 +1,142 @@
+"""Backups: what was saved comes back, or an error does; nothing is left behind."""
+
+import resource
+
+import pytest
+import torch
+
+from lullm.arena.backup import CHUNK_BYTES, Backup, FileStore, MemoryStore
+from lullm.arena.host import HostArena
+from lullm.errors import WakeUpError
+
+SIZES = [1, 5000, 0, CHUNK_BYTES - 5001, 2 * CHUNK_BYTES + 3, 7]  # within a chunk, to its end, across several
+
+
+def memory_store():
+    return MemoryStore(HostArena("backup", 4 * CHUNK_BYTES))
+
+
+def contents():
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator) for size in SIZES]
+
+
+@pytest.fixture(params=["disk", "ram"])
+def make_store(request, tmp_path):
+    made = []
+
+    def make():
+        made.append(FileStore(tmp_path) if request.param == "disk" else memory_store())
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+def damage(backup, position):
+    """Flip one bit of what is kept, once it is hashed."""
+    for job in backup._checksums:
+        job.result()
+    number, offset = divmod(position, CHUNK_BYTES)
+    store = backup._store
+    if backup.target == "ram":
+        store._chunks[number][offset] ^= 1
+        return
+    store._set_direct(False)
+    store._file.seek(position)
+    byte = store._file.read(1)
+    store._file.seek(position)
+    store._file.write(bytes([byte[0] ^ 1]))
+
+
+def test_round_trip(make_store, tmp_path):
+    store = make_store()
+    backup = Backup(store, "x")
+    saved = contents()
+    backup.save(saved)
+    assert backup.num_bytes == sum(SIZES) and backup.target == store.target
+    for _ in range(2):
+        places = [torch.zeros_like(tensor) for tensor in saved]
+        backup.restore(places)
+        assert all(map(torch.equal, places, saved))
+    moved = backup.moved(memory_store())
+    backup.close()
+    backup.close()
+    places = [torch.zeros_like(tensor) for tensor in saved]
+    moved.restore(places)
+    assert all(map(torch.equal, places, saved))
+    assert list(tmp_path.iterdir()) == [], "the file has no name"
+
+
+def test_a_place_is_complete_when_the_next_is_asked_for(make_store):
+    backup = Backup(make_store(), "x")
+    saved = contents()
+    backup.save(iter(saved))
+    taken = []
+
+    def places():
+        for tensor in saved:
+            place = torch.zeros_like(tensor)
+            yield place
+            taken.append(place.clone())
+
+    backup.restore(places())
+    assert all(map(torch.equal, taken, saved))
+
+
+def test_other_dtypes_keep_their_bits(make_store):
+    saved = torch.tensor([float("nan"), -0.0, 1e-40], dtype=torch.float32).to(torch.bfloat16).view(3, 1)
+    backup = Backup(make_store(), "x")
+    backup.save([saved])
+    place = torch.zeros_like(saved)
+    backup.restore([place])
+    assert torch.equal(place.view(torch.int16), saved.view(torch.int16))
+
+
+@pytest.mark.parametrize("position", [0, CHUNK_BYTES + 77, sum(SIZES) - 1])
+def test_a_flipped_bit(make_store, position):
+    saved = contents()
+    places = [torch.zeros_like(tensor) for tensor in saved]
+    for verify in (True, False):
+        backup = Backup(make_store(), "some things", verify)
+        backup.save(saved)
+        damage(backup, position)
+        if verify:
+            with pytest.raises(WakeUpError, match="some things is damaged"):
+                backup.restore(places)
+            with pytest.raises(WakeUpError):
+                backup.moved(memory_store())
+        else:
+            backup.restore(places)
+            wrong = torch.cat(places).bitwise_xor(torch.cat(saved))
+            assert wrong.nonzero().flatten().tolist() == [position]
+        backup.close()
+
+
+@pytest.mark.parametrize("share", [0.4, 1.6])
+def test_places_of_another_size(make_store, share):
+    backup = Backup(make_store(), "x")
+    backup.save([torch.ones(CHUNK_BYTES + 10, dtype=torch.uint8)])
+    with pytest.raises(WakeUpError, match="less" if share > 1 else "more"):
+        backup.restore([torch.zeros(int(CHUNK_BYTES * share), dtype=torch.uint8)])
+
+
+@pytest.mark.parametrize("room", [0, 4096, CHUNK_BYTES + 12345])
+def test_no_room_for_the_file(tmp_path, room):
+    """The limit on a file's size stands for a full disk: the write that meets it fails half-way."""
+    backup = Backup(FileStore(tmp_path), "x")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            backup.save(contents())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    backup.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_such_folder(tmp_path):
+    with pytest.raises(OSError, match="nowhere"):
+        FileStore(tmp_path / "nowhere")
