@@ -69,6 +69,16 @@ def test_flags_have_their_types():
     assert engine_config(parse("serve", "--seed", "3")).seed == 3
     config = engine_config(parse("serve", "--enable-sleep-mode", "--sleep-dir", "d", "--no-verify-wake"))
     assert config == EngineConfig(enable_sleep_mode=True, sleep_dir="d", verify_wake=False)
+    ladder = ("--sleep-after", "60s:1,10m:disk", "--wake-timeout", "9.5", "--max-num-wake-waiting", "7")
+    config = engine_config(parse("serve", "--enable-sleep-mode", *ladder))
+    assert config.wakes_by_request and (config.wake_timeout, config.max_num_wake_waiting) == (9.5, 7)
+    assert [(rung.idle_s, rung.level, rung.backup) for rung in config.sleep_rungs] == [
+        (60, 1, "auto"),
+        (600, 1, "disk"),
+    ]
+    config = engine_config(parse("serve", "--enable-sleep-mode", "--sleep-after", "60s:1", "--no-auto-wake"))
+    assert not config.wakes_by_request and config.sleep_rungs
+    assert engine_config(parse("serve", "--enable-sleep-mode", "--auto-wake")).wakes_by_request
 
 
 @pytest.mark.parametrize(
@@ -112,6 +122,16 @@ def test_the_seed_of_run_is_the_answers():
         (["serve", "--port", "0", "--host", "0.0.0.0", "--enable-sleep-mode"], "set an --admin-key"),
         (["serve", "--sleep-dir", "."], "needs --enable-sleep-mode"),
         (["serve", "--enable-sleep-mode", "--sleep-dir", "/no/such/folder"], "does not exist"),
+        (["serve", "--sleep-after", "60s:1"], "needs enable_sleep_mode"),
+        (["serve", "--enable-sleep-mode", "--sleep-after", "60:1"], "'60' is not a time like"),
+        (["serve", "--enable-sleep-mode", "--sleep-after", "60s:disk,10m:1"], "must be deeper"),
+        (["serve", "--auto-wake"], "needs enable_sleep_mode"),
+        (["serve", "--enable-sleep-mode", "--wake-timeout", "5"], "no request wakes the engine"),
+        (["serve", "--enable-sleep-mode", "--auto-wake", "--wake-timeout", "0"], "wake_timeout must be"),
+        (
+            ["serve", "--enable-sleep-mode", "--auto-wake", "--max-num-wake-waiting", "0"],
+            "max_num_wake_waiting must be",
+        ),
         (["serve", "--host", "192.0.2.1"], "cannot listen"),
         (["serve", "--port", "0", "--model", "/no/such/folder"], "/no/such/folder"),
     ],

@@ -75,15 +75,20 @@ def test_memory_falls_and_comes_back(served, capsys):
     text = complete(url)
     awake = resident_bytes(process)
     state = run(capsys, "ps", "--url", url).splitlines()
-    assert state[0].split() == ["MODEL", "STATE", "RUNNING", "WAITING", "SWAPPED", "KV", "CACHE"]
-    assert re.fullmatch(r"large +awake +0 +0 +0 +0 of \d+ blocks \(0%\)", state[1])
+    head = ["MODEL", "STATE", "RUNNING", "WAITING", "SWAPPED", "KV", "CACHE", "IDLE", "NEXT", "SLEEP"]
+    assert state[0].split() == head
+    assert re.fullmatch(r"large +awake +0 +0 +0 +0 of \d+ blocks \(0%\) +\d+s +-", state[1])
+    forecast = run(capsys, "sleep", "--explain", "--level", "2", "--tags", "weights", *admin)
+    assert re.fullmatch(r"would free [\d.]+ MiB, back up 0 B; [\d.]+ s to sleep, [\d.]+ s to wake\n", forecast)
     for level in ("1", "2"):
         assert re.match(
             rf"asleep \(level {level}: weights, kv_cache\): .* freed, ", run(capsys, "sleep", "--level", level, *admin)
         )
         assert awake - resident_bytes(process) > 0.95 * WEIGHT_BYTES
         assert run(capsys, "sleep", *admin) == "asleep already: weights, kv_cache\n"
-        assert re.search(r"^large +asleep \(weights, kv_cache\) ", run(capsys, "ps", "--url", url), re.M)
+        assert re.search(
+            rf"^large +asleep \(level {level}: weights, kv_cache\) ", run(capsys, "ps", "--url", url), re.M
+        )
         assert run(capsys, "wake", "--tags", "weights", *admin) == "still asleep: kv_cache\n"
         assert re.fullmatch(r"awake: \d+\.\d\d s\n", run(capsys, "wake", *admin))
         assert run(capsys, "wake", *admin) == "awake already\n"

@@ -30,6 +30,9 @@ MODEL = ModelConfig.from_dict(
         ("kv_cache_memory_bytes", 0), ("num_gpu_blocks_override", -1), ("watermark", 1.0), ("watermark", -0.1),
         ("swap_space", "4"), ("enable_prefix_caching", 1), ("scheduling_policy", "lifo"), ("max_logprobs", -1),
         ("logprobs_mode", "x"), ("tokenizer", 1), ("preemption_mode", "x"), ("delay_factor", -1),
+        ("threads", 0), ("threads", "2"), ("threads", 257),
+        ("sleep_after", 60), ("auto_wake", "yes"), ("wake_timeout", 0), ("wake_timeout", "5"),
+        ("max_num_wake_waiting", 0),
     ],
 )  # fmt: skip
 def test_out_of_range(field, value):
@@ -42,12 +45,38 @@ def test_out_of_range(field, value):
     ("field", "value"),
     [
         ("gpu_memory_utilization", 0.9), ("tensor_parallel_size", 2),
-        ("pipeline_parallel_size", 2), ("distributed_executor_backend", "ray"), ("device", "cuda"),
+        ("pipeline_parallel_size", 2), ("distributed_executor_backend", "ray"),
     ],
 )  # fmt: skip
 def test_missing_machinery_is_refused(field, value):
     with pytest.raises(UnsupportedError, match=field):
         EngineConfig(**{field: value})
+
+
+def test_what_only_a_gpu_has():
+    on_gpu = EngineConfig(device="cuda").resolve(MODEL)
+    assert (on_gpu.device, on_gpu.gpu_memory_utilization, on_gpu.async_scheduling) == ("cuda", 0.9, True)
+    assert EngineConfig(device="cuda", gpu_memory_utilization=0.5).resolve(MODEL).gpu_memory_utilization == 0.5
+    with pytest.raises(ConfigError, match="gpu_memory_utilization"):
+        EngineConfig(device="cuda", gpu_memory_utilization=1.5)
+    with pytest.raises(UnsupportedError, match="kv_cache_dtype"):
+        EngineConfig(device="cuda", kv_cache_dtype="int8")
+    on_cpu = EngineConfig().resolve(MODEL)
+    assert (on_cpu.device, on_cpu.gpu_memory_utilization, on_cpu.async_scheduling) == ("cpu", None, False)
+    assert EngineConfig(async_scheduling=True).resolve(MODEL).async_scheduling
+    with pytest.raises(ConfigError, match="async_scheduling"):
+        EngineConfig(async_scheduling=1)
+
+
+def test_attention_backend():
+    for backend in ("flashinfer", "flash-attn", "triton"):
+        with pytest.raises(UnsupportedError, match="attention_backend"):
+            EngineConfig(attention_backend=backend)
+    with pytest.raises(ConfigError, match="attention_backend"):
+        EngineConfig(attention_backend="xformers")
+    assert EngineConfig(attention_backend="torch").resolve(MODEL).attention_backend == "torch"
+    EngineConfig(attention_backend="triton", device="cuda")
+    EngineConfig(attention_backend="torch", device="cuda")
 
 
 def test_tokens_per_step_cover_the_seats():

@@ -222,7 +222,7 @@ def test_a_failed_step_fails_a_waiting_sleep(engine, caplog):
         stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
         sleeping = asyncio.create_task(engine.sleep(1, "wait"))
         await anext(stream)
-        engine._engine.model_executor.driver_worker.model_runner.kv_caches = []
+        engine._engine.model_executor.driver_worker.model_runner.kv_caches.clear()
         with pytest.raises(EngineDeadError, match="died"):
             await sleeping
         with pytest.raises(EngineDeadError, match="died"):
@@ -288,8 +288,8 @@ def test_failures_are_told_and_the_engine_lives(engine, expected, monkeypatch):
 def test_an_error_nobody_foresaw_ends_the_engine_and_every_call(engine, monkeypatch, caplog):
     async def main():
         stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
-        runner = engine._engine.model_executor.driver_worker.model_runner
-        monkeypatch.setattr(runner, "arenas", None)  # the engine's end fails of it, too
+        for method in ("collective_rpc", "shutdown"):  # the engine's end fails of it, too
+            monkeypatch.setattr(engine._engine.model_executor, method, no_such_thing)
         for call in (engine.sleep(), engine.wake_up()):
             with pytest.raises(EngineDeadError):
                 await call
@@ -297,6 +297,9 @@ def test_an_error_nobody_foresaw_ends_the_engine_and_every_call(engine, monkeypa
         with pytest.raises(EngineDeadError):
             async for _ in stream:
                 pass
+
+    def no_such_thing(*_, **__):
+        raise RuntimeError("a bug")
 
     run(main())
 

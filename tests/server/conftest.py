@@ -15,14 +15,14 @@ from tokenizers import Tokenizer as Backend
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
-from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError
+from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, WakeUpError
 from lullm.server.http_server import HttpServer, bind, url_of
 from lullm.server.options import ServerOptions
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
 from lullm.types.sampling_params import OutputKind, SamplingParams
-from lullm.types.sleep import TAGS, SleepReport
+from lullm.types.sleep import TAGS, SleepForecast, SleepReport, WakeReport
 from lullm.types.stats import EngineStats
 
 TEMPLATE = (
@@ -85,6 +85,11 @@ class ScriptedEngine:
         self.sleeping_tags: tuple[str, ...] = ()
         self.failure: Exception | None = None
         self.num_resets = 0
+        self.remote_calls: list[tuple[Any, ...]] = []
+        self.keep_alives: list[float | None] = []
+        self.idle_s = 0.0
+        self.next_sleep: Any = None
+        self.observers: list[Any] = []
         self.released = threading.Event()
         self._held = threading.Semaphore(0)
 
@@ -94,8 +99,14 @@ class ScriptedEngine:
             assert self._held.acquire(timeout=10), "no request came to its second token"
 
     async def generate(
-        self, prompt: Any, params: SamplingParams, request_id: str, priority: int = 0
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        request_id: str,
+        priority: int = 0,
+        keep_alive: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
+        self.keep_alives.append(keep_alive)
         if self.is_sleeping:
             raise EngineAsleepError("the engine is asleep; call wake_up()")
         ids = list(prompt["prompt_token_ids"])
@@ -188,28 +199,83 @@ class ScriptedEngine:
         if self.is_dead or self.shutdowns:
             raise EngineDeadError("step 2 failed")
 
-    async def sleep(self, level: int = 1, mode: str = "keep", tags: Any = None) -> SleepReport:
-        self._fail()
+    async def sleep(
+        self,
+        level: int = 1,
+        mode: str = "keep",
+        tags: Any = None,
+        backup: str = "auto",
+        keep_prefix_cache: bool = False,
+    ) -> SleepReport:
+        self._fail("sleep_failed")
         if level > 2:
             raise InvalidRequestError("sleep level must be 0, 1 or 2", "level")
-        self.sleeps.append((level, mode, tags))
+        self.sleeps.append((level, mode, tags, backup, keep_prefix_cache))
         new = tuple(tag for tag in tags or TAGS if tag not in self.sleeping_tags) if level else ()
         self.sleeping_tags = tuple(tag for tag in TAGS if tag in (*self.sleeping_tags, *new))
         self.is_sleeping = True
-        return SleepReport(level, new, 1000 * len(new), 10 * len(new), 0.25)
+        report = SleepReport(level, new, 1000 * len(new), 10 * len(new), 0.25)
+        if new or level == 0:
+            self.tell("slept", report, "call")
+        return report
 
-    async def wake_up(self, tags: Any = None) -> None:
-        self._fail()
-        self.sleeping_tags = tuple(tag for tag in self.sleeping_tags if tags is not None and tag not in tags)
+    async def wake_up(self, tags: Any = None) -> WakeReport:
+        self._fail("wake_up_failed")
+        woken = tuple(tag for tag in self.sleeping_tags if tags is None or tag in tags)
+        self.sleeping_tags = tuple(tag for tag in self.sleeping_tags if tag not in woken)
         self.is_sleeping = bool(self.sleeping_tags)
+        report = WakeReport(woken, 100 * len(woken), 0.5)
+        if woken:
+            self.tell("woke", report, "call")
+        return report
 
-    async def reset_prefix_cache(self) -> None:
+    async def explain_sleep(
+        self, level: int = 1, tags: Any = None, backup: str = "auto", keep_prefix_cache: bool = False
+    ) -> SleepForecast:
+        if level > 2:
+            raise InvalidRequestError("sleep level must be 0, 1 or 2", "level")
+        self.remote_calls.append((level, tags, backup, keep_prefix_cache))
+        return SleepForecast(level, tuple(tags or TAGS), 2000, 20, 0.25, 0.5)
+
+    async def pause_generation(self, mode: str = "abort", clear_cache: bool = True) -> None:
+        await self.sleep(0, mode)
+        self.num_resets += clear_cache
+
+    async def resume_generation(self) -> None:
+        if self.sleeping_tags:
+            raise EngineAsleepError("not only paused; call wake_up()")
+        await self.wake_up()
+
+    async def collective_rpc(self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None) -> list[Any]:
+        self._fail()
+        self.remote_calls.append((method, timeout, args, kwargs))
+        return [7]
+
+    @property
+    def sleep_state(self) -> str:
+        if len(self.sleeping_tags) == 1:
+            return "partial"
+        return "weights_offloaded" if self.sleeping_tags else "paused" if self.is_sleeping else "awake"
+
+    def observe_sleep(self, observer: Any) -> None:
+        self.observers.append(observer)
+
+    def tell(self, event: str, *arguments: Any) -> None:
+        """What the observers hear."""
+        for observer in self.observers:
+            getattr(observer, event)(*arguments)
+
+    async def reset_prefix_cache(self) -> bool:
         self.num_resets += 1
+        return True
 
-    def _fail(self) -> None:
+    def _fail(self, event: str | None = None) -> None:
         failure, self.failure = self.failure, None
-        if failure is not None:
-            raise failure
+        if failure is None:
+            return
+        if event is not None and isinstance(failure, (OSError, WakeUpError)):
+            self.tell(event, "call")
+        raise failure
 
     async def shutdown(self, drain: bool = True) -> None:
         self.shutdowns.append(drain)

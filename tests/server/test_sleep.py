@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from decisive import decisive_answers
+from prometheus_client.parser import text_string_to_metric_families
 
 from lullm import AsyncLLMEngine, EngineConfig
+from lullm.errors import WakeUpError
 
 OPTIONS = {"dtype": "float32", "num_gpu_blocks_override": 200}
 ASK = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
@@ -23,8 +25,10 @@ def expected(qwen3_folder):
 
 
 @pytest.fixture
-def running(qwen3_folder, start, monkeypatch):
-    engine = AsyncLLMEngine(EngineConfig(model=str(qwen3_folder), enable_sleep_mode=True, **OPTIONS))
+def running(request, qwen3_folder, start, monkeypatch):
+    """A server; options of its engine may be given as the fixture's parameter."""
+    options = OPTIONS | getattr(request, "param", {})
+    engine = AsyncLLMEngine(EngineConfig(model=str(qwen3_folder), enable_sleep_mode=True, **options))
     step = engine._engine.step
 
     def slow_step():
@@ -146,6 +150,133 @@ def test_the_end_of_the_server_does_not_wait_for_a_sleeper(running, level):
         running.join()
         assert time.monotonic() - started < 5, "the drain's patience is 30 s"
     assert stream.ended()[-1]["error"]["code"] == "shutting_down"
+
+
+@pytest.mark.parametrize("running", [{"auto_wake": True}], indirect=True)
+def test_the_end_of_the_server_does_not_wait_for_those_who_wait_for_it(running):
+    with running.http() as http, ThreadPoolExecutor(2) as pool:
+        http.post("/pause")
+        asks = [{"prompt": "x", "max_tokens": 2, "stream": stream} for stream in (False, True)]
+        waiting = [pool.submit(http.post, "/v1/completions", json=ask) for ask in asks]
+        until(lambda: running.engine._num_untaken == 2)
+        started = time.monotonic()
+        running.signal()
+        for task in waiting:
+            response = task.result()
+            assert response.status_code == 503 and response.json()["error"]["code"] == "shutting_down"
+        running.join()
+        assert time.monotonic() - started < 5
+
+
+def sample(http, name, **labels):
+    """One number of the metrics."""
+    for family in text_string_to_metric_families(http.get("/metrics").text):
+        for found in family.samples:
+            if found.name == f"lullm_engine_{name}" and labels.items() <= found.labels.items():
+                return found.value
+    return None
+
+
+def until(condition, limit_s=20.0):
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "the condition never came true"
+        time.sleep(0.005)
+
+
+def test_explain_then_deepen(running, expected):
+    with running.http() as http:
+        stream = Stream(running, "hello world")
+        http.post("/pause", params={"mode": "keep"})
+        for level, backup in ((1, "ram"), (1, "disk"), (2, "auto")):
+            wish = {"level": level, "backup": backup}
+            forecast = http.get("/sleep/explain", params=wish).json()
+            report = http.post("/sleep", json=wish).json()
+            assert forecast["tags"] == report["tags"] and forecast["backs_up_bytes"] == report["backed_up_bytes"]
+            assert bool(report["backed_up_bytes"]) == (level == 1)
+            assert report["state"] == ("weights_offloaded" if level == 1 else "discard_all")
+        assert http.post("/sleep", params={"level": 1}).json()["tags"] == [], "never less deep"
+        restored = http.post("/resume_memory_occupation").json()
+        assert restored["restored_bytes"] > 0 and restored["tags"] == ["weights", "kv_cache"]
+        assert stream.text() == expected["hello world"]
+
+
+def test_pause_and_remote_calls(running, expected):
+    def call(method, **fields):
+        return http.post("/collective_rpc", json={"method": method} | fields)
+
+    with running.http() as http:
+        stream = Stream(running, "hello world")
+        assert http.post("/pause", params={"mode": "keep"}).json()["status"] == "paused"
+        assert http.get("/is_paused").json() == {"is_paused": True} and stream.is_alive()
+        assert call("resident_bytes").json()["results"][0]["weights"] > 0
+        assert call("modified_weights").json() == {"results": [[]]}
+        [version] = call("weights_version").json()["results"]
+        assert call("reload_weights").json() == {"results": [None]}
+        assert call("weights_version").json() == {"results": [version + 1]}
+        assert call("reload_weights", args=["another.safetensors"]).status_code == 400
+        assert call("weights_version", timeout=5).status_code == 400, "nobody could cut it off"
+        assert http.post("/resume").json()["state"] == "awake"
+        assert stream.text() == expected["hello world"], "computed again with weights that are the same"
+        http.post("/sleep")
+        assert call("reload_weights").status_code == 409 and call("weights_version").status_code == 200
+        stream = http.post("/resume")
+        assert stream.status_code == 409 and http.get("/is_sleeping").json()["is_sleeping"]
+
+
+@pytest.mark.parametrize("running", [{"sleep_after": "1h:1,2h:disk"}], indirect=True)
+def test_asleep_by_itself_and_woken_by_requests(running, expected):
+    with running.http() as http, ThreadPoolExecutor(8) as pool:
+        assert 3500 < sample(http, "next_sleep_seconds", level="1", backup="auto") <= 3600
+        body = {"prompt": "hello world", "keep_alive": 0} | ASK
+        assert http.post("/v1/completions", json=body).json()["choices"][0]["text"] == expected["hello world"]
+        until(lambda: sample(http, "sleep_state", state="weights_offloaded") == 1)
+        assert sample(http, "sleeps_total", cause="idle") == 1 and sample(http, "idle_seconds") > 0
+        prompts = [list(expected)[number % len(expected)] for number in range(8)]
+        asks = [{"prompt": prompt, "keep_alive": "2h"} | ASK for prompt in prompts]
+        answers = list(pool.map(lambda ask: http.post("/v1/completions", json=ask), asks))
+        assert [answer.json()["choices"][0]["text"] for answer in answers] == [expected[prompt] for prompt in prompts]
+        assert sample(http, "wakes_total", cause="request") == 1 and sample(http, "wakes_total", cause="call") == 0
+        until(lambda: sample(http, "next_sleep_seconds") is not None)
+        assert 7100 < sample(http, "next_sleep_seconds", level="1") <= 7200
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "keep_alive": "-1m"}
+        assert http.post("/v1/chat/completions", json=body).status_code == 200
+        until(lambda: sample(http, "idle_seconds") > 0)
+        assert sample(http, "next_sleep_seconds") is None, "never by itself"
+        for wrong in ("5 minutes", "", "nan", float("1e400"), [1], True):
+            ask = json.dumps(body | {"keep_alive": wrong})
+            response = http.post("/v1/chat/completions", content=ask)
+            assert response.status_code == 400, wrong
+
+
+@pytest.mark.parametrize(
+    "running", [{"auto_wake": True, "max_num_wake_waiting": 2, "wake_timeout": 0.2}], indirect=True
+)
+def test_requests_that_waited_in_vain(running, monkeypatch, caplog):
+    with running.http() as http, ThreadPoolExecutor(2) as pool:
+        http.post("/pause")
+        ask = {"prompt": "hello world"} | ASK
+        waiting = [pool.submit(http.post, "/v1/completions", json=ask) for _ in range(2)]
+        until(lambda: running.engine._num_untaken == 2)
+        refused = http.post("/v1/completions", json=ask)
+        for response, words in ((refused, "wait already"), *((task.result(), "did not wake up") for task in waiting)):
+            assert response.status_code == 503 and int(response.headers["retry-after"]) > 0
+            assert words in response.json()["error"]["message"]
+        http.post("/resume")
+        http.post("/sleep")
+        with monkeypatch.context() as patch:
+            patch.setattr(running.engine._engine, "wake_up", fail_to_wake)
+            response = http.post("/v1/completions", json=ask)
+        assert response.status_code == 500 and response.json()["error"]["code"] == "wake_up_failed"
+        assert sample(http, "wake_up_failures_total") == 1 and http.get("/is_sleeping").json()["is_sleeping"]
+        response = http.post("/v1/completions", json=ask | {"keep_alive": 5})
+        assert response.status_code == 400 and response.json()["error"]["param"] == "keep_alive"
+        assert http.get("/is_sleeping").json()["is_sleeping"], "nobody is woken for a request that is refused"
+        assert http.post("/v1/completions", json=ask).status_code == 200
+
+
+def fail_to_wake(tags):
+    raise WakeUpError("still asleep: another checksum")
 
 
 def test_clients_over_http_while_another_toggles_sleep(running, expected):

@@ -24,7 +24,7 @@ HELP = {
     "block_size": "tokens per KV block",
     "kv_cache_memory_bytes": "memory of the KV cache on a CPU, in bytes or like 512MiB; default: a quarter of what is "
     "available, and no more than the running batch can use",
-    "gpu_memory_utilization": "share of a GPU's memory (no GPU back end yet)",
+    "gpu_memory_utilization": "share of a GPU's memory that may be taken; default: 0.9",
     "num_gpu_blocks_override": "number of KV blocks, instead of measuring",
     "swap_space": "GiB of host memory for KV blocks that are swapped out; 0: nothing is swapped",
     "watermark": "share of the KV blocks that admission leaves free for running sequences",
@@ -38,15 +38,31 @@ HELP = {
     "enable_sleep_mode": "allow sleep and wake-up",
     "sleep_dir": "folder for what must survive a sleep; default: the system's folder for temporary files",
     "verify_wake": "compare checksums of weights and KV cache after waking",
+    "sleep_after": "when and how deep an idle engine goes to sleep by itself, like 60s:1,10m:disk (depths: 1 or ram, "
+    "disk, 2); default: never",
+    "auto_wake": "a request to a sleeping engine wakes it and waits; default: on with --sleep-after",
+    "wake_timeout": "seconds a request waits for the engine to wake up",
+    "max_num_wake_waiting": "most requests that may wait for the engine to wake up",
+    "threads": "CPU threads that a step uses; default: OMP_NUM_THREADS if it is set, else the cores that the affinity "
+    "mask and the CPU quota allow",
+    "attention_backend": "which version of attention runs: 'auto' is the device's fastest, 'torch' torch's own over "
+    "gathered keys and values (without graphs on a GPU), 'triton' lullm's kernels on a GPU",
     "enforce_eager": "never use device graphs (a CPU has none)",
+    "async_scheduling": "plan and launch the next step while one runs; default: on a GPU",
     "tensor_parallel_size": "workers that share each layer (only 1 yet)",
     "pipeline_parallel_size": "workers that share the layers (only 1 yet)",
     "distributed_executor_backend": "who runs the workers (only 'uni', in this process, yet)",
     "load_format": "'dummy' fills deterministic random weights instead of reading them",
-    "device": "where the model runs (only 'cpu' yet)",
+    "quantization": "bits of the matrices, quantised as the checkpoint is read; default: as dtype says",
+    "device": "where the model runs; 'auto' is 'cpu' until a GPU has run lullm",
 }
 
-SLEEP_OPTIONS = frozenset({"enable_sleep_mode", "sleep_dir", "verify_wake"})
+SLEEP_OPTIONS = frozenset(
+    {
+        *("enable_sleep_mode", "sleep_dir", "verify_wake"),
+        *("sleep_after", "auto_wake", "wake_timeout", "max_num_wake_waiting"),
+    }
+)
 """Of no use to commands that nobody could tell to sleep."""
 
 _SIZES = {"": 1, "b": 1, "k": KIB, "kib": KIB, "m": MIB, "mib": MIB, "g": GIB, "gib": GIB}
@@ -103,7 +119,7 @@ def _kind(field: dataclasses.Field[Any]) -> tuple[Callable[[str], Any], tuple[st
     if field.name.endswith("_bytes"):
         return byte_count, ()
     if typing.get_origin(annotation) is Literal:
-        return str, typing.get_args(annotation)
+        return str, tuple(choice for choice in typing.get_args(annotation) if choice is not None)
     if isinstance(annotation, types.UnionType):
         (annotation,) = (arm for arm in typing.get_args(annotation) if arm is not types.NoneType)
         if annotation is int and field.default is not None:

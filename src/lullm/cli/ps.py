@@ -1,11 +1,13 @@
 """`lullm ps`: what a running server is doing, in one line, from its /metrics."""
 
 import argparse
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from lullm.cli.remote import RemoteServer, add_server_flags
 from lullm.errors import LullmError
-from lullm.types.sleep import TAGS
+
+if TYPE_CHECKING:
+    from prometheus_client.samples import Sample
 
 TIMEOUT_S = 10.0
 
@@ -15,7 +17,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "ps",
         help="show what a running server is doing",
-        description="Show a running server's model, whether it sleeps, its requests and its use of the KV cache.",
+        description="Show a running server's model, whether it sleeps, its requests, its use of the KV cache, how long "
+        "it has been idle, and when it goes to sleep by itself, or deeper.",
     )
     add_server_flags(parser, "--api-key", "the server's --api-key, if it has one")
     parser.set_defaults(run=run)
@@ -29,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         row = _row(text)
     except (ValueError, KeyError):
         raise LullmError(f"what listens on {server.url} is not a lullm server") from None
-    head = ("MODEL", "STATE", "RUNNING", "WAITING", "SWAPPED", "KV CACHE")
+    head = ("MODEL", "STATE", "RUNNING", "WAITING", "SWAPPED", "KV CACHE", "IDLE", "NEXT SLEEP")
     widths = [max(map(len, column)) for column in zip(head, row, strict=True)]
     for cells in (head, row):
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
@@ -41,27 +44,40 @@ def _row(text: str) -> tuple[str, ...]:
     # Only this command parses metrics.
     from prometheus_client.parser import text_string_to_metric_families
 
-    values: dict[tuple[str, str | None], float] = {}
-    model = ""
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            values[sample.name, sample.labels.get("tag")] = sample.value
-            model = sample.labels.get("model_name", model)
-
-    def number(name: str) -> int:
-        return int(values[f"lullm_{name}", None])
-
-    num_used, num_blocks = number("num_kv_blocks_used"), number("num_kv_blocks")
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    values = {sample.name: sample.value for sample in samples}
+    model = next((sample.labels["model_name"] for sample in samples if "model_name" in sample.labels), "")
+    num_used, num_blocks = int(values["lullm_num_kv_blocks_used"]), int(values["lullm_num_kv_blocks"])
     return (
         model,
-        _state(values, number),
-        *(str(number(f"num_requests_{name}")) for name in ("running", "waiting", "swapped")),
+        _state(samples),
+        *(str(int(values[f"lullm_num_requests_{name}"])) for name in ("running", "waiting", "swapped")),
         f"{num_used} of {num_blocks} blocks ({num_used / max(num_blocks, 1):.0%})",
+        _duration(values["lullm_engine_idle_seconds"]),
+        _next_sleep(samples),
     )
 
 
-def _state(values: dict[tuple[str, str | None], float], number: Callable[[str], int]) -> str:
-    tags = [tag for tag in TAGS if values["lullm_engine_sleeping", tag]]
-    if tags:
-        return f"asleep ({', '.join(tags)})"
-    return "paused" if number("engine_is_sleeping") else "awake"
+def _state(samples: "list[Sample]") -> str:
+    (state,) = (s.labels["state"] for s in samples if s.name == "lullm_engine_sleep_state" and s.value == 1)
+    tags = [s.labels["tag"] for s in samples if s.name == "lullm_engine_sleeping" and s.value == 1]
+    if not tags:
+        return str(state)
+    level = {"weights_offloaded": "level 1: ", "discard_all": "level 2: "}.get(state, "")
+    return f"asleep ({level}{', '.join(tags)})"
+
+
+def _next_sleep(samples: "list[Sample]") -> str:
+    for sample in samples:
+        if sample.name == "lullm_engine_next_sleep_seconds":
+            backup = sample.labels["backup"]
+            depth = f"level {sample.labels['level']}" + ("" if backup == "auto" else f" to {backup}")
+            return f"{depth} in {_duration(sample.value)}"
+    return "-"
+
+
+def _duration(seconds: float) -> str:
+    """`75` -> `'1m15s'`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s" if minutes else f"{rest}s"

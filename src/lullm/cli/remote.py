@@ -49,7 +49,17 @@ class RemoteServer:
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The JSON answer to a JSON body. Takes as long as the server does."""
-        raw = self._send(path, json.dumps(body).encode(), None)
+        return self._parse(self._send(path, json.dumps(body).encode(), None))
+
+    def get_json(self, path: str) -> dict[str, Any]:
+        """The JSON answer to a query. Takes as long as the server does."""
+        return self._parse(self._send(path, None, None))
+
+    def get(self, path: str, timeout_s: float) -> str:
+        """The answer as text."""
+        return self._send(path, None, timeout_s).decode(errors="replace")
+
+    def _parse(self, raw: bytes) -> dict[str, Any]:
         try:
             answer = json.loads(raw)
         except ValueError:
@@ -57,10 +67,6 @@ class RemoteServer:
         if not isinstance(answer, dict):
             raise self._stranger()
         return answer
-
-    def get(self, path: str, timeout_s: float) -> str:
-        """The answer as text."""
-        return self._send(path, None, timeout_s).decode(errors="replace")
 
     def _send(self, path: str, data: bytes | None, timeout_s: float | None) -> bytes:
         headers = self._headers | ({} if data is None else {"Content-Type": "application/json"})
@@ -84,7 +90,7 @@ class RemoteServer:
         except (ValueError, KeyError, TypeError):
             return str(self._stranger())
         if status == 404:
-            return f"the server on {self.url} has no {path}; start it with --enable-sleep-mode"
+            return f"the server on {self.url} has no {path.partition('?')[0]}; start it with --enable-sleep-mode"
         return f"the server on {self.url} answers {status}: {message}"
 
     def _stranger(self) -> LullmError:

@@ -17,8 +17,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "serve",
         help="serve the OpenAI API over HTTP",
         description="Serve a model over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
-        "/detokenize, /health, /version, /metrics; with --enable-sleep-mode also /sleep, /wake_up, /is_sleeping, "
-        "/reset_prefix_cache. SIGTERM or Ctrl-C lets running requests end, a second one aborts them.",
+        "/detokenize, /health, /version, /metrics; with --enable-sleep-mode also /sleep, /sleep/explain, "
+        "/wake_up, /is_sleeping, /pause, /resume, /is_paused, /reset_prefix_cache, /collective_rpc. SIGTERM or Ctrl-C "
+        "lets running requests end, a second one aborts them.",
     )
     group = parser.add_argument_group("server")
     group.add_argument("--host", default=DEFAULTS.host, help="address to listen on (default: %(default)s)")

@@ -2,9 +2,11 @@
 
 import argparse
 import typing
+import urllib.parse
+from typing import Any
 
 from lullm.cli.remote import RemoteServer, add_server_flags
-from lullm.types.sleep import TAGS, SleepMode
+from lullm.types.sleep import TAGS, BackupTarget, SleepMode
 from lullm.units import format_bytes
 
 ADMIN_KEY_HELP = "the server's --admin-key; its --api-key if it has no admin key"
@@ -23,7 +25,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=int,
         choices=(0, 1, 2),
         default=1,
-        help="0 pauses, 1 keeps what is needed to go on, 2 keeps nothing (default: %(default)s)",
+        help="0 pauses, 1 keeps what is needed to go on, 2 keeps nothing; deepens a sleep (default: %(default)s)",
     )
     parser.add_argument(
         "--mode",
@@ -33,14 +35,33 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "(default: %(default)s)",
     )
     parser.add_argument("--tags", nargs="+", choices=TAGS, help="what is released (default: both)")
+    parser.add_argument(
+        "--backup",
+        choices=typing.get_args(BackupTarget),
+        default="auto",
+        help="where what is needed to go on is kept (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--keep-prefix-cache", action="store_true", help="keep cached prefixes that no request holds, too"
+    )
+    parser.add_argument("--explain", action="store_true", help="only say what it would free and how long it would take")
     add_server_flags(parser, "--admin-key", ADMIN_KEY_HELP)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Put the server to sleep. Raises LullmError."""
-    body = {"level": args.level, "mode": args.mode} | ({} if args.tags is None else {"tags": args.tags})
-    answer = RemoteServer(args.url, args.key).post("/sleep", body)
+    server = RemoteServer(args.url, args.key)
+    wish: dict[str, Any] = {"level": args.level, "backup": args.backup, "keep_prefix_cache": args.keep_prefix_cache}
+    wish |= {} if args.tags is None else {"tags": args.tags}
+    if args.explain:
+        forecast = server.get_json("/sleep/explain?" + urllib.parse.urlencode(wish, doseq=True))
+        print(
+            f"would free {format_bytes(forecast['frees_bytes'])}, back up {format_bytes(forecast['backs_up_bytes'])}; "
+            f"{forecast['sleep_seconds']:.2f} s to sleep, {forecast['wake_seconds']:.2f} s to wake"
+        )
+        return 0
+    answer = server.post("/sleep", wish | {"mode": args.mode})
     if answer["tags"]:
         freed, saved = max(answer["freed_bytes"], 0), answer["backed_up_bytes"]
         print(

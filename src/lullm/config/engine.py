@@ -9,18 +9,28 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from lullm.config.model import ModelConfig
+from lullm.config.sleep_after import SleepRung, parse_sleep_after
 from lullm.errors import ConfigError, UnsupportedError
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KVCacheDType = Literal["auto", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
+Quantization = Literal[None, "int8", "int4"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 PreemptionMode = Literal["recompute", "swap", "auto"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
+AttentionBackend = Literal["auto", "triton", "torch"]
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
 DEFAULT_MAX_NUM_SEQS = 128
+DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
+MAX_THREADS = 256
+DEFAULT_WAKE_TIMEOUT = 300.0
+DEFAULT_MAX_NUM_WAKE_WAITING = 512
+
+THREAD_OPTIONS = ("sleep_after", "auto_wake", "wake_timeout", "max_num_wake_waiting")
+"""What only an engine with a thread of its own can do: `AsyncLLMEngine`, and so `lullm serve`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +49,7 @@ class EngineConfig:
         block_size: tokens per KV block.
         kv_cache_memory_bytes: memory of the KV cache on a CPU. None: a quarter of the memory that is available after
             the weights are loaded, and no more than twice what `max_num_seqs` full-length sequences fill.
-        gpu_memory_utilization: share of a GPU's memory; there is no GPU back end yet, so it must stay None.
+        gpu_memory_utilization: share of a GPU's memory that may be taken, by whomever; None: 0.9. Not on a CPU.
         num_gpu_blocks_override: number of KV blocks, instead of measuring.
         swap_space: GiB of host memory for blocks that are swapped out and for cached content that the KV cache has
             no room for; never more blocks than the KV cache has. 0: nothing is swapped.
@@ -55,8 +65,22 @@ class EngineConfig:
         logprobs_mode: 'raw_logprobs' before, 'processed_logprobs' after penalties, temperature and filters.
         enable_sleep_mode: allow `sleep` and `wake_up`. sleep_dir: folder for what must survive a sleep; None: the
             system's folder for temporary files. verify_wake: compare checksums of weights and KV after waking.
+        sleep_after: a ladder like '60s:1,10m:disk': how deep an idle engine goes to sleep by itself, and after how long
+            (see `lullm.config.sleep_after`). It needs enable_sleep_mode, and an engine with a thread of its own.
+        auto_wake: a request to a sleeping engine wakes it and waits, instead of being refused. None: exactly if there
+            is a sleep_after. wake_timeout: seconds that such a request waits at most. max_num_wake_waiting: the most
+            requests that may wait so.
         load_format: 'dummy' fills deterministic random weights instead of reading them.
+        quantization: 'int8' or 'int4' stores the matrices in so many bits, quantized as the checkpoint is read
+            (embedding and head in 8 bits either way); activations and KV cache keep dtype. None: as dtype says.
+        threads: CPU threads that a step uses. None: OMP_NUM_THREADS if it is set, else the cores that the affinity mask
+            and the CPU quota of this process allow.
+        attention_backend: which version of attention runs. 'auto': the device's fastest; 'torch': torch's own, over
+            gathered keys and values (without graphs on a GPU); 'triton': this package's kernels, on a GPU.
         enforce_eager: never use device graphs. A CPU has none: every step is eager there either way.
+        async_scheduling: plan and launch the next step while one runs. None: on a GPU; a CPU computes either way in the
+            thread that steps, and gains nothing.
+        device: 'cuda' is a GPU; nothing has run on one yet, so that 'auto' is 'cpu'.
 
     Raises:
         ConfigError: a value is out of range. UnsupportedError: what it asks for does not exist yet.
@@ -88,30 +112,40 @@ class EngineConfig:
     enable_sleep_mode: bool = False
     sleep_dir: str | None = None
     verify_wake: bool = True
+    sleep_after: str | None = None
+    auto_wake: bool | None = None
+    wake_timeout: float = DEFAULT_WAKE_TIMEOUT
+    max_num_wake_waiting: int = DEFAULT_MAX_NUM_WAKE_WAITING
+    threads: int | None = None
+    attention_backend: AttentionBackend = "auto"
     enforce_eager: bool = False
+    async_scheduling: bool | None = None
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     distributed_executor_backend: str | None = None
     load_format: LoadFormat = "auto"
+    quantization: Quantization = None
     device: Device = "auto"
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError(f"model must be a folder, a hub id or 'demo', not {self.model!r}")
-        for name in ("revision", "tokenizer", "served_model_name", "sleep_dir"):
+        for name in ("revision", "tokenizer", "served_model_name", "sleep_dir", "sleep_after"):
             if not isinstance(getattr(self, name), (str, type(None))):
                 raise ConfigError(f"{name} must be a string, not {getattr(self, name)!r}")
         _check_choice("dtype", self.dtype, DType)
         _check_choice("kv_cache_dtype", self.kv_cache_dtype, KVCacheDType)
         _check_choice("device", self.device, Device)
         _check_choice("load_format", self.load_format, LoadFormat)
+        _check_choice("quantization", self.quantization, Quantization)
         _check_choice("scheduling_policy", self.scheduling_policy, SchedulingPolicy)
         _check_choice("preemption_mode", self.preemption_mode, PreemptionMode)
         _check_choice("logprobs_mode", self.logprobs_mode, LogprobsMode)
+        self._check_attention_backend()
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size",
                      "pipeline_parallel_size"):  # fmt: skip
             _check_int(name, getattr(self, name), 1)
-        for name in ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override"):
+        for name in ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override", "threads"):
             _check_int(name, getattr(self, name), 1, optional=True)
         _check_int("max_logprobs", self.max_logprobs, 0)
         _check_int("seed", self.seed, 0, optional=True)
@@ -134,22 +168,88 @@ class EngineConfig:
             raise ConfigError("delay_factor belongs to the prefill-first policy; set enable_chunked_prefill=False too")
         if self.preemption_mode == "swap" and self.swap_space == 0:
             raise ConfigError("preemption_mode='swap' needs swap_space above 0")
+        if not isinstance(self.async_scheduling, (bool, type(None))):
+            raise ConfigError(f"async_scheduling must be True, False or None, not {self.async_scheduling!r}")
+        share = self.gpu_memory_utilization
+        if share is not None and (not isinstance(share, float) or not 0 < share <= 1):
+            raise ConfigError(f"gpu_memory_utilization must be a number above 0 and at most 1, not {share!r}")
+        if self.threads is not None and self.threads > MAX_THREADS:
+            raise ConfigError(f"threads must be at most {MAX_THREADS}, not {self.threads}")
+        self._check_sleep_options()
         self._refuse_missing_machinery()
 
+    def _check_sleep_options(self) -> None:
+        if not isinstance(self.auto_wake, (bool, type(None))):
+            raise ConfigError(f"auto_wake must be True, False or None, not {self.auto_wake!r}")
+        _check_int("max_num_wake_waiting", self.max_num_wake_waiting, 1)
+        value = self.wake_timeout
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+            raise ConfigError(f"wake_timeout must be a number of seconds above 0, not {value!r}")
+        for name, wanted in (("sleep_after", self.sleep_after is not None), ("auto_wake", self.auto_wake)):
+            if wanted and not self.enable_sleep_mode:
+                raise ConfigError(f"{name} needs enable_sleep_mode=True")
+        if self.sleep_after is not None:
+            parse_sleep_after(self.sleep_after)
+        defaults = {"wake_timeout": DEFAULT_WAKE_TIMEOUT, "max_num_wake_waiting": DEFAULT_MAX_NUM_WAKE_WAITING}
+        for name, default in defaults.items():
+            if getattr(self, name) != default and not self.wakes_by_request:
+                raise ConfigError(f"{name} needs auto_wake=True or a sleep_after: no request wakes the engine")
+
+    def _check_attention_backend(self) -> None:
+        backend = self.attention_backend
+        if backend in ("flashinfer", "flash-attn"):
+            raise UnsupportedError(f"attention_backend={backend!r} is not supported yet: use auto, triton or torch")
+        _check_choice("attention_backend", backend, AttentionBackend)
+        if backend == "triton" and self.device != "cuda":
+            raise UnsupportedError("attention_backend='triton' needs device='cuda'; on a CPU use auto or torch")
+
     def _refuse_missing_machinery(self) -> None:
+        on_gpu = self.device == "cuda"
         missing = {
-            "gpu_memory_utilization": (self.gpu_memory_utilization is not None, "use kv_cache_memory_bytes on a CPU"),
+            "gpu_memory_utilization": (
+                self.gpu_memory_utilization is not None and not on_gpu,
+                "use kv_cache_memory_bytes on a CPU",
+            ),
+            "kv_cache_dtype": (self.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels do not read it"),
+            "quantization": (self.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
             "tensor_parallel_size": (self.tensor_parallel_size != 1, "one worker only"),
             "pipeline_parallel_size": (self.pipeline_parallel_size != 1, "one worker only"),
             "distributed_executor_backend": (
                 self.distributed_executor_backend not in (None, "uni"),
                 "only 'uni' (in-process) exists",
             ),
-            "device": (self.device == "cuda", "the GPU back end is not built yet; use device='cpu'"),
         }
         for name, (wanted, advice) in missing.items():
             if wanted:
                 raise UnsupportedError(f"{name}={getattr(self, name)!r} is not supported yet: {advice}")
+
+    def check_threadless(self) -> None:
+        """Return if a caller's own thread is enough for these options. Raises ConfigError otherwise."""
+        for name in ("sleep_after", "auto_wake"):
+            if getattr(self, name):
+                raise ConfigError(
+                    f"{name} needs a thread that watches the clock beside the caller's, which AsyncLLMEngine and "
+                    "`lullm serve` have; here call sleep() and wake_up() yourself"
+                )
+
+    def threadless(self) -> "EngineConfig":
+        """The same without the options that need a thread beside the caller's."""
+        defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(self)}
+        return dataclasses.replace(self, **{name: defaults[name] for name in THREAD_OPTIONS})
+
+    def with_thread_options(self, other: "EngineConfig") -> "EngineConfig":
+        """The same with `other`'s options that need a thread beside the caller's."""
+        return dataclasses.replace(self, **{name: getattr(other, name) for name in THREAD_OPTIONS})
+
+    @property
+    def sleep_rungs(self) -> tuple[SleepRung, ...]:
+        """The ladder that `sleep_after` spells; empty: there is none."""
+        return () if self.sleep_after is None else parse_sleep_after(self.sleep_after)
+
+    @property
+    def wakes_by_request(self) -> bool:
+        """Whether a request to a sleeping engine wakes it."""
+        return self.sleep_after is not None if self.auto_wake is None else self.auto_wake
 
     @property
     def kv_dtype(self) -> str:
@@ -173,11 +273,14 @@ class EngineConfig:
                 f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
                 f"max_model_len ({max_model_len}): a prompt is computed in one step; lower max_model_len or raise it"
             )
+        on_gpu = self.device == "cuda"
         return dataclasses.replace(
             self,
             max_model_len=max_model_len,
             dtype=model.dtype if self.dtype == "auto" else self.dtype,
-            device="cpu" if self.device == "auto" else self.device,
+            device="cuda" if on_gpu else "cpu",
+            gpu_memory_utilization=(self.gpu_memory_utilization or DEFAULT_GPU_MEMORY_UTILIZATION) if on_gpu else None,
+            async_scheduling=on_gpu if self.async_scheduling is None else self.async_scheduling,
             served_model_name=self.served_model_name or self.model,
         )
 
@@ -195,7 +298,7 @@ class EngineConfig:
 
 def _check_choice(name: str, value: object, choices: Any) -> None:
     if value not in get_args(choices):
-        raise ConfigError(f"{name} must be one of {', '.join(get_args(choices))}, not {value!r}")
+        raise ConfigError(f"{name} must be one of {', '.join(map(str, get_args(choices)))}, not {value!r}")
 
 
 def _check_int(name: str, value: Any, low: int, optional: bool = False) -> None:

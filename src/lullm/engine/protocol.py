@@ -1,16 +1,32 @@
 """What the faces may ask of a running engine. The server is written against this and loads no torch."""
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.sleep_after import SleepRung
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Prompt
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.sleep import SleepMode, SleepReport
+from lullm.types.sleep import BackupTarget, SleepForecast, SleepMode, SleepReport, SleepState, WakeReport
 from lullm.types.stats import EngineStats
+
+SleepCause = Literal["call", "idle", "request"]
+"""Who put an engine to sleep or woke it: somebody by a call, the ladder for want of requests, or a request."""
+
+
+class SleepObserver(Protocol):
+    """Hears of every sleep and wake-up, on the engine's thread: it must be quick and must not raise."""
+
+    def slept(self, report: SleepReport, cause: SleepCause) -> None: ...
+
+    def woke(self, report: WakeReport, cause: SleepCause) -> None: ...
+
+    def sleep_failed(self, cause: SleepCause) -> None: ...
+
+    def wake_up_failed(self, cause: SleepCause) -> None: ...
 
 
 class EngineClient(Protocol):
@@ -22,28 +38,47 @@ class EngineClient(Protocol):
     default_params: SamplingParams  # the model's generation_config.json
 
     def generate(
-        self, prompt: Prompt, params: SamplingParams, request_id: str, priority: int = 0
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        request_id: str,
+        priority: int = 0,
+        keep_alive: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they come, of `params.output_kind`; the last one has `finished` set.
 
-        Closing or cancelling the generator aborts the request and frees its blocks.
+        Closing or cancelling the generator aborts the request and frees its blocks. On an engine that sleeps, with
+        `config.wakes_by_request`, the request wakes it and waits, also for the end of a pause.
+
+        Args:
+            keep_alive: how many seconds the engine stays awake after its last request, if that is this one, before it
+                takes the first rung of its `sleep_after`; negative: it never does; None: as `sleep_after` says.
 
         Raises:
             InvalidRequestError: at the first item, when the request can never be served.
-            EngineAsleepError: at the first item, when the engine sleeps, or waits for its requests to do so. A
-                request that was taken before is kept: its outputs pause, and go on after waking.
+            EngineAsleepError: at the first item, when the engine sleeps, or waits for its requests to do so, and
+                requests do not wake it; when it did not come back within `config.wake_timeout`; when too many wait for
+                that. A request that was taken before is kept: its outputs pause, and go on after waking.
+            WakeUpError: at the first item, when the engine could not be woken for it.
             EngineDeadError: the engine stopped before the request ended.
         """
         ...
 
-    async def sleep(self, level: int = 1, mode: SleepMode = "keep", tags: Sequence[str] | None = None) -> SleepReport:
+    async def sleep(
+        self,
+        level: int = 1,
+        mode: SleepMode = "keep",
+        tags: Sequence[str] | None = None,
+        backup: BackupTarget = "auto",
+        keep_prefix_cache: bool = False,
+    ) -> SleepReport:
         """Release memory; returns once it is released. Idempotent.
 
-        With mode 'wait' running requests end first, and new ones are refused meanwhile. Whoever is cancelled while
-        waiting cancels the sleep.
+        With mode 'wait' running requests end first, and new ones are refused, or wait, meanwhile. Whoever is cancelled
+        while waiting cancels the sleep.
 
         Args:
-            level, mode, tags: see `LLMEngine.sleep`.
+            level, mode, tags, backup, keep_prefix_cache: see `LLMEngine.sleep`.
 
         Raises:
             ConfigError, InvalidRequestError, EngineAsleepError, OSError: see `LLMEngine.sleep`.
@@ -52,13 +87,41 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+    async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         """Bring back `tags` (None: all); returns once they are there. Idempotent. Cancels a sleep that still waits.
 
         Raises:
             InvalidRequestError: unknown tag. WakeUpError: it did not come back as it was, and is still asleep.
             EngineDeadError: the engine stopped first.
         """
+        ...
+
+    async def explain_sleep(
+        self,
+        level: int = 1,
+        tags: Sequence[str] | None = None,
+        backup: BackupTarget = "auto",
+        keep_prefix_cache: bool = False,
+    ) -> SleepForecast:
+        """What such a `sleep` would do now, and how long waking would take. Changes nothing; raises as `sleep` does."""
+        ...
+
+    async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
+        """Stop scheduling, as `sleep(0, mode)` does; then forget cached prefixes, but not with mode 'keep'."""
+        ...
+
+    async def resume_generation(self) -> None:
+        """End a pause. Idempotent. Raises EngineAsleepError if memory is released, which is for `wake_up`."""
+        ...
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call one of `REMOTE_METHODS` on every worker, between steps. Raises as `LLMEngine.collective_rpc` does."""
         ...
 
     @property
@@ -71,7 +134,26 @@ class EngineClient(Protocol):
         """What is released now. From any thread."""
         ...
 
-    async def reset_prefix_cache(self) -> None:
+    @property
+    def sleep_state(self) -> SleepState:
+        """Awake or how deep asleep, in one word. From any thread."""
+        ...
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last request ended; 0 while there is one. From any thread."""
+        ...
+
+    @property
+    def next_sleep(self) -> tuple[SleepRung, float] | None:
+        """The next rung of `sleep_after` and the seconds until it; None while nothing is due. From any thread."""
+        ...
+
+    def observe_sleep(self, observer: SleepObserver) -> None:
+        """From now on `observer` hears of every sleep and wake-up."""
+        ...
+
+    async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; running requests keep theirs. Raises EngineDeadError."""
         ...
 

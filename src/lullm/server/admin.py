@@ -1,10 +1,12 @@
-"""The admin endpoints: sleep, wake-up, and what sleeps. They exist with `enable_sleep_mode` only.
+"""The admin endpoints: sleep, wake-up, pause, what sleeps and would. They exist with `enable_sleep_mode` only.
 
-Arguments come as query parameters (as vLLM's do) or as a JSON body. Who may call is the business of `Gate`.
+Arguments come as query parameters (as vLLM's do) or as a JSON body. Who may call is the business of `Gate`; metrics are
+fed by the engine, which also sleeps and wakes without being called.
 """
 
 import asyncio
-import time
+import dataclasses
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -13,7 +15,18 @@ from fastapi.responses import JSONResponse
 from lullm.errors import EngineAsleepError, WakeUpError
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
-from lullm.server.schema import SleepBody, WakeUpBody, WireModel, parse_body, parse_fields
+from lullm.server.schema import (
+    EmptyBody,
+    ExplainBody,
+    PauseBody,
+    RemoteCallBody,
+    SleepBody,
+    TagsBody,
+    WireModel,
+    parse_body,
+    parse_fields,
+)
+from lullm.types.sleep import REMOTE_METHODS
 
 Body = TypeVar("Body", bound=WireModel)
 
@@ -21,59 +34,130 @@ Body = TypeVar("Body", bound=WireModel)
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
     routes = APIRouter()
-    engine, metrics = context.engine, context.metrics
+    engine = context.engine
     waking = asyncio.Lock()  # so that of two calls at the same time one says that it woke the engine, not both
 
     def state() -> dict[str, Any]:
-        return {"is_sleeping": engine.is_sleeping, "sleeping_tags": list(engine.sleeping_tags)}
+        return {
+            "state": engine.sleep_state,
+            "is_sleeping": engine.is_sleeping,
+            "sleeping_tags": list(engine.sleeping_tags),
+        }
+
+    async def put_to_sleep(body: SleepBody) -> JSONResponse:
+        try:
+            report = await engine.sleep(body.level, body.mode, body.tags, body.backup, body.keep_prefix_cache)
+        except EngineAsleepError as error:  # mode 'wait' for requests that are kept: the state forbids it
+            raise _conflict(error, "mode") from None
+        except (OSError, WakeUpError) as error:
+            raise ApiError(500, f"{error}; the engine is {engine.sleep_state}", code="sleep_failed") from None
+        return JSONResponse(dataclasses.asdict(report) | state())
+
+    async def wake(tags: list[str] | None) -> JSONResponse:
+        async with waking:
+            was_sleeping = engine.is_sleeping
+            report = await engine.wake_up(tags)
+        return JSONResponse({"was_sleeping": was_sleeping} | dataclasses.asdict(report) | state())
 
     @routes.post("/sleep")
     async def sleep(request: Request) -> JSONResponse:
-        body = await _arguments(request, SleepBody)
+        return await put_to_sleep(await _arguments(request, SleepBody))
+
+    @routes.post("/release_memory_occupation")
+    async def release_memory_occupation(request: Request) -> JSONResponse:
+        return await put_to_sleep(SleepBody(tags=(await _arguments(request, TagsBody)).tags))
+
+    @routes.get("/sleep/explain")
+    async def explain_sleep(request: Request) -> JSONResponse:
+        body = await _arguments(request, ExplainBody)
         try:
-            report = await engine.sleep(body.level, body.mode, body.tags)
-        except EngineAsleepError as error:  # mode 'wait' for requests that are kept: the state forbids it
-            raise ApiError(409, str(error), param="mode", code="engine_asleep") from None
+            forecast = await engine.explain_sleep(body.level, body.tags, body.backup, body.keep_prefix_cache)
         except OSError as error:
-            metrics.sleep_failures.inc()
-            raise ApiError(500, f"still awake: {error}", code="sleep_failed") from None
-        metrics.observe_sleep(report)
-        answer = {
-            "level": report.level,
-            "tags": list(report.tags),
-            "freed_bytes": report.freed_bytes,
-            "backed_up_bytes": report.backed_up_bytes,
-            "seconds": report.seconds,
-        }
-        return JSONResponse(answer | state())
+            raise ApiError(500, f"the speed of backups cannot be measured: {error}", code="explain_failed") from None
+        return JSONResponse(dataclasses.asdict(forecast) | state())
 
     @routes.post("/wake_up")
     async def wake_up(request: Request) -> JSONResponse:
-        body = await _arguments(request, WakeUpBody)
-        async with waking:
-            was_sleeping, tags = engine.is_sleeping, engine.sleeping_tags
-            started = time.perf_counter()
-            try:
-                await engine.wake_up(body.tags)
-            except WakeUpError:
-                metrics.wake_up_failures.inc()
-                raise
-            seconds = time.perf_counter() - started
-            woken = [tag for tag in tags if tag not in engine.sleeping_tags]
-        if woken or (was_sleeping and not engine.is_sleeping):
-            metrics.wake_up_seconds.observe(seconds)
-        return JSONResponse({"was_sleeping": was_sleeping, "tags": woken, "seconds": seconds} | state())
+        return await wake((await _arguments(request, TagsBody)).tags)
+
+    @routes.post("/resume_memory_occupation")
+    async def resume_memory_occupation(request: Request) -> JSONResponse:
+        return await wake((await _arguments(request, TagsBody)).tags)
 
     @routes.get("/is_sleeping")
     async def is_sleeping() -> JSONResponse:
         return JSONResponse(state())
 
+    @routes.post("/pause")
+    async def pause(request: Request) -> JSONResponse:
+        body = await _arguments(request, PauseBody)
+        try:
+            await engine.pause_generation(body.mode, body.clear_cache)
+        except EngineAsleepError as error:
+            raise _conflict(error, "mode") from None
+        return JSONResponse({"status": "paused"} | state())
+
+    @routes.post("/resume")
+    async def resume(request: Request) -> JSONResponse:
+        await _arguments(request, EmptyBody)
+        try:
+            await engine.resume_generation()
+        except EngineAsleepError as error:
+            raise _conflict(error) from None
+        return JSONResponse({"status": "resumed"} | state())
+
+    @routes.get("/is_paused")
+    async def is_paused() -> JSONResponse:
+        return JSONResponse({"is_paused": engine.is_sleeping})  # nothing is scheduled on an engine that sleeps, either
+
     @routes.post("/reset_prefix_cache")
-    async def reset_prefix_cache() -> JSONResponse:
+    async def reset_prefix_cache(request: Request) -> JSONResponse:
+        await _arguments(request, EmptyBody)
         await engine.reset_prefix_cache()
         return JSONResponse({})
 
+    @routes.post("/collective_rpc")
+    async def collective_rpc(request: Request) -> JSONResponse:
+        body = parse_body(RemoteCallBody, await request.body())
+        if body.method not in REMOTE_METHODS:
+            names = ", ".join(sorted(REMOTE_METHODS))
+            raise ApiError(400, f"method must be one of {names}, not {body.method!r}", param="method")
+        try:
+            results = await engine.collective_rpc(body.method, body.timeout, body.args, body.kwargs)
+        except EngineAsleepError as error:
+            raise _conflict(error, "method") from None
+        except OSError as error:
+            raise ApiError(500, f"{body.method}: {error}", code="remote_call_failed") from None
+        except TypeError as error:
+            raise ApiError(400, f"{body.method} does not take these arguments: {error}", param="args") from None
+        return JSONResponse({"results": results})
+
     return routes
+
+
+def _conflict(error: EngineAsleepError, param: str | None = None) -> ApiError:
+    return ApiError(409, str(error), param=param, code="engine_asleep")
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ApiError(400, f"{name} must be an integer, not {text!r}", param=name) from None
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise ApiError(400, f"{name} must be true or false, not {text!r}", param=name)
+    return text.lower() in ("true", "1")
+
+
+_FROM_TEXT: dict[str, Callable[[str, str], Any]] = {
+    "level": _integer,
+    "keep_prefix_cache": _boolean,
+    "clear_cache": _boolean,
+}
+"""How query parameters that are no strings are read."""
 
 
 async def _arguments(request: Request, kind: type[Body]) -> Body:
@@ -90,12 +174,10 @@ async def _arguments(request: Request, kind: type[Body]) -> Body:
     fields: dict[str, Any] = {}
     for name in request.query_params:
         values = request.query_params.getlist(name)
-        if name != "tags" and len(values) > 1:
+        if name == "tags":
+            fields[name] = values
+        elif len(values) > 1:
             raise ApiError(400, f"{name} is given {len(values)} times", param=name)
-        fields[name] = values if name == "tags" else values[0]
-    if "level" in fields:
-        try:
-            fields["level"] = int(fields["level"])
-        except ValueError:
-            raise ApiError(400, f"level must be an integer, not {fields['level']!r}", param="level") from None
+        else:
+            fields[name] = _FROM_TEXT[name](name, values[0]) if name in _FROM_TEXT else values[0]
     return parse_fields(kind, fields)

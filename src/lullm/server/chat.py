@@ -15,7 +15,7 @@ from lullm.server.logprob import chat_logprobs, prompt_logprobs
 from lullm.server.prompt import check_len, tokenize_messages
 from lullm.server.schema import ChatBody, parse_body
 from lullm.server.sse import DONE, EventStream, event, until_disconnect
-from lullm.server.validation import chat_params, check_num_sequences, check_priority
+from lullm.server.validation import chat_params, check_keep_alive, check_num_sequences, check_priority
 from lullm.types.outputs import CompletionOutput
 
 
@@ -29,13 +29,14 @@ def router(context: ServerContext) -> APIRouter:
         context.check_model(body.model)
         params = chat_params(body, context.engine)
         priority = check_priority(body, context.engine)
+        keep_alive = check_keep_alive(body, context.engine)
         check_num_sequences(1, params)
         try:
             prompt = await tokenize_messages(context.engine, body.messages)
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), error.param or "messages") from None
         check_len(context.engine, prompt.token_ids, "messages")
-        generation = Generation(context, [prompt], params, public_id("chatcmpl", request.headers), priority)
+        generation = Generation(context, [prompt], params, public_id("chatcmpl", request.headers), priority, keep_alive)
         answer = ChatAnswer(generation, body)
         if body.stream:
             return EventStream(answer.chunks(), context.api_error)

@@ -14,7 +14,13 @@ from lullm.server.logprob import completion_logprobs, prompt_logprobs
 from lullm.server.prompt import detokenize, tokenize_prompts
 from lullm.server.schema import CompletionBody, parse_body
 from lullm.server.sse import DONE, EventStream, event, until_disconnect
-from lullm.server.validation import check_num_sequences, check_priority, completion_params, is_echo_only
+from lullm.server.validation import (
+    check_keep_alive,
+    check_num_sequences,
+    check_priority,
+    completion_params,
+    is_echo_only,
+)
 from lullm.types.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 
 KIND = "text_completion"
@@ -30,10 +36,11 @@ def router(context: ServerContext) -> APIRouter:
         context.check_model(body.model)
         params = completion_params(body, context.engine)
         priority = check_priority(body, context.engine)
+        keep_alive = check_keep_alive(body, context.engine)
         num_prompts = len(body.prompt) if isinstance(body.prompt, list) and not isinstance(body.prompt[0], int) else 1
         check_num_sequences(num_prompts, params)
         prompts = await tokenize_prompts(context.engine, body.prompt)
-        generation = Generation(context, prompts, params, public_id("cmpl", request.headers), priority)
+        generation = Generation(context, prompts, params, public_id("cmpl", request.headers), priority, keep_alive)
         echoes = [
             prompt.text if prompt.text is not None else await detokenize(context.engine, prompt.token_ids)
             for prompt in (prompts if body.echo else [])

@@ -16,6 +16,7 @@ from lullm.errors import (
     EngineDeadError,
     InvalidRequestError,
     LullmError,
+    ModelLoadError,
     SleepCancelledError,
     WakeUpError,
 )
@@ -82,6 +83,9 @@ def to_api_error(error: Exception) -> ApiError:
     if isinstance(error, WakeUpError):
         logger.error("the engine could not be woken: %s", error)
         return ApiError(500, str(error), code="wake_up_failed")
+    if isinstance(error, ModelLoadError):
+        logger.error("the weights could not be read: %s", error)
+        return ApiError(500, str(error), code="load_failed")
     if isinstance(error, EngineDeadError):
         logger.error("a request failed with the engine: %s", error)
         return ApiError(500, f"the engine failed: {error}", code="engine_failed")

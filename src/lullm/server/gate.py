@@ -10,7 +10,12 @@ from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 
 OPEN_PATHS = frozenset({"/health"})  # load balancers carry no key
-ADMIN_PATHS = frozenset({"/sleep", "/wake_up", "/is_sleeping", "/reset_prefix_cache"})
+ADMIN_PATHS = frozenset(
+    {
+        *("/sleep", "/sleep/explain", "/wake_up", "/is_sleeping", "/pause", "/resume", "/is_paused"),
+        *("/release_memory_occupation", "/resume_memory_occupation", "/reset_prefix_cache", "/collective_rpc"),
+    }
+)
 """What an admin key opens and an API key does not. Without an admin key they are as open as all others, but to local
 programs only: `check_exposure` sees to the network, `Gate` to web pages in a local browser."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")

@@ -49,6 +49,7 @@ class Generation:
     params: SamplingParams
     id: str
     priority: int = 0
+    keep_alive: float | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     usage: Usage = field(default_factory=Usage)
 
@@ -61,7 +62,8 @@ class Generation:
 
         Raises:
             InvalidRequestError: at the first item, when a prompt can never be served.
-            EngineAsleepError: the engine sleeps, or aborted a request to do so.
+            EngineAsleepError: the engine sleeps, does not wake up in time, or aborted a request to sleep.
+            WakeUpError: the engine could not be woken for the request.
             EngineDeadError: the engine stopped first.
         """
         self.usage.prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
@@ -83,16 +85,16 @@ class Generation:
                 yield number, output
 
     def _aborted(self) -> LullmError:
-        # Nobody aborts a request that is waited for, but the server's end and a sleep of mode 'abort'.
+        # Nobody aborts a request that is waited for, but the server's end and a sleep or pause of mode 'abort'.
         if self.context.engine.config.enable_sleep_mode and not self.context.draining:
-            return EngineAsleepError("the request was aborted: the engine was put to sleep")
+            return EngineAsleepError("the request was aborted: the engine was put to sleep or paused")
         return EngineDeadError("the request was aborted")
 
     async def _one(self, number: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         # Two clients may send the same X-Request-Id at the same time; the engine's ids are unique all the same.
         engine_id = f"{self.id}-{next(_serial)}"
         prompt: TokensPrompt = {"prompt_token_ids": self.prompts[number].token_ids}
-        outputs = self.context.engine.generate(prompt, self.params, engine_id, self.priority)
+        outputs = self.context.engine.generate(prompt, self.params, engine_id, self.priority, self.keep_alive)
         async with contextlib.aclosing(outputs):
             async for output in outputs:
                 yield number, output

@@ -1,19 +1,20 @@
 """Prometheus metrics of one server, in a registry of its own.
 
 Gauges and counters are read from the engine's stats at the moment of the scrape; the histograms of latencies are fed
-with each request's `RequestMetrics` when it ends, the numbers of sleeps by the admin endpoints.
+with each request's `RequestMetrics` when it ends, the numbers of sleeps by the engine as they happen.
 """
 
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from lullm.engine.protocol import EngineClient
+from lullm.engine.protocol import EngineClient, SleepCause
 from lullm.types.outputs import RequestOutput
-from lullm.types.sleep import TAGS, SleepReport
+from lullm.types.sleep import TAGS, SleepReport, SleepState, WakeReport
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5)
 _SLOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -81,10 +82,29 @@ class EngineCollector(Collector):
         for tag in TAGS:
             sleeping.add_metric([*self._labels, tag], tag in sleeping_tags)
         yield sleeping
+        state = GaugeMetricFamily(
+            "lullm_engine_sleep_state", "1 for the state the engine is in.", labels=["model_name", "state"]
+        )
+        sleep_state = self._engine.sleep_state
+        for name in get_args(SleepState):
+            state.add_metric([*self._labels, name], name == sleep_state)
+        yield state
+        idle = GaugeMetricFamily("lullm_engine_idle_seconds", "Time since the last request.", labels=["model_name"])
+        idle.add_metric(self._labels, self._engine.idle_s)
+        yield idle
+        next_sleep = GaugeMetricFamily(
+            "lullm_engine_next_sleep_seconds",
+            "Time until an idle engine goes to sleep by itself, or deeper; absent while it will not.",
+            labels=["model_name", "level", "backup"],
+        )
+        if (step := self._engine.next_sleep) is not None:
+            rung, seconds = step
+            next_sleep.add_metric([*self._labels, str(rung.level), rung.backup], seconds)
+        yield next_sleep
 
 
 class Metrics:
-    """The registry, and what is observed at the end of a request, a sleep or a wake-up."""
+    """The registry, and what is observed at the end of a request, a sleep or a wake-up. Is a `SleepObserver`."""
 
     def __init__(self, engine: EngineClient):
         model_name = engine.config.served_model_name or engine.config.model
@@ -104,11 +124,19 @@ class Metrics:
             registry=self.registry,
         )
         self._model_name = model_name
-        self.wake_up_seconds = self._histogram("engine_wake_up", "Time that a wake-up took.", _SLOW, model_name)
+        self._wake_up_seconds = self._histogram("engine_wake_up", "Time that a wake-up took.", _SLOW, model_name)
         self._freed_bytes = self._counter("engine_freed_bytes", "Memory released by sleeps.", model_name)
         self._backed_up_bytes = self._counter("engine_backed_up_bytes", "What sleeps saved of it.", model_name)
-        self.sleep_failures = self._counter("engine_sleep_failures", "Sleeps that failed.", model_name)
-        self.wake_up_failures = self._counter("engine_wake_up_failures", "Wake-ups that failed.", model_name)
+        self._restored_bytes = self._counter("engine_restored_bytes", "What wake-ups put back.", model_name)
+        self._sleep_failures = self._counter("engine_sleep_failures", "Sleeps that failed.", model_name)
+        self._wake_up_failures = self._counter("engine_wake_up_failures", "Wake-ups that failed.", model_name)
+        self._sleeps = self._by_cause("engine_sleeps", "Sleeps: by a call, or for want of requests.", "call", "idle")
+        self._wakes = self._by_cause("engine_wakes", "Wake-ups: by a call, or for a request.", "call", "request")
+        engine.observe_sleep(self)
+
+    def _by_cause(self, name: str, text: str, *causes: SleepCause) -> dict[SleepCause, Counter]:
+        counter = Counter(f"lullm_{name}", text, labelnames=["model_name", "cause"], registry=self.registry)
+        return {cause: counter.labels(self._model_name, cause) for cause in causes}
 
     def _counter(self, name: str, text: str, model_name: str) -> Counter:
         counter = Counter(f"lullm_{name}", text, labelnames=["model_name"], registry=self.registry)
@@ -134,12 +162,23 @@ class Metrics:
         if times.finished_time is not None:
             self._latency.observe(times.finished_time - times.arrival_time)
 
-    def observe_sleep(self, report: SleepReport) -> None:
-        """Count a sleep in, unless there was nothing left to release."""
-        if report.tags or report.level == 0:
-            self._sleep_seconds.labels(self._model_name, str(report.level)).observe(report.seconds)
-            self._freed_bytes.inc(max(report.freed_bytes, 0))
-            self._backed_up_bytes.inc(report.backed_up_bytes)
+    def slept(self, report: SleepReport, cause: SleepCause) -> None:
+        """Count a sleep in. As the methods below: from the engine's thread."""
+        self._sleeps[cause].inc()
+        self._sleep_seconds.labels(self._model_name, str(report.level)).observe(report.seconds)
+        self._freed_bytes.inc(max(report.freed_bytes, 0))
+        self._backed_up_bytes.inc(report.backed_up_bytes)
+
+    def woke(self, report: WakeReport, cause: SleepCause) -> None:
+        self._wakes[cause].inc()
+        self._wake_up_seconds.observe(report.seconds)
+        self._restored_bytes.inc(report.restored_bytes)
+
+    def sleep_failed(self, cause: SleepCause) -> None:
+        self._sleep_failures.inc()
+
+    def wake_up_failed(self, cause: SleepCause) -> None:
+        self._wake_up_failures.inc()
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text form."""

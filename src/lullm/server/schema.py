@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import from_json
 
 from lullm.server.error import ApiError
-from lullm.types.sleep import SleepMode
+from lullm.types.sleep import BackupTarget, SleepMode
 
 INERT = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"})
 
@@ -120,6 +120,8 @@ class GenerationBody(WireModel):
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
     priority: int | None = None
+    # Ollama's
+    keep_alive: float | str | None = None
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> "GenerationBody":
@@ -184,16 +186,43 @@ def _check_tags(tags: list[str] | None) -> list[str] | None:
 Tags = Annotated[Strings | None, AfterValidator(_check_tags)]
 
 
-class SleepBody(WireModel):
-    """POST /sleep. Which levels and tags there are is the engine's business."""
+class ExplainBody(WireModel):
+    """GET /sleep/explain. Which levels and tags there are is the engine's business."""
 
     level: int = 1
-    mode: SleepMode = "keep"
     tags: Tags = None
+    backup: BackupTarget = "auto"
+    keep_prefix_cache: bool = False
 
 
-class WakeUpBody(WireModel):
-    """POST /wake_up."""
+class SleepBody(ExplainBody):
+    """POST /sleep."""
+
+    mode: SleepMode = "keep"
+
+
+class PauseBody(WireModel):
+    """POST /pause."""
+
+    mode: SleepMode = "abort"
+    clear_cache: bool = True
+
+
+class EmptyBody(WireModel):
+    """A call without arguments."""
+
+
+class RemoteCallBody(WireModel):
+    """POST /collective_rpc. Which methods may be called is checked against `REMOTE_METHODS`."""
+
+    method: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    timeout: float | None = None
+
+
+class TagsBody(WireModel):
+    """POST /wake_up, and the endpoints of other servers that do the same."""
 
     tags: Tags = None
 

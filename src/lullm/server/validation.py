@@ -1,7 +1,9 @@
 """From a wire body to `SamplingParams`: what the body leaves out is the model's default."""
 
+import math
 from typing import Any
 
+from lullm.config.sleep_after import parse_duration
 from lullm.engine.protocol import EngineClient
 from lullm.server.error import ApiError
 from lullm.server.schema import ChatBody, CompletionBody, GenerationBody
@@ -92,6 +94,29 @@ def check_priority(body: GenerationBody, engine: EngineClient) -> int:
             400, "priority needs a server that was started with --scheduling-policy priority", param="priority"
         )
     return body.priority or 0
+
+
+def check_keep_alive(body: GenerationBody, engine: EngineClient) -> float | None:
+    """The request's `keep_alive` in seconds, which a text gives as 300, '300', '5m' or '-1'.
+
+    Raises:
+        ApiError: it is no time, or could have no effect.
+    """
+    value = body.keep_alive
+    if value is None:
+        return None
+    if engine.config.sleep_after is None:
+        raise ApiError(400, "keep_alive needs a server that was started with --sleep-after", param="keep_alive")
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parse_duration(str(value))
+        except ValueError as error:
+            raise ApiError(400, f"keep_alive: {error}", param="keep_alive") from None
+    if not math.isfinite(seconds):
+        raise ApiError(400, "keep_alive must be a finite number of seconds", param="keep_alive")
+    return seconds
 
 
 def check_num_sequences(num_prompts: int, params: SamplingParams) -> None:

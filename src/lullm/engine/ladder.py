@@ -1,0 +1,83 @@
+"""SleepLadder: when an idle engine takes the next step down. Pure policy: it reads a clock and touches no engine."""
+
+from collections.abc import Callable, Sequence
+
+from lullm.config.sleep_after import SleepRung
+
+
+class SleepLadder:
+    """Counts idle time against rungs. An empty ladder never asks for anything.
+
+    Whoever owns the engine says `busy` and `idle` as often as he likes, and `reset` when somebody meddled by hand;
+    `due` then names the rung whose time has come, once. Not safe to share between threads, but for `idle_s` and `next`.
+
+    Args:
+        clock: seconds that never go back, such as `time.monotonic`.
+    """
+
+    def __init__(self, rungs: Sequence[SleepRung], clock: Callable[[], float]):
+        self._rungs = tuple(rungs)
+        self._clock = clock
+        self._idle_since: float | None = clock()
+        self._num_taken = 0
+        self._keep_alive_s: float | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._rungs)
+
+    def busy(self) -> None:
+        """Requests run: the next idle time starts from the first rung."""
+        self._idle_since = None
+        self._num_taken = 0
+
+    def idle(self) -> None:
+        """Nothing runs: the clock ticks from the first such call after `busy`."""
+        if self._idle_since is None:
+            self._idle_since = self._clock()
+
+    def keep_alive(self, seconds: float | None) -> None:
+        """How long the engine stays awake once it is idle, by wish of the latest request; None: as the ladder says.
+
+        The first rung comes after so long, the others as much later as they are in the ladder. Negative: never.
+        """
+        self._keep_alive_s = seconds
+
+    def reset(self) -> None:
+        """Somebody put the engine to sleep or woke it by hand: the clock starts again, wishes of requests are over."""
+        self._num_taken = 0
+        self._keep_alive_s = None
+        if self._idle_since is not None:
+            self._idle_since = self._clock()
+
+    def skip(self, is_reached: Callable[[SleepRung], bool]) -> None:
+        """Leave out the next rungs that ask for no more than is the case already."""
+        while self._num_taken < len(self._rungs) and is_reached(self._rungs[self._num_taken]):
+            self._num_taken += 1
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last request ended; 0 while one runs."""
+        since = self._idle_since
+        return 0.0 if since is None else self._clock() - since
+
+    def next(self) -> tuple[SleepRung, float] | None:
+        """The next rung and the seconds until it (0: due); None while requests run, or when there is none left."""
+        since, taken = self._idle_since, self._num_taken
+        if since is None or taken >= len(self._rungs):
+            return None
+        due_s = self._due_s(self._rungs[taken])
+        return None if due_s is None else (self._rungs[taken], max(since + due_s - self._clock(), 0.0))
+
+    def due(self) -> SleepRung | None:
+        """The deepest rung whose time has come. It is not named again before the engine was busy or reset."""
+        found = None
+        while (step := self.next()) is not None and step[1] == 0:
+            found = step[0]
+            self._num_taken += 1
+        return found
+
+    def _due_s(self, rung: SleepRung) -> float | None:
+        keep_alive_s = self._keep_alive_s
+        if keep_alive_s is None:
+            return rung.idle_s
+        return None if keep_alive_s < 0 else keep_alive_s + rung.idle_s - self._rungs[0].idle_s

@@ -1,0 +1,50 @@
+"""What tests of the async engine share: an observer of its sleep, and the ways to ask and to wait."""
+
+import asyncio
+
+from lullm import SamplingParams
+from lullm.types.sampling_params import OutputKind
+
+OPTIONS = {"dtype": "float32", "max_model_len": 256, "num_gpu_blocks_override": 64, "enable_sleep_mode": True}
+PARAMS = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, output_kind=OutputKind.DELTA)
+
+
+class Observer:
+    """Writes down what it hears."""
+
+    def __init__(self):
+        self.events = []
+
+    def slept(self, report, cause):
+        self.events.append(("slept", cause, report.level))
+
+    def woke(self, report, cause):
+        self.events.append(("woke", cause, report.tags))
+
+    def sleep_failed(self, cause):
+        self.events.append(("sleep_failed", cause))
+
+    def wake_up_failed(self, cause):
+        self.events.append(("wake_up_failed", cause))
+
+
+def tokens(outputs):
+    return [t for output in outputs for c in output.outputs for t in c.token_ids]
+
+
+async def collect(engine, prompt="hello world", params=PARAMS, request_id="x", **options):
+    return [output async for output in engine.generate(prompt, params, request_id, **options)]
+
+
+async def until(condition, limit_s=20.0):
+    async with asyncio.timeout(limit_s):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def run(main):
+    async def bounded():
+        async with asyncio.timeout(60):
+            await main
+
+    asyncio.run(bounded())
