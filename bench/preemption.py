@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--model", default="demo", help="model folder, hub id or 'demo'")
     parser.add_argument("--block-size", type=int, action="append", help="default: 1, 2, 4 ... 256")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1, help="of torch; one is enough for the demo model")
+    parser.add_argument("--threads", type=int, default=1, help="one is enough for the demo model")
     args = parser.parse_args()
     import torch
 
@@ -116,9 +116,11 @@ def prefix(model: str, repeat: int, num_requests: int = 32, own_len: int = 32, o
 
 def build(model: str, **options):
     """An engine that has run once, so that its threads and buffers are there."""
+    import torch
+
     from lullm import LLM
 
-    llm = LLM(model, max_num_seqs=64, **options)
+    llm = LLM(model, max_num_seqs=64, threads=torch.get_num_threads(), **options)
     run(llm, prompts(llm, 2, 16), 4)
     return llm
 

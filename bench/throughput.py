@@ -71,19 +71,22 @@ def main() -> None:
     parser.add_argument("--output-len", type=int, default=64)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
+    parser.add_argument("--quantization", choices=("int8", "int4"), help="of the matrices (default: as dtype says)")
+    parser.add_argument("--threads", type=int, help="threads of a step (default: the engine's own choice)")
     parser.add_argument("--profile", action="store_true", help="print torch's operator table of one more run per case")
     parser.add_argument("--json", type=Path, help="write all figures here")
     args = parser.parse_args()
 
     started = time.perf_counter()
-    import torch
-
     from lullm import LLM
+    from lullm.ops.cpu.processor import default_num_threads
 
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    options = {"dtype": args.dtype, "enable_prefix_caching": False}
+    options = {
+        "dtype": args.dtype,
+        "quantization": args.quantization,
+        "threads": args.threads,
+        "enable_prefix_caching": False,
+    }
     with tempfile.TemporaryDirectory() as folder:
         if args.shape:
             Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
@@ -91,7 +94,8 @@ def main() -> None:
         else:
             options |= {"model": args.model}
         llm = LLM(**options)
-    report = {"model": args.shape or args.model, "threads": torch.get_num_threads(), "cases": {}}
+    report = {"model": args.shape or args.model, "quantization": args.quantization, "cases": {}}
+    report["threads"] = args.threads or default_num_threads()
     report["start_s"] = round(time.perf_counter() - started, 2)
     print(f"{report['model']}: ready after {report['start_s']:.2f} s, {report['threads']} threads", flush=True)
     cases = {name: CASES[name] for name in args.case or CASES}

@@ -1,0 +1,37 @@
+"""A checkpoint of random weights in one of the shapes of `bench/throughput.py`, as people download them.
+
+python bench/checkpoint.py qwen3-0.6b DIR      # needs transformers; 1.2 GB
+
+The tokenizer is the demo model's, so tokens beyond it cannot be decoded; the benchmarks send ids below.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from throughput import SHAPES
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("folder", type=Path)
+    args = parser.parse_args()
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from lullm.weights.folder import DEMO_FOLDER
+
+    torch.manual_seed(0)
+    shape = dict(SHAPES[args.shape])
+    (architecture,) = shape.pop("architectures")
+    config = AutoConfig.for_model(architecture.removesuffix("ForCausalLM").lower(), **shape)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(args.folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(DEMO_FOLDER / name, args.folder)
+    print(f"{args.folder}: {sum(p.numel() for p in model.parameters()) / 1e6:.0f} million parameters")
+
+
+if __name__ == "__main__":
+    main()

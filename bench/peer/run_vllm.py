@@ -1,0 +1,33 @@
+"""vLLM's CPU build, as `bench/cpu.py` runs it. --option NAME=JSON: any option of vLLM's LLM."""
+
+import os
+
+from protocol import parse_arguments, run
+
+
+def main() -> None:
+    args = parse_arguments(__doc__)
+    cpus = sorted(os.sched_getaffinity(0))[: args.threads]
+    os.environ |= {
+        "OMP_NUM_THREADS": str(args.threads),
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cpus)),
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    import vllm
+    from vllm import LLM, SamplingParams
+
+    options = {"dtype": "bfloat16", "max_num_seqs": 64, "enable_prefix_caching": False} | args.option
+    llm = LLM(args.model, max_model_len=args.max_model_len, **options)
+
+    def generate(prompts, output_len):
+        params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
+        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+        return sum(len(output.outputs[0].token_ids) for output in outputs)
+
+    run(args, generate, vllm.__version__)
+
+
+if __name__ == "__main__":  # its engine is a process of its own, which imports this file again
+    main()

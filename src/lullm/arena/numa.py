@@ -1,0 +1,53 @@
+"""Memory nodes: where an arena's pages go on a machine that has more than one (NUMA).
+
+Work is handed to whichever thread is free, so no part of the weights belongs to a thread and its node. Pages are
+therefore spread over the nodes in turn: every thread reads from all of them, and all of them are read at a time. Where
+the process may run on the CPUs of one node only, or where somebody chose a policy (`numactl`), the system's own way
+stays: a page comes from the node of the thread that touches it first. Not yet run on a machine with several nodes.
+"""
+
+import ctypes
+import platform
+from collections.abc import Collection
+
+from lullm.log import get_logger
+from lullm.ops.cpu.processor import allowed_cpus, numa_nodes
+
+logger = get_logger(__name__)
+
+_SYSCALLS = {"x86_64": (237, 239), "aarch64": (235, 236)}  # mbind, get_mempolicy
+_MPOL_DEFAULT, _MPOL_INTERLEAVE = 0, 3
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def spread(address: int, num_bytes: int) -> None:
+    """Have new pages of a range come from all nodes whose CPUs may be used, if there are several.
+
+    Advice: where the system refuses, memory serves all the same.
+    """
+    nodes = numa_nodes(allowed_cpus())
+    if len(nodes) > 1 and not has_policy() and not interleave(address, num_bytes, nodes):
+        logger.debug("memory is not spread over the nodes %s: the system refuses", nodes)
+
+
+def interleave(address: int, num_bytes: int, nodes: Collection[int]) -> bool:
+    """Have pages of a range of whole pages come from these nodes in turn (`mbind(2)`); whether the system agreed."""
+    if platform.machine() not in _SYSCALLS:
+        return False
+    mask = (ctypes.c_ulong * (max(nodes) // 64 + 1))()
+    for node in nodes:
+        mask[node // 64] |= 1 << node % 64
+    # The kernel reads one bit less than it is told.
+    arguments = (address, num_bytes, _MPOL_INTERLEAVE, ctypes.addressof(mask), len(mask) * 64 + 1, 0)
+    return _libc.syscall(_SYSCALLS[platform.machine()][0], *map(ctypes.c_long, arguments)) == 0
+
+
+def has_policy() -> bool:
+    """Whether somebody has chosen where this thread's memory comes from; yes, if the system does not say."""
+    if platform.machine() not in _SYSCALLS:
+        return True
+    mode = ctypes.c_int(-1)
+    arguments = (ctypes.addressof(mode), 0, 0, 0, 0)
+    is_known = _libc.syscall(_SYSCALLS[platform.machine()][1], *map(ctypes.c_long, arguments)) == 0
+    return not is_known or mode.value != _MPOL_DEFAULT

@@ -1,0 +1,49 @@
+"""The other benchmarks' own arithmetic, and that what they look at is still there."""
+
+import importlib
+
+import pytest
+
+
+def test_the_parts_of_a_start_exist_and_are_clocked(script, monkeypatch):
+    startup = script("startup")
+    for calls in startup.PARTS.values():
+        for module, path in calls:
+            owner = importlib.import_module(module)
+            for name in path.split("."):
+                owner = getattr(owner, name)
+            assert callable(owner)
+    spent = []
+    monkeypatch.setattr("os.getloadavg", lambda: (1.0, 2.0, 3.0))
+    startup.clock("os", "getloadavg", spent.append)
+    assert importlib.import_module("os").getloadavg() == (1.0, 2.0, 3.0)
+    assert len(spent) == 1 and spent[0] >= 0
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_bytes_are_written_and_read_once(script, tmp_path, in_memory):
+    sleep = script("sleep")
+    write_s, read_s = sleep.write_and_read_once(sleep.CHUNK + 5, None if in_memory else tmp_path)
+    assert write_s > 0 and read_s > 0
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_bytes(b"x" * 10_000)
+    assert sleep.read_once(tmp_path / "file", 10_000) > 0
+    assert len(sleep.new_memory(5000)) == 8192
+
+
+def test_a_sleep_table(script, capsys):
+    sleep = script("sleep")
+    args = type("Args", (), {"repeat": 1, "model": "m", "shape": None, "cold": None})
+    one = {
+        "level": 1, "target": "disk", "num_running": 2, "sleep_s": 0.2, "write_once_s": 0.1, "wake_s": 0.5,
+        "read_once_s": 0.0, "freed_bytes": 2_000_000_000, "forecast_frees_bytes": 2_000_000_000,
+        "backed_up_bytes": 250_000_000, "restored_bytes": 1_000_000_000, "resident_before": 3 << 20,
+        "resident_asleep": 1 << 20, "resident_after": 2 << 20, "next_token_s": 0.6,
+    }  # fmt: skip
+    sleep.report(args, [2.0, 3.0], [one])
+    out = capsys.readouterr().out
+    assert (
+        "| 1, disk | 2 | 250 | 0.200 | 10.0 | 0.100 | 2.00 | 3 -> 1 -> 2 | 0.500 | 2.0 | 0.000 | - | 0.600 | 1.000 |"
+        in out
+    )
+    assert "cold start to first token: 2.50 s (2.00-3.00)" in out
