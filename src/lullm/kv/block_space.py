@@ -153,7 +153,10 @@ class BlockSpaceManager:
 
     def can_append_slots(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> bool:
         """Whether slots for the next `num_tokens` tokens of each, or as many as it has, fit for all together."""
-        return self._num_touched(seqs, num_lookahead_slots, num_tokens) <= self._device.num_free
+        # Most often there is room whatever each of them needs; counting exactly is a sixth of a scheduler's step.
+        most = len(seqs) * (cdiv(num_tokens + num_lookahead_slots - 1, self.block_size) + 1)
+        num_free = self._device.num_free
+        return most <= num_free or self._num_touched(seqs, num_lookahead_slots, num_tokens) <= num_free
 
     def num_appendable(self, seq: Sequence) -> int:
         """Tokens, behind the computed ones, that there are slots for in the sequence's blocks and the free ones."""

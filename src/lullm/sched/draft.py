@@ -35,7 +35,6 @@ class Draft:
     def add(self, group: SequenceGroup, seqs: list[Sequence], reserved: int = 0) -> None:
         """Spans for the group's sequences within the budget, of which `reserved` tokens are promised to others."""
         leader = seqs[0]
-        shared_len = leader.prompt_len - leader.prompt_len % self._block_space.block_size
         # Beams are compared with each other, so all of them draw in the same step or none does.
         spared = 0
         if self._roster.beam(group) is not None:
@@ -46,7 +45,7 @@ class Draft:
             # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
             # The same step is early enough: within a layer all KV is written before any attention reads it.
             if seq is not leader:
-                if leader.num_computed_tokens < shared_len:
+                if leader.num_computed_tokens < leader.prompt_len - leader.prompt_len % self._block_space.block_size:
                     continue
                 self._block_space.share_prompt(leader, seq)
             num_tokens = min(
