@@ -130,7 +130,7 @@ class LLM:
         backup: BackupTarget = "auto",
         keep_prefix_cache: bool = False,
     ) -> SleepReport:
-        """Release memory until `wake_up`; needs `enable_sleep_mode=True`. See `LLMEngine.sleep`."""
+        """Release memory until `wake_up`; needs `enable_sleep_mode=True`. See `SleepOptions` and `LLMEngine.sleep`."""
         return self.llm_engine.sleep(level, mode, tags, backup, keep_prefix_cache)
 
     def explain_sleep(

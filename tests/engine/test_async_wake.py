@@ -321,7 +321,7 @@ def test_an_idle_engine_that_cannot_sleep_stays_awake_and_serves(build, expected
 
     async def main():
         with monkeypatch.context() as patch:
-            patch.setattr(engine._engine, "sleep", no_space)
+            patch.setattr(engine._engine, "fall_asleep", no_space)
             await until(lambda: len(calls) == 2)
             await asyncio.sleep(0.1)
             assert len(calls) == 2, "with the prefix cache and without, but not again and again"

@@ -27,7 +27,15 @@ from lullm.log import get_logger
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest, Prompt
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.sleep import BackupTarget, SleepForecast, SleepMode, SleepReport, SleepState, WakeReport
+from lullm.types.sleep import (
+    BackupTarget,
+    SleepForecast,
+    SleepMode,
+    SleepOptions,
+    SleepReport,
+    SleepState,
+    WakeReport,
+)
 from lullm.types.stats import EngineStats
 
 T = TypeVar("T")
@@ -135,9 +143,9 @@ class AsyncLLMEngine:
         keep_prefix_cache: bool = False,
     ) -> SleepReport:
         """See `EngineClient.sleep`."""
-        wish = (level, mode, tags, backup, keep_prefix_cache)
-        call = Call(lambda: self._watch.sleep(*wish))
-        return await self._answer(call, lambda: self._watch.begin_sleep(call, *wish))
+        options = SleepOptions(level, mode, tags, backup, keep_prefix_cache)
+        call = Call(lambda: self._watch.sleep(options))
+        return await self._answer(call, lambda: self._watch.begin_sleep(call, options))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         """See `EngineClient.wake_up`."""

@@ -13,7 +13,7 @@ make it worthless: requests lose it and are computed again with the new weights,
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from lullm.errors import ConfigError, EngineAsleepError, InvalidRequestError, ModelLoadError
 from lullm.executor.protocol import Executor
@@ -25,14 +25,15 @@ from lullm.types.sleep import (
     TAGS,
     WEIGHTS,
     Action,
-    BackupTarget,
     Residence,
     SleepForecast,
+    SleepOptions,
     SleepOrder,
     SleepReport,
     SleepState,
     UsedBlocks,
     WakeReport,
+    check_tags,
 )
 from lullm.units import format_bytes
 
@@ -102,30 +103,19 @@ class Lifecycle:
         if self._is_paused:
             raise EngineAsleepError("the engine is paused (sleep level 0); call wake_up()")
 
-    def check_call(self, level: int, tags: Sequence[str] | None, backup: BackupTarget, keep_prefix_cache: bool) -> None:
-        """Raises ConfigError if sleep mode is off, InvalidRequestError for a value that makes no sense."""
+    def check(self, options: SleepOptions) -> None:
+        """Return if this engine can sleep so. Raises ConfigError: sleep mode is off; InvalidRequestError."""
         if not self._is_enabled:
             raise ConfigError("sleep mode is off; build the engine with enable_sleep_mode=True")
-        if level not in (0, 1, 2) or isinstance(level, bool):
-            raise InvalidRequestError(f"sleep level must be 0, 1 or 2, not {level!r}", "level")
-        self._check_tags(tags)
-        if backup not in get_args(BackupTarget):
-            raise InvalidRequestError(
-                f"backup must be one of {', '.join(get_args(BackupTarget))}, not {backup!r}", "backup"
-            )
-        if keep_prefix_cache and level == 2:
-            raise InvalidRequestError("level 2 keeps nothing, the prefix cache neither", "keep_prefix_cache")
-        if keep_prefix_cache and not self._block_space.enable_prefix_caching:
+        if options.keep_prefix_cache and not self._block_space.enable_prefix_caching:
             raise InvalidRequestError(
                 "there is no prefix cache to keep: enable_prefix_caching is off", "keep_prefix_cache"
             )
 
-    def sleep(
-        self, level: int, tags: Sequence[str] | None, backup: BackupTarget = "auto", keep_prefix_cache: bool = False
-    ) -> SleepReport:
-        """Release the memory of `tags` (None: all) that is still there; returns once it is released.
+    def sleep(self, options: SleepOptions) -> SleepReport:
+        """Release the memory of the tags that is still there; returns once it is released. Modes are the engine's.
 
-        What sleeps already goes deeper if `level` is deeper, its backup moves if `backup` names another target;
+        What sleeps already goes deeper if the level is deeper, its backup moves if `backup` names another target;
         otherwise it stays as it is.
 
         Level 1 keeps what running requests need: their KV blocks are saved, and weights that are not as their
@@ -137,20 +127,18 @@ class Lifecycle:
                 memory back; the engine sleeps, and nothing is lost.
             WakeUpError: a backup that was to move is damaged; the engine is as it was.
         """
-        if level == 0:
+        if options.level == 0:
             self._is_paused = True
             return SleepReport(0, (), 0, 0, 0.0)
         self.follow()
-        order = self._order(level, tags, backup, keep_prefix_cache)
+        order = self._order(options)
         if not order.actions:
-            return SleepReport(level, (), 0, 0, 0.0)
-        return self._run(order, keep_prefix_cache)
+            return SleepReport(options.level, (), 0, 0, 0.0)
+        return self._run(order, options.keep_prefix_cache)
 
-    def forecast(
-        self, level: int, tags: Sequence[str] | None, backup: BackupTarget, keep_prefix_cache: bool
-    ) -> SleepForecast:
+    def forecast(self, options: SleepOptions) -> SleepForecast:
         """What such a `sleep` would do. Changes nothing. Raises OSError: speeds cannot be measured."""
-        order = self._order(level, tags, backup, keep_prefix_cache) if level else SleepOrder(0, (), UsedBlocks([], []))
+        order = self._order(options) if options.level else SleepOrder(0, (), UsedBlocks([], []))
         [forecast] = self._executor.collective_rpc("forecast_sleep", args=(order,))
         return forecast
 
@@ -160,7 +148,7 @@ class Lifecycle:
         Raises:
             WakeUpError: they did not come back as they were; what failed is still asleep, what came before it awake.
         """
-        self._check_tags(tags)
+        check_tags(tags)
         started, restored, woken = time.perf_counter(), 0, []
         for tag in self.sleeping_tags:
             if tags is None or tag in tags:
@@ -218,19 +206,17 @@ class Lifecycle:
         finally:
             self.follow()
 
-    def _order(
-        self, level: int, tags: Sequence[str] | None, backup: BackupTarget, keep_prefix_cache: bool
-    ) -> SleepOrder:
-        call: Call = "sleep 1" if level == 1 else "sleep 2"
+    def _order(self, options: SleepOptions) -> SleepOrder:
+        call: Call = "sleep 1" if options.level == 1 else "sleep 2"
         actions: list[tuple[str, Action]] = []
-        for tag in TAGS:
+        for tag in TAGS if options.tags is None else [tag for tag in TAGS if tag in options.tags]:
             action = TRANSITIONS[self._residence[tag], call].action
-            if action is not None and (tags is None or tag in tags) and not (action == "move" and backup == "auto"):
+            if action is not None and not (action == "move" and options.backup == "auto"):
                 actions.append((tag, action))
         used = UsedBlocks([], [])
-        if (KV_CACHE, "offload") in actions and self._executor.weights_version == self._kv_version:
-            used = self._block_space.used_blocks(keep_prefix_cache)
-        return SleepOrder(level, tuple(actions), used, backup)
+        if (KV_CACHE, "offload") in actions and not self.is_behind:
+            used = self._block_space.used_blocks(options.keep_prefix_cache)
+        return SleepOrder(options.level, tuple(actions), used, options.backup)
 
     def _run(self, order: SleepOrder, keep_prefix_cache: bool = False) -> SleepReport:
         [(report, failure)] = self._executor.collective_rpc("sleep", args=(order,))
@@ -256,8 +242,3 @@ class Lifecycle:
     def _forget_kv(self) -> None:
         self._scheduler.evict_all()
         self._block_space.reset_prefix_cache(str(self._kv_version).encode())
-
-    def _check_tags(self, tags: Sequence[str] | None) -> None:
-        unknown = sorted(set(tags or ()) - set(TAGS))
-        if unknown or isinstance(tags, str):
-            raise InvalidRequestError(f"sleep tags are {WEIGHTS!r} and {KV_CACHE!r}, not {tags!r}", "tags")

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
@@ -29,6 +29,7 @@ from lullm.types.sleep import (
     BackupTarget,
     SleepForecast,
     SleepMode,
+    SleepOptions,
     SleepReport,
     SleepState,
     WakeReport,
@@ -206,44 +207,32 @@ class LLMEngine:
         backup: BackupTarget = "auto",
         keep_prefix_cache: bool = False,
     ) -> SleepReport:
-        """Release memory; returns once it is released. Idempotent.
+        """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`.
 
-        Args:
-            level: 0 pauses, 1 keeps what is needed to go on, 2 keeps nothing (see `Lifecycle.sleep`).
-            mode: requests that are not finished are kept and continued after waking ('keep'), finished first
-                ('wait'; their outputs come with the next `step`), or aborted ('abort').
-            tags: 'weights' and 'kv_cache'; None: both.
-            backup: 'ram', 'disk' (a file without a name in `sleep_dir`) or 'auto'.
-            keep_prefix_cache: save cached blocks that no request holds, too; level 1 only.
+        With mode 'wait' the outputs of the requests that end first come with the next `step`.
 
         Raises:
             ConfigError: sleep mode is off. InvalidRequestError: unknown level, mode, tag or target. OSError: what must
             be kept could not be saved; the engine is awake. EngineAsleepError: mode 'wait', but the engine sleeps
             already and keeps requests, which cannot end.
         """
-        self.check_sleep(level, mode, tags, backup, keep_prefix_cache)
-        while mode == "wait" and self._scheduler.has_unfinished:
+        return self.fall_asleep(SleepOptions(level, mode, tags, backup, keep_prefix_cache))
+
+    def fall_asleep(self, options: SleepOptions) -> SleepReport:
+        """`sleep`, with its arguments in one piece."""
+        self.check_sleep(options)
+        while options.mode == "wait" and self._scheduler.has_unfinished:
             self._pending = self.step()
         self._drain()
-        if mode == "abort":
+        if options.mode == "abort":
             for request_id in self._scheduler.unfinished_ids:
                 self.abort_request(request_id)
-        return self._lifecycle.sleep(level, tags, backup, keep_prefix_cache)
+        return self._lifecycle.sleep(options)
 
-    def check_sleep(
-        self,
-        level: int,
-        mode: SleepMode,
-        tags: Sequence[str] | None,
-        backup: BackupTarget = "auto",
-        keep_prefix_cache: bool = False,
-    ) -> None:
-        """Return if such a call of `sleep` would be taken. Raises as `sleep` does otherwise."""
+    def check_sleep(self, options: SleepOptions) -> None:
+        """Return if such a sleep would be taken. Raises as `sleep` does otherwise."""
         self.check_health()
-        self._lifecycle.check_call(level, tags, backup, keep_prefix_cache)
-        modes = get_args(SleepMode)
-        if mode not in modes:
-            raise InvalidRequestError(f"sleep mode must be one of {', '.join(modes)}, not {mode!r}", "mode")
+        self._lifecycle.check(options)
 
     def explain_sleep(
         self,
@@ -253,8 +242,9 @@ class LLMEngine:
         keep_prefix_cache: bool = False,
     ) -> SleepForecast:
         """What such a `sleep` would free, back up and take; changes nothing. Raises as `sleep` does."""
-        self.check_sleep(level, "keep", tags, backup, keep_prefix_cache)
-        return self._lifecycle.forecast(level, tags, backup, keep_prefix_cache)
+        options = SleepOptions(level, "keep", tags, backup, keep_prefix_cache)
+        self.check_sleep(options)
+        return self._lifecycle.forecast(options)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         """Bring back what `sleep` released (`tags` None: all), at the same addresses. Idempotent.

@@ -78,7 +78,7 @@ class EngineClient(Protocol):
         while waiting cancels the sleep.
 
         Args:
-            level, mode, tags, backup, keep_prefix_cache: see `LLMEngine.sleep`.
+            level, mode, tags, backup, keep_prefix_cache: see `SleepOptions`.
 
         Raises:
             ConfigError, InvalidRequestError, EngineAsleepError, OSError: see `LLMEngine.sleep`.

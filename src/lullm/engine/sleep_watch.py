@@ -21,7 +21,7 @@ from lullm.engine.protocol import SleepCause, SleepObserver
 from lullm.errors import EngineAsleepError, EngineDeadError, LullmError, SleepCancelledError, WakeUpError
 from lullm.log import get_logger
 from lullm.types.request import GenerateRequest
-from lullm.types.sleep import BackupTarget, SleepMode, SleepReport, WakeReport
+from lullm.types.sleep import SleepOptions, SleepReport, WakeReport
 
 logger = get_logger(__name__)
 
@@ -68,20 +68,12 @@ class SleepWatch:
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    def sleep(
-        self,
-        level: int,
-        mode: SleepMode,
-        tags: Sequence[str] | None,
-        backup: BackupTarget,
-        keep_prefix_cache: bool,
-        cause: SleepCause = "call",
-    ) -> SleepReport:
+    def sleep(self, options: SleepOptions, cause: SleepCause = "call") -> SleepReport:
         """Put the engine to sleep now. Raises as `LLMEngine.sleep` does; also EngineDeadError during the shutdown."""
         self.check_running()
         self._is_falling_asleep = True
         try:
-            report = self._engine.sleep(level, mode, tags, backup, keep_prefix_cache)
+            report = self._engine.fall_asleep(options)
         except (OSError, WakeUpError):  # the latter: a backup that was to move is damaged
             self._tell(lambda observer: observer.sleep_failed(cause))
             raise
@@ -89,25 +81,17 @@ class SleepWatch:
             self._is_falling_asleep = False
         if cause == "call":
             self._reset_ladder()
-        if report.tags or level == 0:
+        if report.tags or options.level == 0:
             self._tell(lambda observer: observer.slept(report, cause))
         return report
 
-    def begin_sleep(
-        self,
-        call: Call[SleepReport],
-        level: int,
-        mode: SleepMode,
-        tags: Sequence[str] | None,
-        backup: BackupTarget,
-        keep_prefix_cache: bool,
-    ) -> None:
-        """Run `call` now, or with mode 'wait' once the running requests have ended."""
-        if mode != "wait" or self._engine.is_sleeping or not self._engine.has_unfinished_requests():
+    def begin_sleep(self, call: Call[SleepReport], options: SleepOptions) -> None:
+        """Run `call`, which sleeps so, now; or with mode 'wait' once the running requests have ended."""
+        if options.mode != "wait" or self._engine.is_sleeping or not self._engine.has_unfinished_requests():
             call.run()
             return
         try:
-            self._engine.check_sleep(level, mode, tags, backup, keep_prefix_cache)
+            self._engine.check_sleep(options)
             self.check_running()
         except LullmError as error:
             call.fail(error)
@@ -222,7 +206,7 @@ class SleepWatch:
         for keep_prefix_cache in (True, False) if rung.level == 1 and self._has_prefix_cache else (False,):
             idle_s = self.ladder.idle_s
             try:
-                report = self.sleep(rung.level, "keep", None, rung.backup, keep_prefix_cache, "idle")
+                report = self.sleep(SleepOptions(rung.level, "keep", None, rung.backup, keep_prefix_cache), "idle")
             except (LullmError, OSError) as error:
                 # Tried again at the next rung, or after the next request: a full disk does not empty itself soon.
                 logger.warning("the idle engine could not go to sleep: %s", error)

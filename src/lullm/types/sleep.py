@@ -1,8 +1,11 @@
 """Sleep as plain data: what can be released, what must survive it, what it would cost, and what came of it."""
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from lullm.errors import InvalidRequestError
 
 SleepMode = Literal["keep", "wait", "abort"]
 """What happens to requests that are not finished: kept and continued after waking, waited for, or aborted."""
@@ -22,6 +25,47 @@ REMOTE_METHODS = frozenset(
     {"available_memory_bytes", "modified_weights", "reload_weights", "resident_bytes", "weights_version"}
 )
 """What `collective_rpc` takes by name: safe to offer to strangers with the admin key, and JSON in the answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SleepOptions:
+    """How an engine is to sleep, checked when it is built.
+
+    Args:
+        level: 0 pauses, 1 keeps what is needed to go on, 2 keeps nothing.
+        mode: requests that are not finished are kept and continued after waking ('keep'), finished first ('wait'), or
+            aborted ('abort').
+        tags: 'weights' and 'kv_cache'; None: both.
+        backup: 'ram', 'disk' (a file without a name in `sleep_dir`) or 'auto'.
+        keep_prefix_cache: save cached blocks that no request holds, too; not at level 2.
+
+    Raises:
+        InvalidRequestError: a value makes no sense; `.param` names it.
+    """
+
+    level: int = 1
+    mode: SleepMode = "keep"
+    tags: Sequence[str] | None = None
+    backup: BackupTarget = "auto"
+    keep_prefix_cache: bool = False
+
+    def __post_init__(self) -> None:
+        if self.level not in (0, 1, 2) or isinstance(self.level, bool):
+            raise InvalidRequestError(f"sleep level must be 0, 1 or 2, not {self.level!r}", "level")
+        check_tags(self.tags)
+        for name, choices in (("mode", get_args(SleepMode)), ("backup", get_args(BackupTarget))):
+            if getattr(self, name) not in choices:
+                raise InvalidRequestError(
+                    f"sleep {name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}", name
+                )
+        if self.keep_prefix_cache and self.level == 2:
+            raise InvalidRequestError("level 2 keeps nothing, the prefix cache neither", "keep_prefix_cache")
+
+
+def check_tags(tags: Sequence[str] | None) -> None:
+    """Return if `tags` are some of `TAGS`, or None for all. Raises InvalidRequestError otherwise."""
+    if isinstance(tags, str) or not set(tags or ()).issubset(TAGS):
+        raise InvalidRequestError(f"sleep tags are {WEIGHTS!r} and {KV_CACHE!r}, not {tags!r}", "tags")
 
 
 @dataclass(frozen=True, slots=True)
