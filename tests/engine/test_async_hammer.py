@@ -28,7 +28,7 @@ async def client(engine, number, expected, end, counts):
                 if leaves and len(outputs) == 3:
                     break
         if outputs[-1].finished and outputs[-1].outputs[0].finish_reason == "abort":
-            assert engine._is_closing
+            assert engine._thread._is_closing
             return
         found = tokens(outputs)
         assert found == expected[prompt][: len(found)], "no token of another request, none lost, none twice"
@@ -94,7 +94,7 @@ def test_few_clients_let_the_ladder_descend_between_them(build, expected):
             while True:
                 await asyncio.sleep(source.random() * 0.05)
                 await client(engine, number, expected, asyncio.get_running_loop().time() + 0.001, counts)
-        assert engine._is_closing
+        assert engine._thread._is_closing
 
     def num(event):
         return [seen[:2] for seen in engine.observer.events].count(event)

@@ -350,7 +350,7 @@ async def client(engine, number, expected, end, counts):
         found = tokens(outputs)
         assert found == expected[prompt][: len(found)], "no token of another request, none lost, none twice"
         if outputs[-1].finished and outputs[-1].outputs[0].finish_reason == "abort":
-            assert engine._is_closing
+            assert engine._thread._is_closing
             return
         assert (leaves and len(outputs) == 5) or len(found) == 60
         counts["left" if leaves else "ended"] += 1
@@ -405,7 +405,7 @@ def test_crossing_calls_and_a_shutdown_among_them(engine, expected):
     async def generate(number):
         with contextlib.suppress(EngineDeadError):
             await client(engine, number, expected, asyncio.get_running_loop().time() + 60, counts)
-        assert engine._is_closing
+        assert engine._thread._is_closing
 
     async def main():
         async with asyncio.TaskGroup() as group:

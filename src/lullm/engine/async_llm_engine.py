@@ -1,14 +1,10 @@
 """AsyncLLMEngine: the engine on a thread of its own, behind asyncio streams. Implements `EngineClient`.
 
-One thread owns the `LLMEngine` and steps it; everyone else sends it commands through a queue and gets outputs back on
-his own event loop. The step loop takes no lock. While the engine sleeps the thread runs commands only; when it sleeps
-and wakes is the business of `SleepWatch`.
+Everything here runs on the callers' event loops; what it asks for is done by the `EngineThread`.
 """
 
 import asyncio
-import contextlib
 import math
-import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -18,12 +14,11 @@ import torch
 
 from lullm.config.engine import EngineConfig
 from lullm.config.sleep_after import SleepRung
+from lullm.engine.engine_thread import EngineThread
 from lullm.engine.llm_engine import LLMEngine
-from lullm.engine.mailbox import Call, OutputStream, call_on
+from lullm.engine.mailbox import Call, OutputStream
 from lullm.engine.protocol import SleepObserver
-from lullm.engine.sleep_watch import SleepWatch
-from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError
-from lullm.log import get_logger
+from lullm.errors import EngineAsleepError, InvalidRequestError
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest, Prompt
 from lullm.types.sampling_params import SamplingParams
@@ -39,8 +34,6 @@ from lullm.types.sleep import (
 from lullm.types.stats import EngineStats
 
 T = TypeVar("T")
-
-logger = get_logger(__name__)
 
 _LONG_PROMPT_CHARS = 8192
 """Texts from here on are tokenized on a worker thread: a megabyte takes half a second, which a loop must not block."""
@@ -58,17 +51,10 @@ class AsyncLLMEngine:
         self.model_config = self._engine.model_config
         self.tokenizer = self._engine.tokenizer
         self.default_params = self._engine.default_params
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._streams: dict[str, OutputStream] = {}  # owned by the engine's thread
-        self._watch = SleepWatch(self._engine, self.config, self._enter)
-        self._failure: EngineDeadError | None = None
-        self._is_closing = False  # no new requests
-        self._is_closed = False  # no more commands; changes under the lock, so that none is sent and never read
+        self._thread = EngineThread(self._engine, self.config)
+        self._watch = self._thread.watch
         self._num_untaken = 0  # requests that were sent and not taken in; changes under the lock
         self._lock = threading.Lock()
-        self._must_stop = False  # owned by the engine's thread
-        self._thread = threading.Thread(target=self._run, name="lullm-engine", daemon=True)
-        self._thread.start()
 
     async def generate(
         self,
@@ -93,7 +79,7 @@ class AsyncLLMEngine:
             if self.config.wakes_by_request:
                 await self._send_and_wait(request, stream)
             else:
-                self._send_command(lambda: self._watch.admit(request, stream))
+                self._thread.admit(request, stream)
             while not finished:
                 item = await stream.items.get()
                 finished = not isinstance(item, RequestOutput) or item.finished
@@ -103,8 +89,7 @@ class AsyncLLMEngine:
         finally:
             if not finished:
                 stream.is_closed = True
-                with contextlib.suppress(EngineDeadError):
-                    self._send_command(lambda: self._abort(request_id, stream))
+                self._thread.abort(request_id, stream)
 
     async def _send_and_wait(self, request: GenerateRequest, stream: OutputStream) -> None:
         """Return once the engine has taken or refused the request, which may have to wake it first.
@@ -117,7 +102,7 @@ class AsyncLLMEngine:
                 raise EngineAsleepError(f"{self._num_untaken} requests wait already for the engine to wake up")
             self._num_untaken += 1
         try:
-            self._send_command(lambda: self._watch.admit(request, stream))
+            self._thread.admit(request, stream)
             async with asyncio.timeout(self.config.wake_timeout):
                 await stream.is_taken.wait()
         except TimeoutError:
@@ -236,7 +221,7 @@ class AsyncLLMEngine:
     async def _answer(self, call: Call[T], command: Callable[[], None]) -> T:
         """Send a command that sees to `call`; its answer."""
         self.check_health()
-        self._send_command(command)
+        self._thread.send(command)
         return await asyncio.wrap_future(call.answer)
 
     def stats(self) -> EngineStats:
@@ -245,105 +230,12 @@ class AsyncLLMEngine:
 
     def check_health(self) -> None:
         """See `EngineClient.check_health`."""
-        if self._failure is not None:
-            raise self._failure
-        if self._is_closing:
-            raise EngineDeadError("the engine is shutting down and takes no new requests")
+        self._thread.check_health()
 
     async def shutdown(self, drain: bool = True) -> None:
         """See `EngineClient.shutdown`. May be called again with `drain=False` to cut a drain short."""
-        self._is_closing = True
-        with contextlib.suppress(EngineDeadError):
-            self._send_command(lambda: self._stop(drain))
+        self._thread.stop(drain)
         await asyncio.to_thread(self._thread.join)
-
-    def _send_command(self, command: Callable[[], None]) -> None:
-        with self._lock:
-            if self._is_closed:
-                raise self._failure or _shut_down()
-            self._commands.put(command)
-
-    # -- on the engine's thread ----------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        try:
-            while not (self._must_stop and not self._engine.has_unfinished_requests()):
-                if self._engine.is_sleeping or not self._engine.has_unfinished_requests():
-                    self._wait_for_command(self._watch.wait_s())
-                self._take_commands()
-                if self._engine.is_sleeping:
-                    self._deliver(self._engine.take_pending())
-                elif self._engine.has_unfinished_requests():
-                    self._deliver(self._engine.step())
-                self._watch.tend(is_quiet=self._commands.empty())
-        except Exception as error:
-            if not isinstance(error, EngineDeadError):
-                logger.exception("the engine's thread failed")
-            self._failure = error if isinstance(error, EngineDeadError) else EngineDeadError(f"engine failed: {error}")
-        finally:
-            self._is_closing = True
-            try:
-                self._engine.shutdown()
-            except Exception:  # what broke the engine may break its end; nobody must wait for it all the same
-                logger.exception("the engine's memory could not be given back")
-            self._end_streams(self._failure or _shut_down())
-
-    def _wait_for_command(self, timeout_s: float | None) -> None:
-        with contextlib.suppress(queue.Empty):
-            self._commands.get(timeout=timeout_s)()
-
-    def _take_commands(self) -> None:
-        """Run the commands that have come."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._commands.get_nowait()()
-
-    def _enter(self, request: GenerateRequest, stream: OutputStream) -> None:
-        self._engine.add_processed(request)
-        self._streams[request.request_id] = stream
-        if self.config.wakes_by_request:
-            stream.take()
-
-    def _abort(self, request_id: str, stream: OutputStream) -> None:
-        # Another request may have taken the id since; it must not be aborted for this one.
-        if self._streams.get(request_id) is stream:
-            del self._streams[request_id]
-            self._engine.abort_request(request_id, wants_output=False)
-
-    def _stop(self, drain: bool) -> None:
-        self._must_stop = True
-        self._watch.stop(self._failure or _shut_down())
-        if not drain or self._engine.is_sleeping:
-            for request_id in self._engine.unfinished_request_ids():
-                self._engine.abort_request(request_id)
-
-    def _deliver(self, outputs: list[RequestOutput]) -> None:
-        """Hand outputs over, with one wake-up per event loop: 200 streams must not cost 200 wake-ups a step."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[OutputStream, RequestOutput]]] = {}
-        for output in outputs:
-            stream = self._streams.get(output.request_id)
-            if stream is None:
-                continue
-            if output.finished:
-                del self._streams[output.request_id]
-            by_loop.setdefault(stream.loop, []).append((stream, output))
-        for loop, items in by_loop.items():
-            call_on(loop, lambda items=items: [stream.items.put_nowait(output) for stream, output in items])
-
-    def _end_streams(self, error: EngineDeadError) -> None:
-        """Fail what is still open, and what was sent but not taken in yet: nobody waits forever."""
-        with self._lock:
-            self._is_closed = True
-        self._must_stop = True
-        self._watch.stop(error)
-        self._take_commands()
-        for stream in self._streams.values():
-            stream.fail(error)
-        self._streams.clear()
-
-
-def _shut_down() -> EngineDeadError:
-    return EngineDeadError("the engine has been shut down")
 
 
 def _num_chars(prompt: Prompt) -> int:
