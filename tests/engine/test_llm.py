@@ -31,7 +31,7 @@ def engine(llm):
     assert not llm.llm_engine.has_unfinished_requests()
     llm.llm_engine._block_space.check_conservation()
     assert llm.llm_engine.stats().num_used_blocks == 0
-    assert llm.llm_engine._output_processor._requests == {}
+    assert llm.llm_engine._loop._output_processor._requests == {}
 
 
 def drain(engine: LLMEngine):

@@ -21,7 +21,7 @@ for batch in range(100):
     del outputs
     found.append(resident_bytes())
 engine._block_space.check_conservation()
-assert engine._output_processor._requests == {} and len(engine._scheduler._roster) == 0
+assert engine._loop._output_processor._requests == {} and len(engine._scheduler._roster) == 0
 assert engine._block_space._tables == {} and engine._scheduler._roster._members == {}
 assert sum(engine.stats().finished_total.values()) == 100_000
 print((found[-1] - found[20]) / 2**20)

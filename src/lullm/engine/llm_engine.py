@@ -1,7 +1,6 @@
 """LLMEngine: the synchronous engine. Whoever calls `step` drives it; it starts no thread."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,9 +12,9 @@ from lullm.config.model import ModelConfig
 from lullm.engine.assembly import open_scheduler
 from lullm.engine.input import InputProcessor
 from lullm.engine.lifecycle import Lifecycle
-from lullm.engine.output import OutputProcessor
 from lullm.engine.stats import take_stats
-from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.engine.step_loop import StepLoop
+from lullm.errors import InvalidRequestError
 from lullm.executor.protocol import Executor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.kv.snapshot import MemorySnapshot
@@ -35,9 +34,7 @@ from lullm.types.sleep import (
     WakeReport,
 )
 from lullm.types.stats import EngineStats
-from lullm.types.step import StepPlan, StepResult
 from lullm.weights.folder import resolve_model
-from lullm.worker.device import Running
 
 logger = get_logger(__name__)
 
@@ -78,16 +75,12 @@ class LLMEngine:
         self.input_processor = InputProcessor(
             self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))
         )
-        self._output_processor = OutputProcessor(self.tokenizer)
+        self._loop = StepLoop(
+            self._scheduler, self.model_executor, self.tokenizer, max_in_flight=2 if self.config.async_scheduling else 1
+        )
         self._lifecycle = Lifecycle(
             self.model_executor, self._scheduler, self._block_space, self.config.enable_sleep_mode
         )
-        self._max_in_flight = 2 if self.config.async_scheduling else 1
-        self._in_flight: deque[tuple[StepPlan, Running[StepResult]]] = deque()  # steps that were launched
-        self._pending: list[RequestOutput] = []  # terminal outputs of aborted requests, for the next step to return
-        self._num_steps = 0
-        self._finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
-        self._failure: BaseException | None = None
         logger.info("ready in %.1f s: %s", time.monotonic() - started, self.config.served_model_name)
 
     def add_request(
@@ -112,7 +105,7 @@ class LLMEngine:
         if params.output_kind is OutputKind.DELTA and (params.beam_width or params.num_sequences > params.n):
             name = "beam_width" if params.beam_width else "best_of"
             raise InvalidRequestError(f"{name} cannot be streamed: the best are known at the end only", name)
-        self._output_processor.add(self._scheduler.add(request))
+        self._loop.add(request)
 
     def step(self) -> list[RequestOutput]:
         """Run one step: plan, execute, take in the tokens. Blocks for as long as the model computes.
@@ -125,76 +118,24 @@ class LLMEngine:
         if self._scheduler.has_unfinished:
             self._lifecycle.check_awake()
             if self._lifecycle.is_behind:
-                self._drain()
+                self._loop.drain()
                 self._lifecycle.follow()
-        return self._guarded(self._step)
-
-    def _step(self) -> list[RequestOutput]:
-        """Keep as many steps launched as the config allows, and take in the oldest."""
-        while len(self._in_flight) < self._max_in_flight and self._scheduler.can_plan:
-            plan = self._scheduler.plan()
-            if plan.is_empty:
-                break
-            self._in_flight.append((plan, self.model_executor.launch_model(plan)))
-        outputs, self._pending = self._pending + self._take_in(), []
-        if not self._scheduler.has_unfinished:
-            self._drain()  # of a step too far: who is idle has nothing running
-        return outputs
-
-    def _drain(self) -> None:
-        """Take in every step that was launched; the outputs come with the next `step`."""
-        while self._in_flight:
-            self._pending += self._guarded(self._take_in)
-
-    def _guarded(self, call: Callable[[], list[RequestOutput]]) -> list[RequestOutput]:
-        try:
-            return call()
-        except Exception as error:
-            if self._failure is not None:  # said already
-                raise
-            self._failure = error
-            self._in_flight.clear()
-            logger.exception("the step failed; the engine is dead")
-            raise EngineDeadError(f"the engine died in a step: {type(error).__name__}: {error}") from error
-
-    def _take_in(self) -> list[RequestOutput]:
-        """Wait for the oldest step that was launched; what its tokens mean for the callers."""
-        plan, result = StepPlan([]), StepResult([])
-        if self._in_flight:
-            plan, running = self._in_flight.popleft()
-            result = running.result()
-            self._num_steps += 1
-        updates = self._scheduler.apply(plan, result)
-        for update in updates:
-            stop = self._output_processor.take(update)
-            if stop is not None and not update.seq.is_finished:
-                self._scheduler.finish(update.seq, stop)
-        outputs = self._output_processor.outputs({id(u.group): u.group for u in updates}.values())
-        for output in outputs:
-            self._count_finished(output)
-        return outputs
+        return self._loop.step()
 
     def abort_request(self, request_id: str, wants_output: bool = True) -> None:
         """End a request and free its blocks now. Unknown ids are ignored.
 
         The next `step` returns the request's last output, unless nobody waits for it (`wants_output` False).
         """
-        group = self._scheduler.abort(request_id)
-        if group is None:
-            return
-        output = self._output_processor.abort(group)
-        self._count_finished(output)
-        if wants_output:
-            self._pending.append(output)
+        self._loop.abort(request_id, wants_output)
 
     def take_pending(self) -> list[RequestOutput]:
         """Last outputs of aborted requests, without a step: an engine that is asleep has none."""
-        outputs, self._pending = self._pending, []
-        return outputs
+        return self._loop.take_pending()
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has something to do or to return."""
-        return self._scheduler.has_unfinished or bool(self._pending)
+        return self._scheduler.has_unfinished or bool(self._loop.pending)
 
     def unfinished_request_ids(self) -> list[str]:
         return self._scheduler.unfinished_ids
@@ -222,8 +163,8 @@ class LLMEngine:
         """`sleep`, with its arguments in one piece."""
         self.check_sleep(options)
         while options.mode == "wait" and self._scheduler.has_unfinished:
-            self._pending = self.step()
-        self._drain()
+            self._loop.pending = self.step()
+        self._loop.drain()
         if options.mode == "abort":
             for request_id in self._scheduler.unfinished_ids:
                 self.abort_request(request_id)
@@ -291,7 +232,7 @@ class LLMEngine:
             raise InvalidRequestError(f"{method!r} cannot be called by name; {known} can, or pass a function", "method")
         if isinstance(method, str) and (args or kwargs):
             raise InvalidRequestError(f"{method!r} takes no arguments", "args" if args else "kwargs")
-        self._drain()
+        self._loop.drain()
         if method == "reload_weights" and timeout is None:
             return [self.reload_weights()]
         try:
@@ -310,7 +251,7 @@ class LLMEngine:
             or type; the tensors before it stay replaced, and the message names them.
         """
         self.check_health()
-        self._drain()
+        self._loop.drain()
         try:
             return self.model_executor.collective_rpc("update_weights", args=(weights,))[0]
         finally:
@@ -319,7 +260,7 @@ class LLMEngine:
     def reload_weights(self) -> None:
         """Read the weights from the checkpoint again. See `Lifecycle.reload_weights`."""
         self.check_health()
-        self._drain()
+        self._loop.drain()
         self._lifecycle.reload_weights()
 
     def reset_prefix_cache(self) -> bool:
@@ -329,7 +270,7 @@ class LLMEngine:
 
     def stats(self) -> EngineStats:
         """A snapshot; may be called from another thread."""
-        return take_stats(self._scheduler, self._num_steps, self._finished)
+        return take_stats(self._scheduler, self._loop.num_steps, self._loop.finished)
 
     def memory_snapshot(self) -> MemorySnapshot:
         """Every block of both pools: owners, fill, content. For the thread that steps, between steps; O(blocks)."""
@@ -337,14 +278,8 @@ class LLMEngine:
 
     def check_health(self) -> None:
         """Return if the engine serves. Raises EngineDeadError otherwise."""
-        if self._failure is not None:
-            raise EngineDeadError(f"the engine died earlier: {self._failure}; build a new one") from self._failure
+        self._loop.check_alive()
         self.model_executor.check_health()
-
-    def _count_finished(self, output: RequestOutput) -> None:
-        if output.finished:
-            reason = output.outputs[0].finish_reason if output.outputs else None
-            self._finished[reason or "abort"] += 1
 
     def shutdown(self) -> None:
         """Abort everything and give all memory back. Idempotent."""

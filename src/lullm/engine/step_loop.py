@@ -1,0 +1,126 @@
+"""StepLoop: plans steps, launches them, and takes in what they found, until every request has had its last output.
+
+Nobody else calls `Scheduler.plan` and `apply`. On a device a second step is planned and launched while the first runs
+(`lullm.sched.lookahead`). A step that fails is the end of the loop, and of the engine.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from lullm.engine.output import OutputProcessor
+from lullm.errors import EngineDeadError
+from lullm.executor.protocol import Executor
+from lullm.log import get_logger
+from lullm.sched.scheduler import Scheduler
+from lullm.text.tokenizer import Tokenizer
+from lullm.types.outputs import RequestOutput
+from lullm.types.request import GenerateRequest
+from lullm.types.step import StepPlan, StepResult
+from lullm.worker.device import Running
+
+logger = get_logger(__name__)
+
+
+class StepLoop:
+    """The steps of one engine. Knows nothing of sleep: whoever calls `step` has seen to it that the engine is awake.
+
+    Args:
+        max_in_flight: steps that may be launched before the oldest is taken in.
+
+    Attributes:
+        pending: outputs that the next `step` returns with its own.
+        num_steps, finished: since the start: steps taken in, and requests by the finish reason of their first output.
+    """
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, tokenizer: Tokenizer, max_in_flight: int):
+        self.pending: list[RequestOutput] = []
+        self.num_steps = 0
+        self.finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
+        self._scheduler = scheduler
+        self._executor = executor
+        self._output_processor = OutputProcessor(tokenizer)
+        self._max_in_flight = max_in_flight
+        self._in_flight: deque[tuple[StepPlan, Running[StepResult]]] = deque()  # steps that were launched
+        self._failure: BaseException | None = None
+
+    def add(self, request: GenerateRequest) -> None:
+        """Queue a request. Raises InvalidRequestError: it can never run, or its id is taken."""
+        self._output_processor.add(self._scheduler.add(request))
+
+    def step(self) -> list[RequestOutput]:
+        """Keep as many steps launched as may be, and take in the oldest. Blocks until that has run.
+
+        Raises:
+            EngineDeadError: the step failed; all requests are lost.
+        """
+        return self._guarded(self._step)
+
+    def drain(self) -> None:
+        """Take in every step that was launched; the outputs come with the next `step`. Raises as `step` does."""
+        while self._in_flight:
+            self.pending += self._guarded(self._take_in)
+
+    def abort(self, request_id: str, wants_output: bool) -> None:
+        """End a request and free its blocks now; its last output is `pending` if it is wanted. Idempotent."""
+        group = self._scheduler.abort(request_id)
+        if group is None:
+            return
+        output = self._output_processor.abort(group)
+        self._count_finished(output)
+        if wants_output:
+            self.pending.append(output)
+
+    def take_pending(self) -> list[RequestOutput]:
+        """What is pending, without a step."""
+        outputs, self.pending = self.pending, []
+        return outputs
+
+    def check_alive(self) -> None:
+        """Return if no step has failed. Raises EngineDeadError otherwise."""
+        if self._failure is not None:
+            raise EngineDeadError(f"the engine died earlier: {self._failure}; build a new one") from self._failure
+
+    def _guarded(self, call: Callable[[], list[RequestOutput]]) -> list[RequestOutput]:
+        try:
+            return call()
+        except Exception as error:
+            if self._failure is not None:  # said already
+                raise
+            self._failure = error
+            self._in_flight.clear()
+            logger.exception("the step failed; the engine is dead")
+            raise EngineDeadError(f"the engine died in a step: {type(error).__name__}: {error}") from error
+
+    def _step(self) -> list[RequestOutput]:
+        while len(self._in_flight) < self._max_in_flight and self._scheduler.can_plan:
+            plan = self._scheduler.plan()
+            if plan.is_empty:
+                break
+            self._in_flight.append((plan, self._executor.launch_model(plan)))
+        found = self._take_in()
+        outputs = self.take_pending() + found
+        if not self._scheduler.has_unfinished:
+            self.drain()  # of a step too far: who is idle has nothing running
+        return outputs
+
+    def _take_in(self) -> list[RequestOutput]:
+        """Wait for the oldest step that was launched; what its tokens mean for the callers."""
+        plan, result = StepPlan([]), StepResult([])
+        if self._in_flight:
+            plan, running = self._in_flight.popleft()
+            result = running.result()
+            self.num_steps += 1
+        updates = self._scheduler.apply(plan, result)
+        for update in updates:
+            stop = self._output_processor.take(update)
+            if stop is not None and not update.seq.is_finished:
+                self._scheduler.finish(update.seq, stop)
+        outputs = self._output_processor.outputs({id(u.group): u.group for u in updates}.values())
+        for output in outputs:
+            self._count_finished(output)
+        return outputs
+
+    def _count_finished(self, output: RequestOutput) -> None:
+        if output.finished:
+            reason = output.outputs[0].finish_reason if output.outputs else None
+            self.finished[reason or "abort"] += 1
