@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from lullm.errors import InvalidRequestError, ModelLoadError
-from lullm.text import chat_template
-from lullm.text.chat_template import MAX_CHARS, MAX_STEPS, ChatTemplate
+from lullm.text import sandbox
+from lullm.text.chat_template import ChatTemplate
+from lullm.text.sandbox import MAX_CHARS, MAX_STEPS
 
 USER = [{"role": "user", "content": "Hi"}]
 
@@ -212,7 +213,7 @@ def test_private_attributes_are_undefined() -> None:
     ],
 )
 def test_templates_that_would_not_end(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "MAX_STEPS", MAX_STEPS // 10)  # ends sooner
+    monkeypatch.setattr(sandbox, "MAX_STEPS", MAX_STEPS // 10)  # ends sooner
     with pytest.raises(InvalidRequestError, match="steps|grew|recursed|failed"):
         render(source, x=[1, 2])
 
@@ -223,7 +224,7 @@ def test_a_long_conversation_is_within_the_bounds() -> None:
 
 
 def test_the_bounds_hold_per_call_and_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "MAX_STEPS", 50_000)
+    monkeypatch.setattr(sandbox, "MAX_STEPS", 50_000)
     template = ChatTemplate("{% for i in range(20_000) %}{% endfor %}ok", {})
     assert [template.render(USER) for _ in range(3)] == ["ok"] * 3
     out: list[str] = []
