@@ -34,7 +34,7 @@ def test_special_tokens(sentencepiece_like: Tokenizer) -> None:
     assert ids[0] == bos_id and sentencepiece_like.encode("the fox", add_special_tokens=False) == ids[1:]
     assert sentencepiece_like.decode(ids) == "the fox"
     assert sentencepiece_like.decode(ids, skip_special_tokens=False) == "<s> the fox"
-    assert bos_id is not None and sentencepiece_like.is_special(bos_id) and not sentencepiece_like.is_special(ids[1])
+    assert bos_id in sentencepiece_like.special_token_ids and ids[1] not in sentencepiece_like.special_token_ids
 
 
 def test_batch_is_each_alone(byte_level: Tokenizer) -> None:
@@ -162,7 +162,7 @@ def test_tokens_that_only_the_config_declares(folder: Path) -> None:
     write_config(folder, added_tokens_decoder=entries)
     tokenizer = Tokenizer.from_folder(folder)
     assert tokenizer.encode("<|tool_10|>") == [next_id + 10]
-    assert tokenizer.is_special(next_id) and not tokenizer.is_special(next_id + 1)
+    assert next_id in tokenizer.special_token_ids and next_id + 1 not in tokenizer.special_token_ids
     write_config(folder, added_tokens_decoder={"7": {"content": "<|elsewhere|>"}})
     with pytest.raises(ModelLoadError, match="do not belong together"):
         Tokenizer.from_folder(folder)
@@ -171,10 +171,10 @@ def test_tokens_that_only_the_config_declares(folder: Path) -> None:
 def test_a_named_token_is_special_and_keeps_its_id(folder: Path) -> None:
     before = Tokenizer.from_folder(folder)
     think_id = before.encode("<think>")[0]
-    assert not before.is_special(think_id)
+    assert think_id not in before.special_token_ids
     write_config(folder, eos_token="<think>", additional_special_tokens=[{"content": "added é with space"}])
     tokenizer = Tokenizer.from_folder(folder)
-    assert tokenizer.eos_token_id == think_id and tokenizer.is_special(think_id)
+    assert tokenizer.eos_token_id == think_id and think_id in tokenizer.special_token_ids
     assert tokenizer.decode(tokenizer.encode("a<think>added é with spaceb")) == "ab"
     assert tokenizer.vocab_size == before.vocab_size
 

@@ -71,15 +71,13 @@ class BlockSpaceManager:
         self._tables: dict[int, BlockTable] = {}
 
     @property
-    def num_free_blocks(self) -> int:
-        return self._device.num_free
-
-    @property
     def num_used_blocks(self) -> int:
+        """Device blocks that sequences hold; what is only cached counts as free."""
         return self.num_blocks - self._device.num_free
 
     @property
     def num_used_host_blocks(self) -> int:
+        """The same of the host pool."""
         return self.num_host_blocks - self._host.num_free
 
     # -- admission -----------------------------------------------------------------------------------------------

@@ -15,10 +15,8 @@ fills in the token on the device. `apply` of the running step replaces it. What 
 from collections import deque
 from collections.abc import Callable
 
-from lullm.types.sequence import Sequence, SequenceGroup
+from lullm.sched.roster import Member
 from lullm.types.step import PENDING_TOKEN, StepPlan
-
-Member = tuple[SequenceGroup, Sequence]
 
 
 class Lookahead:

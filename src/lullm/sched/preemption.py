@@ -9,7 +9,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-PreemptionMode = Literal["recompute", "swap", "auto"]
+from lullm.config.engine import PreemptionMode
+
 Action = Literal["recompute", "swap"]
 
 _WEIGHT = 0.2  # of a new observation in the running mean: a handful of steps forget a wrong start

@@ -2,8 +2,8 @@
 
 import heapq
 from collections.abc import Iterator
-from typing import Literal
 
+from lullm.config.engine import SchedulingPolicy
 from lullm.types.sequence import SequenceGroup
 
 OrderKey = tuple[int, int]
@@ -13,12 +13,13 @@ OrderKey = tuple[int, int]
 class Order:
     """Gives every group its key at its arrival; it keeps the key until it ends, through any preemption."""
 
-    def __init__(self, policy: Literal["fcfs", "priority"]):
+    def __init__(self, policy: SchedulingPolicy):
         self._by_priority = policy == "priority"
         self._num_arrivals = 0
         self._keys: dict[str, OrderKey] = {}
 
     def register(self, group: SequenceGroup) -> None:
+        """The group has arrived, behind all that are here."""
         self._num_arrivals += 1
         self._keys[group.request_id] = (group.request.priority if self._by_priority else 0, self._num_arrivals)
 
@@ -27,6 +28,7 @@ class Order:
         del self._keys[group.request_id]
 
     def key(self, group: SequenceGroup) -> OrderKey:
+        """The group's place in the order."""
         return self._keys[group.request_id]
 
 
@@ -76,9 +78,7 @@ class GroupQueue:
         del self._groups[group.request_id]
 
 
-def first_in_order(a: GroupQueue, b: GroupQueue, order: Order) -> GroupQueue | None:
-    """The queue whose first group stands before the other's; None if both are empty."""
-    first_a, first_b = a.peek(), b.peek()
-    if first_a is None or first_b is None:
-        return a if first_a is not None else b if first_b is not None else None
-    return a if order.key(first_a) < order.key(first_b) else b
+def first_in_order(a: GroupQueue, b: GroupQueue, order: Order) -> tuple[GroupQueue, SequenceGroup] | None:
+    """The first group of both queues, left in its queue, and that queue; None if both are empty."""
+    firsts = [(queue, group) for queue in (a, b) if (group := queue.peek()) is not None]
+    return min(firsts, key=lambda first: order.key(first[1]), default=None)

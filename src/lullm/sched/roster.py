@@ -9,6 +9,9 @@ from lullm.types.request import GenerateRequest
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import DrawnToken
 
+Member = tuple[SequenceGroup, Sequence]
+"""A sequence and its group."""
+
 
 class Roster:
     """Who is there. Knows nothing of queues and budgets; blocks are forked and freed with their sequences."""
@@ -17,7 +20,7 @@ class Roster:
         self._block_space = block_space
         self._order = order
         self._groups: dict[str, SequenceGroup] = {}
-        self._members: dict[int, tuple[SequenceGroup, Sequence]] = {}
+        self._members: dict[int, Member] = {}
         self._beams: dict[str, BeamSearch] = {}
         self._num_seqs_made = 0
 
@@ -26,17 +29,19 @@ class Roster:
 
     @property
     def request_ids(self) -> list[str]:
+        """In the order in which they came."""
         return list(self._groups)
 
     def find(self, request_id: str) -> SequenceGroup | None:
+        """The group; None if it has ended, or never came."""
         return self._groups.get(request_id)
 
-    def member(self, seq_id: int) -> tuple[SequenceGroup, Sequence]:
-        """A sequence and its group."""
+    def member(self, seq_id: int) -> Member:
+        """The sequence, which must be there."""
         return self._members[seq_id]
 
-    def find_member(self, seq_id: int) -> tuple[SequenceGroup, Sequence] | None:
-        """A sequence and its group; None if the group has ended, or the beam was given up."""
+    def find_member(self, seq_id: int) -> Member | None:
+        """The sequence; None if its group has ended, or the beam was given up."""
         return self._members.get(seq_id)
 
     def beam(self, group: SequenceGroup) -> BeamSearch | None:

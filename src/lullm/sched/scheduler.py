@@ -14,15 +14,17 @@ again after preemptions is included. For the running groups are always the first
 runs, is never preempted, and is left at least one token of every step's budget (max_num_batched_tokens >=
 max_num_seqs): from the step in which it comes first it computes each of its tokens once at most, whatever it had
 lost before, and the last token is drawn without being computed. (Planned ahead, a request that stops has one more step
-behind it, of a token that nobody sees.) With 'priority' a request waits for those before it
-as long as such requests keep coming. The prefill-first policy has no bound either: decodes wait while new prompts can
-be admitted. (`tests/sched/test_starvation.py`)
+behind it, of a token that nobody sees.)
+
+With 'priority' a request waits for those before it as long as such requests keep coming. The prefill-first policy has
+no bound either: decodes wait while new prompts can be admitted. (`tests/sched/test_starvation.py`)
 """
 
 import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lullm.config.engine import SchedulingPolicy
 from lullm.errors import InvalidRequestError
 from lullm.kv.block_space import AllocStatus, BlockSpaceManager
 from lullm.sched.draft import Draft
@@ -71,7 +73,7 @@ class Scheduler:
         self,
         limits: SchedulerLimits,
         block_space: BlockSpaceManager,
-        policy: str = "fcfs",
+        policy: SchedulingPolicy = "fcfs",
         clock: Callable[[], float] = lambda: 0.0,
         preemption: PreemptionPolicy | None = None,
         enable_chunked_prefill: bool = True,
@@ -81,7 +83,7 @@ class Scheduler:
         self.block_space = block_space
         self.preemption = preemption or PreemptionPolicy()
         self.stats = SchedulerStats()
-        self.order = Order("priority" if policy == "priority" else "fcfs")
+        self.order = Order(policy)
         self.running: list[SequenceGroup] = []
         self.waiting = GroupQueue(self.order)
         self.swapped = GroupQueue(self.order)
@@ -132,10 +134,12 @@ class Scheduler:
 
     @property
     def has_unfinished(self) -> bool:
+        """Whether there are requests that have not ended."""
         return len(self._roster) > 0
 
     @property
     def unfinished_ids(self) -> list[str]:
+        """Their ids, in the order in which they came."""
         return self._roster.request_ids
 
     # -- one step ------------------------------------------------------------------------------------------------
@@ -237,10 +241,8 @@ class Scheduler:
                 return False
         return True
 
-    def _admission(self, queue: GroupQueue) -> AllocStatus:
+    def _admission(self, queue: GroupQueue, group: SequenceGroup) -> AllocStatus:
         """Whether the queue's first group can run now."""
-        group = queue.peek()
-        assert group is not None
         seats = self.limits.max_num_seqs - sum(g.num_seats for g in self.running)
         status = self.block_space.can_swap_in(group) if queue is self.swapped else self.block_space.can_allocate(group)
         if status is AllocStatus.OK and group.num_seats > seats:
@@ -252,10 +254,9 @@ class Scheduler:
 
         Nothing is prefilled past an older group that is swapped out.
         """
-        while draft.budget > 0 and (queue := first_in_order(self.waiting, self.swapped, self.order)) is not None:
-            status = self._admission(queue)
-            group = queue.peek()
-            assert group is not None
+        while draft.budget > 0 and (first := first_in_order(self.waiting, self.swapped, self.order)) is not None:
+            queue, group = first
+            status = self._admission(queue, group)
             # Without chunking a prompt goes in one piece; the first one of a step always fits (config).
             is_too_long = not self._is_chunked and draft.spans and len(group.unfinished[0]) > draft.budget
             if status is AllocStatus.LATER or is_too_long:
@@ -284,13 +285,12 @@ class Scheduler:
 
     def _make_way(self, draft: Draft) -> None:
         """Preempt running groups of lower priority while the first in order cannot be admitted."""
-        queue = first_in_order(self.waiting, self.swapped, self.order)
-        group = queue.peek() if queue is not None else None
-        if queue is None or group is None:
+        first = first_in_order(self.waiting, self.swapped, self.order)
+        if first is None:
             return
-        priority = self.order.key(group)[0]
+        priority = self.order.key(first[1])[0]
         while self.running and self.order.key(self.running[-1])[0] > priority:
-            if self._admission(queue) is not AllocStatus.LATER:
+            if self._admission(*first) is not AllocStatus.LATER:
                 return
             if self._lookahead.is_ahead:
                 self._lookahead.is_blocked = True

@@ -31,7 +31,7 @@ class Tokenizer:
         vocab_size: the largest token id + 1. A model's own `vocab_size` may be larger (padding of the matrix).
         bos_token_id, eos_token_id: None where the model names none.
         special_tokens: name -> text (`{"eos_token": "</s>"}`), as chat templates use them.
-        special_token_ids: the ids that `skip_special_tokens` leaves out.
+        special_token_ids: marks (`</s>`, `<|im_end|>`, ...) rather than text; `skip_special_tokens` leaves them out.
         chat_template: None where the folder has none.
         token_bytes: each token's bytes.
     """
@@ -116,10 +116,6 @@ class Tokenizer:
             if text:
                 self._texts[token_id] = text
         return text
-
-    def is_special(self, token_id: int) -> bool:
-        """Whether the token is a mark (`</s>`, `<|im_end|>`, ...) rather than text."""
-        return token_id in self.special_token_ids
 
     def _named_token_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)

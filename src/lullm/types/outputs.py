@@ -1,6 +1,6 @@
 """What a caller gets back: `RequestOutput` with its `CompletionOutput`s and `Logprob`s. All of them pickle."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class CompletionOutput:
 
     @property
     def finished(self) -> bool:
+        """Whether it has ended."""
         return self.finish_reason is not None
 
 
@@ -69,4 +70,4 @@ class RequestOutput:
     finished: bool
     metrics: RequestMetrics | None = None
     num_cached_tokens: int = 0
-    prompt_logprobs: list[PositionLogprobs | None] | None = field(default=None)
+    prompt_logprobs: list[PositionLogprobs | None] | None = None

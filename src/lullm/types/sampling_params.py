@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from lullm.errors import InvalidRequestError, UnsupportedError
@@ -77,7 +77,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     guided_decoding: Any = None
-    output_kind: OutputKind = field(default=OutputKind.CUMULATIVE)
+    output_kind: OutputKind = OutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
         if self.guided_decoding is not None:
@@ -142,10 +142,12 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
+        """Whether the best token is taken every time."""
         return self.temperature == 0.0
 
     @property
     def has_penalties(self) -> bool:
+        """Whether the logits depend on the tokens so far."""
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
     @property

@@ -68,10 +68,12 @@ class Sequence:
 
     @property
     def output_len(self) -> int:
+        """Tokens generated so far."""
         return len(self.token_ids) - self.prompt_len
 
     @property
     def num_uncomputed_tokens(self) -> int:
+        """Tokens that the counter has to catch up with."""
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
@@ -113,6 +115,7 @@ class SequenceGroup:
 
     @property
     def unfinished(self) -> list[Sequence]:
+        """The sequences that have not ended, the leader first."""
         return [s for s in self.seqs if not s.status.is_finished]
 
     @property

@@ -62,6 +62,7 @@ class Span:
 
     @property
     def end(self) -> int:
+        """The position behind the last token."""
         return self.start + len(self.token_ids)
 
 
@@ -76,10 +77,12 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens that run through the model."""
         return sum(len(span.token_ids) for span in self.spans)
 
     @property
     def is_empty(self) -> bool:
+        """Whether there is nothing to do, not even a block to move."""
         return not (self.spans or self.blocks_to_swap_out or self.blocks_to_swap_in or self.blocks_to_copy)
 
 
