@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Collection
 from typing import Any, Literal
 
-from lullm.config.engine import EngineConfig
+from lullm.config.engine import THREAD_OPTIONS, EngineConfig
 from lullm.units import GIB, KIB, MIB
 
 HELP = {
@@ -57,12 +57,7 @@ HELP = {
     "device": "where the model runs; 'auto' is 'cpu' until a GPU has run lullm",
 }
 
-SLEEP_OPTIONS = frozenset(
-    {
-        *("enable_sleep_mode", "sleep_dir", "verify_wake"),
-        *("sleep_after", "auto_wake", "wake_timeout", "max_num_wake_waiting"),
-    }
-)
+SLEEP_OPTIONS = frozenset({"enable_sleep_mode", "sleep_dir", "verify_wake", *THREAD_OPTIONS})
 """Of no use to commands that nobody could tell to sleep."""
 
 _SIZES = {"": 1, "b": 1, "k": KIB, "kib": KIB, "m": MIB, "mib": MIB, "g": GIB, "gib": GIB}

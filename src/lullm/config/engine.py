@@ -128,37 +128,39 @@ class EngineConfig:
     device: Device = "auto"
 
     def __post_init__(self) -> None:
+        self._check_each()
+        self._check_together()
+        self._check_sleep_options()
+        self._refuse_missing_machinery()
+
+    def _check_each(self) -> None:
+        """Every option by itself."""
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError(f"model must be a folder, a hub id or 'demo', not {self.model!r}")
         for name in ("revision", "tokenizer", "served_model_name", "sleep_dir", "sleep_after"):
             if not isinstance(getattr(self, name), (str, type(None))):
                 raise ConfigError(f"{name} must be a string, not {getattr(self, name)!r}")
-        _check_choice("dtype", self.dtype, DType)
-        _check_choice("kv_cache_dtype", self.kv_cache_dtype, KVCacheDType)
-        _check_choice("device", self.device, Device)
-        _check_choice("load_format", self.load_format, LoadFormat)
-        _check_choice("quantization", self.quantization, Quantization)
-        _check_choice("scheduling_policy", self.scheduling_policy, SchedulingPolicy)
-        _check_choice("preemption_mode", self.preemption_mode, PreemptionMode)
-        _check_choice("logprobs_mode", self.logprobs_mode, LogprobsMode)
+        for name, choices in _CHOICES.items():
+            _check_choice(name, getattr(self, name), choices)
         self._check_attention_backend()
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size",
-                     "pipeline_parallel_size"):  # fmt: skip
-            _check_int(name, getattr(self, name), 1)
-        for name in ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override", "threads"):
-            _check_int(name, getattr(self, name), 1, optional=True)
-        _check_int("max_logprobs", self.max_logprobs, 0)
-        _check_int("seed", self.seed, 0, optional=True)
-        for name in ("enable_prefix_caching", "enable_chunked_prefill", "enable_sleep_mode", "verify_wake",
-                     "enforce_eager"):  # fmt: skip
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        for name, least, is_optional in _INTEGERS:
+            _check_int(name, getattr(self, name), least, is_optional)
+        for name, is_optional in _FLAGS:
+            _check_bool(name, getattr(self, name), is_optional)
         for name in ("watermark", "swap_space", "delay_factor"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
                 raise ConfigError(f"{name} must be a number of at least 0, not {value!r}")
         if self.watermark >= 1:
             raise ConfigError(f"watermark is a share of the blocks and must be below 1, got {self.watermark}")
+        share = self.gpu_memory_utilization
+        if share is not None and (not isinstance(share, float) or not 0 < share <= 1):
+            raise ConfigError(f"gpu_memory_utilization must be a number above 0 and at most 1, not {share!r}")
+        if self.threads is not None and self.threads > MAX_THREADS:
+            raise ConfigError(f"threads must be at most {MAX_THREADS}, not {self.threads}")
+
+    def _check_together(self) -> None:
+        """What one option says about another."""
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
@@ -168,20 +170,8 @@ class EngineConfig:
             raise ConfigError("delay_factor belongs to the prefill-first policy; set enable_chunked_prefill=False too")
         if self.preemption_mode == "swap" and self.swap_space == 0:
             raise ConfigError("preemption_mode='swap' needs swap_space above 0")
-        if not isinstance(self.async_scheduling, (bool, type(None))):
-            raise ConfigError(f"async_scheduling must be True, False or None, not {self.async_scheduling!r}")
-        share = self.gpu_memory_utilization
-        if share is not None and (not isinstance(share, float) or not 0 < share <= 1):
-            raise ConfigError(f"gpu_memory_utilization must be a number above 0 and at most 1, not {share!r}")
-        if self.threads is not None and self.threads > MAX_THREADS:
-            raise ConfigError(f"threads must be at most {MAX_THREADS}, not {self.threads}")
-        self._check_sleep_options()
-        self._refuse_missing_machinery()
 
     def _check_sleep_options(self) -> None:
-        if not isinstance(self.auto_wake, (bool, type(None))):
-            raise ConfigError(f"auto_wake must be True, False or None, not {self.auto_wake!r}")
-        _check_int("max_num_wake_waiting", self.max_num_wake_waiting, 1)
         value = self.wake_timeout
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
             raise ConfigError(f"wake_timeout must be a number of seconds above 0, not {value!r}")
@@ -296,13 +286,55 @@ class EngineConfig:
         return cls(**options)
 
 
+_CHOICES = {
+    "dtype": DType,
+    "kv_cache_dtype": KVCacheDType,
+    "device": Device,
+    "load_format": LoadFormat,
+    "quantization": Quantization,
+    "scheduling_policy": SchedulingPolicy,
+    "preemption_mode": PreemptionMode,
+    "logprobs_mode": LogprobsMode,
+}
+_INTEGERS = (
+    ("max_num_seqs", 1, False),
+    ("max_num_batched_tokens", 1, False),
+    ("block_size", 1, False),
+    ("tensor_parallel_size", 1, False),
+    ("pipeline_parallel_size", 1, False),
+    ("max_num_wake_waiting", 1, False),
+    ("max_model_len", 1, True),
+    ("kv_cache_memory_bytes", 1, True),
+    ("num_gpu_blocks_override", 1, True),
+    ("threads", 1, True),
+    ("max_logprobs", 0, False),
+    ("seed", 0, True),
+)
+"""(name, the least it may be, whether it may be None)."""
+_FLAGS = (
+    ("enable_prefix_caching", False),
+    ("enable_chunked_prefill", False),
+    ("enable_sleep_mode", False),
+    ("verify_wake", False),
+    ("enforce_eager", False),
+    ("auto_wake", True),
+    ("async_scheduling", True),
+)
+"""(name, whether it may be None)."""
+
+
 def _check_choice(name: str, value: object, choices: Any) -> None:
     if value not in get_args(choices):
         raise ConfigError(f"{name} must be one of {', '.join(map(str, get_args(choices)))}, not {value!r}")
 
 
-def _check_int(name: str, value: Any, low: int, optional: bool = False) -> None:
-    if value is None and optional:
+def _check_bool(name: str, value: object, is_optional: bool) -> None:
+    if not isinstance(value, bool) and not (value is None and is_optional):
+        raise ConfigError(f"{name} must be {'True, False or None' if is_optional else 'True or False'}, not {value!r}")
+
+
+def _check_int(name: str, value: Any, low: int, is_optional: bool) -> None:
+    if value is None and is_optional:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
         raise ConfigError(f"{name} must be an integer of at least {low}, not {value!r}")
