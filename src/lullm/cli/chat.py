@@ -3,16 +3,13 @@
 import argparse
 import contextlib
 import sys
-from typing import TYPE_CHECKING
 
-from lullm.cli.engine_flag import add_engine_flags, engine_config
+from lullm.cli.engine_flag import add_engine_flags
 from lullm.cli.run import NOT_ENGINE
 from lullm.cli.sampling_flag import add_sampling_flags, opening, sampling_params
+from lullm.cli.terminal import Terminal, open_terminal
 from lullm.errors import InvalidRequestError
 from lullm.types.sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from lullm.cli.terminal import Terminal
 
 GREETING = "Talk to {model}. /reset forgets the conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer."
 
@@ -32,20 +29,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Talk until the input ends. Raises LullmError."""
-    config = engine_config(args)
-    sampling_params(args, SamplingParams())
-    # Torch is loaded here: after the flags are known to be good.
-    from lullm.cli.terminal import Terminal
-    from lullm.engine.llm_engine import LLMEngine
-    from lullm.log import log_to_stderr
-
-    log_to_stderr("INFO" if args.verbose else "WARNING")
-    with contextlib.closing(Terminal(LLMEngine(config))) as terminal:
+    with open_terminal(args) as terminal:
         _talk(args, terminal)
     return 0
 
 
-def _talk(args: argparse.Namespace, terminal: "Terminal") -> None:
+def _talk(args: argparse.Namespace, terminal: Terminal) -> None:
     params = sampling_params(args, terminal.engine.default_params)
     if sys.stdin.isatty():
         with contextlib.suppress(ImportError):  # line editing and history for input(); not on every system
@@ -65,7 +54,7 @@ def _talk(args: argparse.Namespace, terminal: "Terminal") -> None:
 
 
 def _take_turn(
-    args: argparse.Namespace, terminal: "Terminal", history: list[dict[str, str]], line: str, params: SamplingParams
+    args: argparse.Namespace, terminal: Terminal, history: list[dict[str, str]], line: str, params: SamplingParams
 ) -> None:
     """Answer `line`; both turns join the history. A stopped answer counts as far as it came."""
     history.append({"role": "user", "content": line})

@@ -53,7 +53,7 @@ HELP = {
     "pipeline_parallel_size": "workers that share the layers (only 1 yet)",
     "distributed_executor_backend": "who runs the workers (only 'uni', in this process, yet)",
     "load_format": "'dummy' fills deterministic random weights instead of reading them",
-    "quantization": "bits of the matrices, quantised as the checkpoint is read; default: as dtype says",
+    "quantization": "bits of the matrices, quantized as the checkpoint is read; default: as dtype says",
     "device": "where the model runs; 'auto' is 'cpu' until a GPU has run lullm",
 }
 

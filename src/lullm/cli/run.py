@@ -1,18 +1,13 @@
 """`lullm run`: answer prompts on the terminal."""
 
 import argparse
-import contextlib
 import sys
-from typing import TYPE_CHECKING
 
-from lullm.cli.engine_flag import SLEEP_OPTIONS, add_engine_flags, engine_config
+from lullm.cli.engine_flag import SLEEP_OPTIONS, add_engine_flags
 from lullm.cli.sampling_flag import add_sampling_flags, opening, sampling_params
+from lullm.cli.terminal import Terminal, open_terminal
 from lullm.errors import ConfigError
 from lullm.types.request import Prompt
-from lullm.types.sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from lullm.cli.terminal import Terminal
 
 # Here --seed is the answer's, no client names the model, and nobody could put the engine to sleep.
 NOT_ENGINE = frozenset({"seed", "served_model_name", *SLEEP_OPTIONS})
@@ -36,22 +31,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Answer the prompts. Raises LullmError."""
-    config = engine_config(args)
-    sampling_params(args, SamplingParams())
     if args.raw and args.system is not None:
         raise ConfigError("--system needs a chat template; leave out --raw")
-    # Torch is loaded here: after the flags are known to be good.
-    from lullm.cli.terminal import Terminal
-    from lullm.engine.llm_engine import LLMEngine
-    from lullm.log import log_to_stderr
-
-    log_to_stderr("INFO" if args.verbose else "WARNING")
-    with contextlib.closing(Terminal(LLMEngine(config))) as terminal:
+    with open_terminal(args) as terminal:
         _answer_all(args, terminal)
     return 0
 
 
-def _answer_all(args: argparse.Namespace, terminal: "Terminal") -> None:
+def _answer_all(args: argparse.Namespace, terminal: Terminal) -> None:
     params = sampling_params(args, terminal.engine.default_params)
     has_template = terminal.engine.tokenizer.chat_template is not None and not args.raw
     if args.system is not None and not has_template:

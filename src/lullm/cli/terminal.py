@@ -1,5 +1,6 @@
 """Terminal: one engine in this process, one request at a time, its answer printed as it is generated."""
 
+import argparse
 import contextlib
 import signal
 import sys
@@ -10,7 +11,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from lullm.cli.engine_flag import engine_config
+from lullm.cli.sampling_flag import sampling_params
 from lullm.errors import UnsupportedError
+from lullm.log import log_to_stderr
 from lullm.types.request import Prompt
 from lullm.types.sampling_params import SamplingParams
 
@@ -97,6 +101,19 @@ class Terminal:
                         summary.num_tokens += len(completion.token_ids)
                         if completion.text:
                             yield completion.text
+
+
+@contextlib.contextmanager
+def open_terminal(args: argparse.Namespace) -> Iterator[Terminal]:
+    """A terminal over the engine that the flags ask for, until the block ends. Raises LullmError."""
+    config = engine_config(args)
+    sampling_params(args, SamplingParams())
+    # Torch is loaded here: after the flags are known to be good.
+    from lullm.engine.llm_engine import LLMEngine
+
+    log_to_stderr("INFO" if args.verbose else "WARNING")
+    with contextlib.closing(Terminal(LLMEngine(config))) as terminal:
+        yield terminal
 
 
 @contextlib.contextmanager
