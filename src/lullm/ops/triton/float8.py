@@ -1,10 +1,4 @@
-"""The fp8 KV cache: e4m3 values (`torch.float8_e4m3fn`), with one float32 scale per layer, side and head.
-
-    value = e4m3 * scale[head]
-
-Values beyond 448 scales saturate. Without scales all are 1, which fits keys and values of nearly all models: e4m3 has
-a step of 1/8 to 1/16 of the value from 0.016 to 448, so a scale only moves that range.
-"""
+"""e4m3 in the kernels: the fp8 KV cache as `ops.float8_cache` describes it."""
 
 import triton
 import triton.language as tl

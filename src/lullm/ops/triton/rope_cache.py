@@ -133,7 +133,7 @@ def rope_and_cache(
     key_scales: Tensor | None = None,
     value_scales: Tensor | None = None,
 ) -> Tensor:
-    """See `Ops.rope_and_cache`. Scales `[Hkv]` float32, both or none, belong to an fp8 cache (`float8`)."""
+    """See `Ops.rope_and_cache`. Scales are given both or not at all."""
     check_cache(key_cache, value_cache, qkv.dtype)
     num_rows, num_heads, head_size = qkv.shape
     num_kv_heads = key_cache.shape[2]
