@@ -87,7 +87,7 @@ def test_a_scale_that_is_none(scaled_folder, tmp_path):
 
 @pytest.mark.parametrize("chunk", [2048, 16])
 def test_the_first_batchs(qwen3_folder, chunk):
-    """Its largest key and value of each head come to lie at 200 and 100; later batches change nothing."""
+    """Its largest key and value of each head come to lie at 192 and 96; later batches change nothing."""
     options = {**OPTIONS, "max_num_batched_tokens": chunk, "max_num_seqs": 8}
     with LLM(str(qwen3_folder), **options, kv_cache_dtype="fp8", calculate_kv_scales=True) as llm:
         assert scales_of(llm) == ONES, "what was measured at the start is nobody's first batch"
