@@ -73,9 +73,11 @@ class WeightStore:
         if others:
             started = time.perf_counter()
             pushed = [(buffer, buffer.clone()) for name, buffer in self._model.named_buffers() if name in self.modified]
-            self._fill()
-            for buffer, content in pushed:  # buffers do not sleep, but filling writes the checkpoint's over them
-                buffer.copy_(content)
+            try:
+                self._fill()
+            finally:  # buffers do not sleep, but filling writes the checkpoint's over them
+                for buffer, content in pushed:
+                    buffer.copy_(content)
             self._compare(others)
             self.fill_s = time.perf_counter() - started
         if backup is not None:
