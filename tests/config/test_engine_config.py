@@ -68,6 +68,23 @@ def test_what_only_a_gpu_has():
         EngineConfig(async_scheduling=1)
 
 
+def test_kv_cache_dtype():
+    assert [
+        EngineConfig(kv_cache_dtype=name).resolve(MODEL).kv_dtype for name in ("auto", "int8", "fp8", "fp8_e4m3")
+    ] == [*("bfloat16", "int8", "fp8_e4m3", "fp8_e4m3")]
+    assert (
+        EngineConfig(device="cuda", kv_cache_dtype="fp8", calculate_kv_scales=True).resolve(MODEL).kv_dtype
+        == "fp8_e4m3"
+    )
+    with pytest.raises(UnsupportedError, match="fp8_e4m3"):
+        EngineConfig(kv_cache_dtype="fp8_e5m2")
+    for value in ("auto", "int8"):
+        with pytest.raises(ConfigError, match="calculate_kv_scales needs"):
+            EngineConfig(kv_cache_dtype=value, calculate_kv_scales=True)
+    with pytest.raises(ConfigError, match="calculate_kv_scales must be"):
+        EngineConfig(kv_cache_dtype="fp8", calculate_kv_scales=1)
+
+
 def test_attention_backend():
     for backend in ("flashinfer", "flash-attn", "triton"):
         with pytest.raises(UnsupportedError, match="attention_backend"):

@@ -26,6 +26,18 @@ MISTRAL = {"architectures": ["MistralForCausalLM"], "sliding_window": 32}
 QWEN = {"architectures": ["Qwen3ForCausalLM"], "sliding_window": 32, "use_sliding_window": True}
 
 
+KV_SCHEME = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {},
+    "kv_cache_scheme": {"type": "float", "num_bits": 8, "strategy": "tensor", "symmetric": True, "dynamic": False},
+}
+
+
+def test_scales_for_the_kv_cache_alone_make_no_quantized_checkpoint():
+    plain = ModelConfig.from_dict(PLAIN)
+    assert ModelConfig.from_dict(PLAIN | {"quantization_config": KV_SCHEME}) == plain
+
+
 def test_both_spellings_of_rope():
     old = {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
     new = {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}
@@ -75,6 +87,11 @@ def test_sliding_window(change, window):
         ({**QWEN, "max_window_layers": "x"}, "max_window_layers"),
         ({**QWEN, "layer_types": 3}, "layer_types"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
+        (
+            {"quantization_config": KV_SCHEME | {"config_groups": {"group_0": {"weights": {"num_bits": 8}}}}},
+            "quantized",
+        ),
+        ({"quantization_config": KV_SCHEME | {"kv_cache_scheme": {"type": "int", "num_bits": 8}}}, "quantized"),
         ({"eos_token_id": "x"}, "eos_token_id"),
     ],
 )

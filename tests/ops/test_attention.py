@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+from lullm.ops import float8_cache
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.grouped_attention import group_spans
 from lullm.ops.int8_cache import quantize
@@ -113,6 +114,20 @@ def test_int8_caches(shape, window):
     exact = REFERENCE_OPS.attention(q, *caches, REFERENCE_OPS.prepare_attention(layout), 0.25)
     error = (actual - exact).pow(2).mean().sqrt()
     assert 1e-4 < error < 0.01 * caches[1].nan_to_num().abs().max()
+
+
+@pytest.mark.parametrize("scales", [(torch.tensor([0.5, 3.0]), torch.tensor([2.0, 0.25])), ()], ids=["scales", "none"])
+@pytest.mark.parametrize("shape", STEPS.values(), ids=STEPS.keys())
+def test_float8_caches(shape, scales):
+    layout, q, caches = make_step(shape, 4, 2, 16, 16, torch.float32)
+    per_head = scales or (None, None)
+    float8_caches = [float8_cache.quantize(cache, s) for cache, s in zip(caches, per_head, strict=True)]  # NaN stays
+    golden = REFERENCE_OPS.attention(q, *float8_caches, REFERENCE_OPS.prepare_attention(layout), 0.25, *scales)
+    actual = TORCH_CPU_OPS.attention(q, *float8_caches, TORCH_CPU_OPS.prepare_attention(layout), 0.25, *scales)
+    torch.testing.assert_close(actual, golden, atol=2e-6, rtol=1e-5)
+    exact = REFERENCE_OPS.attention(q, *caches, REFERENCE_OPS.prepare_attention(layout), 0.25)
+    error = (golden - exact).pow(2).mean().sqrt()
+    assert 1e-4 < error < 0.04 * caches[1].nan_to_num().abs().max()
 
 
 def test_bfloat16_queries_on_int8_caches():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lullm.errors import ModelLoadError
+from lullm.nn.attention import add_kv_scales
 from lullm.weights.target import WeightTargets
 
 
@@ -40,6 +41,31 @@ def test_one_tensor_changes_its_slice_only(make_model, checkpoint, name, fused, 
     before[f"model.layers.1.{fused}.weight"][rows] = tensor
     for key, parameter in model.named_parameters():
         assert torch.equal(parameter, before[key]), key
+
+
+@pytest.mark.parametrize(
+    ("name", "sides"),
+    [
+        *(("k_scale", [0]), ("v_scale", [1]), ("kv_scale", [0, 1]), ("attn.k_scale", [0]), ("k_proj.k_scale", [0])),
+        *(("v_proj.v_scale", [1]), ("v_proj.output_scale", [1]), ("qkv_proj.v_scale", [1]), ("q_scale", [])),
+        *(("prob_scale", []), ("q_proj.output_scale", []), ("attn.q_scale", [])),
+    ],
+)
+def test_scales_of_an_fp8_cache(make_model, checkpoint, name, sides):
+    model = make_model()
+    name = f"layers.1.self_attn.{name}"
+    assert WeightTargets(model).apply(name, torch.tensor(0.5)) is None, "the cache is no fp8"
+    add_kv_scales(model)
+    targets = WeightTargets(model)
+    assert targets.names == set(checkpoint), "nobody has to have them"
+    for value in (torch.tensor(0.5), torch.tensor([2.0, 4.0], dtype=torch.bfloat16), torch.tensor([[[3.0]], [[5.0]]])):
+        applied = targets.apply(name, value)
+        assert (applied is not None) == bool(sides)
+        given = model.model.layers[1].self_attn.kv_scales.given
+        for side in range(2):
+            wanted = value.flatten().expand(2).float() if side in sides else torch.full((2,), torch.nan)
+            assert torch.equal(given[side].nan_to_num(), wanted.nan_to_num())
+    assert model.model.layers[0].self_attn.kv_scales.given.isnan().all()
 
 
 def test_refusals(make_model):

@@ -16,7 +16,9 @@ HELP = {
     "tokenizer": "folder or hub id of the tokenizer, if it is not the model's",
     "served_model_name": "the name clients use for the model, if not MODEL itself",
     "dtype": "type of weights, activations and KV cache; 'auto' takes the checkpoint's",
-    "kv_cache_dtype": "'int8' quantises the KV cache, which halves its memory; 'auto' leaves it as dtype says",
+    "kv_cache_dtype": "'int8' (the quicker on a CPU) and 'fp8' halve the memory of the KV cache; 'auto' leaves it as "
+    "dtype says",
+    "calculate_kv_scales": "take the scales of an fp8 KV cache from the first batch, if the checkpoint has none",
     "seed": "seed of the engine, from which requests without one draw theirs; 'none' is random",
     "max_model_len": "longest prompt and output together, in tokens; default: the model's own limit",
     "max_num_seqs": "most sequences in one step",

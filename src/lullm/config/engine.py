@@ -13,7 +13,7 @@ from lullm.config.sleep_after import SleepRung, parse_sleep_after
 from lullm.errors import ConfigError, UnsupportedError
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-KVCacheDType = Literal["auto", "int8"]
+KVCacheDType = Literal["auto", "int8", "fp8", "fp8_e4m3"]
 Device = Literal["auto", "cpu", "cuda"]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 Quantization = Literal[None, "int8", "int4"]
@@ -42,7 +42,11 @@ class EngineConfig:
         tokenizer: folder or hub id of the tokenizer; None: the model's.
         served_model_name: the name clients use; None: `model` as given.
         dtype: of weights, activations and KV cache. 'auto' takes the checkpoint's.
-        kv_cache_dtype: 'int8' quantises the KV cache, with a scale per token and head: half the memory of 16 bits.
+        kv_cache_dtype: half the memory of 16 bits: 'int8' on a CPU, with a scale per token and head, and 'fp8'
+            ('fp8_e4m3'), with a scale per layer and head: the checkpoint's if it has some, else 1. 'auto': `dtype`,
+            whatever scales the checkpoint has.
+        calculate_kv_scales: find the scales of an fp8 cache that the checkpoint does not have: those of the first batch
+            after the start, and after everything in the cache was given up.
         seed: of the engine: unseeded requests draw their seeds from it, so that a run can be repeated. None: random.
         max_model_len: longest sequence (prompt and output, tokens). None: the model's own limit.
         max_num_seqs: sequences in one step. max_num_batched_tokens: tokens in one step (the chunk size).
@@ -92,6 +96,7 @@ class EngineConfig:
     served_model_name: str | None = None
     dtype: DType = "auto"
     kv_cache_dtype: KVCacheDType = "auto"
+    calculate_kv_scales: bool = False
     seed: int | None = 0
     max_model_len: int | None = None
     max_num_seqs: int = DEFAULT_MAX_NUM_SEQS
@@ -142,6 +147,7 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be a string, not {getattr(self, name)!r}")
         for name, choices in _CHOICES.items():
             _check_choice(name, getattr(self, name), choices)
+        self._check_kv_cache_dtype()
         self._check_attention_backend()
         for name, least, is_optional in _INTEGERS:
             _check_int(name, getattr(self, name), least, is_optional)
@@ -185,6 +191,15 @@ class EngineConfig:
             if getattr(self, name) != default and not self.wakes_by_request:
                 raise ConfigError(f"{name} needs auto_wake=True or a sleep_after: no request wakes the engine")
 
+    def _check_kv_cache_dtype(self) -> None:
+        if self.kv_cache_dtype in ("fp8_e5m2", "fp8_inc", "fp8_ds_mla"):
+            raise UnsupportedError(f"kv_cache_dtype={self.kv_cache_dtype!r} is not supported: use fp8_e4m3 ('fp8')")
+        _check_choice("kv_cache_dtype", self.kv_cache_dtype, KVCacheDType)
+        if self.calculate_kv_scales and self.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
+            raise ConfigError(
+                f"calculate_kv_scales needs kv_cache_dtype='fp8', not {self.kv_cache_dtype!r}, which has no such scales"
+            )
+
     def _check_attention_backend(self) -> None:
         backend = self.attention_backend
         if backend in ("flashinfer", "flash-attn"):
@@ -200,7 +215,7 @@ class EngineConfig:
                 self.gpu_memory_utilization is not None and not on_gpu,
                 "use kv_cache_memory_bytes on a CPU",
             ),
-            "kv_cache_dtype": (self.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels do not read it"),
+            "kv_cache_dtype": (self.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels read fp8"),
             "quantization": (self.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
             "tensor_parallel_size": (self.tensor_parallel_size != 1, "one worker only"),
             "pipeline_parallel_size": (self.pipeline_parallel_size != 1, "one worker only"),
@@ -243,8 +258,8 @@ class EngineConfig:
 
     @property
     def kv_dtype(self) -> str:
-        """The type of the KV cache's values, of a resolved config."""
-        return self.dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
+        """The type of the KV cache's values, of a resolved config: a `dtype`, 'int8' or 'fp8_e4m3'."""
+        return {"auto": self.dtype, "fp8": "fp8_e4m3"}.get(self.kv_cache_dtype, self.kv_cache_dtype)
 
     def resolve(self, model: ModelConfig) -> "EngineConfig":
         """The same options with 'auto' and None replaced by what the model says.
@@ -288,7 +303,6 @@ class EngineConfig:
 
 _CHOICES = {
     "dtype": DType,
-    "kv_cache_dtype": KVCacheDType,
     "device": Device,
     "load_format": LoadFormat,
     "quantization": Quantization,
@@ -312,6 +326,7 @@ _INTEGERS = (
 )
 """(name, the least it may be, whether it may be None)."""
 _FLAGS = (
+    ("calculate_kv_scales", False),
     ("enable_prefix_caching", False),
     ("enable_chunked_prefill", False),
     ("enable_sleep_mode", False),

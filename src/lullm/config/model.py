@@ -98,7 +98,7 @@ class ModelConfig:
         head_dim = _int(data, "head_dim", hidden // heads)
         if head_dim % 2:
             raise ModelLoadError(f"config.json: head_dim must be even for rotary embeddings, got {head_dim}")
-        if data.get("quantization_config"):
+        if data.get("quantization_config") and not _is_kv_scheme(data["quantization_config"]):
             raise ModelLoadError("config.json: quantized checkpoints are not supported yet")
         act = data.get("hidden_act", "silu")
         if act != "silu":
@@ -135,6 +135,17 @@ def token_id_list(value: Any, where: str) -> tuple[int, ...]:
     if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
         raise ModelLoadError(f"{where} must be an id or a list of ids, not {value!r}")
     return tuple(ids)
+
+
+def _is_kv_scheme(quantization: Any) -> bool:
+    """Whether nothing is quantized but, if one likes, the KV cache to fp8: such a checkpoint only adds its scales."""
+    if not isinstance(quantization, dict) or quantization.get("quant_method") != "compressed-tensors":
+        return False
+    groups, scheme = quantization.get("config_groups"), quantization.get("kv_cache_scheme")
+    if groups or not isinstance(scheme, dict):
+        return False
+    kind = (scheme.get("type"), scheme.get("num_bits"), scheme.get("symmetric", True), scheme.get("dynamic", False))
+    return kind == ("float", 8, True, False)
 
 
 def _sliding_window(data: dict[str, Any], architecture: str) -> int | None:

@@ -155,7 +155,10 @@ class Lifecycle:
                 if tag == KV_CACHE:
                     self.follow()
                 transition = TRANSITIONS[self._residence[tag], "wake_up"]
-                restored += sum(self._executor.collective_rpc("wake_up", args=(tag, transition.action)))
+                num_bytes = sum(self._executor.collective_rpc("wake_up", args=(tag, transition.action)))
+                if tag == KV_CACHE and not num_bytes:  # no block holds anything
+                    self._executor.collective_rpc("reset_kv_scales")
+                restored += num_bytes
                 self._residence[tag] = transition.to
                 woken.append(tag)
         if not self.sleeping_tags:
@@ -242,3 +245,4 @@ class Lifecycle:
     def _forget_kv(self) -> None:
         self._scheduler.evict_all()
         self._block_space.reset_prefix_cache(str(self._kv_version).encode())
+        self._executor.collective_rpc("reset_kv_scales")

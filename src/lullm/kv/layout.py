@@ -5,7 +5,7 @@ from lullm.config.model import ModelConfig
 from lullm.errors import CacheSizeError
 from lullm.units import GIB, cdiv, format_bytes
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8_e4m3": 1}
 
 SCALE_BYTES = 2
 """Of the scale that an int8 KV cache keeps behind the values of every head of every token (`ops.int8_cache`)."""

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
+from lullm.nn.kv_scales import KVScales
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.norm import RMSNorm
 from lullm.ops.attention_layout import KVCache, PreparedAttention
@@ -13,7 +14,8 @@ from lullm.ops.table import Ops
 class Attention(nn.Module):
     """Project, (norm), rotate, write the new keys and values to the cache, attend over the cache, project back.
 
-    With `qk_norm` every query and key head is normed; the norms' own modules only hold the weights.
+    With `qk_norm` every query and key head is normed; the norms' own modules only hold the weights. `kv_scales` belong
+    to an fp8 cache (`add_kv_scales`).
     """
 
     def __init__(self, config: ModelConfig, qk_norm: bool, qkv_bias: bool, o_bias: bool, dtype: torch.dtype):
@@ -27,6 +29,8 @@ class Attention(nn.Module):
         self.o_proj = Linear(q_size, config.hidden_size, o_bias, dtype)
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype) if qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype) if qk_norm else None
+        self.kv_scales: KVScales | None = None
+        self.num_kv_heads = config.num_key_value_heads
 
     def forward(
         self,
@@ -39,6 +43,8 @@ class Attention(nn.Module):
     ) -> Tensor:  # [T, H]
         qkv = self.qkv_proj(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
         key_cache, value_cache = kv_cache
+        scales = self.kv_scales
+        key_scales, value_scales = (None, None) if scales is None else (scales.k_scale, scales.v_scale)
         q = ops.rope_and_cache(
             qkv,
             None if self.q_norm is None else self.q_norm.weight,
@@ -49,6 +55,16 @@ class Attention(nn.Module):
             key_cache,
             value_cache,
             attention.slot_mapping,
+            key_scales,
+            value_scales,
         )  # [T, Hq, D]
-        out = ops.attention(q, key_cache, value_cache, attention, self.scale)  # [T, Hq, D]
+        # [T, Hq, D]
+        out = ops.attention(q, key_cache, value_cache, attention, self.scale, key_scales, value_scales)
         return self.o_proj(out.flatten(1), ops)
+
+
+def add_kv_scales(model: nn.Module) -> None:
+    """Give every attention layer of a model the scales of an fp8 KV cache."""
+    for layer in list(model.modules()):
+        if isinstance(layer, Attention):
+            layer.kv_scales = KVScales(layer.num_kv_heads)

@@ -3,9 +3,9 @@
 The worker builds one per step; `Ops.prepare_attention` turns it into whatever its version of attention needs, once,
 and all layers share the result.
 
-The key/value cache of a layer is two tensors `[num_blocks, block_size, Hkv, D]` of the model's dtype, or int8 ones with
-rows of D + 2 (`int8_cache`). The token at position `p` of a
-sequence lives in the slot `block_table[p // block_size] * block_size + p % block_size`.
+The key/value cache of a layer is two tensors `[num_blocks, block_size, Hkv, D]` of the model's dtype or fp8
+(`float8_cache`), or int8 ones with rows of D + 2 (`int8_cache`). The token at position `p` of a sequence lives in the
+slot `block_table[p // block_size] * block_size + p % block_size`.
 """
 
 from dataclasses import dataclass

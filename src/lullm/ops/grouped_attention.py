@@ -30,8 +30,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lullm.ops import float8_cache, int8_cache
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.ops.int8_cache import dequantize
+from lullm.ops.float8_cache import as_bytes
 
 # Costs of a group of B spans with Q queries on L keys, in units of one query-key pair over all heads: reading a key
 # is worth about 30 of them and one more group about 2000 (measured as above).
@@ -112,10 +113,18 @@ def prepare_attention(layout: AttentionLayout) -> GroupedLayout:
     return GroupedLayout(layout.slot_mapping, groups)
 
 
-def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: GroupedLayout, scale: float) -> Tensor:
+def attention(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    prepared: GroupedLayout,
+    scale: float,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+) -> Tensor:
     num_kv_heads, row_len = key_cache.shape[2:]
-    keys_of_slots = key_cache.view(-1, num_kv_heads * row_len)
-    values_of_slots = value_cache.view(-1, num_kv_heads * row_len)
+    keys_of_slots = as_bytes(key_cache).view(-1, num_kv_heads * row_len)
+    values_of_slots = as_bytes(value_cache).view(-1, num_kv_heads * row_len)
     if not prepared.buffers:
         size = (max((group.slots.numel() for group in prepared.groups), default=0), num_kv_heads * row_len)
         prepared.buffers = [torch.empty(size, dtype=key_cache.dtype, device=key_cache.device) for _ in range(2)]
@@ -124,11 +133,14 @@ def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: Group
         num_seqs, query_len, num_keys = group.shape
         kv_shape = (num_seqs, num_keys, num_kv_heads, row_len)
         keys, values = (buffer[: group.slots.numel()] for buffer in prepared.buffers)
-        torch.index_select(keys_of_slots, 0, group.slots, out=keys)
-        torch.index_select(values_of_slots, 0, group.slots, out=values)
+        torch.index_select(keys_of_slots, 0, group.slots, out=as_bytes(keys))
+        torch.index_select(values_of_slots, 0, group.slots, out=as_bytes(values))
         keys, values = keys.view(kv_shape), values.view(kv_shape)
         if keys.dtype == torch.int8:
-            keys, values = dequantize(keys, q.dtype), dequantize(values, q.dtype)
+            keys, values = int8_cache.dequantize(keys, q.dtype), int8_cache.dequantize(values, q.dtype)
+        elif keys.dtype == float8_cache.FLOAT8:
+            keys = float8_cache.dequantize(keys, key_scales, q.dtype)
+            values = float8_cache.dequantize(values, value_scales, q.dtype)
         queries = q[group.rows]
         if group.padded is not None:
             queries = queries.index_select(0, group.padded)

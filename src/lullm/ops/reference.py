@@ -6,8 +6,8 @@ Fast versions are tested against these.
 import torch
 from torch import Tensor
 
+from lullm.ops import float8_cache, int8_cache
 from lullm.ops.attention_layout import AttentionLayout, KVCache
-from lullm.ops.int8_cache import dequantize, quantize
 
 
 def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
@@ -58,6 +58,8 @@ def rope_and_cache(
     key_cache: Tensor,
     value_cache: Tensor,
     slot_mapping: Tensor,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
 ) -> Tensor:
     num_kv_heads = key_cache.shape[2]
     q, k, v = qkv.split([qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads], dim=1)
@@ -66,7 +68,7 @@ def rope_and_cache(
     if k_norm_weight is not None:
         k = rms_norm(k, k_norm_weight, eps)
     q, k = rope(q, k, positions, cos_sin_cache)
-    write_kv(k, v, key_cache, value_cache, slot_mapping)
+    write_kv(k, v, key_cache, value_cache, slot_mapping, key_scales, value_scales)
     return q
 
 
@@ -75,10 +77,20 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return (gate / (1 + torch.exp(-gate)) * up).to(gate_up.dtype)
 
 
-def write_kv(k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
+def write_kv(
+    k: Tensor,
+    v: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+) -> None:
     block_size = key_cache.shape[1]
     if key_cache.dtype == torch.int8:
-        k, v = quantize(k), quantize(v)
+        k, v = int8_cache.quantize(k), int8_cache.quantize(v)
+    elif key_cache.dtype == float8_cache.FLOAT8:
+        k, v = float8_cache.quantize(k, key_scales), float8_cache.quantize(v, value_scales)
     for row, slot in enumerate(slot_mapping.tolist()):
         if slot < 0:
             continue
@@ -86,11 +98,27 @@ def write_kv(k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slot_
         value_cache[slot // block_size, slot % block_size] = v[row]
 
 
+def _read_kv(rows: Tensor, scales: Tensor | None) -> Tensor:
+    if rows.dtype == torch.int8:
+        return int8_cache.dequantize(rows, torch.float32)
+    if rows.dtype == float8_cache.FLOAT8:
+        return rows.float() if scales is None else rows.float() * scales[:, None]
+    return rows.float()
+
+
 def prepare_attention(layout: AttentionLayout) -> AttentionLayout:
     return layout
 
 
-def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: AttentionLayout, scale: float) -> Tensor:
+def attention(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    prepared: AttentionLayout,
+    scale: float,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+) -> Tensor:
     group_size = q.shape[1] // key_cache.shape[2]
     outputs = []
     row = 0
@@ -101,10 +129,8 @@ def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: Atten
         offsets = positions % prepared.block_size
         # A key/value head serves `group_size` consecutive query heads.
         keys, values = (
-            (dequantize(rows, torch.float32) if rows.dtype == torch.int8 else rows.float()).repeat_interleave(
-                group_size, dim=1
-            )
-            for rows in (key_cache[block_ids, offsets], value_cache[block_ids, offsets])
+            _read_kv(cache[block_ids, offsets], scales).repeat_interleave(group_size, dim=1)
+            for cache, scales in ((key_cache, key_scales), (value_cache, value_scales))
         )  # [L, Hq, D] each
         queries = q[row : row + query_len].float()  # [Q, Hq, D]
         scores = torch.einsum("qhd,lhd->hql", queries, keys) * scale

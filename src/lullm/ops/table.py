@@ -25,6 +25,8 @@ from lullm.ops.quantized_weight import QuantizedLayout
 
 logger = get_logger(__name__)
 
+_Maybe = Tensor | None
+
 
 def _keep_weight(weight: Tensor) -> None:
     """For versions that read weights as the checkpoint has them."""
@@ -46,13 +48,15 @@ class Ops:
             contents of both arguments are undefined afterwards.
         rope_and_cache: (qkv `[T, Hq + 2 * Hkv, D]`, q_norm_weight and k_norm_weight `[D]` or None, eps, positions
             `[T]` int64, cos_sin_cache `[max_len, D]` float32: D/2 cosines, then D/2 sines, key_cache, value_cache,
-            slot_mapping `[T]` int64) -> q `[T, Hq, D]`. Norms every query and key head that has a weight, rotates
-            both in pairs (i, i + D/2) (https://arxiv.org/abs/2104.09864), and writes keys and values into both caches
-            in place, quantising if they are int8 (`int8_cache`). A row of slot -1 is written nowhere.
+            slot_mapping `[T]` int64, key_scales and value_scales `[Hkv]` float32 or None) -> q `[T, Hq, D]`. Norms
+            every query and key head that has a weight, rotates both in pairs (i, i + D/2)
+            (https://arxiv.org/abs/2104.09864), and writes keys and values into both caches in place, quantising if
+            they are int8 (`int8_cache`) or fp8 (`float8_cache`, the one kind that has scales; None: all are 1). A row
+            of slot -1 is written nowhere.
         prepare_attention: (layout) -> what `attention` of the same table wants; once per step, shared by all layers.
-        attention: (q `[T, Hq, D]`, key_cache, value_cache, prepared, scale) -> `[T, Hq, D]`. Causal: the row at
-            position p sees the positions 0..p of its own sequence (with a window: the last so many of them), all
-            read from the cache (`rope_and_cache` first).
+        attention: (q `[T, Hq, D]`, key_cache, value_cache, prepared, scale, key_scales and value_scales as above) ->
+            `[T, Hq, D]`. Causal: the row at position p sees the positions 0..p of its own sequence (with a window:
+            the last so many of them), all read from the cache (`rope_and_cache` first).
         copy_blocks: (kv_caches of all layers, pairs of (source, destination) block ids) -> None; copies whole blocks
             in every layer, as if one pair after the other.
         swap_blocks: (sources, destinations: the caches of all layers in two pools, pairs of (source, destination)
@@ -78,10 +82,10 @@ class Ops:
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
     rope_and_cache: Callable[
-        [Tensor, Tensor | None, Tensor | None, float, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor
+        [Tensor, _Maybe, _Maybe, float, Tensor, Tensor, Tensor, Tensor, Tensor, _Maybe, _Maybe], Tensor
     ]
     prepare_attention: Callable[[AttentionLayout], Any]
-    attention: Callable[[Tensor, Tensor, Tensor, Any, float], Tensor]
+    attention: Callable[[Tensor, Tensor, Tensor, Any, float, _Maybe, _Maybe], Tensor]
     copy_blocks: Callable[[list[KVCache], list[tuple[int, int]]], None]
     swap_blocks: Callable[[list[KVCache], list[KVCache], list[tuple[int, int]]], None]
     pack_weight_: Callable[[Tensor], None] = _keep_weight

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lullm.ops import float8_cache, int8_cache
 from lullm.ops.attention_layout import KVCache
-from lullm.ops.int8_cache import quantize
+from lullm.ops.float8_cache import as_bytes
 from lullm.units import round_up
 
 
@@ -73,6 +74,8 @@ def rope_and_cache(
     key_cache: Tensor,
     value_cache: Tensor,
     slot_mapping: Tensor,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
 ) -> Tensor:
     num_kv_heads = key_cache.shape[2]
     q, k, v = qkv.split([qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads], dim=1)
@@ -81,7 +84,7 @@ def rope_and_cache(
     if k_norm_weight is not None:
         k = rms_norm(k, k_norm_weight, eps)
     q, k = rope(q, k, positions, cos_sin_cache)
-    write_kv(k, v, key_cache, value_cache, slot_mapping)
+    write_kv(k, v, key_cache, value_cache, slot_mapping, key_scales, value_scales)
     return q
 
 
@@ -90,29 +93,39 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
-def write_kv(k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
+def write_kv(
+    k: Tensor,
+    v: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
+) -> None:
     kept = slot_mapping >= 0
     if not bool(kept.all()):
         k, v, slot_mapping = k[kept], v[kept], slot_mapping[kept]
     if key_cache.dtype == torch.int8:
-        k, v = quantize(k), quantize(v)
-    key_cache.view(-1, *key_cache.shape[2:]).index_copy_(0, slot_mapping, k)
-    value_cache.view(-1, *value_cache.shape[2:]).index_copy_(0, slot_mapping, v)
+        k, v = int8_cache.quantize(k), int8_cache.quantize(v)
+    elif key_cache.dtype == float8_cache.FLOAT8:
+        k, v = float8_cache.quantize(k, key_scales), float8_cache.quantize(v, value_scales)
+    for cache, rows in ((key_cache, k), (value_cache, v)):
+        as_bytes(cache).view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, as_bytes(rows))
 
 
 def copy_blocks(kv_caches: list[KVCache], pairs: list[tuple[int, int]]) -> None:
     for batch in _independent(pairs):
         sources, destinations = torch.tensor(batch, dtype=torch.int64).unbind(dim=1)
-        for key_cache, value_cache in kv_caches:
-            key_cache.index_copy_(0, destinations, key_cache.index_select(0, sources))
-            value_cache.index_copy_(0, destinations, value_cache.index_select(0, sources))
+        for cache in (as_bytes(cache) for layer in kv_caches for cache in layer):
+            cache.index_copy_(0, destinations, cache.index_select(0, sources))
 
 
 def swap_blocks(sources: list[KVCache], destinations: list[KVCache], pairs: list[tuple[int, int]]) -> None:
     source_ids, destination_ids = torch.tensor(pairs, dtype=torch.int64).unbind(dim=1)
     for source_layer, destination_layer in zip(sources, destinations, strict=True):
         for source_cache, destination_cache in zip(source_layer, destination_layer, strict=True):
-            destination_cache.index_copy_(0, destination_ids, source_cache.index_select(0, source_ids))
+            content = as_bytes(source_cache).index_select(0, source_ids)
+            as_bytes(destination_cache).index_copy_(0, destination_ids, content)
 
 
 def _independent(pairs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:

@@ -15,8 +15,7 @@ from torch import Tensor
 from lullm.errors import ModelLoadError
 from lullm.ops.threads import torch_threads
 from lullm.units import MIB
-from lullm.weights.quantization import QuantizedRows
-from lullm.weights.target import Loadable, WeightTargets
+from lullm.weights.target import Loadable, Rows, ScaleRows, WeightTargets
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -38,7 +37,7 @@ def load_weights(model: Loadable, folder: Path, num_threads: int = 1) -> None:
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
                 stored = set(file.keys())
-                copies: list[tuple[Tensor | QuantizedRows, Tensor]] = []
+                copies: list[tuple[Rows, Tensor]] = []
                 for name in sorted(stored if names is None else stored & names):
                     tensor = file.get_tensor(name)  # mapped: nothing is read yet
                     try:
@@ -58,18 +57,20 @@ def load_weights(model: Loadable, folder: Path, num_threads: int = 1) -> None:
         raise ModelLoadError(f"the weights in {folder} do not fit its config.json:\n  " + "\n  ".join(faults))
 
 
-def _pieces(target: Tensor | QuantizedRows, source: Tensor) -> list[tuple[Tensor | QuantizedRows, Tensor]]:
+def _pieces(target: Rows, source: Tensor) -> list[tuple[Rows, Tensor]]:
     """The two cut alike into runs of rows, so that no thread has a whole vocabulary to itself at the end."""
+    if isinstance(target, ScaleRows):
+        return [(target, source)]
     if isinstance(target, Tensor):
         target, source = torch.atleast_1d(target), torch.atleast_1d(source)
     num_rows = max(1, _PIECE_BYTES * len(target) // max(target.nbytes, 1))
     return list(zip(target.split(num_rows), source.split(num_rows), strict=True))
 
 
-def _copy_all(copies: list[tuple[Tensor | QuantizedRows, Tensor]], num_threads: int) -> None:
+def _copy_all(copies: list[tuple[Rows, Tensor]], num_threads: int) -> None:
     """Fill (target, source) pairs, converting types. The pages are first touched by the threads that copy them."""
 
-    def copy(pair: tuple[Tensor | QuantizedRows, Tensor]) -> None:
+    def copy(pair: tuple[Rows, Tensor]) -> None:
         with torch.inference_mode():  # of each thread
             pair[0].copy_(pair[1])
 

@@ -65,13 +65,23 @@ def trainer_name(name: str) -> str:
     return name
 
 
+KV_SCALE_RENAMES = (
+    Rename(re.compile(r"(?<=\.self_attn)\.(?:attn|qkv_proj|[qkv]_proj)\.(?=(q|k|v|kv|prob)_scale$)"), "."),
+    Rename(re.compile(r"(?<=\.self_attn\.)([qkv])_proj\.output_scale$"), r"\1_scale"),
+)
+"""The scales of an fp8 KV cache, as ModelOpt, vLLM and older compressed-tensors checkpoints name them."""
+
+
 def decoder_rules(tied: bool) -> WeightRules:
     """The rules of Llama and the families that kept its names."""
-    drops = [re.compile(r"\.rotary_emb\.inv_freq$")]  # computed, yet saved by older checkpoints
+    drops = [
+        re.compile(r"\.rotary_emb\.inv_freq$"),  # computed, yet saved by older checkpoints
+        re.compile(r"\.self_attn\.(q|k|v|kv|prob)_scale$"),  # queries are not quantized, nor all KV caches fp8
+    ]
     if tied:
         drops.append(re.compile(r"^lm_head\.weight$"))  # a copy of the embedding
     return WeightRules(
-        renames=(Rename(re.compile(r"^(?=(embed_tokens|layers|norm)\.)"), "model."),),  # saved without the head
+        renames=(Rename(re.compile(r"^(?=(embed_tokens|layers|norm)\.)"), "model."), *KV_SCALE_RENAMES),  # without head
         fusions=(
             Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
             Fusion(("gate_proj", "up_proj"), "gate_up_proj"),

@@ -72,7 +72,12 @@ class WeightStore:
         others = {name: p for name, p in self._model.named_parameters() if name not in saved}
         if others:
             started = time.perf_counter()
-            self._fill()
+            pushed = [(buffer, buffer.clone()) for name, buffer in self._model.named_buffers() if name in self.modified]
+            try:
+                self._fill()
+            finally:  # buffers do not sleep, but filling writes the checkpoint's over them
+                for buffer, content in pushed:
+                    buffer.copy_(content)
             self._compare(others)
             self.fill_s = time.perf_counter() - started
         if backup is not None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from lullm.errors import ModelLoadError
+from lullm.nn.kv_scales import KVScales
 from lullm.nn.linear import FusedLinear
 from lullm.weights.quantization import QuantizedRows, writable
 from lullm.weights.rule import WeightRules
@@ -27,27 +28,61 @@ class Loadable(Protocol):
     def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
 
 
+class ScaleRows:
+    """`given [1 or 2, Hkv]` of a layer's `KVScales`, to be written by one tensor: a scale per head, or one for all."""
+
+    def __init__(self, name: str, given: torch.Tensor):
+        self._name = name
+        self._given = given
+        self.shape = given.shape[1:]
+
+    def copy_(self, scales: torch.Tensor) -> "ScaleRows":
+        """Any shape of so many elements. Raises ModelLoadError: a scale is not a positive number."""
+        if not (scales.isfinite() & (scales > 0)).all():
+            raise ModelLoadError(
+                f"{self._name}: a scale of the KV cache must be a positive number, not {scales.tolist()}"
+            )
+        self._given.copy_(scales.reshape(-1))
+        return self
+
+
+Rows = torch.Tensor | QuantizedRows | ScaleRows
+"""What takes the contents of one tensor of a checkpoint."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightTarget:
-    """Where one tensor of a checkpoint goes: `rows` of the parameter named `parameter_name`."""
+    """Where one tensor of a checkpoint goes: `rows` of the parameter (or buffer) named `parameter_name`."""
 
     name: str
     parameter_name: str
     parameter: torch.Tensor
-    rows: torch.Tensor | QuantizedRows
+    rows: Rows
+
+    def fits(self, shape: torch.Size) -> bool:
+        """Whether a tensor of this shape can be written."""
+        if isinstance(self.rows, ScaleRows):
+            return shape.numel() in (1, *self.rows.shape)
+        return shape == self.rows.shape
 
 
 class WeightTargets:
     """The targets of a materialised model, by checkpoint name.
 
-    `names` are the canonical names of all tensors that a complete checkpoint holds.
+    `names` are the canonical names of all tensors that a complete checkpoint holds. The scales of an fp8 KV cache are
+    not among them: a checkpoint may hold some.
     """
 
     def __init__(self, model: Loadable):
         self._rules = model.rules
         self._targets: dict[str, WeightTarget] = {}
+        scale_targets: dict[str, WeightTarget] = {}
         for layer_name, layer in model.named_modules():
             prefix, _, last = layer_name.rpartition(".")
+            if isinstance(layer, KVScales):
+                for name, sides in (("k_scale", slice(0, 1)), ("v_scale", slice(1, 2)), ("kv_scale", slice(0, 2))):
+                    rows, owner = ScaleRows(f"{prefix}.{name}", layer.given[sides]), f"{layer_name}.given"
+                    scale_targets[f"{prefix}.{name}"] = WeightTarget(f"{prefix}.{name}", owner, layer.given, rows)
             parts = self._rules.parts_of(last) if isinstance(layer, FusedLinear) else None
             for name, parameter in layer.named_parameters(recurse=False):
                 owner, data = f"{layer_name}.{name}", parameter.data
@@ -58,10 +93,8 @@ class WeightTargets:
                 for part, rows in zip(parts, rows_of_all.split(layer.part_sizes), strict=True):
                     part_name = f"{prefix}.{part}.{name}"
                     self._targets[part_name] = WeightTarget(part_name, owner, data, rows)
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(self._targets)
+        self.names = frozenset(self._targets)
+        self._targets |= scale_targets
 
     def find(self, name: str, tensor: torch.Tensor) -> WeightTarget | None:
         """Where a checkpoint tensor goes; None if the rules drop it.
@@ -75,7 +108,7 @@ class WeightTargets:
             if self._rules.is_dropped(canonical):
                 return None
             raise ModelLoadError(f"unexpected tensor {name}")
-        if tensor.shape != target.rows.shape:
+        if not target.fits(tensor.shape):
             raise ModelLoadError(f"{name} has shape {list(tensor.shape)}, the model's has {list(target.rows.shape)}")
         if tensor.dtype not in _DTYPES:
             raise ModelLoadError(f"{name} is {tensor.dtype}: quantized checkpoints are not supported yet")

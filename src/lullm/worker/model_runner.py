@@ -10,7 +10,10 @@ from lullm.config.model import ModelConfig
 from lullm.kv.layout import SCALE_BYTES, block_bytes
 from lullm.log import get_logger
 from lullm.models.registry import build_model
+from lullm.nn.attention import add_kv_scales
+from lullm.nn.kv_scales import KVScales
 from lullm.ops.attention_layout import KVCache
+from lullm.ops.float8_cache import FLOAT8
 from lullm.ops.table import select_ops
 from lullm.ops.threads import StepThreads
 from lullm.types.sampling_params import SamplingParams
@@ -62,6 +65,8 @@ class ModelRunner:
         self.model = build_model(self._model_config, self._dtype, self._config.max_model_len)
         if self._config.quantization is not None:
             quantize_model(self.model, self._config.quantization)
+        if self._config.kv_dtype == "fp8_e4m3":
+            add_kv_scales(self.model)
         arena = self._keep(self.device.new_arena("weights", weights_bytes(self.model)))
         materialize(self.model, arena)
         for module in self.model.modules():
@@ -76,6 +81,8 @@ class ModelRunner:
 
     def fill_weights(self) -> None:
         """Read the weights from where they come from into their places. Blocking. Raises ModelLoadError."""
+        for scales in self._kv_scales():
+            scales.forget_given()
         with self._threads.scope():
             if self._config.load_format == "dummy":
                 fill_dummy_weights(self.model, self._config.seed or 0)
@@ -93,6 +100,19 @@ class ModelRunner:
         self._steps = self._new_step_runner(self.kv_caches, self.host_kv_caches)
         if self._records_graphs:
             self._steps.capture_graphs(decode_sizes(self._config.max_num_seqs))
+        self.reset_kv_scales()
+
+    def reset_kv_scales(self) -> None:
+        """Start over with the scales of an fp8 cache; no block may hold anything. Blocking. Any other cache has none.
+
+        The checkpoint's are back, the others 1 or, with `calculate_kv_scales`, those of the next step's tokens.
+        """
+        is_open = [scales.reset() for scales in self._kv_scales()]
+        self._steps.calibrates = self._config.calculate_kv_scales and any(is_open)
+
+    def _kv_scales(self) -> list[KVScales]:
+        """By layer; empty if the cache is not fp8."""
+        return [module for module in self.model.modules() if isinstance(module, KVScales)]
 
     def kv_memory_bytes(self) -> int:
         """Memory that is there for the KV cache. Blocking.
@@ -158,6 +178,7 @@ class ModelRunner:
         for _ in range(2):  # the first run meets cold kernels and untouched pages
             result = self.execute(StepPlan([prompt]))
             swap_s = self._time_swap(num_layers, pairs)
+        self.reset_kv_scales()  # of a prompt that nobody wrote
         size = len(pairs) * block_bytes(self._model_config, config.block_size, config.kv_dtype)
         copied = size * num_layers // len(self.kv_caches)
         return copied / max(swap_s, 1e-9), num_tokens / max(result.compute_s, 1e-9)
@@ -217,9 +238,9 @@ class ModelRunner:
     def _block_shape(self) -> tuple[tuple[int, int, int], torch.dtype]:
         """Of one block in one tensor of a layer."""
         config, model = self._config, self._model_config
-        is_int8 = config.kv_dtype == "int8"
-        row_len = model.head_dim + (SCALE_BYTES if is_int8 else 0)
-        return (config.block_size, model.num_key_value_heads, row_len), torch.int8 if is_int8 else self._dtype
+        row_len = model.head_dim + (SCALE_BYTES if config.kv_dtype == "int8" else 0)
+        dtype = {"int8": torch.int8, "fp8_e4m3": FLOAT8}.get(config.kv_dtype, self._dtype)
+        return (config.block_size, model.num_key_value_heads, row_len), dtype
 
     def _map_blocks(self, tag: str, num_blocks: int) -> list[KVCache]:
         """A pool of blocks in an arena of its own."""

@@ -20,6 +20,7 @@ from lullm.arena.arena import Arena
 from lullm.arena.backup import CHUNK_BYTES, Backup, FileStore, MemoryStore
 from lullm.errors import CacheSizeError, LullmError, WakeUpError
 from lullm.ops.attention_layout import KVCache
+from lullm.ops.float8_cache import as_bytes
 from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, SleepForecast, SleepOrder, SleepReport, UsedBlocks
 from lullm.units import MIB, format_bytes, round_up
 from lullm.weights.store import WeightStore
@@ -257,7 +258,7 @@ class Sleeper:
             arena = new_arena("gather", max(_GATHER_BYTES, num_bytes))
             room = arena.empty((arena.capacity_bytes,), torch.uint8)
             try:
-                for cache in (cache for layer in caches for cache in layer):
+                for cache in (as_bytes(cache) for layer in caches for cache in layer):
                     for ids in torch.tensor(block_ids, device=cache.device).split(max(_GATHER_BYTES // num_bytes, 1)):
                         content = room[: len(ids) * num_bytes].view(cache.dtype)
                         yield cache, ids, content.view(len(ids), *cache.shape[1:])

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lullm.log import get_logger
 from lullm.models.decoder import CausalLM
+from lullm.nn.kv_scales import calibrating_ops
 from lullm.ops.attention_layout import KVCache
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.table import Ops
@@ -25,6 +27,8 @@ from lullm.worker.feedback import TokenFeedback
 from lullm.worker.graphs import DecodeGraphs, DecodeOutput
 from lullm.worker.randomness import uniforms_of
 from lullm.worker.sampler import Sampled, Sampler, greedy_tokens, is_plain
+
+logger = get_logger(__name__)
 
 PROMPT_LOGPROB_ROWS = 256
 """Rows whose logits exist at once for prompt log-probabilities: 256 x 151,936 float32 are 148 MiB."""
@@ -68,6 +72,9 @@ class StepRunner:
         scope: entered around every computation; see `StepThreads`.
         runs_ahead: a step may be launched before the result of the one before it was asked for.
         decode_sizes: see `Staging`; for accelerators.
+
+    Attributes:
+        calibrates: the next step that computes something finds the scales of an fp8 cache (`calibrating_ops`).
     """
 
     def __init__(
@@ -102,6 +109,7 @@ class StepRunner:
             )
             for _ in range(1 + runs_ahead)
         ]
+        self.calibrates = False
         self._feedback = TokenFeedback(limits.max_num_seqs, device.torch_device)
         self._staging = None
         self.graphs = DecodeGraphs(device, self._decode)
@@ -168,14 +176,20 @@ class StepRunner:
 
     def _run(self, prepared: _Prepared) -> tuple[Sampled | None, dict[int, list[TokenLogprobs]]]:
         """The model over all spans, and the draws."""
-        batch = prepared.batch
+        batch, ops = prepared.batch, self._ops
+        is_calibrating, self.calibrates = self.calibrates, False
+        if is_calibrating:
+            ops = calibrating_ops(ops, self._model)
+            logger.info("the scales of the KV cache are those of %d tokens", len(batch.token_ids))
         if self._staging is not None:
             shape, buffer = prepared.staged
             staged = self._staging.upload(shape, buffer, batch)
             parts = staged.parts
             table = parts.draw_table(len(batch.draws))
             if shape.is_decode:
-                return self._sample_decode(self.graphs.run(shape.num_spans), batch, table), {}
+                size = shape.num_spans
+                output = self._decode(size, ops) if is_calibrating else self.graphs.run(size)
+                return self._sample_decode(output, batch, table), {}
             uniforms = table.uniforms
             token_ids, positions, attention = parts.token_ids, parts.positions, staged.layout
             sources = None if prepared.sources is None else parts.sources
@@ -189,7 +203,7 @@ class StepRunner:
             drawn_rows, draw_index = batch.drawn_rows, batch.draw_index
         if sources is not None:
             token_ids = self._feedback.fill_in(token_ids, sources)
-        hidden = self._model(token_ids, positions, self._kv_caches, attention, self._ops)  # [T, H]
+        hidden = self._model(token_ids, positions, self._kv_caches, attention, ops)  # [T, H]
         prompt_logprobs = {
             span.seq_id: self._prompt_logprobs(hidden[row : row + len(span.prompt_targets)], span)
             for row, span in batch.prompt_spans
@@ -201,16 +215,17 @@ class StepRunner:
             logits = logits[draw_index]
         return self._sampler.draw(logits, batch.draws, uniforms, table), prompt_logprobs
 
-    def _decode(self, size: int) -> DecodeOutput:
+    def _decode(self, size: int, ops: Ops | None = None) -> DecodeOutput:
         """The staged batch of decodes that is filled up to `size`, and the choice of every row as far as one can."""
         assert self._staging is not None
+        ops = ops or self._ops
         staged = self._staging.decode_batch(size)
         token_ids = self._feedback.fill_in(staged.parts.token_ids, staged.parts.sources)
-        hidden = self._model(token_ids, staged.parts.positions, self._kv_caches, staged.layout, self._ops)
-        logits = self._model.compute_logits(hidden, self._ops)
-        if self._ops.draw_tokens is None:
+        hidden = self._model(token_ids, staged.parts.positions, self._kv_caches, staged.layout, ops)
+        logits = self._model.compute_logits(hidden, ops)
+        if ops.draw_tokens is None:
             return DecodeOutput(logits, greedy_tokens(logits))
-        return DecodeOutput(logits, self._ops.draw_tokens(logits, staged.parts.draw_table(size), False))
+        return DecodeOutput(logits, ops.draw_tokens(logits, staged.parts.draw_table(size), False))
 
     def _sample_decode(self, output: DecodeOutput, batch: Batch, table: DrawTable) -> Sampled:
         num_draws = len(batch.draws)

@@ -70,6 +70,10 @@ class Worker:
         self._store.check_resident()
         self._store.load()
 
+    def reset_kv_scales(self) -> None:
+        """See `ModelRunner.reset_kv_scales`."""
+        self.model_runner.reset_kv_scales()
+
     def weights_version(self) -> int:
         """See `WeightStore`."""
         return self._store.version

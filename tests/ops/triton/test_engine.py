@@ -1,9 +1,11 @@
 """A whole engine over the kernels: staging, recorded steps, overlap and drawing on the device, by the interpreter."""
 
 import pytest
+import torch
 from fake_device import FakeDevice
 
 from lullm import LLM, SamplingParams
+from lullm.nn.kv_scales import KVScales
 from lullm.ops.triton.device import IS_INTERPRETED
 from lullm.ops.triton.table import TRITON_OPS
 
@@ -21,11 +23,41 @@ def tokens(folder, **options):
         return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
 
 
-@pytest.mark.skipif(not IS_INTERPRETED, reason="the fake device's memory is the host's; tests/gpu has a real one")
+def use_kernels(monkeypatch, device):
+    monkeypatch.setattr("lullm.worker.model_runner.open_device", lambda name: device)
+    monkeypatch.setattr("lullm.worker.model_runner.select_ops", lambda *args: TRITON_OPS)
+
+
+pytestmark = pytest.mark.skipif(
+    not IS_INTERPRETED, reason="the fake device's memory is the host's; tests/gpu has a real one"
+)
+
+
 def test_the_cpu_says_the_same(qwen3_folder, monkeypatch):
     expected = tokens(qwen3_folder)
     device = FakeDevice()
-    monkeypatch.setattr("lullm.worker.model_runner.open_device", lambda name: device)
-    monkeypatch.setattr("lullm.worker.model_runner.select_ops", lambda *args: TRITON_OPS)
+    use_kernels(monkeypatch, device)
     assert tokens(qwen3_folder, async_scheduling=True) == expected
     assert [name for name, _ in device.calls].count("replay") >= 2
+
+
+def test_an_fp8_cache(qwen3_folder, monkeypatch):
+    """Over the kernels as over torch's ops: the scales of the first batch, and what is said with them."""
+    params = SamplingParams(temperature=0.0, max_tokens=3, prompt_logprobs=0)
+    sizes = {"max_model_len": 64, "max_num_seqs": 2, "max_num_batched_tokens": 32, "num_gpu_blocks_override": 8}
+    found = []
+    for on_device in (False, True):
+        if on_device:
+            use_kernels(monkeypatch, FakeDevice())
+        with LLM(
+            str(qwen3_folder), dtype="float32", swap_space=0, kv_cache_dtype="fp8", calculate_kv_scales=True, **sizes
+        ) as llm:
+            outputs = llm.generate(PROMPTS[:2], params, use_tqdm=False)
+            model = llm.llm_engine.model_executor.driver_worker.model_runner.model
+        scales = torch.stack([torch.stack((s.k_scale, s.v_scale)) for s in model.modules() if isinstance(s, KVScales)])
+        said = [next(iter(position.values())).logprob for o in outputs for position in o.prompt_logprobs[1:]]
+        found.append(([o.outputs[0].token_ids for o in outputs], torch.tensor(said), scales))
+    (host_tokens, host_said, host_scales), (tokens, said, scales) = found
+    torch.testing.assert_close(scales[0], host_scales[0])  # the layers above have seen roundings that fell otherwise
+    torch.testing.assert_close(scales, host_scales, rtol=0.05, atol=0)
+    assert (said - host_said).abs().mean() < 0.02 and tokens == host_tokens

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lullm.errors import UnsupportedError
 from lullm.ops.table import REFERENCE_OPS
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
 from lullm.ops.triton.rope_cache import rope_and_cache
@@ -56,7 +57,7 @@ def test_like_the_reference(heads, head_size, dtype, normed):
 
 @pytest.mark.parametrize("with_scales", [False, True])
 def test_float8_cache(with_scales):
-    """Within half a step of e4m3 of what would be written, and saturated beyond its range."""
+    """Within half a step of e4m3 of what would be written, saturated beyond its range; mostly the golden byte."""
     arguments = make_arguments((4, 2), 16, torch.float32, cache_dtype=torch.float8_e4m3fn)
     arguments[0][:, -2:] *= torch.logspace(-6, 3, 16)  # values from subnormal to beyond 448
     plain = [*arguments]
@@ -65,6 +66,7 @@ def test_float8_cache(with_scales):
     scales = [torch.tensor([0.5, 2.0]), torch.tensor([4.0, 0.25])] if with_scales else []
     given = on_device(arguments)
     rope_and_cache(*given, *(scale.to(DEVICE) for scale in scales))
+    REFERENCE_OPS.rope_and_cache(*arguments, *scales)
     for side, (cache, expected) in enumerate(zip(given[6:8], plain[6:8], strict=True)):
         scale = scales[side][:, None] if with_scales else 1.0
         slots = [11, 0, 5, 6]
@@ -73,6 +75,24 @@ def test_float8_cache(with_scales):
         step = torch.exp2(wanted.abs().clamp_min(2.0**-6).log2().floor() - 3)
         assert ((actual - wanted).abs() <= step / 2 * (1 + 1e-5)).all()
         assert (actual.abs() == 448).any() == (side == 1)
+        assert (cache.cpu().float() == arguments[6 + side].float()).float().mean() > 0.99, "ties are rare"
+
+
+def test_what_is_no_number_stays_none():
+    arguments = make_arguments((4, 2), 16, torch.float32, cache_dtype=torch.float8_e4m3fn)
+    arguments[0][2, 6:] = torch.nan
+    given = on_device(arguments)
+    rope_and_cache(*given)
+    is_nan = given[7].cpu().float().isnan().view(-1, 2, 16)
+    assert is_nan[0].all() and not is_nan[1:].any()
+
+
+def test_a_gpu_without_e4m3_is_refused(monkeypatch):
+    monkeypatch.setattr("lullm.ops.triton.rope_cache.converts_float8", lambda: False)
+    given = on_device(make_arguments((4, 2), 16, torch.float32, cache_dtype=torch.float8_e4m3fn))
+    with pytest.raises(UnsupportedError, match=r"8\.9"):
+        rope_and_cache(*given)
+    rope_and_cache(*on_device(make_arguments((4, 2), 16, torch.float32)))
 
 
 def test_heads_that_do_not_fill_their_row():

@@ -154,6 +154,8 @@ def rope_and_cache(
     key_cache: Tensor,
     value_cache: Tensor,
     slot_mapping: Tensor,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
 ) -> Tensor:
     dtype = _DTYPES.get(qkv.dtype)
     num_tokens, num_heads, head_size = qkv.shape
@@ -168,6 +170,8 @@ def rope_and_cache(
             key_cache,
             value_cache,
             slot_mapping,
+            key_scales,
+            value_scales,
         )
     num_kv_heads = key_cache.shape[2]
     num_q_heads = num_heads - 2 * num_kv_heads
@@ -245,11 +249,19 @@ def prepare_attention(layout: AttentionLayout) -> NativeLayout:
     )
 
 
-def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: NativeLayout, scale: float) -> Tensor:
+def attention(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    prepared: NativeLayout,
+    scale: float,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+) -> Tensor:
     dtype = _DTYPES.get(q.dtype)
     num_tokens, num_q_heads, head_size = q.shape
     if dtype is None or head_size % 16 or key_cache.dtype != q.dtype or not _has_whole_heads(q):
-        return grouped_attention.attention(q, key_cache, value_cache, prepared.grouped, scale)
+        return grouped_attention.attention(q, key_cache, value_cache, prepared.grouped, scale, key_scales, value_scales)
     out = torch.empty((num_tokens, num_q_heads, head_size), dtype=q.dtype)
     _handle().lullm_attention(
         q.data_ptr(),

@@ -48,7 +48,7 @@ def attention(
     key_scales: Tensor | None = None,
     value_scales: Tensor | None = None,
 ) -> Tensor:
-    """See `Ops.attention`. Scales `[Hkv]` float32, both or none, belong to an fp8 cache (`float8`).
+    """See `Ops.attention`. Scales are given both or not at all.
 
     A batch of decodes is one launch, whose grid depends on the number of spans alone; longer spans are another.
     """

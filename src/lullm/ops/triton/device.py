@@ -1,5 +1,7 @@
 """Where Triton's kernels run: the current GPU, or the CPU if they are interpreted."""
 
+from functools import cache
+
 import torch
 import triton
 
@@ -23,3 +25,9 @@ def num_multiprocessors() -> int:
     if IS_INTERPRETED:
         return 4
     return torch.cuda.get_device_properties(launch_device()).multi_processor_count
+
+
+@cache  # asked at every launch
+def converts_float8() -> bool:
+    """Whether the launch device has instructions for e4m3, without which the compiler has none."""
+    return IS_INTERPRETED or torch.cuda.get_device_capability(launch_device()) >= (8, 9)

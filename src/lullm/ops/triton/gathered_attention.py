@@ -4,19 +4,23 @@ For comparison with the kernels, and where they do not run. It reads the lengths
 the device, and no graph can record it.
 """
 
-import torch
 from torch import Tensor
 
-from lullm.errors import UnsupportedError
 from lullm.ops import grouped_attention
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.triton.layout import DeviceLayout
 
 
-def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: DeviceLayout, scale: float) -> Tensor:
-    """See `Ops.attention`. Blocking. Raises UnsupportedError for an fp8 cache."""
-    if key_cache.dtype == torch.float8_e4m3fn:
-        raise UnsupportedError("attention_backend='torch' does not read an fp8 KV cache; use 'triton'")
+def attention(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    prepared: DeviceLayout,
+    scale: float,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+) -> Tensor:
+    """See `Ops.attention`. Blocking."""
     starts, context_lens = prepared.query_starts.tolist(), prepared.context_lens.tolist()
     # Rows that fill up a batch see one key, whichever it is, and give zeros in the end.
     padding = [row for row, context_len in zip(starts, context_lens, strict=False) if not context_len]
@@ -29,6 +33,6 @@ def attention(q: Tensor, key_cache: Tensor, value_cache: Tensor, prepared: Devic
         window=prepared.window,
     )
     grouped = grouped_attention.prepare_attention(layout).to(q.device)
-    out = grouped_attention.attention(q, key_cache, value_cache, grouped, scale)
+    out = grouped_attention.attention(q, key_cache, value_cache, grouped, scale, key_scales, value_scales)
     out[padding] = 0
     return out

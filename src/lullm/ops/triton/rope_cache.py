@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lullm.errors import UnsupportedError
+from lullm.ops.triton.device import converts_float8
 from lullm.ops.triton.float8 import to_float8
 from lullm.ops.triton.tile import ROPE_HEADS
 
@@ -133,7 +134,7 @@ def rope_and_cache(
     key_scales: Tensor | None = None,
     value_scales: Tensor | None = None,
 ) -> Tensor:
-    """See `Ops.rope_and_cache`. Scales `[Hkv]` float32, both or none, belong to an fp8 cache (`float8`)."""
+    """See `Ops.rope_and_cache`. Scales are given both or not at all."""
     check_cache(key_cache, value_cache, qkv.dtype)
     num_rows, num_heads, head_size = qkv.shape
     num_kv_heads = key_cache.shape[2]
@@ -178,5 +179,9 @@ def check_cache(key_cache: Tensor, value_cache: Tensor, dtype: torch.dtype) -> N
         raise UnsupportedError(
             f"Triton's kernels take a KV cache of {dtype} or torch.float8_e4m3fn, not {key_cache.dtype}; use another "
             "kv_cache_dtype"
+        )
+    if key_cache.dtype == torch.float8_e4m3fn and not converts_float8():
+        raise UnsupportedError(
+            "an fp8 KV cache needs a GPU of compute capability 8.9 at least; use kv_cache_dtype='auto'"
         )
     assert key_cache.is_contiguous() and value_cache.is_contiguous()

@@ -1,12 +1,13 @@
-"""What an int8 KV cache costs in accuracy, against the same bfloat16 model with a bfloat16 cache.
+"""What an int8 or fp8 KV cache costs in accuracy, against the same bfloat16 model with a bfloat16 cache.
 
-    python bench/kv_int8.py                          the demo model
-    python bench/kv_int8.py --shape qwen3-0.6b       a real model's shape with dummy weights
+    python bench/kv_dtype.py                         the demo model
+    python bench/kv_dtype.py --shape qwen3-0.6b      a real model's shape with dummy weights
 
 Logits: the same tokens through the model in chunks of 32, with each kind of cache, and once all in float32. `error` is
 the root mean square of the difference to the float32 logits over their standard deviation, `top-1` the share of
 positions whose most likely token is that of the float32 logits. Greedy: how much of the outputs (to their end)
-two engines have in common before they part; beside int8, bfloat16 with one request at a time, which rounds differently.
+two engines have in common before they part; beside them, bfloat16 with one request at a time, which rounds differently.
+`fp8` has scales of 1, `fp8, scales` those of the first batch (for logits: of the first chunk).
 """
 
 import argparse
@@ -25,7 +26,10 @@ from lullm.config.model import ModelConfig
 from lullm.kv.layout import block_bytes
 from lullm.models.decoder import CausalLM
 from lullm.models.registry import build_model
+from lullm.nn.attention import add_kv_scales
+from lullm.nn.kv_scales import KVScales, calibrating_ops
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.float8_cache import FLOAT8
 from lullm.ops.int8_cache import quantize
 from lullm.ops.table import TORCH_CPU_OPS
 from lullm.types.outputs import RequestOutput
@@ -36,6 +40,12 @@ from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 
 BLOCK_SIZE, CHUNK = 16, 32
+CACHES: dict[str, dict] = {
+    "bfloat16": {},
+    "int8": {"kv_cache_dtype": "int8"},
+    "fp8": {"kv_cache_dtype": "fp8"},
+    "fp8, scales": {"kv_cache_dtype": "fp8", "calculate_kv_scales": True},
+}
 STARTS = ["Once upon a time", "One day", "There was a little girl", "Tom had a", "The capital of France is", "A dog"]
 
 
@@ -57,11 +67,13 @@ def main() -> None:
         options |= {"dtype": "bfloat16", "kv_cache_memory_bytes": 2**28}
         prompts = make_prompts(args)
         params = SamplingParams(temperature=0.0, max_tokens=args.output_len)
-        for kind in ("bfloat16", "int8"):
+        for kind in ("bfloat16", "int8", "fp8_e4m3"):
             size = block_bytes(ModelConfig.from_folder(folder), BLOCK_SIZE, kind)
             print(f"{kind}: {size / KIB:.1f} KiB per block of {BLOCK_SIZE} tokens")
         expected = generate(prompts, params, options)
-        report_greedy("int8", generate(prompts, params, options | {"kv_cache_dtype": "int8"}), expected)
+        for name, cache in CACHES.items():
+            if cache:
+                report_greedy(name, generate(prompts, params, options | cache), expected)
         report_greedy("bfloat16, one at a time", generate(prompts, params, options | {"max_num_seqs": 1}), expected)
         sequences = [output.prompt_token_ids + output.outputs[0].token_ids for output in expected]
         report_logits(load_model(folder, bool(args.shape)), sequences)
@@ -94,17 +106,20 @@ def report_greedy(name: str, found: list[RequestOutput], expected: list[RequestO
 
 
 def report_logits(model: CausalLM, sequences: list[list[int]]) -> None:
-    bf16 = logits(model, sequences, torch.bfloat16)
-    int8 = logits(model, sequences, torch.int8)
-    exact = logits(model.float(), sequences, torch.float32)
+    add_kv_scales(model)
+    found = {name: logits(model, sequences, **cache) for name, cache in CACHES.items()}
+    exact = logits(model.float(), sequences)
     top = exact.argmax(-1)
-    for name, found in (("bf16", bf16), ("int8", int8)):
-        error = (found - exact).pow(2).mean().sqrt() / exact.std()
+    for name, ours in found.items():
         print(
-            f"logits of {len(exact)} tokens, {name} cache: error {error:.4f}, "
-            f"top-1 {(found.argmax(-1) == top).float().mean():.2%}"
+            f"logits of {len(exact)} tokens, {name} cache: error {relative_error(ours, exact, exact):.4f}, top-1 "
+            f"{(ours.argmax(-1) == top).float().mean():.2%}, against bfloat16: error "
+            f"{relative_error(ours, found['bfloat16'], exact):.4f}"
         )
-    print(f"int8 against bf16: error {(int8 - bf16).pow(2).mean().sqrt() / exact.std():.4f}")
+
+
+def relative_error(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((ours - theirs).pow(2).mean().sqrt() / exact.std())
 
 
 def load_model(folder: Path, is_dummy: bool) -> CausalLM:
@@ -118,13 +133,20 @@ def load_model(folder: Path, is_dummy: bool) -> CausalLM:
 
 
 @torch.inference_mode()
-def logits(model: CausalLM, sequences: list[list[int]], kv_dtype: torch.dtype) -> torch.Tensor:
+def logits(
+    model: CausalLM, sequences: list[list[int]], kv_cache_dtype: str = "auto", calculate_kv_scales: bool = False
+) -> torch.Tensor:
     """Of every token of every sequence, `[T, V]` float32; one sequence after the other."""
     config, ops = model.config, TORCH_CPU_OPS
     num_blocks = cdiv(max(map(len, sequences)), BLOCK_SIZE)
+    dtype = model.model.norm.weight.dtype
     row = torch.zeros(num_blocks, BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
-    rows = quantize(row) if kv_dtype == torch.int8 else row.to(kv_dtype)
+    rows = quantize(row) if kv_cache_dtype == "int8" else row.to(FLOAT8 if kv_cache_dtype == "fp8" else dtype)
     caches = [(rows.clone(), rows.clone()) for _ in range(config.num_hidden_layers)]
+    for module in model.modules():
+        if isinstance(module, KVScales):
+            module.reset()
+    step_ops = calibrating_ops(ops, model) if calculate_kv_scales else ops
     found = []
     for token_ids in sequences:
         for start in range(0, len(token_ids), CHUNK):
@@ -132,8 +154,9 @@ def logits(model: CausalLM, sequences: list[list[int]], kv_dtype: torch.dtype) -
             positions = torch.arange(start, start + len(part))
             table = torch.arange(num_blocks)[None]
             layout = AttentionLayout([len(part)], [start + len(part)], table, positions, BLOCK_SIZE)
-            hidden = model(part, positions, caches, ops.prepare_attention(layout), ops)
+            hidden = model(part, positions, caches, ops.prepare_attention(layout), step_ops)
             found.append(model.compute_logits(hidden, ops))
+            step_ops = ops
     return torch.cat(found)
 
 
