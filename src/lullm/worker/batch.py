@@ -27,6 +27,13 @@ class Batch:
     draw_index: torch.Tensor | None  # [len(draws)] int64
     prompt_spans: list[tuple[int, Span]]
 
+    @property
+    def is_decode(self) -> bool:
+        """One token and one draw per span, and nothing else."""
+        num_spans = self.layout.num_spans
+        has_one_each = self.layout.num_tokens == num_spans and len(self.draws) == num_spans
+        return has_one_each and self.draw_index is None and not self.prompt_spans
+
 
 class BatchBuilder:
     """Builds batches into staging buffers of the largest size, so that a step allocates next to nothing.

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lullm.arena.workspace import Workspace
 from lullm.models.decoder import CausalLM
 from lullm.ops.attention_layout import KVCache
 from lullm.ops.draw_table import DrawTable
@@ -23,6 +24,7 @@ from lullm.worker.batch import Batch, BatchBuilder
 from lullm.worker.device import Device, Running
 from lullm.worker.feedback import TokenFeedback
 from lullm.worker.graphs import DecodeGraphs, DecodeOutput
+from lullm.worker.host_decode import HostDecode
 from lullm.worker.randomness import uniforms_of
 from lullm.worker.sampler import Sampled, Sampler, greedy_tokens, is_plain
 
@@ -68,6 +70,7 @@ class StepRunner:
         scope: entered around every computation; see `StepThreads`.
         runs_ahead: a step may be launched before the result of the one before it was asked for.
         decode_sizes: see `Staging`; for accelerators.
+        workspace: for what a CPU records; None: it runs decodes as any other batch. See `DecodeGraphs`.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class StepRunner:
         scope: Callable[[], AbstractContextManager[None]],
         runs_ahead: bool,
         decode_sizes: list[int],
+        workspace: Workspace | None = None,
     ):
         self._device = device
         self._ops = ops
@@ -103,6 +107,19 @@ class StepRunner:
             for _ in range(1 + runs_ahead)
         ]
         self._feedback = TokenFeedback(limits.max_num_seqs, device.torch_device)
+        self.host_decode = None
+        if workspace is not None:
+            self.host_decode = HostDecode(
+                device,
+                ops,
+                model,
+                kv_caches,
+                limits.max_num_seqs,
+                limits.max_model_len,
+                limits.block_size,
+                limits.window,
+                workspace,
+            )
         self._staging = None
         self.graphs = DecodeGraphs(device, self._decode)
         if device.is_accelerator:
@@ -183,9 +200,13 @@ class StepRunner:
         else:
             table = None
             token_ids, positions = batch.token_ids, batch.positions
-            attention = self._ops.prepare_attention(batch.layout)
             sources = None if prepared.sources is None else torch.from_numpy(prepared.sources)
             uniforms = None if prepared.uniforms is None else torch.from_numpy(prepared.uniforms)
+            if self.host_decode is not None and self.host_decode.takes(batch):
+                if sources is not None:
+                    token_ids = self._feedback.fill_in(token_ids, sources)
+                return self._sampler.draw(self.host_decode.run(batch, token_ids), batch.draws, uniforms), {}
+            attention = self._ops.prepare_attention(batch.layout)
             drawn_rows, draw_index = batch.drawn_rows, batch.draw_index
         if sources is not None:
             token_ids = self._feedback.fill_in(token_ids, sources)
