@@ -17,29 +17,23 @@ operation in between that is torch's, not native, is refused when it is first re
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from lullm.arena.workspace import Workspace
 from lullm.log import get_logger
 from lullm.units import format_bytes
-from lullm.worker.device import Captured, Device, Tensors
+from lullm.worker.device import Captured, Device
 
 logger = get_logger(__name__)
 
 
 class DecodeOutput(NamedTuple):
-    """What a decode step of a size leaves on a GPU: at the same addresses every time if it is replayed."""
+    """What a decode step of a size leaves: at the same addresses every time if it is replayed."""
 
     logits: Tensor  # [size, V] float32
     tokens: Tensor  # [size] int64, drawn from them (greedily, if the ops cannot draw)
-
-
-class DecodeLogits(NamedTuple):
-    """What it leaves on a CPU, where one call more does not count: drawing is not recorded."""
-
-    logits: Tensor  # [size, V] float32
 
 
 def decode_sizes(max_num_seqs: int) -> list[int]:
@@ -48,7 +42,7 @@ def decode_sizes(max_num_seqs: int) -> list[int]:
     return sorted(sizes | set(range(8, max_num_seqs, 8)) | {max_num_seqs})
 
 
-class DecodeGraphs(Generic[Tensors]):
+class DecodeGraphs:
     """Runs decode steps of fixed sizes, recorded or as they are.
 
     Args:
@@ -60,11 +54,11 @@ class DecodeGraphs(Generic[Tensors]):
         refusal: why nothing is recorded any more, after a device has refused once.
     """
 
-    def __init__(self, device: Device, compute: Callable[[int], Tensors], workspace: Workspace | None = None):
+    def __init__(self, device: Device, compute: Callable[[int], DecodeOutput], workspace: Workspace | None = None):
         self._device = device
         self._compute = compute
         self._workspace = workspace
-        self._captured: dict[int, Captured[Tensors]] = {}
+        self._captured: dict[int, Captured[DecodeOutput]] = {}
         self.refusal: str | None = None
 
     def capture(self, sizes: Sequence[int], clear: Callable[[int], None]) -> None:
@@ -84,7 +78,7 @@ class DecodeGraphs(Generic[Tensors]):
             format_bytes(max(free - self._device.memory_info().free_bytes, 0)),
         )
 
-    def run(self, size: int) -> Tensors:
+    def run(self, size: int) -> DecodeOutput:
         """The staged batch, filled up to `size`. Does not wait for the device."""
         captured = self._captured.get(size)
         if captured is not None:
@@ -94,7 +88,7 @@ class DecodeGraphs(Generic[Tensors]):
             return self._compute(size)
         return self._record(size).output
 
-    def _record(self, size: int) -> Captured[Tensors]:
+    def _record(self, size: int) -> Captured[DecodeOutput]:
         captured = self._device.capture(lambda: self._compute(size), self._workspace)
         self.refusal = captured.refusal
         if captured.refusal is None:

@@ -14,11 +14,12 @@ from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM
 from lullm.ops.attention_layout import AttentionLayout, KVCache
 from lullm.ops.cpu.native import NativeLayout
+from lullm.ops.draw_table import DrawTable
 from lullm.ops.table import Ops
 from lullm.units import MIB, cdiv
 from lullm.worker.batch import Batch
 from lullm.worker.device import Device
-from lullm.worker.graphs import DecodeGraphs, DecodeLogits
+from lullm.worker.graphs import DecodeGraphs, DecodeOutput
 
 
 def workspace_bytes(config: ModelConfig, max_num_seqs: int) -> int:
@@ -66,17 +67,25 @@ class HostDecode:
         self._context_lens = np.zeros(max_num_seqs, np.int64)
         self._query_starts = np.arange(max_num_seqs + 1, dtype=np.int64)
         self._block_tables = np.zeros((max_num_seqs, cdiv(max_model_len, block_size)), np.int64)
+        self._draw_table = DrawTable(
+            temperatures=torch.zeros(max_num_seqs),
+            top_k=torch.ones(max_num_seqs, dtype=torch.int32),
+            top_p=torch.ones(max_num_seqs, dtype=torch.float64),
+            min_p_floors=torch.zeros(max_num_seqs),
+            uniforms=torch.zeros(max_num_seqs, dtype=torch.float64),
+        )
         self.graphs = DecodeGraphs(device, self._compute, workspace)
 
     def takes(self, batch: Batch) -> bool:
         """Whether `run` does this batch: decodes only, of a model that can be recorded."""
         return self.graphs.refusal is None and batch.is_decode
 
-    def run(self, batch: Batch, token_ids: Tensor) -> Tensor:
-        """The logits [S, V] float32 of a batch that it takes, valid until the next one.
+    def run(self, batch: Batch, token_ids: Tensor, draw_table: DrawTable | None) -> DecodeOutput:
+        """Compute a batch that it takes. What comes out is valid until the next one.
 
         Args:
             token_ids: [S] int64, the batch's with pending ones filled in.
+            draw_table: what tokens are drawn by; None: greedily.
         """
         layout = batch.layout
         size, width = layout.block_tables.shape
@@ -85,9 +94,14 @@ class HostDecode:
         self._slot_mapping[:size] = layout.slot_mapping.numpy()
         self._context_lens[:size] = layout.context_lens
         self._block_tables[:size, :width] = layout.block_tables.numpy()
-        return self.graphs.run(size).logits
+        if draw_table is None:
+            self._draw_table.temperatures[:size] = 0.0
+        else:
+            for place, column in zip(_columns(self._draw_table), _columns(draw_table), strict=True):
+                place[:size] = column
+        return self.graphs.run(size)
 
-    def _compute(self, size: int) -> DecodeLogits:
+    def _compute(self, size: int) -> DecodeOutput:
         """What stands in the places of `size` sequences."""
         token_ids, positions, slot_mapping, context_lens, query_starts, block_tables = (
             torch.from_numpy(numbers)
@@ -106,4 +120,10 @@ class HostDecode:
         )
         attention = NativeLayout(layout, slot_mapping, query_starts, context_lens)
         hidden = self._model(token_ids, positions, self._kv_caches, attention, self._ops)
-        return DecodeLogits(self._model.compute_logits(hidden, self._ops))
+        logits = self._model.compute_logits(hidden, self._ops)
+        draw_table = DrawTable(*(column[:size] for column in _columns(self._draw_table)))
+        return DecodeOutput(logits, self._ops.draw_tokens(logits, draw_table, False))
+
+
+def _columns(table: DrawTable) -> tuple[Tensor, ...]:
+    return table.temperatures, table.top_k, table.top_p, table.min_p_floors, table.uniforms

@@ -26,7 +26,7 @@ from lullm.worker.feedback import TokenFeedback
 from lullm.worker.graphs import DecodeGraphs, DecodeOutput
 from lullm.worker.host_decode import HostDecode
 from lullm.worker.randomness import uniforms_of
-from lullm.worker.sampler import Sampled, Sampler, greedy_tokens, is_plain
+from lullm.worker.sampler import Sampled, Sampler, greedy_tokens, host_draw_table, is_plain
 
 PROMPT_LOGPROB_ROWS = 256
 """Rows whose logits exist at once for prompt log-probabilities: 256 x 151,936 float32 are 148 MiB."""
@@ -205,7 +205,7 @@ class StepRunner:
             if self.host_decode is not None and self.host_decode.takes(batch):
                 if sources is not None:
                     token_ids = self._feedback.fill_in(token_ids, sources)
-                return self._sampler.draw(self.host_decode.run(batch, token_ids), batch.draws, uniforms), {}
+                return self._decode_on_host(self.host_decode, batch, token_ids, uniforms), {}
             attention = self._ops.prepare_attention(batch.layout)
             drawn_rows, draw_index = batch.drawn_rows, batch.draw_index
         if sources is not None:
@@ -238,6 +238,18 @@ class StepRunner:
         if is_plain(batch.draws, only_greedy=self._ops.draw_tokens is None):
             return Sampled(batch.draws, output.tokens[:num_draws], None, {})
         return self._sampler.draw(output.logits[:num_draws], batch.draws, table.uniforms, table)
+
+    def _decode_on_host(
+        self, host_decode: HostDecode, batch: Batch, token_ids: Tensor, uniforms: Tensor | None
+    ) -> Sampled:
+        """A batch that it takes. Tokens that more is wanted of than a draw are drawn behind the recording."""
+        draws = batch.draws
+        if is_plain(draws, only_greedy=True):
+            return Sampled(draws, host_decode.run(batch, token_ids, None).tokens, None, {})
+        if is_plain(draws, only_greedy=False):
+            table = host_draw_table(draws, uniforms, self._model.config.vocab_size)
+            return Sampled(draws, host_decode.run(batch, token_ids, table).tokens, None, {})
+        return self._sampler.draw(host_decode.run(batch, token_ids, None).logits, draws, uniforms)
 
     def _prompt_logprobs(self, hidden: Tensor, span: Span) -> list[TokenLogprobs]:
         found: list[TokenLogprobs] = []
