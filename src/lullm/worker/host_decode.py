@@ -67,13 +67,8 @@ class HostDecode:
         self._context_lens = np.zeros(max_num_seqs, np.int64)
         self._query_starts = np.arange(max_num_seqs + 1, dtype=np.int64)
         self._block_tables = np.zeros((max_num_seqs, cdiv(max_model_len, block_size)), np.int64)
-        self._draw_table = DrawTable(
-            temperatures=torch.zeros(max_num_seqs),
-            top_k=torch.ones(max_num_seqs, dtype=torch.int32),
-            top_p=torch.ones(max_num_seqs, dtype=torch.float64),
-            min_p_floors=torch.zeros(max_num_seqs),
-            uniforms=torch.zeros(max_num_seqs, dtype=torch.float64),
-        )
+        kinds = (np.float32, np.int32, np.float64, np.float32, np.float64)  # the columns of a `DrawTable`
+        self._draw_columns = [np.ones(max_num_seqs, kind) for kind in kinds]
         self.graphs = DecodeGraphs(device, self._compute, workspace)
 
     def takes(self, batch: Batch) -> bool:
@@ -95,10 +90,12 @@ class HostDecode:
         self._context_lens[:size] = layout.context_lens
         self._block_tables[:size, :width] = layout.block_tables.numpy()
         if draw_table is None:
-            self._draw_table.temperatures[:size] = 0.0
+            self._draw_columns[0][:size] = 0.0
         else:
-            for place, column in zip(_columns(self._draw_table), _columns(draw_table), strict=True):
-                place[:size] = column
+            t = draw_table
+            columns = (t.temperatures, t.top_k, t.top_p, t.min_p_floors, t.uniforms)
+            for place, column in zip(self._draw_columns, columns, strict=True):
+                place[:size] = column.numpy()
         return self.graphs.run(size)
 
     def _compute(self, size: int) -> DecodeOutput:
@@ -121,9 +118,5 @@ class HostDecode:
         attention = NativeLayout(layout, slot_mapping, query_starts, context_lens)
         hidden = self._model(token_ids, positions, self._kv_caches, attention, self._ops)
         logits = self._model.compute_logits(hidden, self._ops)
-        draw_table = DrawTable(*(column[:size] for column in _columns(self._draw_table)))
+        draw_table = DrawTable(*(torch.from_numpy(column[:size]) for column in self._draw_columns))
         return DecodeOutput(logits, self._ops.draw_tokens(logits, draw_table, False))
-
-
-def _columns(table: DrawTable) -> tuple[Tensor, ...]:
-    return table.temperatures, table.top_k, table.top_p, table.min_p_floors, table.uniforms
