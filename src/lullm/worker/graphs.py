@@ -6,13 +6,14 @@ one by one and give the same bits. Two kinds of device do it each in its own way
 
 A GPU records CUDA graphs, all before the first request, since recording takes seconds. Batches are filled up to the
 next size (`Staging.decode_batch`); the rows beyond have slot -1 and context length 0: they write nowhere and are
-dropped. All recordings share one pool of memory, which fits since the largest is made first and only one runs at a time.
-The pool comes from torch's allocator, not from an arena: it stays while the engine sleeps.
+dropped. All recordings share one pool of memory, which fits since the largest is made first and only one runs at a
+time. The pool comes from torch's allocator, not from an arena: it stays while the engine sleeps.
 
-A CPU writes down its native calls (`ops.cpu.recording`) and makes them all in one. It records a size when it first meets
-it, and never fills up: recording is computing that step, plus 5 to 10 ms, and keeps about 30 KB. Results lie in a
-workspace that all recordings share, in an arena (`graphs`) that sleeps with the KV cache. A computation with an
-operation in between that is torch's, not native, is refused when it is first recorded: then every step stays eager.
+A CPU writes down its native calls (`ops.cpu.recording`) and makes them all in one. It records a size when it first
+meets it, and never fills up: recording is computing that step, plus some 10 ms, and keeps about 25 KB (28 layers; with
+256 sizes 6 MB). Results lie in a workspace that all recordings share, in an arena (`graphs`) that sleeps with the KV
+cache. A computation with an operation in between that is torch's, not native, is refused when it is first recorded:
+then every step stays eager.
 """
 
 import time

@@ -113,7 +113,7 @@ class HostDecode:
         )
         # The lists are for attention that is not native, which is computed once and not recorded.
         layout = AttentionLayout(
-            [1] * size, context_lens.tolist(), block_tables, slot_mapping, self._block_size, self._window
+            [1] * size, self._context_lens[:size].tolist(), block_tables, slot_mapping, self._block_size, self._window
         )
         attention = NativeLayout(layout, slot_mapping, query_starts, context_lens)
         hidden = self._model(token_ids, positions, self._kv_caches, attention, self._ops)

@@ -53,7 +53,13 @@ def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
     out = new_result((num_tokens, hidden_size), weight.dtype)
     if not call(
         "lullm_embedding",
-        token_ids.data_ptr(), weight.data_ptr(), out.data_ptr(), num_tokens, vocab_size, hidden_size, dtype
+        token_ids.data_ptr(),
+        weight.data_ptr(),
+        out.data_ptr(),
+        num_tokens,
+        vocab_size,
+        hidden_size,
+        dtype,
     ):
         raise IndexError(f"a token id is outside the vocabulary of {vocab_size}")
     return out
@@ -122,7 +128,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     y = new_result(x.shape, x.dtype)
     call(
         "lullm_rms_norm",
-        x.data_ptr(), None, weight.data_ptr(), y.data_ptr(), None, stride, num_rows, num_heads, size, eps, dtype
+        x.data_ptr(),
+        None,
+        weight.data_ptr(),
+        y.data_ptr(),
+        None,
+        stride,
+        num_rows,
+        num_heads,
+        size,
+        eps,
+        dtype,
     )
     return y
 
@@ -136,7 +152,17 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     total = residual.data_ptr()
     call(
         "lullm_rms_norm",
-        x.data_ptr(), total, weight.data_ptr(), y.data_ptr(), total, size, num_rows, 1, size, eps, dtype
+        x.data_ptr(),
+        total,
+        weight.data_ptr(),
+        y.data_ptr(),
+        total,
+        size,
+        num_rows,
+        1,
+        size,
+        eps,
+        dtype,
     )
     return y, residual
 

@@ -2,14 +2,14 @@
 
 Every call into the native library goes through `call`, and every result of one lies in memory from `new_result`. While
 a `Recording` is active on a thread, `call` also appends the call to it, as the number of its operation and its
-arguments in 64-bit words, and results come from a workspace, whose addresses stay. `Recording.replay` hands the words to
-`csrc/replay.cpp`, which makes the same calls with the same addresses: what a step of a model takes in some hundred
-ctypes calls (5 to 15 microseconds of Python each) takes one, without the interpreter lock.
+arguments in 64-bit words, and results come from a workspace, whose addresses stay. `Recording.replay` hands the words
+to `csrc/replay.cpp`, which makes the same calls with the same addresses: a step of a model that takes some hundred
+ctypes calls (5 to 15 microseconds of Python each) then takes one, without the interpreter lock.
 
 So a replay computes the same function of whatever stands at those addresses by then. It is right as long as nothing
 else has happened in between: an operation of torch would be missing. A mode of torch watches for that, and the
-recording says what it saw (`refusal`); the computation itself has then been done as ever. Views are no operations. What
-no mode sees must not be in a computation that is recorded: reading a tensor through numpy, or through `tolist`.
+recording says what it saw (`refusal`); the computation itself has then been done as ever. Views are no operations.
+What no mode sees must not be in a computation that is recorded: numpy over a tensor's memory.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from lullm.arena.workspace import Workspace
 from lullm.errors import UnsupportedError
@@ -62,6 +62,8 @@ def new_result(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 class Recording:
     """`with Recording(workspace) as recording:` records what this thread does; afterwards `replay` does it again.
+
+    Inputs and results that outlive it keep their addresses by the caller's care; see `Device.capture`.
 
     Attributes:
         refusal: why a replay would not do what was done; None: it does.
@@ -118,26 +120,44 @@ class Recording:
         self.refusal = self.refusal or reason
 
 
-class _Watch(TorchDispatchMode):
-    """Refuses a recording when torch does anything but make a view of what there is."""
+class _Watch(TorchFunctionMode):
+    """Refuses a recording when torch does anything but look at tensors, or make views of them.
+
+    Not a dispatch mode, which would see more than what Python calls: that one loads torch's compiler, 0.9 seconds.
+    """
 
     def __init__(self, recording: Recording):
         super().__init__()
         self._recording = recording
         self.is_paused = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not self.is_paused and (func._schema.is_mutable or not _is_view(result, args)):
-            self._recording.refuse(f"{func} is torch's")
+        if not self.is_paused:
+            name = getattr(func, "__name__", "")
+            if not (name in _LOOKS or name in _VIEWS and _is_view(result, args)):
+                self._recording.refuse(f"{name or func} is torch's")
         return result
 
 
+_LOOKS = frozenset(
+    ("__get__", "__len__", "size", "stride", "dim", "numel", "element_size", "storage_offset", "is_contiguous",
+     "is_floating_point", "data_ptr")
+)  # fmt: skip
+"""`__get__` is every attribute, such as `shape` and `dtype`."""
+
+_VIEWS = frozenset(
+    ("view", "view_as", "reshape", "flatten", "unflatten", "contiguous", "to", "float", "transpose", "t", "permute",
+     "unsqueeze", "squeeze", "narrow", "select", "chunk", "split", "unbind", "expand", "detach", "__getitem__")
+)  # fmt: skip
+"""Those that are views or may be, depending on their arguments."""
+
+
 def _is_view(result: Any, arguments: Sequence[Any]) -> bool:
-    """Is every tensor of the result a piece of one of the arguments? (`contiguous` may give a copy or a view.)"""
+    """Is every tensor of the result a piece of one of the arguments?"""
     memory = {x.untyped_storage().data_ptr() for x in arguments if isinstance(x, Tensor)}
     pieces = result if isinstance(result, (list, tuple)) else [result]
-    return all(isinstance(piece, Tensor) and piece.untyped_storage().data_ptr() in memory for piece in pieces)
+    return all(piece.untyped_storage().data_ptr() in memory for piece in pieces)
 
 
 @functools.cache
