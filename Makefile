@@ -28,7 +28,7 @@ check-native: $(VENV)/.installed-test
 	cmake --build build/sanitized
 	LULLM_CPU_LIBRARY=$(CURDIR)/build/sanitized/liblullm_cpu.so ASAN_OPTIONS=detect_leaks=0 \
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
-	$(BIN)/python -m pytest tests/ops/test_native.py tests/ops/test_quantized.py
+	$(BIN)/python -m pytest tests/ops/test_native.py tests/ops/test_quantized.py tests/ops/test_recording.py
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .

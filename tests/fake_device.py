@@ -10,7 +10,7 @@ from lullm.arena.host import HostArena
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.table import REFERENCE_OPS
 from lullm.units import GIB
-from lullm.worker.device import CpuDevice, MemoryInfo
+from lullm.worker.device import Captured, CpuDevice, MemoryInfo
 
 
 class FakeWork:
@@ -61,7 +61,7 @@ class FakeDevice(CpuDevice):
     def to_host(self, tensor):
         return tensor.clone()
 
-    def capture(self, work):
+    def capture(self, work, workspace):
         self.calls.append(("capture", None))
         outcome = work()
 
@@ -69,9 +69,8 @@ class FakeDevice(CpuDevice):
             self.calls.append(("replay", None))
             for old, new in zip(outcome, work(), strict=True):
                 old.copy_(new)
-            return outcome
 
-        return replay
+        return Captured(outcome, replay)
 
     def peak_bytes(self, work):
         work()

@@ -222,7 +222,7 @@ def test_a_failed_step_fails_a_waiting_sleep(engine, caplog):
         stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
         sleeping = asyncio.create_task(engine.sleep(1, "wait"))
         await anext(stream)
-        engine._engine.model_executor.driver_worker.model_runner.kv_caches.clear()
+        engine._engine.model_executor.driver_worker.model_runner._steps = None
         with pytest.raises(EngineDeadError, match="died"):
             await sleeping
         with pytest.raises(EngineDeadError, match="died"):

@@ -225,7 +225,7 @@ def test_a_used_id_is_refused(engine):
 def test_a_failed_step_kills_the_engine_with_its_cause(qwen3_folder, caplog):
     engine = LLMEngine(EngineConfig(model=str(qwen3_folder), max_model_len=64))
     engine.add_request("x", "hello", PARAMS)
-    engine.model_executor.driver_worker.model_runner.kv_caches.clear()
+    engine.model_executor.driver_worker.model_runner._steps = None
     with pytest.raises(EngineDeadError, match="died in a step"):
         engine.step()
     with pytest.raises(EngineDeadError, match="died earlier"):

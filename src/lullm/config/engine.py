@@ -81,7 +81,8 @@ class EngineConfig:
             and the CPU quota of this process allow.
         attention_backend: which version of attention runs. 'auto': the device's fastest; 'torch': torch's own, over
             gathered keys and values (without graphs on a GPU); 'triton': this package's kernels, on a GPU.
-        enforce_eager: never use device graphs. A CPU has none: every step is eager there either way.
+        enforce_eager: run decode steps as any other instead of recording and replaying them, one recording per batch
+            size: as CUDA graphs on a GPU, as the list of native calls on a CPU. The same tokens, less quickly.
         async_scheduling: plan and launch the next step while one runs. None: on a GPU; a CPU computes either way in the
             thread that steps, and gains nothing.
         device: 'cuda' is a GPU; nothing has run on one yet, so that 'auto' is 'cpu'.

@@ -26,4 +26,4 @@ class LMHead(Matrix):
 
     def forward(self, hidden: Tensor, embedding: Embedding, ops: Ops) -> Tensor:  # [N, H] -> [N, V] float32
         matrix = embedding if self.weight is None else self
-        return matrix.multiply(hidden, None, ops).float()
+        return ops.to_float32(matrix.multiply(hidden, None, ops))

@@ -32,6 +32,10 @@ def _keep_weight(weight: Tensor) -> None:
     """For versions that read weights as the checkpoint has them."""
 
 
+def _to_float32(x: Tensor) -> Tensor:
+    return x.float()
+
+
 @dataclass(frozen=True, slots=True)
 class Ops:
     """The functions, by their arguments and results.
@@ -69,10 +73,11 @@ class Ops:
         quantized_linear: (x `[T, in]`, weight and its layout, bias `[out]` or None) -> `[T, out]`. Versions may round
             x to 16-bit integers times a scale per row.
         quantized_linear_silu_mul: as `linear_silu_mul`, of a quantized weight and its layout.
+        to_float32: (x) -> the same values in float32; x itself if that is its type.
         draw_tokens: (logits `[N, V]` float32, draw table, whether to leave in the logits what was drawn from) -> `[N]`
             int64, NO_TOKEN where there is none; see `DrawTable`. Does not synchronise. None: the sampler's own way.
         is_recordable: whether a graph may record attention: no function waits for the device, and launches follow
-            from bounds, not from lengths.
+            from bounds, not from lengths. On a CPU: whether it is worth trying (`ops.cpu.recording`).
     """
 
     name: str
@@ -99,6 +104,7 @@ class Ops:
     quantized_linear_silu_mul: Callable[[Tensor, Tensor, QuantizedLayout, Tensor | None], Tensor] = (
         quantized_torch.quantized_linear_silu_mul
     )
+    to_float32: Callable[[Tensor], Tensor] = _to_float32
     draw_tokens: Callable[[Tensor, DrawTable, bool], Tensor] | None = None
     is_recordable: bool = False
 
@@ -154,7 +160,9 @@ NATIVE_CPU_OPS = Ops(
     quantized_embedding=quantized_native.quantized_embedding,
     quantized_linear=quantized_native.quantized_linear,
     quantized_linear_silu_mul=quantized_native.quantized_linear_silu_mul,
+    to_float32=native.to_float32,
     draw_tokens=native.draw_tokens,
+    is_recordable=True,
 )
 """Own kernels on a CPU; usable where `ops.cpu.library.absence()` is None."""
 
@@ -183,6 +191,7 @@ def select_ops(device: str, attention_backend: str = "auto") -> Ops:
             name=f"{ops.name} with torch's attention",
             prepare_attention=grouped_attention.prepare_attention,
             attention=grouped_attention.attention,
+            is_recordable=False,
         )
     return ops
 

@@ -27,6 +27,13 @@ class Batch:
     draw_index: torch.Tensor | None  # [len(draws)] int64
     prompt_spans: list[tuple[int, Span]]
 
+    @property
+    def is_decode(self) -> bool:
+        """One token and one draw per span, and nothing else."""
+        num_spans = self.layout.num_spans
+        has_one_each = self.layout.num_tokens == num_spans and len(self.draws) == num_spans
+        return has_one_each and self.draw_index is None and not self.prompt_spans
+
 
 class BatchBuilder:
     """Builds batches into staging buffers of the largest size, so that a step allocates next to nothing.
@@ -48,6 +55,7 @@ class BatchBuilder:
         self._token_ids = np.zeros(max_num_batched_tokens, np.int64)
         self._positions = np.zeros(max_num_batched_tokens, np.int64)
         self._slot_mapping = np.zeros(max_num_batched_tokens, np.int64)
+        self._rows = np.arange(max_num_batched_tokens, dtype=np.int64)
         self._block_tables = np.zeros((max_num_seqs, cdiv(max_model_len, block_size)), np.int64)
 
     def build(self, plan: StepPlan) -> Batch:
@@ -75,7 +83,7 @@ class BatchBuilder:
                 drawn_rows.append(len(token_ids) - 1)
         num_tokens, num_spans = len(token_ids), len(query_lens)
         self._token_ids[:num_tokens] = token_ids
-        self._place(np.array(query_lens), np.array(context_lens), num_tokens)
+        self._place(query_lens, context_lens, num_tokens)
         return Batch(
             token_ids=torch.from_numpy(self._token_ids[:num_tokens]),
             positions=torch.from_numpy(self._positions[:num_tokens]),
@@ -93,12 +101,16 @@ class BatchBuilder:
             prompt_spans=prompt_spans,
         )
 
-    def _place(self, query_lens: np.ndarray, context_lens: np.ndarray, num_tokens: int) -> None:
+    def _place(self, query_lens: list[int], context_lens: list[int], num_tokens: int) -> None:
         """Fill positions and slots of all tokens at once: position = context_len - rows left in the span."""
-        span_ends = np.cumsum(query_lens)
         positions = self._positions[:num_tokens]
-        positions[:] = np.arange(num_tokens)
-        positions += np.repeat(context_lens - span_ends, query_lens)
-        span_of_token = np.repeat(np.arange(len(query_lens)), query_lens)
+        if num_tokens == len(query_lens):  # one each; every call of numpy's costs 3 us behind a step's cold caches
+            np.subtract(context_lens, 1, out=positions)
+            span_of_token = self._rows[:num_tokens]
+        else:
+            span_ends = np.cumsum(query_lens)
+            positions[:] = self._rows[:num_tokens]
+            positions += np.repeat(np.array(context_lens) - span_ends, query_lens)
+            span_of_token = np.repeat(self._rows[: len(query_lens)], query_lens)
         block, offset = np.divmod(positions, self._block_size)
         self._slot_mapping[:num_tokens] = self._block_tables[span_of_token, block] * self._block_size + offset

@@ -12,8 +12,9 @@ from lullm.arena.arena import Arena
 from lullm.arena.cuda import cuda_backend
 from lullm.arena.dlpack import over_storage, view
 from lullm.arena.host import HostArena
+from lullm.arena.workspace import Workspace
 from lullm.errors import LullmError
-from lullm.worker.device import MemoryInfo, Running, Tensors, resident_bytes_within
+from lullm.worker.device import Captured, MemoryInfo, Running, Tensors, resident_bytes_within
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ class CudaDevice:
             done.record()
         return _Enqueued(outcome, done)
 
-    def capture(self, work: Callable[[], Tensors]) -> Callable[[], Tensors]:
+    def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:
         if self._graph_pool is None:
             self._graph_pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
@@ -83,12 +84,7 @@ class CudaDevice:
         borrowed = [self._borrowed(tensor, graph) for tensor in outcome]
         kept: Tensors = type(outcome)(*borrowed)
         del outcome
-
-        def replay() -> Tensors:
-            graph.replay()
-            return kept
-
-        return replay
+        return Captured(kept, graph.replay)
 
     def _borrowed(self, tensor: Tensor, graph: torch.cuda.CUDAGraph) -> Tensor:
         """The same contiguous tensor, valid until another graph of the pool is replayed. The graph keeps the pool."""

@@ -19,7 +19,9 @@ from torch import Tensor
 
 from lullm.arena.arena import Arena
 from lullm.arena.host import HostArena
+from lullm.arena.workspace import Workspace
 from lullm.errors import UnsupportedError
+from lullm.ops.cpu.recording import Recording
 from lullm.units import KIB, cdiv
 
 _PAGES_AT_ONCE = 1 << 16
@@ -105,6 +107,19 @@ class Running(Protocol[T_co]):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Captured(Generic[Tensors]):
+    """Work that was recorded. `output`: what it gives; a replay renews the contents, at the same addresses.
+
+    They last until something else that was recorded on the device runs. `refusal`: why the work cannot be recorded;
+    then `output` is what it has given this once, and there is no replay. None: it can.
+    """
+
+    output: Tensors
+    replay: Callable[[], None]
+    refusal: str | None = None
+
+
 class Device(Protocol):
     """Where tensors are and work is done. Work that is started later runs later. Calls belong to one thread.
 
@@ -148,11 +163,11 @@ class Device(Protocol):
         """Do the work after all that was started before. A CPU does it when its result is asked for."""
         ...
 
-    def capture(self, work: Callable[[], Tensors]) -> Callable[[], Tensors]:
-        """Record the work, which touches the same addresses every time; what is returned does it again.
+    def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:
+        """Record the work, which touches the same addresses every time and gives a named tuple of contiguous tensors.
 
-        `work` gives a named tuple of contiguous tensors. What is returned gives such ones, at the same addresses every
-        time, with new contents that last until something else that was recorded is done again.
+        A CPU does the work while it records it, and takes memory for results from `workspace`; an accelerator does it
+        with the first replay, and has a pool of its own.
         """
         ...
 
@@ -212,8 +227,21 @@ class CpuDevice:
     def start(self, work: Callable[[], T]) -> Running[T]:
         return _Deferred(work)
 
-    def capture(self, work: Callable[[], Tensors]) -> Callable[[], Tensors]:
-        raise UnsupportedError("a CPU has no graphs")
+    def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:
+        assert workspace is not None, "results need memory that stays"
+        with Recording(workspace) as recording:
+            outcome = work()
+
+        def replay() -> None:
+            if not recording.replay():
+                work()  # raises what is wrong with its input
+                raise AssertionError("a replay failed and the work itself does not")
+
+        if recording.refusal is not None:
+            return Captured(outcome, replay, recording.refusal)
+        # Tensors that keep their memory would keep it from other recordings: 0.6 MB of logits per row.
+        kept: Tensors = type(outcome)(*map(workspace.borrow, outcome))
+        return Captured(kept, replay)
 
     def peak_bytes(self, work: Callable[[], object]) -> int:
         raise UnsupportedError("the KV cache of a CPU is sized by kv_cache_memory_bytes, not by a profile run")

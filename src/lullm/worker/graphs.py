@@ -1,12 +1,19 @@
 """DecodeGraphs: a whole decode step recorded once per batch size and replayed, so that no kernel waits for the host.
 
-A step's kernels read and write the same addresses every time (`Staging.decode_batch`), so that a recording stays right
-when the contents change, and after a sleep, since arenas wake up at the addresses they had. Batches are filled up to
-the next size; the rows beyond have slot -1 and context length 0: they write nowhere and are dropped. Without graphs
-(`enforce_eager`) the same function runs on the same padded batch, so both give the same bits.
+A step's kernels read and write the same addresses every time, so that a recording stays right when the contents change,
+and after a sleep, since arenas wake up at the addresses they had. Without graphs (`enforce_eager`) the same kernels run
+one by one and give the same bits. Two kinds of device do it each in its own way:
 
-All recordings share one pool of memory, which fits since the largest is made first and only one runs at a time. The
-pool comes from torch's allocator, not from an arena: it stays while the engine sleeps.
+A GPU records CUDA graphs, all before the first request, since recording takes seconds. Batches are filled up to the
+next size (`Staging.decode_batch`); the rows beyond have slot -1 and context length 0: they write nowhere and are
+dropped. All recordings share one pool of memory, which fits since the largest is made first and only one runs at a
+time. The pool comes from torch's allocator, not from an arena: it stays while the engine sleeps.
+
+A CPU writes down its native calls (`ops.cpu.recording`) and makes them all in one. It records a size when it first
+meets it, and never fills up: recording is computing that step, plus some 10 ms, and keeps about 25 KB (28 layers; with
+256 sizes 6 MB). Results lie in a workspace that all recordings share, in an arena (`graphs`) that sleeps with the KV
+cache. A computation with an operation in between that is torch's, not native, is refused when it is first recorded:
+then every step stays eager.
 """
 
 import time
@@ -15,9 +22,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from lullm.arena.workspace import Workspace
 from lullm.log import get_logger
 from lullm.units import format_bytes
-from lullm.worker.device import Device
+from lullm.worker.device import Captured, Device
 
 logger = get_logger(__name__)
 
@@ -41,12 +49,18 @@ class DecodeGraphs:
     Args:
         compute: runs a step of a size over the staged batch. It must not wait for the device, and must touch no memory
             but what it allocates and what stays.
+        workspace: sizes are recorded as they come, with results in here; None: those that `capture` has recorded.
+
+    Attributes:
+        refusal: why nothing is recorded any more, after a device has refused once.
     """
 
-    def __init__(self, device: Device, compute: Callable[[int], DecodeOutput]):
+    def __init__(self, device: Device, compute: Callable[[int], DecodeOutput], workspace: Workspace | None = None):
         self._device = device
         self._compute = compute
-        self._replays: dict[int, Callable[[], DecodeOutput]] = {}
+        self._workspace = workspace
+        self._captured: dict[int, Captured[DecodeOutput]] = {}
+        self.refusal: str | None = None
 
     def capture(self, sizes: Sequence[int], clear: Callable[[int], None]) -> None:
         """Record all sizes, large to small. Blocking: seconds. `clear` stages a batch that is harmless to compute."""
@@ -55,7 +69,7 @@ class DecodeGraphs:
             # Kernels are compiled and libraries take their workspaces now: neither can be recorded.
             clear(size)
             self._device.start(lambda size=size: self._compute(size)).result()
-            self._replays[size] = self._device.capture(lambda size=size: self._compute(size))
+            self._record(size)
         self._device.synchronize()
         logger.info(
             "graphs: %d sizes up to %d recorded in %.1f s, %s",
@@ -67,10 +81,24 @@ class DecodeGraphs:
 
     def run(self, size: int) -> DecodeOutput:
         """The staged batch, filled up to `size`. Does not wait for the device."""
-        replay = self._replays.get(size)
-        return self._compute(size) if replay is None else replay()
+        captured = self._captured.get(size)
+        if captured is not None:
+            captured.replay()
+            return captured.output
+        if self._workspace is None or self.refusal is not None:
+            return self._compute(size)
+        return self._record(size).output
+
+    def _record(self, size: int) -> Captured[DecodeOutput]:
+        captured = self._device.capture(lambda: self._compute(size), self._workspace)
+        self.refusal = captured.refusal
+        if captured.refusal is None:
+            self._captured[size] = captured
+        else:
+            logger.debug("decode steps are not recorded: %s", captured.refusal)
+        return captured
 
     @property
     def sizes(self) -> list[int]:
         """Those that are recorded."""
-        return sorted(self._replays)
+        return sorted(self._captured)

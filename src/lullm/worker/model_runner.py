@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from lullm.arena.arena import ALIGNMENT, Arena
+from lullm.arena.workspace import Workspace
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.kv.layout import SCALE_BYTES, block_bytes
@@ -27,6 +28,7 @@ from lullm.weights.quantization import quantize_model
 from lullm.weights.store import WeightStore
 from lullm.worker.device import TORCH_DTYPES, Running, open_device
 from lullm.worker.graphs import decode_sizes
+from lullm.worker.host_decode import workspace_bytes
 from lullm.worker.sampler import Sampler
 from lullm.worker.step import StepLimits, StepRunner
 
@@ -42,7 +44,8 @@ _NUM_MEASURED_LAYERS = 4
 class ModelRunner:
     """Built empty; `load_model`, then `initialize_cache`, then `execute` any number of times, then `close`.
 
-    Weights and KV cache are views into arenas (`weights`, `kv_cache`, `kv_swap`) that this object owns.
+    Weights and KV cache are views into arenas (`weights`, `kv_cache`, `kv_swap`) that this object owns; on a CPU the
+    results of recorded steps lie in one (`graphs`), too.
     """
 
     def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
@@ -97,8 +100,12 @@ class ModelRunner:
         """
         self.kv_caches = self._map_blocks("kv_cache", num_blocks)
         self.host_kv_caches = self._map_blocks("kv_swap", num_host_blocks) if num_host_blocks else []
-        self._steps = self._new_step_runner(self.kv_caches, self.host_kv_caches)
-        if self._records_graphs:
+        workspace = None
+        if self._records_graphs and not self.device.is_accelerator:
+            arena = self.device.new_arena("graphs", workspace_bytes(self._model_config, self._config.max_num_seqs))
+            workspace = Workspace(self._keep(arena))
+        self._steps = self._new_step_runner(self.kv_caches, self.host_kv_caches, workspace)
+        if self._records_graphs and self.device.is_accelerator:
             self._steps.capture_graphs(decode_sizes(self._config.max_num_seqs))
         self.reset_kv_scales()
 
@@ -208,7 +215,9 @@ class ModelRunner:
             arena.close()
         self.arenas = []
 
-    def _new_step_runner(self, kv_caches: list[KVCache], host_kv_caches: list[KVCache]) -> StepRunner:
+    def _new_step_runner(
+        self, kv_caches: list[KVCache], host_kv_caches: list[KVCache], workspace: Workspace | None = None
+    ) -> StepRunner:
         config = self._config
         assert config.max_model_len is not None
         limits = StepLimits(
@@ -229,11 +238,12 @@ class ModelRunner:
             self._threads.scope,
             runs_ahead=bool(config.async_scheduling),
             decode_sizes=decode_sizes(config.max_num_seqs),
+            workspace=workspace,
         )
 
     @property
     def _records_graphs(self) -> bool:
-        return self.device.is_accelerator and self._ops.is_recordable and not self._config.enforce_eager
+        return self._ops.is_recordable and not self._config.enforce_eager
 
     def _block_shape(self) -> tuple[tuple[int, int, int], torch.dtype]:
         """Of one block in one tensor of a layer."""

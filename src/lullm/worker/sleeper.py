@@ -28,8 +28,9 @@ from lullm.worker.device import available_memory_bytes, resident_bytes
 from lullm.worker.model_runner import ModelRunner
 from lullm.worker.speed import SleepSpeeds
 
-ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap")}
-"""The host pool of the KV cache sleeps with the device pool."""
+ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
+"""The host pool of the KV cache sleeps with the device pool, and so does the workspace of a CPU's recorded steps, in
+which nothing is worth keeping."""
 
 _GATHER_BYTES = 16 * MIB
 """Of KV blocks that are gathered at once, to be saved or put back."""

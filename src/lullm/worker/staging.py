@@ -106,10 +106,9 @@ class Staging:
 
     def decode_size(self, batch: Batch) -> int | None:
         """What a batch of decodes is filled up to; None: it is something else."""
-        num_spans = batch.layout.num_spans
-        if batch.layout.num_tokens != num_spans or len(batch.draws) != num_spans or batch.draw_index is not None:
+        if not batch.is_decode:
             return None
-        return None if batch.prompt_spans else next(size for size in self._decode_sizes if size >= num_spans)
+        return next(size for size in self._decode_sizes if size >= batch.layout.num_spans)
 
     def fill(self, batch: Batch, sources: np.ndarray | None, uniforms: np.ndarray | None) -> tuple[StageShape, Tensor]:
         """Write a batch into a buffer of the host; the next but one call reuses it. Host only."""

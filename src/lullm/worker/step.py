@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lullm.arena.workspace import Workspace
 from lullm.log import get_logger
 from lullm.models.decoder import CausalLM
 from lullm.nn.kv_scales import calibrating_ops
@@ -25,8 +26,9 @@ from lullm.worker.batch import Batch, BatchBuilder
 from lullm.worker.device import Device, Running
 from lullm.worker.feedback import TokenFeedback
 from lullm.worker.graphs import DecodeGraphs, DecodeOutput
+from lullm.worker.host_decode import HostDecode
 from lullm.worker.randomness import uniforms_of
-from lullm.worker.sampler import Sampled, Sampler, greedy_tokens, is_plain
+from lullm.worker.sampler import Sampled, Sampler, greedy_tokens, host_draw_table, is_plain
 
 logger = get_logger(__name__)
 
@@ -72,6 +74,7 @@ class StepRunner:
         scope: entered around every computation; see `StepThreads`.
         runs_ahead: a step may be launched before the result of the one before it was asked for.
         decode_sizes: see `Staging`; for accelerators.
+        workspace: for what a CPU records; None: it runs decodes as any other batch. See `DecodeGraphs`.
 
     Attributes:
         calibrates: the next step that computes something finds the scales of an fp8 cache (`calibrating_ops`).
@@ -89,6 +92,7 @@ class StepRunner:
         scope: Callable[[], AbstractContextManager[None]],
         runs_ahead: bool,
         decode_sizes: list[int],
+        workspace: Workspace | None = None,
     ):
         self._device = device
         self._ops = ops
@@ -111,6 +115,19 @@ class StepRunner:
         ]
         self.calibrates = False
         self._feedback = TokenFeedback(limits.max_num_seqs, device.torch_device)
+        self.host_decode = None
+        if workspace is not None:
+            self.host_decode = HostDecode(
+                device,
+                ops,
+                model,
+                kv_caches,
+                limits.max_num_seqs,
+                limits.max_model_len,
+                limits.block_size,
+                limits.window,
+                workspace,
+            )
         self._staging = None
         self.graphs = DecodeGraphs(device, self._decode)
         if device.is_accelerator:
@@ -197,9 +214,13 @@ class StepRunner:
         else:
             table = None
             token_ids, positions = batch.token_ids, batch.positions
-            attention = self._ops.prepare_attention(batch.layout)
             sources = None if prepared.sources is None else torch.from_numpy(prepared.sources)
             uniforms = None if prepared.uniforms is None else torch.from_numpy(prepared.uniforms)
+            if self.host_decode is not None and not is_calibrating and self.host_decode.takes(batch):
+                if sources is not None:
+                    token_ids = self._feedback.fill_in(token_ids, sources)
+                return self._decode_on_host(self.host_decode, batch, token_ids, uniforms), {}
+            attention = self._ops.prepare_attention(batch.layout)
             drawn_rows, draw_index = batch.drawn_rows, batch.draw_index
         if sources is not None:
             token_ids = self._feedback.fill_in(token_ids, sources)
@@ -232,6 +253,18 @@ class StepRunner:
         if is_plain(batch.draws, only_greedy=self._ops.draw_tokens is None):
             return Sampled(batch.draws, output.tokens[:num_draws], None, {})
         return self._sampler.draw(output.logits[:num_draws], batch.draws, table.uniforms, table)
+
+    def _decode_on_host(
+        self, host_decode: HostDecode, batch: Batch, token_ids: Tensor, uniforms: Tensor | None
+    ) -> Sampled:
+        """A batch that it takes. Tokens that more is wanted of than a draw are drawn behind the recording."""
+        draws = batch.draws
+        if is_plain(draws, only_greedy=True):
+            return Sampled(draws, host_decode.run(batch, token_ids, None).tokens, None, {})
+        if is_plain(draws, only_greedy=False):
+            table = host_draw_table(draws, uniforms, self._model.config.vocab_size)
+            return Sampled(draws, host_decode.run(batch, token_ids, table).tokens, None, {})
+        return self._sampler.draw(host_decode.run(batch, token_ids, None).logits, draws, uniforms)
 
     def _prompt_logprobs(self, hidden: Tensor, span: Span) -> list[TokenLogprobs]:
         found: list[TokenLogprobs] = []

@@ -1,4 +1,4 @@
-"""The ops over the native library: checks of layout, memory for results, one call each.
+"""The ops over the native library: checks of layout, memory for results, one call each (see `recording`).
 
 Bfloat16 and float32 are native; other dtypes, and head sizes that are no multiple of 16 in attention, go to the torch
 version. Weights of `embedding` and `linear` have been through `pack_weight_`: which ones it changes is a function of
@@ -12,25 +12,17 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lullm.errors import UnsupportedError
 from lullm.ops import grouped_attention, torch_cpu
 from lullm.ops.attention_layout import AttentionLayout, KVCache
-from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.draw_table import DrawTable
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
-def _handle() -> ctypes.CDLL:
-    library = load_library()
-    if library is None:
-        raise UnsupportedError(f"there are no native CPU ops: {absence()}")
-    return library.handle
-
-
 def set_num_threads(num_threads: int) -> None:
     """How many threads the native ops use, the caller's included; at first as many as the process may run on."""
-    _handle().lullm_set_num_threads(num_threads)
+    call("lullm_set_num_threads", num_threads)
 
 
 def pack_weight_(weight: Tensor) -> None:
@@ -41,14 +33,14 @@ def pack_weight_(weight: Tensor) -> None:
     """
     if weight.dtype in _DTYPES and weight.numel():
         assert weight.is_contiguous(), "packed in place"
-        _handle().lullm_pack_weight(weight.data_ptr(), *weight.shape, _DTYPES[weight.dtype])
+        call("lullm_pack_weight", weight.data_ptr(), *weight.shape, _DTYPES[weight.dtype])
 
 
 def unpack_weight_(weight: Tensor) -> None:
     """Undo `pack_weight_`: for an update of some rows, or for reading the weight."""
     if weight.dtype in _DTYPES and weight.numel():
         assert weight.is_contiguous(), "unpacked in place"
-        _handle().lullm_unpack_weight(weight.data_ptr(), *weight.shape, _DTYPES[weight.dtype])
+        call("lullm_unpack_weight", weight.data_ptr(), *weight.shape, _DTYPES[weight.dtype])
 
 
 def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
@@ -58,9 +50,16 @@ def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
     token_ids = token_ids.contiguous()
     vocab_size, hidden_size = weight.shape
     num_tokens = token_ids.shape[0]
-    out = torch.empty((num_tokens, hidden_size), dtype=weight.dtype)
-    if not _handle().lullm_embedding(
-        token_ids.data_ptr(), weight.data_ptr(), out.data_ptr(), num_tokens, vocab_size, hidden_size, dtype
+    out = new_result((num_tokens, hidden_size), weight.dtype)
+    if not call(
+        "lullm_embedding",
+        token_ids.data_ptr(),
+        weight.data_ptr(),
+        out.data_ptr(),
+        num_tokens,
+        vocab_size,
+        hidden_size,
+        dtype,
     ):
         raise IndexError(f"a token id is outside the vocabulary of {vocab_size}")
     return out
@@ -73,8 +72,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if x.stride(1) != 1:
         x = x.contiguous()
     num_rows, num_outputs = x.shape[0], weight.shape[0]
-    y = torch.empty((num_rows, num_outputs), dtype=x.dtype)
-    _handle().lullm_linear(
+    y = new_result((num_rows, num_outputs), x.dtype)
+    call(
+        "lullm_linear",
         x.data_ptr(),
         weight.data_ptr(),
         None if bias is None else bias.data_ptr(),
@@ -96,8 +96,9 @@ def linear_silu_mul(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None) -> T
     if x.stride(1) != 1:
         x = x.contiguous()
     num_rows, num_outputs = x.shape[0], gate_up_weight.shape[0]
-    y = torch.empty((num_rows, num_outputs // 2), dtype=x.dtype)
-    is_done = _handle().lullm_linear_silu_mul(
+    y = new_result((num_rows, num_outputs // 2), x.dtype)
+    is_done = call(
+        "lullm_linear_silu_mul",
         x.data_ptr(),
         gate_up_weight.data_ptr(),
         None if bias is None else bias.data_ptr(),
@@ -124,9 +125,20 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         x = x.contiguous()
         num_heads, stride = 1, size
     num_rows = x.numel() // (num_heads * size)
-    y = torch.empty(x.shape, dtype=x.dtype)
-    _handle().lullm_rms_norm(
-        x.data_ptr(), None, weight.data_ptr(), y.data_ptr(), None, stride, num_rows, num_heads, size, eps, dtype
+    y = new_result(x.shape, x.dtype)
+    call(
+        "lullm_rms_norm",
+        x.data_ptr(),
+        None,
+        weight.data_ptr(),
+        y.data_ptr(),
+        None,
+        stride,
+        num_rows,
+        num_heads,
+        size,
+        eps,
+        dtype,
     )
     return y
 
@@ -136,10 +148,21 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     if dtype is None or not (x.is_contiguous() and residual.is_contiguous()):
         return torch_cpu.add_rms_norm(x, residual, weight, eps)
     num_rows, size = x.shape
-    y = torch.empty(x.shape, dtype=x.dtype)
+    y = new_result(x.shape, x.dtype)
     total = residual.data_ptr()
-    _handle().lullm_rms_norm(
-        x.data_ptr(), total, weight.data_ptr(), y.data_ptr(), total, size, num_rows, 1, size, eps, dtype
+    call(
+        "lullm_rms_norm",
+        x.data_ptr(),
+        total,
+        weight.data_ptr(),
+        y.data_ptr(),
+        total,
+        size,
+        num_rows,
+        1,
+        size,
+        eps,
+        dtype,
     )
     return y, residual
 
@@ -175,8 +198,9 @@ def rope_and_cache(
         )
     num_kv_heads = key_cache.shape[2]
     num_q_heads = num_heads - 2 * num_kv_heads
-    q = torch.empty((num_tokens, num_q_heads, head_size), dtype=qkv.dtype)
-    _handle().lullm_rope_and_cache(
+    q = new_result((num_tokens, num_q_heads, head_size), qkv.dtype)
+    call(
+        "lullm_rope_and_cache",
         qkv.data_ptr(),
         None if q_norm_weight is None else q_norm_weight.data_ptr(),
         None if k_norm_weight is None else k_norm_weight.data_ptr(),
@@ -207,8 +231,16 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     if dtype is None or gate_up.stride(1) != 1:
         return torch_cpu.silu_mul(gate_up)
     num_rows, size = gate_up.shape[0], gate_up.shape[1] // 2
-    y = torch.empty((num_rows, size), dtype=gate_up.dtype)
-    _handle().lullm_silu_mul(gate_up.data_ptr(), y.data_ptr(), gate_up.stride(0), num_rows, size, dtype)
+    y = new_result((num_rows, size), gate_up.dtype)
+    call("lullm_silu_mul", gate_up.data_ptr(), y.data_ptr(), gate_up.stride(0), num_rows, size, dtype)
+    return y
+
+
+def to_float32(x: Tensor) -> Tensor:
+    if x.dtype != torch.bfloat16 or not x.is_contiguous():
+        return x.float()
+    y = new_result(x.shape, torch.float32)
+    call("lullm_widen", x.data_ptr(), y.data_ptr(), x.numel())
     return y
 
 
@@ -262,8 +294,9 @@ def attention(
     num_tokens, num_q_heads, head_size = q.shape
     if dtype is None or head_size % 16 or key_cache.dtype != q.dtype or not _has_whole_heads(q):
         return grouped_attention.attention(q, key_cache, value_cache, prepared.grouped, scale, key_scales, value_scales)
-    out = torch.empty((num_tokens, num_q_heads, head_size), dtype=q.dtype)
-    _handle().lullm_attention(
+    out = new_result((num_tokens, num_q_heads, head_size), q.dtype)
+    call(
+        "lullm_attention",
         q.data_ptr(),
         key_cache.data_ptr(),
         value_cache.data_ptr(),
@@ -286,8 +319,9 @@ def attention(
 def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -> Tensor:
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
     num_rows, vocab_size = logits.shape
-    tokens = torch.empty(num_rows, dtype=torch.int64)
-    _handle().lullm_draw_tokens(
+    tokens = new_result((num_rows,), torch.int64)
+    call(
+        "lullm_draw_tokens",
         logits.data_ptr(),
         table.temperatures.data_ptr(),
         table.top_k.data_ptr(),
@@ -316,4 +350,4 @@ def swap_blocks(sources: list[KVCache], destinations: list[KVCache], pairs: list
     ]
     flat_pairs = torch.tensor(pairs, dtype=torch.int64)
     block_bytes = from_caches[0].stride(0) * from_caches[0].dtype.itemsize
-    _handle().lullm_copy_blocks(*pointers, len(from_caches), flat_pairs.data_ptr(), len(pairs), block_bytes)
+    call("lullm_copy_blocks", *pointers, len(from_caches), flat_pairs.data_ptr(), len(pairs), block_bytes)

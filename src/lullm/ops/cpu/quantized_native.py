@@ -9,7 +9,8 @@ from torch import Tensor
 
 from lullm.errors import ModelLoadError
 from lullm.ops import quantized_torch
-from lullm.ops.cpu.native import _DTYPES, _handle
+from lullm.ops.cpu.native import _DTYPES
+from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.quantized_weight import NOT_FINITE, PANEL_ROWS, QuantizedLayout
 
 _MAX_INPUTS = 65536  # of a row: the sums of more products of a byte and a byte might not fit 32 bits
@@ -21,7 +22,8 @@ def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, row
     if rows.dtype not in _DTYPES:
         rows = rows.float()
     rows = rows.contiguous()
-    if not _handle().lullm_quantize_rows(
+    if not call(
+        "lullm_quantize_rows",
         rows.data_ptr(),
         storage.data_ptr(),
         len(rows),
@@ -37,8 +39,9 @@ def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayo
     if dtype not in _DTYPES or layout.bits != 8:
         return quantized_torch.quantized_embedding(token_ids, weight, layout, dtype)
     token_ids = token_ids.contiguous()
-    out = torch.empty((token_ids.shape[0], layout.in_features), dtype=dtype)
-    if not _handle().lullm_quantized_embedding(
+    out = new_result((token_ids.shape[0], layout.in_features), dtype)
+    if not call(
+        "lullm_quantized_embedding",
         token_ids.data_ptr(),
         weight.data_ptr(),
         out.data_ptr(),
@@ -70,8 +73,9 @@ def _linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | N
     if x.stride(1) != 1:
         x = x.contiguous()
     num_rows, num_outputs = x.shape[0], layout.out_features // 2 if silu_mul else layout.out_features
-    y = torch.empty((num_rows, num_outputs), dtype=x.dtype)
-    _handle().lullm_quantized_linear(
+    y = new_result((num_rows, num_outputs), x.dtype)
+    call(
+        "lullm_quantized_linear",
         x.data_ptr(),
         weight.data_ptr(),
         None if bias is None else bias.data_ptr(),

@@ -6,11 +6,10 @@
 
 #include "isa.h"
 #include "kernel_table.h"
+#include "operation.h"
 #include "thread_pool.h"
 
 using namespace lullm;
-
-#define LULLM_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 

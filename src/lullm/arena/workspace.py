@@ -1,0 +1,82 @@
+"""Workspace: memory for results that come and go within a computation that is recorded and done again.
+
+A recorded call writes to the address that it wrote to the first time. So that address must stay, and it may be reused
+only by results that came to life after this one had died. `try_empty` therefore hands out the lowest free range of an
+arena, and takes it back when the last tensor over it is gone: all results together fit into as little memory as the
+computation needs at its peak, and that little stays in the caches.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from math import prod
+
+import torch
+
+from lullm.arena.arena import ALIGNMENT, Arena
+from lullm.arena.dlpack import over_storage, view
+from lullm.units import round_up
+
+_Range = tuple[int, int]  # start and end, in bytes from the arena's start
+
+
+class Workspace:
+    """Ranges of an arena that has nothing else in it. Its calls belong to one thread; tensors may die in any.
+
+    Contents are worth something only while a computation runs, so that the arena may be released between two.
+
+    Args:
+        arena: taken whole.
+    """
+
+    def __init__(self, arena: Arena):
+        self._memory = arena.empty((arena.capacity_bytes,), torch.uint8)
+        self._device = arena.backend.dlpack_device
+        self._free: list[_Range] = [(0, arena.capacity_bytes)]  # in order; no two of them touch
+        # A destructor must not wait for a lock, for it may run in the middle of anything: it leaves a note.
+        self._returned: deque[_Range] = deque()
+
+    def try_empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
+        """A contiguous tensor, aligned to 128 bytes, of undefined contents; None if there is no room."""
+        num_bytes = round_up(max(prod(shape) * dtype.itemsize, 1), ALIGNMENT)
+        self._collect()
+        for index, (start, end) in enumerate(self._free):
+            if end - start >= num_bytes:
+                rest = (start + num_bytes, end)
+                self._free[index : index + 1] = [rest] if rest[0] < end else []
+                owner = _Owner(self._returned, (start, rest[0]))
+                flat = view(self._memory.data_ptr() + start, num_bytes, self._device, owner)
+                return over_storage(flat, dtype, shape)
+        return None
+
+    def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same contiguous tensor, but its range may be handed out again while this one lives."""
+        flat = view(tensor.data_ptr(), max(tensor.nbytes, 1), self._device, self._memory)
+        return over_storage(flat, tensor.dtype, tensor.shape)
+
+    def num_free_bytes(self) -> int:
+        self._collect()
+        return sum(end - start for start, end in self._free)
+
+    def _collect(self) -> None:
+        """Put what was returned back among the free ranges."""
+        if not self._returned:
+            return
+        while self._returned:
+            self._free.append(self._returned.popleft())
+        merged: list[_Range] = []
+        for start, end in sorted(self._free):
+            if merged and merged[-1][1] == start:
+                merged[-1] = (merged[-1][0], end)
+            else:
+                merged.append((start, end))
+        self._free = merged
+
+
+class _Owner:
+    """Held by the tensors over a range: its end is the end of the last of them."""
+
+    def __init__(self, returned: deque[_Range], taken: _Range):
+        self._returned, self._taken = returned, taken
+
+    def __del__(self) -> None:
+        self._returned.append(self._taken)

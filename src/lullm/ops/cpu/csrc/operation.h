@@ -1,0 +1,44 @@
+// The C interface of the operations over activations: what Python calls one by one, and `replay.cpp` all in a row.
+//
+// Called through ctypes with plain pointers and numbers; the caller has checked shapes and types. Strides are in
+// elements. Those that return an int return 0, and have done nothing, if they cannot do what is asked.
+#pragma once
+
+#include <cstdint>
+
+#define LULLM_EXPORT extern "C" __attribute__((visibility("default")))
+
+LULLM_EXPORT void lullm_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
+                               int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int dtype);
+// y [num_rows, out / 2] = silu(gate) * up of a weight [out, in] of gates, then ups. 0 if its halves are not whole panels.
+LULLM_EXPORT int lullm_linear_silu_mul(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
+                                       int64_t num_rows, int64_t in, int64_t out, int dtype);
+// Rows of a packed weight [V, H]. 0 if a token id is out of range.
+LULLM_EXPORT int lullm_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
+                                 int64_t vocab_size, int64_t hidden_size, int dtype);
+LULLM_EXPORT void lullm_rms_norm(const void* x, const void* residual, const void* weight, void* y, void* total,
+                                 int64_t x_stride, int64_t num_rows, int64_t num_heads, int64_t size, float eps,
+                                 int dtype);
+LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, const void* k_weight,
+                                       const int64_t* positions, const float* cos_sin, void* q, void* key_cache,
+                                       void* value_cache, const int64_t* slots, int64_t qkv_stride, int64_t num_rows,
+                                       int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, float eps,
+                                       int dtype);
+LULLM_EXPORT void lullm_silu_mul(const void* gate_up, void* y, int64_t stride, int64_t num_rows, int64_t size,
+                                 int dtype);
+LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const void* value_cache,
+                                  const int64_t* block_tables, const int64_t* context_lens, const int64_t* query_starts,
+                                  void* out, int64_t q_stride, int64_t table_stride, int64_t block_size,
+                                  int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, int64_t num_spans,
+                                  int64_t window, float scale, int dtype);
+// y = x, from bfloat16 to float32; both contiguous.
+LULLM_EXPORT void lullm_widen(const uint16_t* x, float* y, int64_t count);
+LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
+                                    const float* min_p_floors, const double* uniforms, int64_t* token_ids,
+                                    int64_t num_rows, int64_t stride, int64_t size, int writes_logits);
+LULLM_EXPORT void lullm_quantized_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
+                                         int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int bits,
+                                         int silu_mul, int dtype);
+// Rows of a weight [V, H] of 8 bits. 0 if a token id is out of range.
+LULLM_EXPORT int lullm_quantized_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
+                                           int64_t vocab_size, int64_t hidden_size, int dtype);
