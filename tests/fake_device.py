@@ -4,11 +4,13 @@ A `FakeDevice` writes down what it is asked for. Capturing runs the function, an
 tensors, whatever stands in them then.
 """
 
+import dataclasses
+
 import torch
 
 from lullm.arena.host import HostArena
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.ops.table import REFERENCE_OPS
+from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.units import GIB
 from lullm.worker.device import CpuDevice, MemoryInfo
 
@@ -100,3 +102,12 @@ def reference_attention(q, key_cache, value_cache, layout, scale):
             )
             out[start:end] = REFERENCE_OPS.attention(q[start:end], key_cache, value_cache, one, scale)
     return out
+
+
+FAKE_OPS = dataclasses.replace(
+    TORCH_CPU_OPS,
+    rope_and_cache=REFERENCE_OPS.rope_and_cache,
+    attention=reference_attention,
+    is_recordable=True,
+)
+"""What a fake accelerator computes with."""

@@ -1,6 +1,8 @@
-"""CudaDevice: one NVIDIA GPU as a `Device`. No GPU has run this yet; see docs/gpu.md."""
+"""CudaDevice: one GPU as a `Device`. No GPU has run this yet; see docs/gpu.md.
 
-import contextlib
+A torch for ROCm goes by the same names, so that a GPU of AMD differs in its arenas only.
+"""
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -9,17 +11,23 @@ import torch
 from torch import Tensor
 
 from lullm.arena.arena import Arena
+from lullm.arena.backend import Backend
 from lullm.arena.cuda import cuda_backend
 from lullm.arena.dlpack import over_storage, view
-from lullm.arena.host import HostArena
-from lullm.errors import LullmError
+from lullm.arena.pinned import PinnedArena
+from lullm.arena.rocm import rocm_backend
 from lullm.worker.device import MemoryInfo, Running, Tensors, resident_bytes_within
 
 T = TypeVar("T")
 
 
+def gpu_backend(index: int) -> Backend:
+    """The table for the memory of a GPU, by what torch is built for. Raises UnsupportedError, LullmError."""
+    return cuda_backend(index) if torch.version.hip is None else rocm_backend(index)
+
+
 class CudaDevice:
-    """One NVIDIA GPU: a stream of its own for the steps, a pool that all recorded graphs share, driver-mapped arenas.
+    """One GPU: a stream of its own for the steps, a pool that all recorded graphs share, driver-mapped arenas.
 
     Raises:
         UnsupportedError: see `open_device`. LullmError: the driver fails.
@@ -30,7 +38,7 @@ class CudaDevice:
     def __init__(self, index: int = 0):
         self.torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self.torch_device)  # Triton launches on the current device of the thread
-        self._backend = cuda_backend(index)
+        self._backend = gpu_backend(index)
         self._stream = torch.cuda.Stream(self.torch_device)
         self._graph_pool: Any = None
 
@@ -46,7 +54,7 @@ class CudaDevice:
         return Arena(self._backend, tag, capacity_bytes)
 
     def new_host_arena(self, tag: str, capacity_bytes: int) -> Arena:
-        return PinnedArena(tag, capacity_bytes)
+        return PinnedArena(self._backend, tag, capacity_bytes)
 
     def staging(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return torch.zeros(tuple(shape), dtype=dtype, pin_memory=True)
@@ -120,44 +128,3 @@ class _Enqueued(Generic[T]):
     def result(self) -> T:
         self.done.synchronize()
         return self.outcome
-
-
-class PinnedArena(HostArena):
-    """Host memory that a GPU reads and writes at its own address while it is mapped, and that can sleep all the same.
-
-    Pinned pages cannot be taken back, so that `release` unpins them first, and `map` pins them again.
-    """
-
-    def __init__(self, tag: str, capacity_bytes: int):
-        super().__init__(tag, capacity_bytes)
-        self._is_pinned = False
-        self.map()
-
-    def map(self, chunk_ids: Any = None) -> None:
-        super().map(chunk_ids)
-        if not self._is_pinned:
-            portable_and_mapped = 3
-            _check_runtime(
-                torch.cuda.cudart().cudaHostRegister(self.base_address, self.capacity_bytes, portable_and_mapped),
-                f"pin {self.capacity_bytes} bytes of host memory for {self.tag!r}; lower swap_space",
-            )
-            self._is_pinned = True
-
-    def release(self, chunk_ids: Any = None) -> None:
-        self._unpin()
-        super().release(chunk_ids)
-
-    def close(self) -> None:
-        self._unpin()
-        super().close()
-
-    def _unpin(self) -> None:
-        if self._is_pinned:
-            self._is_pinned = False
-            with contextlib.suppress(LullmError):  # it goes with the process
-                _check_runtime(torch.cuda.cudart().cudaHostUnregister(self.base_address), "unpin host memory")
-
-
-def _check_runtime(code: Any, what: str) -> None:
-    if int(code) != 0:
-        raise LullmError(f"the CUDA runtime cannot {what} (error {int(code)})")

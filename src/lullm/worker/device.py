@@ -227,7 +227,7 @@ class CpuDevice:
 
 
 def open_device(name: str) -> Device:
-    """The device of a resolved config: 'cpu' or 'cuda' (the GPU that is current).
+    """The device of a resolved config: 'cpu' or 'cuda' (the GPU that is current, of NVIDIA or AMD).
 
     Raises:
         UnsupportedError: something that a GPU needs is missing; the message names it.
@@ -244,7 +244,7 @@ def open_device(name: str) -> Device:
 
 def missing_for_cuda() -> str | None:
     """What keeps device='cuda' from working here; None: nothing."""
-    if torch.version.cuda is None:
+    if torch.version.cuda is None and torch.version.hip is None:  # a build for ROCm calls its devices 'cuda', too
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
         return "torch sees no GPU (is the driver there, and CUDA_VISIBLE_DEVICES right?)"
