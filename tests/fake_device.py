@@ -39,6 +39,7 @@ class FakeDevice(CpuDevice):
         self.memory = memory or MemoryInfo(8 * GIB, 10 * GIB)
         self.peaks = []
         self._queue = []
+        self._late = []
 
     def memory_info(self):
         return self.memory
@@ -62,6 +63,16 @@ class FakeDevice(CpuDevice):
 
     def to_host(self, tensor):
         return tensor.clone()
+
+    def beside(self, work):
+        """As late as can be: when somebody waits for it."""
+        self.calls.append(("beside", None))
+        self._late.append(work)
+
+    def join(self):
+        self.calls.append(("join", None))
+        while self._late:
+            self._late.pop(0)()
 
     def capture(self, work):
         self.calls.append(("capture", None))

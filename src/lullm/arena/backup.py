@@ -263,8 +263,8 @@ class Backup:
         self.store.close()
 
     def _write(self, pieces: Iterable[torch.Tensor], in_turn: bool) -> None:
-        for job in self._checksums:
-            job.result()  # of what is overwritten now
+        for old in self._checksums:
+            old.result()  # of what is overwritten now
         self._lens, self._checksums = [], []
         self.store.begin()
         hasher = ThreadPoolExecutor(self._num_threads)

@@ -27,7 +27,8 @@ def gpu_backend(index: int) -> Backend:
 
 
 class CudaDevice:
-    """One GPU: a stream of its own for the steps, a pool that all recorded graphs share, driver-mapped arenas.
+    """One GPU: a stream of its own for the steps and one beside it, a pool that all recorded graphs share, arenas that
+    its driver maps.
 
     Raises:
         UnsupportedError: see `open_device`. LullmError: the driver fails.
@@ -40,6 +41,7 @@ class CudaDevice:
         torch.cuda.set_device(self.torch_device)  # Triton launches on the current device of the thread
         self._backend = gpu_backend(index)
         self._stream = torch.cuda.Stream(self.torch_device)
+        self._side = torch.cuda.Stream(self.torch_device)
         self._graph_pool: Any = None
 
     def memory_info(self) -> MemoryInfo:
@@ -78,6 +80,14 @@ class CudaDevice:
             done = torch.cuda.Event()
             done.record()
         return _Enqueued(outcome, done)
+
+    def beside(self, work: Callable[[], None]) -> None:
+        self._side.wait_stream(self._stream)
+        with torch.cuda.stream(self._side):
+            work()
+
+    def join(self) -> None:
+        self._stream.wait_stream(self._side)
 
     def capture(self, work: Callable[[], Tensors]) -> Callable[[], Tensors]:
         if self._graph_pool is None:

@@ -148,6 +148,14 @@ class Device(Protocol):
         """Do the work after all that was started before. A CPU does it when its result is asked for."""
         ...
 
+    def beside(self, work: Callable[[], None]) -> None:
+        """Within the work of a `start`: do this after all that was done so far, and beside all that follows."""
+        ...
+
+    def join(self) -> None:
+        """Within the work of a `start`: all that follows comes after what `beside` was given."""
+        ...
+
     def capture(self, work: Callable[[], Tensors]) -> Callable[[], Tensors]:
         """Record the work, which touches the same addresses every time; what is returned does it again.
 
@@ -211,6 +219,12 @@ class CpuDevice:
 
     def start(self, work: Callable[[], T]) -> Running[T]:
         return _Deferred(work)
+
+    def beside(self, work: Callable[[], None]) -> None:
+        work()
+
+    def join(self) -> None:
+        pass
 
     def capture(self, work: Callable[[], Tensors]) -> Callable[[], Tensors]:
         raise UnsupportedError("a CPU has no graphs")
