@@ -93,9 +93,11 @@ class CudaDevice:
         if self._graph_pool is None:
             self._graph_pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        # Another engine's thread may use the device meanwhile.
-        mode = "thread_local"
-        with torch.cuda.device(self.torch_device), torch.cuda.graph(graph, self._graph_pool, capture_error_mode=mode):
+        # On the stream that replays it: all engines of a process share torch's own one for recordings, and cuBLAS has a
+        # workspace for each stream, which would come from the graphs' pool. 'thread_local': another engine's thread may
+        # use the device meanwhile.
+        recording = torch.cuda.graph(graph, self._graph_pool, self._stream, capture_error_mode="thread_local")
+        with torch.cuda.device(self.torch_device), recording:
             outcome = work()
         # Tensors that own their memory would keep it from the graphs that are recorded next: 0.6 MB of logits per row.
         borrowed = [self._borrowed(tensor, graph) for tensor in outcome]

@@ -132,7 +132,10 @@ class Sleeper:
             for arena in self._arenas(tag):
                 arena.map()
             if tag == WEIGHTS:
-                store.load() if action == "refill" else store.restore(self._saved_weights, backup)
+                if action == "refill":
+                    store.load()
+                else:
+                    store.restore(self._saved_weights, backup, self._runner.device.synchronize)
                 store.is_resident = True
             elif backup is not None:
                 backup.restore(self._block_places(), in_turn=True)
