@@ -310,20 +310,22 @@ class Sleeper:
     def _block_parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """(one layer's keys or values in a pool, ids of some blocks, room for those); the room is the same each time.
 
-        It is an arena, for what malloc once had for such a purpose does not always go back to the operating system.
+        The room is an arena, for what malloc once had for such a purpose does not always go back to the operating
+        system. Values are moved as words of one kind: torch does not index every type on every device.
         """
         device = self._runner.device
         part_bytes = _DEVICE_GATHER_BYTES if device.is_accelerator else _GATHER_BYTES
         for caches, block_ids in self._pools(self._saved_blocks):
             new_arena = device.new_arena if caches is self._runner.kv_caches else device.new_host_arena
             num_bytes = caches[0][0][0].nbytes
+            word = torch.int64 if num_bytes % torch.int64.itemsize == 0 else torch.uint8
             arena = new_arena("gather", max(part_bytes, num_bytes))
             room = arena.empty((arena.capacity_bytes,), torch.uint8)
             try:
                 for cache in (cache for layer in caches for cache in layer):
+                    words = cache.flatten(1).view(word)  # [num_blocks, words of a block]
                     for ids in torch.tensor(block_ids, device=cache.device).split(max(part_bytes // num_bytes, 1)):
-                        content = room[: len(ids) * num_bytes].view(cache.dtype)
-                        yield cache, ids, content.view(len(ids), *cache.shape[1:])
+                        yield words, ids, room[: len(ids) * num_bytes].view(word).view(len(ids), -1)
             finally:
                 device.synchronize()
                 arena.close()
