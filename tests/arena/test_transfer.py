@@ -4,6 +4,7 @@ So a wait that is missing shows: stale bytes are hashed, or a place is read befo
 """
 
 import dataclasses
+import gc
 
 import pytest
 import torch
@@ -186,6 +187,17 @@ class TestPinned:
         assert fake.calls("cuCtxSetCurrent")[-1] == pin
         arena.close()
         arena.close()
+        assert fake.counts()["pins"] == 0
+
+    def test_forgotten(self, fake):
+        """Nobody closes it. The driver must hear of it before the addresses are somebody else's."""
+        arena = PinnedArena(fake.build("cuda"), "kv_swap", 1)
+        tensor = arena.empty((100,), torch.uint8)
+        del arena
+        gc.collect()
+        assert fake.counts()["pins"] == 1, "somebody still points there"
+        del tensor
+        gc.collect()
         assert fake.counts()["pins"] == 0
 
     def test_refusals(self, fake):

@@ -133,6 +133,14 @@ def test_which_arenas(fake, monkeypatch):
     assert "without CUDA" in missing_for_cuda()
 
 
+def test_an_amd_gpu_gets_no_tiles_of_hopper(monkeypatch):
+    tile = pytest.importorskip("lullm.ops.triton.tile")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))  # gfx90a
+    assert tile._key(torch.bfloat16, 128) in tile._DECODE
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert tile._key(torch.bfloat16, 128) not in tile._DECODE
+
+
 def test_ascend_is_refused_by_name():
     from lullm.config.engine import EngineConfig
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import weakref
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ from lullm.arena.backend import Backend
 from lullm.arena.host import HOST
 from lullm.errors import LullmError, WakeUpError
 from lullm.log import get_logger
-from lullm.units import MIB
+from lullm.units import MIB, format_bytes
 
 logger = get_logger(__name__)
 
@@ -34,42 +35,60 @@ class PinnedArena(Arena):
 
     def __init__(self, device: Backend, tag: str, capacity_bytes: int):
         super().__init__(HOST, tag, capacity_bytes)
-        self._pinning = device
-        self._is_pinned = False
+        self._pin = _Pin(device, self.base_address, self.capacity_bytes)
         try:
-            self._pin()
+            self._pin.take()
         except LullmError:
             self.close()
             raise
+        # If nobody closes the arena: before the addresses go, which the driver would know as pinned ever after. The last
+        # finalizer of an object is the first to run.
+        weakref.finalize(self._memory, self._pin.give_up).atexit = False
 
     def map(self, chunk_ids: Iterable[int] | None = None) -> None:
         super().map(chunk_ids)
         try:
-            self._pin()
+            self._pin.take()
         except LullmError as error:
             raise WakeUpError(f"the arena {self.tag!r} stays released: {error}") from error
 
     def release(self, chunk_ids: Iterable[int] | None = None) -> None:
-        self._unpin()
+        self._pin.give_back()
         super().release(chunk_ids)
 
     def close(self) -> None:
-        try:
-            self._unpin()
-        except LullmError as error:
-            logger.error("closing the arena %r: %s", self.tag, error)
+        self._pin.give_up()
         super().close()
 
-    def _pin(self) -> None:
-        if not self._is_pinned:
-            _populate(self.base_address, self.capacity_bytes)
-            self._pinning.pin(self.base_address, self.capacity_bytes)
-            self._is_pinned = True
 
-    def _unpin(self) -> None:
-        if self._is_pinned:
-            self._pinning.unpin(self.base_address)
-            self._is_pinned = False
+class _Pin:
+    """Whether a piece of host memory is pinned."""
+
+    def __init__(self, device: Backend, address: int, num_bytes: int):
+        self._device = device
+        self._address = address
+        self._num_bytes = num_bytes
+        self._is_held = False
+
+    def take(self) -> None:
+        """Idempotent. Raises LullmError."""
+        if not self._is_held:
+            _populate(self._address, self._num_bytes)
+            self._device.pin(self._address, self._num_bytes)
+            self._is_held = True
+
+    def give_back(self) -> None:
+        """Idempotent. Raises LullmError: it is still pinned."""
+        if self._is_held:
+            self._device.unpin(self._address)
+            self._is_held = False
+
+    def give_up(self) -> None:
+        """`give_back`, where there is nobody left to refuse to."""
+        try:
+            self.give_back()
+        except LullmError as error:
+            logger.error("%s of host memory stay pinned: %s", format_bytes(self._num_bytes), error)
 
 
 def _populate(address: int, num_bytes: int) -> None:
