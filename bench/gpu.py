@@ -267,7 +267,7 @@ def peer_mix() -> dict[str, Any]:
 
 
 def sleep(shape: str) -> dict[str, float]:
-    """Level 1 and back twice (the second time pinned memory is there already), then level 2 and back."""
+    """Level 1 and back: first, again (nothing to copy), and after a change (pinned memory is there); then level 2."""
     import torch
 
     from lullm import SamplingParams
@@ -284,11 +284,14 @@ def sleep(shape: str) -> dict[str, float]:
     replays = dict(runner._steps.graphs._replays)
     held = torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0]
     figures: dict[str, float] = {"awake_gib": held / GIB}
-    for cycle, level in (("first", 1), ("level1", 1), ("level2", 2)):
+    norm = runner.model.model.norm.weight.clone()
+    for cycle, level in (("first", 1), ("unchanged", 1), ("level1", 1), ("level2", 2)):
+        if cycle == "level1":
+            llm.update_weights([("model.norm.weight", norm)])
         report = llm.sleep(level=level)
         used = torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0]
         started = time.perf_counter()
-        llm.wake_up()
+        restored = llm.wake_up().restored_bytes
         torch.cuda.synchronize()
         wake_s = time.perf_counter() - started
         figures |= {
@@ -296,7 +299,7 @@ def sleep(shape: str) -> dict[str, float]:
             f"{cycle}_wake_s": wake_s,
             f"{cycle}_released": 1 - used / held,
             f"{cycle}_sleep_gb_per_s": report.backed_up_bytes / report.seconds / 1e9,
-            f"{cycle}_wake_gb_per_s": report.backed_up_bytes / wake_s / 1e9,
+            f"{cycle}_wake_gb_per_s": restored / wake_s / 1e9,
         }
         if tokens() != expected:
             raise SystemExit(f"other tokens after {cycle}")

@@ -4,11 +4,13 @@ A `FakeDevice` writes down what it is asked for. Capturing runs the function, an
 tensors, whatever stands in them then.
 """
 
+import dataclasses
+
 import torch
 
 from lullm.arena.host import HostArena
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.ops.table import REFERENCE_OPS
+from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.units import GIB
 from lullm.worker.device import Captured, CpuDevice, MemoryInfo
 
@@ -37,6 +39,7 @@ class FakeDevice(CpuDevice):
         self.memory = memory or MemoryInfo(8 * GIB, 10 * GIB)
         self.peaks = []
         self._queue = []
+        self._late = []
 
     def memory_info(self):
         return self.memory
@@ -60,6 +63,16 @@ class FakeDevice(CpuDevice):
 
     def to_host(self, tensor):
         return tensor.clone()
+
+    def beside(self, work):
+        """As late as can be: when somebody waits for it."""
+        self.calls.append(("beside", None))
+        self._late.append(work)
+
+    def join(self):
+        self.calls.append(("join", None))
+        while self._late:
+            self._late.pop(0)()
 
     def capture(self, work, workspace):
         self.calls.append(("capture", None))
@@ -99,3 +112,12 @@ def reference_attention(q, key_cache, value_cache, layout, scale, *kv_scales):
             )
             out[start:end] = REFERENCE_OPS.attention(q[start:end], key_cache, value_cache, one, scale, *kv_scales)
     return out
+
+
+FAKE_OPS = dataclasses.replace(
+    TORCH_CPU_OPS,
+    rope_and_cache=REFERENCE_OPS.rope_and_cache,
+    attention=reference_attention,
+    is_recordable=True,
+)
+"""What a fake accelerator computes with."""

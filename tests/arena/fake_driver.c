@@ -26,6 +26,7 @@ static struct { int live; uint64_t stream, position; } events[MAX];
 static struct { uint64_t stream, destination, source, size; } copies[1 << 14];
 static uint64_t num_copies;
 static size_t granularity = 2 << 20;
+static struct { uint64_t address, size; } pins[MAX];
 static int contexts;
 static _Thread_local int current;
 
@@ -39,15 +40,16 @@ void fake_reset(void) { text[0] = 0; text_size = 0; failing[0] = 0; }
 void fake_granularity(uint64_t bytes) { granularity = bytes; }
 void fake_fail(const char *name, int nth, int code) { snprintf(failing, sizeof failing, "%s", name); fail_at = nth; fail_code = code; }
 
-/* Live ranges, handles, mappings, streams, events, retained contexts. */
-void fake_counts(int out[6]) {
-    memset(out, 0, 6 * sizeof *out);
+/* Live ranges, handles, mappings, streams, events, retained contexts, pinned pieces of host memory. */
+void fake_counts(int out[7]) {
+    memset(out, 0, 7 * sizeof *out);
     for (int i = 0; i < MAX; i++) {
         out[0] += ranges[i].size != 0;
         out[1] += handles[i].live;
         out[2] += mappings[i].size != 0;
         out[3] += streams[i].live;
         out[4] += events[i].live;
+        out[6] += pins[i].size != 0;
     }
     out[5] = contexts;
 }
@@ -201,6 +203,22 @@ static int drop_event(uint64_t event) {
     return 0;
 }
 
+static int pin(uint64_t address, uint64_t size, unsigned flags) {
+    NEED_DEVICE();
+    NEED(size && address % 4096 == 0 && flags == 3);
+    for (int i = 0; i < MAX; i++)
+        if (pins[i].size && address < pins[i].address + pins[i].size && pins[i].address < address + size) return 712;
+    for (int i = 0; i < MAX; i++)
+        if (!pins[i].size) { pins[i].address = address; pins[i].size = size; return 0; }
+    return 2;
+}
+static int unpin(uint64_t address) {
+    NEED_DEVICE();
+    for (int i = 0; i < MAX; i++)
+        if (pins[i].size && pins[i].address == address) { pins[i].size = 0; return 0; }
+    return 713;
+}
+
 /* CUDA and HIP differ in names only, as far as memory goes. */
 #define UNIFIED(prefix)                                                                                                \
     int prefix##MemGetAllocationGranularity(size_t *out, const Prop *prop, int option) {                               \
@@ -282,6 +300,12 @@ RECORD_FUNCTION(cuEventRecord)
 HANDLE_FUNCTION(cuEventSynchronize, wait_event)
 HANDLE_FUNCTION(cuEventDestroy_v2, drop_event)
 
+int cuMemHostRegister_v2(void *p, size_t size, unsigned flags) {
+    ENTER("cuMemHostRegister_v2", 3, U(p), U(size), U(flags));
+    return pin(U(p), size, flags);
+}
+HANDLE_FUNCTION(cuMemHostUnregister, unpin)
+
 int hipInit(unsigned flags) { ENTER("hipInit", 1, U(flags)); return 0; }
 int hipSetDevice(int device) { ENTER("hipSetDevice", 1, U(device)); current = 1; return 0; }
 const char *hipGetErrorString(int code) { return code == 2 ? "out of memory" : "the fake driver's words"; }
@@ -289,6 +313,11 @@ int hipMemcpyAsync(uint64_t to, uint64_t from, size_t size, int kind, uint64_t s
     ENTER("hipMemcpyAsync", 5, to, from, U(size), U(kind), stream);
     return copy(to, from, size, stream);
 }
+int hipHostRegister(void *p, size_t size, unsigned flags) {
+    ENTER("hipHostRegister", 3, U(p), U(size), U(flags));
+    return pin(U(p), size, flags);
+}
+HANDLE_FUNCTION(hipHostUnregister, unpin)
 FLAGS_FUNCTION(hipStreamCreateWithFlags, make_stream)
 HANDLE_FUNCTION(hipStreamSynchronize, synchronize)
 HANDLE_FUNCTION(hipStreamDestroy, drop_stream)

@@ -39,7 +39,7 @@ def damage(backup, position):
     for job in backup._checksums:
         job.result()
     number, offset = divmod(position, CHUNK_BYTES)
-    store = backup._store
+    store = backup.store
     if backup.target == "ram":
         store._chunks[number][offset] ^= 1
         return
@@ -81,7 +81,7 @@ def test_a_place_is_complete_when_the_next_is_asked_for(make_store):
             yield place
             taken.append(place.clone())
 
-    backup.restore(places())
+    backup.restore(places(), in_turn=True)
     assert all(map(torch.equal, taken, saved))
 
 

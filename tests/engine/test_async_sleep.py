@@ -279,7 +279,7 @@ def test_failures_are_told_and_the_engine_lives(engine, expected, monkeypatch):
         await engine.wake_up()
         assert tokens([first] + [output async for output in stream]) == expected["hello world"]
 
-    def no_space(self, tensors):
+    def no_space(self, tensors, **options):
         raise OSError(28, "No space left on device")
 
     run(main())

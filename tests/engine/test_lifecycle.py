@@ -199,7 +199,7 @@ def flip_a_bit(llm, tag):
     backup = llm.llm_engine.model_executor.driver_worker._sleeper._backups[tag]
     for job in backup._checksums:
         job.result()
-    store = backup._store
+    store = backup.store
     if store.target == "ram":
         with torch.inference_mode():
             store._chunks[0][100] ^= 4

@@ -135,7 +135,7 @@ def test_unverified(qwen3_folder, expected):
         llm.update_weights([("model.norm.weight", torch.ones(64))])
         llm.sleep(1, backup="ram")
         with torch.inference_mode():
-            llm.llm_engine.model_executor.driver_worker._sleeper._backups["weights"]._store._chunks[0][3] ^= 0x80
+            llm.llm_engine.model_executor.driver_worker._sleeper._backups["weights"].store._chunks[0][3] ^= 0x80
         llm.wake_up()
         assert model.model.norm.weight.tolist() == [-1.0] + [1.0] * 63
 

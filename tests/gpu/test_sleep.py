@@ -49,6 +49,20 @@ def test_memory_goes_and_comes_back(qwen3_folder, level, enforce_eager):
         assert tokens(llm) == expected, "graphs are still valid"
 
 
+def test_unchanged_weights_are_not_copied_again(qwen3_folder):
+    with LLM(str(qwen3_folder), **GPU) as llm:
+        expected = tokens(llm)
+        saved = []
+        for cycle in range(4):
+            if cycle == 2:
+                norm = llm.llm_engine.model_executor.driver_worker.model_runner.model.model.norm.weight
+                llm.update_weights([("model.norm.weight", norm.clone())])
+            saved.append(llm.sleep().backed_up_bytes)
+            llm.wake_up()
+            assert tokens(llm) == expected
+    assert saved[0] == saved[2] > 0 and saved[1] == saved[3] == 0
+
+
 def test_running_requests_go_on(qwen3_folder):
     with LLM(str(qwen3_folder), **GPU) as llm:
         expected = tokens(llm)

@@ -118,22 +118,24 @@ def test_restoring(store, model, source):
     forget()
     with pytest.raises(EngineAsleepError):
         store.update([(Q, torch.ones(32, 16))])
-    store.restore(saved, backup)
+    settled = []
+    store.restore(saved, backup, lambda: settled.append(dict(model.named_parameters())["model.norm.weight"].clone()))
+    assert torch.equal(settled[0], before["model.norm.weight"]), "when the checkpoint is read"
     store.is_resident = True
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert (store.version, store.modified, store.has_news) == (1, saved, False)
     forget()
     source["model.norm.weight"] = source["model.norm.weight"] + 1
     with pytest.raises(WakeUpError, match="model.norm.weight has another checksum"):
-        store.restore(saved, backup)
+        store.restore(saved, backup, settled.clear)
     store.load()
     assert (store.version, store.modified) == (2, set())
     forget()
-    store.restore(frozenset(), None)
+    store.restore(frozenset(), None, settled.clear)
     assert torch.equal(dict(model.named_parameters())["model.norm.weight"], source["model.norm.weight"])
     source[K] = source[K] * 2
     with pytest.raises(WakeUpError):
-        store.restore(frozenset(), None)
+        store.restore(frozenset(), None, settled.clear)
 
 
 @pytest.mark.parametrize(

@@ -113,9 +113,11 @@ def test_replay_equals_eager_bit_for_bit(qwen3_folder, device, monkeypatch, asyn
 
 def test_the_device_says_what_the_host_says(qwen3_folder, device):
     found = on_device(qwen3_folder, device, async_scheduling=True)
+    device.calls.clear()
     found_small = on_device(
         qwen3_folder, device, async_scheduling=True, num_gpu_blocks_override=40, block_size=8, preemption_mode="swap"
     )
+    assert ("beside", None) in device.calls, "swapped out as late as the step allows"
     with pytest.MonkeyPatch.context() as patch:
         patch.undo()
         patch.setattr("lullm.worker.model_runner.open_device", open_device)

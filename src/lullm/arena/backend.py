@@ -68,3 +68,8 @@ class Backend:
 
     open_stream: Callable[[], CopyStream]
     """A stream for `copy`."""
+
+    pin: Callable[[int, int], None]
+    """(address, num_bytes). Fixes host memory, which the device then reads and writes by itself at the same address."""
+    unpin: Callable[[int], None]
+    """(address). Undoes it."""

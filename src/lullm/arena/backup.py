@@ -1,9 +1,11 @@
 """Backups: contents of tensors, kept in memory or in a file while their own memory is released, with checksums.
 
 Contents stream through chunks: while one is written and hashed, the next is gathered. What stays in memory is hashed
-after `save` has returned, so that checksums cost a sleep next to nothing; `restore` waits for them. A file is written
-and read past the page cache where its file system can do that (`O_DIRECT`): pages that wait to be written would be
-memory that is not free. It has no name, so that a killed process leaves nothing behind.
+after `save` has returned, so that checksums cost a sleep next to nothing; `restore` waits for them, and verifies some
+chunks ahead of the one that is copied. From a device a chunk is on its way while the one before it is taken in, and to
+a device all are on their way that are verified (`Transfer`), so that the bus sets the pace if the memory is pinned. A
+file is written and read past the page cache where its file system can do that (`O_DIRECT`): pages that wait to be
+written would be memory that is not free. It has no name, so that a killed process leaves nothing behind.
 """
 
 import errno
@@ -11,8 +13,10 @@ import fcntl
 import mmap
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
@@ -20,6 +24,9 @@ import torch
 import xxhash
 
 from lullm.arena.arena import Arena
+from lullm.arena.backend import Backend
+from lullm.arena.host import HOST
+from lullm.arena.transfer import Transfer
 from lullm.errors import WakeUpError
 from lullm.units import MIB, round_up
 
@@ -39,8 +46,12 @@ class ChunkStore(Protocol):
     keeps_chunks: bool
     """What was filled stays in memory as it is, and is what `get` gives."""
 
+    def begin(self) -> None:
+        """What is put from now on takes the place of what is kept."""
+        ...
+
     def new_chunk(self) -> torch.Tensor:
-        """CHUNK_BYTES of uint8 in host memory, to be filled and then passed to `put`. Raises OSError."""
+        """uint8 in host memory, always of one size, to be filled and then passed to `put`. Raises OSError."""
         ...
 
     def put(self, chunk: torch.Tensor, num_bytes: int) -> None:
@@ -66,15 +77,27 @@ class MemoryStore:
     target: Literal["ram", "disk"] = "ram"
     keeps_chunks = True
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._arena = arena
+        self._chunk_bytes = chunk_bytes
         self._chunks: list[torch.Tensor] = []
+        self._num_given = 0
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self._arena.capacity_bytes // self._chunk_bytes * self._chunk_bytes
+
+    def begin(self) -> None:
+        self._num_given = 0
 
     def new_chunk(self) -> torch.Tensor:
-        return self._arena.empty((CHUNK_BYTES,), torch.uint8)
+        if self._num_given == len(self._chunks):
+            self._chunks.append(self._arena.empty((self._chunk_bytes,), torch.uint8))
+        self._num_given += 1
+        return self._chunks[self._num_given - 1]
 
     def put(self, chunk: torch.Tensor, num_bytes: int) -> None:
-        self._chunks.append(chunk)
+        """It stands where it was filled."""
 
     def get(self, number: int, num_bytes: int) -> torch.Tensor:
         return self._chunks[number][:num_bytes]
@@ -106,6 +129,9 @@ class FileStore:
         self._num_chunks = 0
         self._turn = 0
         self._set_direct(True)
+
+    def begin(self) -> None:
+        self._num_chunks = 0
 
     def new_chunk(self) -> torch.Tensor:
         if not self._buffers:  # whole pages, for O_DIRECT
@@ -159,109 +185,153 @@ class Backup:
     """The contents of some tensors in a store, in the order in which they were saved.
 
     Args:
-        what: whose contents they are, for errors. verify: keep checksums, and compare them on return.
+        what: whose contents they are, for errors.
+        verify: keep checksums, and compare them on return.
+        backend: of the tensors that are not the host's.
+        num_threads: that compute checksums of what stays in memory. One does 13 GB/s.
     """
 
-    def __init__(self, store: ChunkStore, what: str, verify: bool = True):
-        self._store = store
+    def __init__(
+        self, store: ChunkStore, what: str, verify: bool = True, backend: Backend = HOST, num_threads: int = 1
+    ):
+        self.store = store
         self._what = what
         self._verify = verify
+        self._backend = backend
+        self._num_threads = num_threads
         self._lens: list[int] = []  # bytes of each chunk
         self._checksums: list[Future[int]] = []
 
     @property
     def target(self) -> Literal["ram", "disk"]:
-        return self._store.target
+        return self.store.target
 
     @property
     def num_bytes(self) -> int:
         return sum(self._lens)
 
-    def save(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Take the contents of contiguous tensors, once. Blocking. Raises OSError: the disk is full, say."""
-        self._write(_bytes_of(tensor) for tensor in tensors)
+    def save(self, tensors: Iterable[torch.Tensor], in_turn: bool = False) -> None:
+        """Take the contents of contiguous tensors, in place of what is kept. Blocking.
 
-    def restore(self, places: Iterable[torch.Tensor]) -> None:
-        """Put the contents into contiguous tensors of the sizes that were saved. Blocking.
-
-        Each place is complete when the next one is asked for, so that a generator may take it away.
+        Args:
+            tensors: what computes them must be done.
+            in_turn: they share memory: each is taken before the next is asked for.
 
         Raises:
-            WakeUpError: the contents are not what was saved; some places are filled.
+            OSError: the disk is full, say. LullmError: a device's driver fails. What is kept is of no use then.
+        """
+        self._write(map(_bytes_of, tensors), in_turn)
+
+    def restore(self, places: Iterable[torch.Tensor], in_turn: bool = False) -> None:
+        """Put the contents into contiguous tensors of the sizes that were saved. Blocking.
+
+        Args:
+            in_turn: the places share memory: each is complete when the next one is asked for, so that a generator may
+                take it away.
+
+        Raises:
+            WakeUpError: the contents are not what was saved; some places are filled. LullmError: a driver fails.
         """
         chunks = self._read()
         chunk = torch.empty(0, dtype=torch.uint8)
-        for place in places:
-            data = _bytes_of(place)
-            while len(data):
-                if not len(chunk):
-                    chunk = next(chunks, chunk)
-                if not len(chunk):
-                    raise WakeUpError(f"the backup of {self._what} holds less than is wanted back")
-                size = min(len(chunk), len(data))
-                data[:size].copy_(chunk[:size])
-                chunk, data = chunk[size:], data[size:]
+        with Transfer(self._backend) as transfer:
+            for place in places:
+                data = _bytes_of(place)
+                while len(data):
+                    if not len(chunk):
+                        if not self.store.keeps_chunks:
+                            transfer.wait()  # for the buffer that is read into next
+                        chunk = next(chunks, chunk)
+                    if not len(chunk):
+                        raise WakeUpError(f"the backup of {self._what} holds less than is wanted back")
+                    size = min(len(chunk), len(data))
+                    transfer.copy_in(data[:size], chunk[:size])
+                    chunk, data = chunk[size:], data[size:]
+                if in_turn:
+                    transfer.wait()
         for _ in chunks:  # ends the reader
             raise WakeUpError(f"the backup of {self._what} holds more than is wanted back")
 
     def moved(self, store: ChunkStore) -> "Backup":
         """The same contents in another store, verified on the way. This one stays. Raises OSError, WakeUpError."""
-        other = Backup(store, self._what, self._verify)
-        other._write(self._read())
+        other = Backup(store, self._what, self._verify, self._backend, self._num_threads)
+        other._write(self._read(), in_turn=True)
         return other
 
     def close(self) -> None:
         """Drop the contents. Idempotent."""
-        self._store.close()
+        self.store.close()
 
-    def _write(self, pieces: Iterable[torch.Tensor]) -> None:
-        hasher = ThreadPoolExecutor(1)
+    def _write(self, pieces: Iterable[torch.Tensor], in_turn: bool) -> None:
+        for old in self._checksums:
+            old.result()  # of what is overwritten now
+        self._lens, self._checksums = [], []
+        self.store.begin()
+        hasher = ThreadPoolExecutor(self._num_threads)
         try:
-            with ThreadPoolExecutor(1) as writer:
+            with ThreadPoolExecutor(1) as writer, Transfer(self._backend) as transfer:
                 pending: list[Future[None] | Future[int]] = []
-                for chunk, num_bytes in self._filled(pieces):
+                for chunk, num_bytes in self._filled(pieces, in_turn, transfer):
                     for job in pending:
                         job.result()
                     self._lens.append(num_bytes)
-                    pending = [writer.submit(self._store.put, chunk, num_bytes)]
-                    if self._verify and not self._store.keeps_chunks:  # before the next content takes its place
+                    pending = [writer.submit(self.store.put, chunk, num_bytes)]
+                    if self._verify and not self.store.keeps_chunks:  # before the next content takes its place
                         self._checksums.append(hasher.submit(checksum, chunk[:num_bytes]))
                         pending.append(self._checksums[-1])
                 for job in pending:
                     job.result()
-            if self._verify and self._store.keeps_chunks:  # nobody need wait for it
-                chunks = [self._store.get(number, num_bytes) for number, num_bytes in enumerate(self._lens)]
+            if self._verify and self.store.keeps_chunks:  # nobody need wait for it
+                chunks = [self.store.get(number, num_bytes) for number, num_bytes in enumerate(self._lens)]
                 self._checksums = [hasher.submit(checksum, chunk) for chunk in chunks]
         finally:
             hasher.shutdown(wait=False)
-        self._store.rest()
+        self.store.rest()
 
-    def _filled(self, pieces: Iterable[torch.Tensor]) -> Iterator[tuple[torch.Tensor, int]]:
+    def _filled(
+        self, pieces: Iterable[torch.Tensor], in_turn: bool, transfer: Transfer
+    ) -> Iterator[tuple[torch.Tensor, int]]:
+        """(chunk, bytes in it), complete. Where chunks are kept, the next one is on its way by then."""
+        flying: deque[tuple[torch.Tensor, int, int]] = deque()  # chunk, bytes, mark
+        num_ahead = 1 if self.store.keeps_chunks else 0
         chunk, used = None, 0
+
+        def landed() -> tuple[torch.Tensor, int]:
+            chunk, used, mark = flying.popleft()
+            transfer.wait(mark)
+            return chunk, used
+
         for piece in pieces:
             while len(piece):
-                chunk = self._store.new_chunk() if chunk is None else chunk
-                size = min(CHUNK_BYTES - used, len(piece))
-                chunk[used : used + size].copy_(piece[:size])
+                chunk = self.store.new_chunk() if chunk is None else chunk
+                size = min(len(chunk) - used, len(piece))
+                transfer.copy_out(chunk[used : used + size], piece[:size])
                 used, piece = used + size, piece[size:]
-                if used == CHUNK_BYTES:
-                    yield chunk, used
+                if used == len(chunk):
+                    flying.append((chunk, used, transfer.mark()))
                     chunk, used = None, 0
+                    if len(flying) > num_ahead:
+                        yield landed()
+            if in_turn:
+                transfer.wait()
         if chunk is not None:
-            yield chunk, used
+            flying.append((chunk, used, transfer.mark()))
+        while flying:
+            yield landed()
 
     def _read(self) -> Iterator[torch.Tensor]:
-        with ThreadPoolExecutor(1) as reader:
-            ahead = [reader.submit(self._checked, 0)] if self._lens else []
-            for number in range(1, len(self._lens) + 1):
-                chunk = ahead.pop().result()
-                if number < len(self._lens):
-                    ahead.append(reader.submit(self._checked, number))
+        """The chunks, verified; as many of them ahead as the store can give at once."""
+        with ThreadPoolExecutor(self._num_threads) as reader:
+            jobs = (reader.submit(self._checked, number) for number in range(len(self._lens)))
+            ahead = deque(islice(jobs, self._num_threads if self.store.keeps_chunks else 1))
+            while ahead:
+                chunk = ahead.popleft().result()
+                ahead.extend(islice(jobs, 1))
                 yield chunk
-        self._store.rest()
+        self.store.rest()
 
     def _checked(self, number: int) -> torch.Tensor:
-        chunk = self._store.get(number, self._lens[number])
+        chunk = self.store.get(number, self._lens[number])
         if self._verify and checksum(chunk) != self._checksums[number].result():
             raise WakeUpError(f"the backup of {self._what} is damaged: its checksum differs from the one at sleep")
         return chunk

@@ -16,6 +16,7 @@ from lullm.arena.driver import (
     Device,
     Library,
     MemoryFunctions,
+    PinFunctions,
     StreamFunctions,
     Uint64Out,
     device_backend,
@@ -46,6 +47,11 @@ _STREAMS = StreamFunctions(
     destroy_event="cuEventDestroy_v2",
     stream_flags=(1,),  # CU_STREAM_NON_BLOCKING: not behind the null stream
     event_flags=(2,),  # CU_EVENT_DISABLE_TIMING
+)
+_PINNING = PinFunctions(
+    pin="cuMemHostRegister_v2",
+    unpin="cuMemHostUnregister",
+    flags=3,  # CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP
 )
 _COPIES = {CopyKind.TO_HOST: "cuMemcpyDtoHAsync_v2", CopyKind.TO_ARENA: "cuMemcpyHtoDAsync_v2"}
 _OUT_OF_MEMORY = (2,)
@@ -110,6 +116,7 @@ def cuda_backend(
             properties=properties,
             access=AccessDescription.for_device(device_index),
             copy_async=copy_async,
+            pinning=_PINNING,
         )
         backend = device_backend(gpu, chunk_bytes)
     except LullmError:

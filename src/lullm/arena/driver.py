@@ -119,6 +119,15 @@ class MemoryFunctions:
 
 
 @dataclass(frozen=True)
+class PinFunctions:
+    """The names of a driver's functions that pin host memory, and the flags for pinning."""
+
+    pin: str
+    unpin: str
+    flags: int
+
+
+@dataclass(frozen=True)
 class StreamFunctions:
     """The names of a driver's functions for streams and events, and the flags for making them (none: not taken)."""
 
@@ -138,7 +147,7 @@ class Device:
     """One device of a driver, ready for calls.
 
     `make_current` makes it the calling thread's. `properties` and `access` are the driver's structs; `copy_async` takes
-    (destination, source, num_bytes, kind, stream handle).
+    (destination, source, num_bytes, kind, stream handle). `pinning` None: host memory is not pinned for such a device.
     """
 
     library: Library
@@ -150,6 +159,7 @@ class Device:
     properties: ctypes.Structure
     access: ctypes.Structure | None
     copy_async: Callable[[int, int, int, CopyKind, int], None]
+    pinning: PinFunctions | None = None
 
 
 def device_backend(device: Device, chunk_bytes: int) -> Backend:
@@ -167,6 +177,8 @@ def device_backend(device: Device, chunk_bytes: int) -> Backend:
         copy=lambda *arguments: _copy(device, *arguments),
         free=lambda address, num_bytes: _free(device, address, num_bytes),
         open_stream=lambda: DeviceStream(device),
+        pin=lambda address, num_bytes: _pin(device, address, num_bytes),
+        unpin=lambda address: _unpin(device, address),
     )
 
 
@@ -188,6 +200,9 @@ def _declare(device: Device) -> None:
     declare(streams.record_event, handle, handle)
     for name in (streams.synchronize, streams.destroy, streams.synchronize_event, streams.destroy_event):
         declare(name, handle)
+    if device.pinning is not None:
+        declare(device.pinning.pin, address, size, ctypes.c_uint)
+        declare(device.pinning.unpin, address)
 
 
 def _reserve(device: Device, num_bytes: int) -> int:
@@ -246,6 +261,20 @@ def _free(device: Device, address: int, num_bytes: int) -> None:
 def _copy(device: Device, destination: int, source: int, num_bytes: int, kind: CopyKind, stream: int) -> None:
     device.make_current()
     device.copy_async(destination, source, num_bytes, kind, stream)
+
+
+def _pin(device: Device, address: int, num_bytes: int) -> None:
+    if device.pinning is None:
+        raise UnsupportedError(f"host memory cannot be pinned for {device.library.title} devices yet")
+    device.make_current()
+    doing = f"pin {format_bytes(num_bytes)} of host memory"
+    device.library.call(device.pinning.pin, address, num_bytes, device.pinning.flags, doing=doing)
+
+
+def _unpin(device: Device, address: int) -> None:
+    if device.pinning is not None:
+        device.make_current()
+        device.library.call(device.pinning.unpin, address, doing="unpin host memory")
 
 
 def _or_log(way_back: Callable[[], None]) -> None:

@@ -63,6 +63,8 @@ def host_backend(available_bytes: Callable[[], int] | None = None) -> Backend:
         copy=_copy,
         free=_free,
         open_stream=_Immediate,
+        pin=lambda address, num_bytes: None,
+        unpin=lambda address: None,
     )
 
 

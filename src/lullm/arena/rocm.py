@@ -10,7 +10,15 @@ from pathlib import Path
 import torch
 
 from lullm.arena.backend import CHUNK_BYTES, Backend, CopyKind
-from lullm.arena.driver import Device, Library, MemoryFunctions, StreamFunctions, device_backend, initialize_torch
+from lullm.arena.driver import (
+    Device,
+    Library,
+    MemoryFunctions,
+    PinFunctions,
+    StreamFunctions,
+    device_backend,
+    initialize_torch,
+)
 from lullm.arena.unified import AccessDescription, AllocationProperties, allocation_granularity
 
 _MEMORY = MemoryFunctions(
@@ -33,6 +41,7 @@ _STREAMS = StreamFunctions(
     stream_flags=(1,),  # hipStreamNonBlocking
     event_flags=(2,),  # hipEventDisableTiming
 )
+_PINNING = PinFunctions(pin="hipHostRegister", unpin="hipHostUnregister", flags=3)  # hipHostRegisterPortable, Mapped
 _COPY_KINDS = {CopyKind.TO_HOST: 2, CopyKind.TO_ARENA: 1}  # hipMemcpyKind
 _OUT_OF_MEMORY = (2,)
 _UNSUPPORTED = (100, 801)  # hipErrorNoDevice, hipErrorNotSupported
@@ -83,6 +92,7 @@ def rocm_backend(
         properties=properties,
         access=AccessDescription.for_device(device_index),
         copy_async=copy_async,
+        pinning=_PINNING,
     )
     return device_backend(device, chunk_bytes)
 

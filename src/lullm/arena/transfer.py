@@ -1,121 +1,57 @@
-"""Transfers: an arena's bytes to host memory and back, piece by piece, so that copying and the host's work overlap.
+"""Transfer: copies between host memory and the tensors of a back end, one after the other.
 
-With two buffers one piece is on its way while the caller hashes or writes the other. Buffers that together are as
-large as the arena (`backup.split(...)`) are never used twice, and keep all of it.
+On a device they run on a stream of their own, beside the host: `copy_out` and `copy_in` return at once, and `wait` says
+when the bytes are there. Tensors of the host are copied by the caller's thread, at once, whatever the back end.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
 
 import torch
 
-from lullm.arena.arena import Arena
-from lullm.arena.backend import CopyKind
-from lullm.errors import LullmError
+from lullm.arena.backend import Backend, CopyKind
 
-Span = tuple[int, int]
-"""(offset from `base_address`, num_bytes)."""
+_DLPACK_CPU = 1
 
 
-def copy_out(
-    arena: Arena,
-    buffers: Sequence[torch.Tensor],
-    take: Callable[[int, torch.Tensor], None],
-    spans: Iterable[Span] | None = None,
-) -> None:
-    """Copy an arena's contents to host memory, in order. Blocking.
+class Transfer:
+    """A `with` block, at whose end everything has arrived: also when it ends by an error.
 
-    Whatever computes on the arena must be done (`torch.accelerator.synchronize()`): the copies run on a stream of
-    their own.
-
-    Args:
-        buffers: CPU tensors of uint8, used in turn; piece i is as large as its buffer. Pinned where the
-            arena is on a device: CUDA and HIP copy to others, too, but without overlap; Ascend does not.
-        take: called with (offset, the bytes) of each piece once it has arrived; the bytes are a view of a buffer that
-            the piece after next overwrites (with two buffers). What it raises ends the copy and is passed on.
-        spans: which parts; None: all that is in use.
-
-    Raises:
-        LullmError: a span that is not in the arena or is released, unusable buffers, or the driver fails.
+    The stream knows of no other: what has computed a source must be done before it is given here, and what was copied
+    must be waited for before it is used, overwritten or released. Host memory should be pinned: CUDA and HIP copy to
+    other, too, but the caller waits for it; Ascend does not.
     """
-    pieces = _pieces(arena, buffers, spans)
-    stream = arena.backend.open_stream()
-    in_flight: deque[tuple[int, int, torch.Tensor]] = deque()
 
-    def land() -> None:
-        mark, offset, buffer = in_flight.popleft()
-        stream.wait(mark)
-        take(offset, buffer)
+    def __init__(self, backend: Backend):
+        self._backend = backend
+        self._stream = backend.open_stream()
 
-    try:
-        for offset, buffer in pieces:
-            if len(in_flight) == len(buffers):
-                land()
-            source = arena.base_address + offset
-            arena.backend.copy(buffer.data_ptr(), source, buffer.numel(), CopyKind.TO_HOST, stream.handle)
-            in_flight.append((stream.mark(), offset, buffer))
-        while in_flight:
-            land()
-    finally:
-        stream.close()
+    def __enter__(self) -> "Transfer":
+        return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
 
-def copy_in(
-    arena: Arena,
-    buffers: Sequence[torch.Tensor],
-    give: Callable[[int, torch.Tensor], None],
-    spans: Iterable[Span] | None = None,
-) -> None:
-    """Copy host memory into an arena, in order: `copy_out` the other way. Blocking until all of it has arrived.
+    def copy_out(self, destination: torch.Tensor, source: torch.Tensor) -> None:
+        """From a tensor of the back end, or of the host, to host memory; both flat uint8 of one size."""
+        self._copy(destination, source, CopyKind.TO_HOST, source)
 
-    Args:
-        give: called with (offset, a view of a buffer) of each piece, to fill it; the piece leaves when it returns.
-    """
-    pieces = _pieces(arena, buffers, spans)
-    stream = arena.backend.open_stream()
-    in_flight: deque[int] = deque()
-    try:
-        for offset, buffer in pieces:
-            if len(in_flight) == len(buffers):
-                stream.wait(in_flight.popleft())
-            give(offset, buffer)
-            target = arena.base_address + offset
-            arena.backend.copy(target, buffer.data_ptr(), buffer.numel(), CopyKind.TO_ARENA, stream.handle)
-            in_flight.append(stream.mark())
-        while in_flight:
-            stream.wait(in_flight.popleft())
-    finally:
-        stream.close()
+    def copy_in(self, destination: torch.Tensor, source: torch.Tensor) -> None:
+        """From host memory to a tensor of the back end, or of the host; both flat uint8 of one size."""
+        self._copy(destination, source, CopyKind.TO_ARENA, destination)
 
+    def mark(self) -> int:
+        """A point behind all copies so far, to be waited for once. Does not block."""
+        return self._stream.mark()
 
-def _pieces(
-    arena: Arena, buffers: Sequence[torch.Tensor], spans: Iterable[Span] | None
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """(offset, the part of a buffer that holds this piece), after checking everything."""
-    for buffer in buffers:
-        if (
-            buffer.device.type != "cpu"
-            or buffer.dtype != torch.uint8
-            or buffer.dim() != 1
-            or not buffer.is_contiguous()
-        ):
-            raise LullmError("buffers of a transfer are flat contiguous CPU tensors of uint8")
-    if not buffers or any(buffer.numel() == 0 for buffer in buffers):
-        raise LullmError("a transfer needs at least one buffer, and none of them empty")
-    wanted = [(0, arena.used_bytes)] if spans is None else list(spans)
-    for offset, num_bytes in wanted:
-        if offset < 0 or num_bytes < 0 or offset + num_bytes > arena.capacity_bytes:
-            raise LullmError(f"bytes {offset} to {offset + num_bytes} are not in the arena {arena.tag!r}")
-        arena.check_mapped(offset, num_bytes)
-    return _cut(wanted, buffers)
+    def wait(self, mark: int | None = None) -> None:
+        """Block until the copies before the mark have arrived; None: all so far."""
+        self._stream.wait(self._stream.mark() if mark is None else mark)
 
-
-def _cut(spans: Iterable[Span], buffers: Sequence[torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
-    turn = 0
-    for offset, num_bytes in spans:
-        end = offset + num_bytes
-        while offset < end:
-            buffer = buffers[turn % len(buffers)]
-            size = min(buffer.numel(), end - offset)
-            yield offset, buffer[:size]
-            offset, turn = offset + size, turn + 1
+    def _copy(self, destination: torch.Tensor, source: torch.Tensor, kind: CopyKind, near: torch.Tensor) -> None:
+        is_foreign = near.device.type == "cpu" and self._backend.dlpack_device[0] != _DLPACK_CPU
+        if self._backend.faults_in or is_foreign:
+            destination.copy_(source)
+        else:
+            self._backend.copy(destination.data_ptr(), source.data_ptr(), source.numel(), kind, self._stream.handle)

@@ -40,6 +40,7 @@ HELP = {
     "enable_sleep_mode": "allow sleep and wake-up",
     "sleep_dir": "folder for what must survive a sleep; default: the system's folder for temporary files",
     "verify_wake": "compare checksums of weights and KV cache after waking",
+    "keep_backup": "on a GPU: keep the host memory of a sleep, with the weights in it, for the next one; default: on",
     "sleep_after": "when and how deep an idle engine goes to sleep by itself, like 60s:1,10m:disk (depths: 1 or ram, "
     "disk, 2); default: never",
     "auto_wake": "a request to a sleeping engine wakes it and waits; default: on with --sleep-after",
@@ -59,7 +60,7 @@ HELP = {
     "device": "where the model runs; 'auto' is 'cpu' until a GPU has run lullm",
 }
 
-SLEEP_OPTIONS = frozenset({"enable_sleep_mode", "sleep_dir", "verify_wake", *THREAD_OPTIONS})
+SLEEP_OPTIONS = frozenset({"enable_sleep_mode", "sleep_dir", "verify_wake", "keep_backup", *THREAD_OPTIONS})
 """Of no use to commands that nobody could tell to sleep."""
 
 _SIZES = {"": 1, "b": 1, "k": KIB, "kib": KIB, "m": MIB, "mib": MIB, "g": GIB, "gib": GIB}

@@ -69,6 +69,8 @@ class EngineConfig:
         logprobs_mode: 'raw_logprobs' before, 'processed_logprobs' after penalties, temperature and filters.
         enable_sleep_mode: allow `sleep` and `wake_up`. sleep_dir: folder for what must survive a sleep; None: the
             system's folder for temporary files. verify_wake: compare checksums of weights and KV after waking.
+        keep_backup: on a GPU, the host memory that a sleep has filled stays taken (and pinned) after the wake-up, with
+            the weights in it, so that the next sleep copies them only if they have changed. None: on a GPU.
         sleep_after: a ladder like '60s:1,10m:disk': how deep an idle engine goes to sleep by itself, and after how long
             (see `lullm.config.sleep_after`). It needs enable_sleep_mode, and an engine with a thread of its own.
         auto_wake: a request to a sleeping engine wakes it and waits, instead of being refused. None: exactly if there
@@ -118,6 +120,7 @@ class EngineConfig:
     enable_sleep_mode: bool = False
     sleep_dir: str | None = None
     verify_wake: bool = True
+    keep_backup: bool | None = None
     sleep_after: str | None = None
     auto_wake: bool | None = None
     wake_timeout: float = DEFAULT_WAKE_TIMEOUT
@@ -146,6 +149,11 @@ class EngineConfig:
         for name in ("revision", "tokenizer", "served_model_name", "sleep_dir", "sleep_after"):
             if not isinstance(getattr(self, name), (str, type(None))):
                 raise ConfigError(f"{name} must be a string, not {getattr(self, name)!r}")
+        if str(self.device).partition(":")[0] in ("npu", "ascend"):
+            raise UnsupportedError(
+                f"device={self.device!r} is not supported: there are arenas for Ascend memory, but neither ops nor a "
+                "device for its steps; use device='cpu'"
+            )
         for name, choices in _CHOICES.items():
             _check_choice(name, getattr(self, name), choices)
         self._check_kv_cache_dtype()
@@ -182,7 +190,11 @@ class EngineConfig:
         value = self.wake_timeout
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
             raise ConfigError(f"wake_timeout must be a number of seconds above 0, not {value!r}")
-        for name, wanted in (("sleep_after", self.sleep_after is not None), ("auto_wake", self.auto_wake)):
+        for name, wanted in (
+            ("sleep_after", self.sleep_after is not None),
+            ("auto_wake", self.auto_wake),
+            ("keep_backup", self.keep_backup),
+        ):
             if wanted and not self.enable_sleep_mode:
                 raise ConfigError(f"{name} needs enable_sleep_mode=True")
         if self.sleep_after is not None:
@@ -215,6 +227,10 @@ class EngineConfig:
             "gpu_memory_utilization": (
                 self.gpu_memory_utilization is not None and not on_gpu,
                 "use kv_cache_memory_bytes on a CPU",
+            ),
+            "keep_backup": (
+                bool(self.keep_backup) and not on_gpu,
+                "on a CPU a backup takes the memory that is to be free",
             ),
             "kv_cache_dtype": (self.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels read fp8"),
             "quantization": (self.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
@@ -286,6 +302,7 @@ class EngineConfig:
             dtype=model.dtype if self.dtype == "auto" else self.dtype,
             device="cuda" if on_gpu else "cpu",
             gpu_memory_utilization=(self.gpu_memory_utilization or DEFAULT_GPU_MEMORY_UTILIZATION) if on_gpu else None,
+            keep_backup=(on_gpu and self.enable_sleep_mode) if self.keep_backup is None else self.keep_backup,
             async_scheduling=on_gpu if self.async_scheduling is None else self.async_scheduling,
             served_model_name=self.served_model_name or self.model,
         )
@@ -334,6 +351,7 @@ _FLAGS = (
     ("verify_wake", False),
     ("enforce_eager", False),
     ("auto_wake", True),
+    ("keep_backup", True),
     ("async_scheduling", True),
 )
 """(name, whether it may be None)."""

@@ -63,8 +63,12 @@ class WeightStore:
             self._checksums = self._measure(dict(self._model.named_parameters()))
         self.fill_s = time.perf_counter() - started
 
-    def restore(self, saved: Collection[str], backup: Backup | None) -> None:
+    def restore(self, saved: Collection[str], backup: Backup | None, settle: Callable[[], None]) -> None:
         """Bring back what was here before the memory was released: `saved` from `backup`, all others read again.
+
+        Args:
+            settle: waits until what was read is in its place. A backup comes on a stream of its own, over all that the
+                checkpoint has in the same places.
 
         Raises:
             WakeUpError: it is not what it was. ModelLoadError, OSError: it cannot be read.
@@ -79,6 +83,7 @@ class WeightStore:
                 for buffer, content in pushed:
                     buffer.copy_(content)
             self._compare(others)
+            settle()
             self.fill_s = time.perf_counter() - started
         if backup is not None:
             backup.restore(self.parameters(saved))

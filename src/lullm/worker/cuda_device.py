@@ -1,6 +1,8 @@
-"""CudaDevice: one NVIDIA GPU as a `Device`. No GPU has run this yet; see docs/gpu.md."""
+"""CudaDevice: one GPU as a `Device`. No GPU has run this yet; see docs/gpu.md.
 
-import contextlib
+A torch for ROCm goes by the same names, so that a GPU of AMD differs in its arenas only.
+"""
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -9,18 +11,25 @@ import torch
 from torch import Tensor
 
 from lullm.arena.arena import Arena
+from lullm.arena.backend import Backend
 from lullm.arena.cuda import cuda_backend
 from lullm.arena.dlpack import over_storage, view
-from lullm.arena.host import HostArena
+from lullm.arena.pinned import PinnedArena
+from lullm.arena.rocm import rocm_backend
 from lullm.arena.workspace import Workspace
-from lullm.errors import LullmError
 from lullm.worker.device import Captured, MemoryInfo, Running, Tensors, resident_bytes_within
 
 T = TypeVar("T")
 
 
+def gpu_backend(index: int) -> Backend:
+    """The table for the memory of a GPU, by what torch is built for. Raises UnsupportedError, LullmError."""
+    return cuda_backend(index) if torch.version.hip is None else rocm_backend(index)
+
+
 class CudaDevice:
-    """One NVIDIA GPU: a stream of its own for the steps, a pool that all recorded graphs share, driver-mapped arenas.
+    """One GPU: a stream of its own for the steps and one beside it, a pool that all recorded graphs share, arenas that
+    its driver maps.
 
     Raises:
         UnsupportedError: see `open_device`. LullmError: the driver fails.
@@ -31,8 +40,9 @@ class CudaDevice:
     def __init__(self, index: int = 0):
         self.torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self.torch_device)  # Triton launches on the current device of the thread
-        self._backend = cuda_backend(index)
+        self._backend = gpu_backend(index)
         self._stream = torch.cuda.Stream(self.torch_device)
+        self._side = torch.cuda.Stream(self.torch_device)
         self._graph_pool: Any = None
 
     def memory_info(self) -> MemoryInfo:
@@ -47,7 +57,7 @@ class CudaDevice:
         return Arena(self._backend, tag, capacity_bytes)
 
     def new_host_arena(self, tag: str, capacity_bytes: int) -> Arena:
-        return PinnedArena(tag, capacity_bytes)
+        return PinnedArena(self._backend, tag, capacity_bytes)
 
     def staging(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return torch.zeros(tuple(shape), dtype=dtype, pin_memory=True)
@@ -72,13 +82,23 @@ class CudaDevice:
             done.record()
         return _Enqueued(outcome, done)
 
+    def beside(self, work: Callable[[], None]) -> None:
+        self._side.wait_stream(self._stream)
+        with torch.cuda.stream(self._side):
+            work()
+
+    def join(self) -> None:
+        self._stream.wait_stream(self._side)
+
     def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:
         if self._graph_pool is None:
             self._graph_pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        # Another engine's thread may use the device meanwhile.
-        mode = "thread_local"
-        with torch.cuda.device(self.torch_device), torch.cuda.graph(graph, self._graph_pool, capture_error_mode=mode):
+        # On the stream that replays it: all engines of a process share torch's own one for recordings, and cuBLAS has a
+        # workspace for each stream, which would come from the graphs' pool. 'thread_local': another engine's thread may
+        # use the device meanwhile.
+        recording = torch.cuda.graph(graph, self._graph_pool, self._stream, capture_error_mode="thread_local")
+        with torch.cuda.device(self.torch_device), recording:
             outcome = work()
         # Tensors that own their memory would keep it from the graphs that are recorded next: 0.6 MB of logits per row.
         borrowed = [self._borrowed(tensor, graph) for tensor in outcome]
@@ -116,44 +136,3 @@ class _Enqueued(Generic[T]):
     def result(self) -> T:
         self.done.synchronize()
         return self.outcome
-
-
-class PinnedArena(HostArena):
-    """Host memory that a GPU reads and writes at its own address while it is mapped, and that can sleep all the same.
-
-    Pinned pages cannot be taken back, so that `release` unpins them first, and `map` pins them again.
-    """
-
-    def __init__(self, tag: str, capacity_bytes: int):
-        super().__init__(tag, capacity_bytes)
-        self._is_pinned = False
-        self.map()
-
-    def map(self, chunk_ids: Any = None) -> None:
-        super().map(chunk_ids)
-        if not self._is_pinned:
-            portable_and_mapped = 3
-            _check_runtime(
-                torch.cuda.cudart().cudaHostRegister(self.base_address, self.capacity_bytes, portable_and_mapped),
-                f"pin {self.capacity_bytes} bytes of host memory for {self.tag!r}; lower swap_space",
-            )
-            self._is_pinned = True
-
-    def release(self, chunk_ids: Any = None) -> None:
-        self._unpin()
-        super().release(chunk_ids)
-
-    def close(self) -> None:
-        self._unpin()
-        super().close()
-
-    def _unpin(self) -> None:
-        if self._is_pinned:
-            self._is_pinned = False
-            with contextlib.suppress(LullmError):  # it goes with the process
-                _check_runtime(torch.cuda.cudart().cudaHostUnregister(self.base_address), "unpin host memory")
-
-
-def _check_runtime(code: Any, what: str) -> None:
-    if int(code) != 0:
-        raise LullmError(f"the CUDA runtime cannot {what} (error {int(code)})")

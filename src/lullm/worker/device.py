@@ -163,6 +163,14 @@ class Device(Protocol):
         """Do the work after all that was started before. A CPU does it when its result is asked for."""
         ...
 
+    def beside(self, work: Callable[[], None]) -> None:
+        """Within the work of a `start`: do this after all that was done so far, and beside all that follows."""
+        ...
+
+    def join(self) -> None:
+        """Within the work of a `start`: all that follows comes after what `beside` was given."""
+        ...
+
     def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:
         """Record the work, which touches the same addresses every time and gives a named tuple of contiguous tensors.
 
@@ -227,6 +235,12 @@ class CpuDevice:
     def start(self, work: Callable[[], T]) -> Running[T]:
         return _Deferred(work)
 
+    def beside(self, work: Callable[[], None]) -> None:
+        work()
+
+    def join(self) -> None:
+        pass
+
     def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:
         assert workspace is not None, "results need memory that stays"
         with Recording(workspace) as recording:
@@ -255,7 +269,7 @@ class CpuDevice:
 
 
 def open_device(name: str) -> Device:
-    """The device of a resolved config: 'cpu' or 'cuda' (the GPU that is current).
+    """The device of a resolved config: 'cpu' or 'cuda' (the GPU that is current, of NVIDIA or AMD).
 
     Raises:
         UnsupportedError: something that a GPU needs is missing; the message names it.
@@ -272,7 +286,7 @@ def open_device(name: str) -> Device:
 
 def missing_for_cuda() -> str | None:
     """What keeps device='cuda' from working here; None: nothing."""
-    if torch.version.cuda is None:
+    if torch.version.cuda is None and torch.version.hip is None:  # a build for ROCm calls its devices 'cuda', too
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
         return "torch sees no GPU (is the driver there, and CUDA_VISIBLE_DEVICES right?)"

@@ -2,12 +2,17 @@
 
 Weights as their checkpoint has them are not written again: the checkpoint is their backup, and checksums from when they
 were read say whether they came back the same. Weights that were changed since, and the KV blocks in use, are saved to
-host memory or to a file. (Host memory in front of a GPU takes all weights: from there they are back soonest.)
+host memory or to a file.
+
+Host memory in front of a GPU takes all weights: from there they are back soonest. It is pinned, which takes longer than
+the copy, so that it stays after the wake-up (`keep_backup`), with the weights in it: the next sleep copies them only if
+they have changed since. A sleep that does not keep them in host memory gives it back.
 """
 
 import contextlib
 import dataclasses
 import errno
+import os
 import shutil
 import tempfile
 import time
@@ -17,10 +22,10 @@ from pathlib import Path
 import torch
 
 from lullm.arena.arena import Arena
+from lullm.arena.backend import Backend
 from lullm.arena.backup import CHUNK_BYTES, Backup, FileStore, MemoryStore
 from lullm.errors import CacheSizeError, LullmError, WakeUpError
 from lullm.ops.attention_layout import KVCache
-from lullm.ops.float8_cache import as_bytes
 from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, SleepForecast, SleepOrder, SleepReport, UsedBlocks
 from lullm.units import MIB, format_bytes, round_up
 from lullm.weights.store import WeightStore
@@ -33,17 +38,33 @@ ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")
 which nothing is worth keeping."""
 
 _GATHER_BYTES = 16 * MIB
-"""Of KV blocks that are gathered at once, to be saved or put back."""
+_DEVICE_GATHER_BYTES = 64 * MIB
+"""Of KV blocks that are gathered at once, to be saved or put back. A device waits for the host between two such parts:
+some 50 us, while 64 MiB take 1.2 ms over the bus."""
+
+_DEVICE_CHUNK_BYTES = 16 * MIB
+"""Of a backup in pinned memory: 0.3 ms over the bus, in which the host does what it has to for the next chunk (0.1)."""
+
+_NUM_HASH_THREADS = 8
+"""At most, in front of a device: 100 GB/s, so that checksums stay behind the bus."""
 
 
 class Sleeper:
-    """The sleep of one worker. The engine sees to it that nothing runs and that orders come in a legal sequence."""
+    """The sleep of one worker. The engine sees to it that nothing runs and that orders come in a legal sequence.
 
-    def __init__(self, runner: ModelRunner, directory: Path | None, verify: bool):
+    Args:
+        directory: for files; None: the system's folder for temporary ones. verify: compare checksums on wake-up.
+        keep_backup: backups in host memory stay after a wake-up, until another kind of sleep.
+    """
+
+    def __init__(self, runner: ModelRunner, directory: Path | None, verify: bool, keep_backup: bool):
         self._runner = runner
         self._directory = directory
         self._verify = verify
+        self._keep_backup = keep_backup
         self._backups: dict[str, Backup] = {}
+        self._kept: dict[str, Backup] = {}
+        self._kept_version = -1  # of the weights in there
         self._saved_blocks = UsedBlocks([], [])
         self._saved_weights: frozenset[str] = frozenset()
         self._speeds = SleepSpeeds(runner.device, directory)
@@ -64,8 +85,9 @@ class Sleeper:
         started, free = time.perf_counter(), self._free_bytes()
         order = self._needed(order)
         made: dict[str, Backup] = {}
+        num_saved = sum(self._num_saved_bytes(tag, action, order) for tag, action in order.actions)
         try:
-            self._check_room(order)
+            self._check_room(num_saved, order)
             for tag, action in order.actions:
                 backup = self._make_backup(tag, action, order)
                 if backup is not None:
@@ -77,7 +99,7 @@ class Sleeper:
                 raise OSError(errno.ENOMEM, str(error)) from error
             raise
         saved = time.perf_counter()
-        num_saved, targets = sum(b.num_bytes for b in made.values()), {b.target for b in made.values()}
+        targets = {backup.target for backup in made.values()}
         failure = None
         for tag, _ in order.actions:
             self._drop(tag)
@@ -111,10 +133,13 @@ class Sleeper:
             for arena in self._arenas(tag):
                 arena.map()
             if tag == WEIGHTS:
-                store.load() if action == "refill" else store.restore(self._saved_weights, backup)
+                if action == "refill":
+                    store.load()
+                else:
+                    store.restore(self._saved_weights, backup, self._runner.device.synchronize)
                 store.is_resident = True
             elif backup is not None:
-                backup.restore(self._block_places())
+                backup.restore(self._block_places(), in_turn=True)
                 self._speeds.observe(f"restore {backup.target}", num_saved, time.perf_counter() - started)
             self._runner.device.synchronize()
         except (LullmError, OSError, MemoryError, torch.OutOfMemoryError) as error:
@@ -122,7 +147,10 @@ class Sleeper:
                 self._release(tag)
             hint = "; sleep(level=2, tags=['kv_cache']) gives them up" if tag == KV_CACHE else ""
             raise WakeUpError(f"{tag} still asleep: {error}{hint}") from error
-        self._drop(tag)
+        if backup is not None and backup.target == "ram" and self._keep_backup:
+            self._kept[tag] = self._backups.pop(tag)
+        else:
+            self._drop(tag)
         return store.num_bytes if tag == WEIGHTS else num_saved
 
     @torch.inference_mode()
@@ -134,17 +162,21 @@ class Sleeper:
         sleep_s = wake_s = 0.0
         for tag, action in order.actions:
             held, old = self._num_saved_bytes(tag, action, order), self._backups.get(tag)
+            if old is None and self._is_kept(tag, action, order):
+                old = self._kept[tag]
             old_bytes = 0 if old is None else old.num_bytes
             target = self._target(order) if action in ("offload", "move") or old is None else old.target
             released = 0
             if action in ("offload", "discard"):
-                released = sum(resident.get(arena_tag, 0) for arena_tag in ARENA_TAGS[tag])
-            if old is not None and old.target == "ram" and (action == "drop" or held):
-                released += old_bytes
-            frees += released - (held if target == "ram" else 0)
+                released = sum(resident[arena.tag] for arena in self._arenas(tag) if self._is_counted(arena))
+            if not self._runner.device.is_accelerator:  # whose memory is not where backups are
+                if old is not None and old.target == "ram" and (action == "drop" or held):
+                    released += old_bytes
+                released -= held if target == "ram" else 0
+            frees += released
             num_saved += held
             kept = 0 if action in ("discard", "drop") else held or old_bytes
-            sleep_s += self._speeds.seconds(f"save {target}", held) + self._speeds.seconds("release", released)
+            sleep_s += self._speeds.seconds(f"save {target}", held) + self._speeds.seconds("release", max(released, 0))
             wake_s += self._speeds.seconds(f"restore {target}", kept)
             if tag == WEIGHTS and kept < self._store.num_bytes:
                 wake_s += self._store.fill_s
@@ -158,36 +190,64 @@ class Sleeper:
 
     def close(self) -> None:
         """Drop what was saved. Idempotent."""
-        for tag in list(self._backups):
+        for tag in ARENA_TAGS:
             self._drop(tag)
 
     def _make_backup(self, tag: str, action: Action, order: SleepOrder) -> Backup | None:
-        """What the action saves, in the target that the order wants; None: nothing."""
-        num_bytes = self._num_saved_bytes(tag, action, order)
+        """What keeps what the action is to keep, in the target that the order wants; None: nothing is to be kept."""
+        is_kept, num_bytes = self._is_kept(tag, action, order), self._num_saved_bytes(tag, action, order)
+        old = self._kept.pop(tag, None)
+        if is_kept:
+            self._saved_weights = self._store.names
+            return old
         if not num_bytes:
             if tag == WEIGHTS:
                 self._saved_weights = frozenset()
+            if old is not None:
+                old.close()
             return None
-        store = self._new_store(num_bytes, self._target(order))
+        backup = self._backup_for(old, tag, num_bytes, self._target(order))
         try:
             if action == "move":
-                return self._backups[tag].moved(store)
-            backup = Backup(store, "the KV cache" if tag == KV_CACHE else "changed weights", self._verify)
+                return self._backups[tag].moved(backup.store)
             if tag == KV_CACHE:
                 self._saved_blocks = order.used
-                backup.save(self._block_contents())
+                backup.save(self._block_contents(), in_turn=True)
             else:
                 self._saved_weights = self._weights_to_save(order)
+                self._kept_version = self._store.version
                 backup.save(self._store.parameters(self._saved_weights))
             return backup
         except BaseException:
-            store.close()
+            backup.close()
             raise
+
+    def _backup_for(self, old: Backup | None, tag: str, num_bytes: int, target: str) -> Backup:
+        """The old one if there is room in it, else a new one."""
+        if old is not None:
+            if target == "ram" and isinstance(old.store, MemoryStore) and old.store.capacity_bytes >= num_bytes:
+                return old
+            old.close()
+        what = "the KV cache" if tag == KV_CACHE else "changed weights"
+        store = self._new_store(num_bytes, target)
+        return Backup(store, what, self._verify, self._backend, self._num_threads)
 
     def _new_store(self, num_bytes: int, target: str) -> MemoryStore | FileStore:
         if target == "disk":
             return FileStore(self._directory)
-        return MemoryStore(self._runner.device.new_host_arena("backup", round_up(num_bytes, CHUNK_BYTES)))
+        chunk_bytes = _DEVICE_CHUNK_BYTES if self._runner.device.is_accelerator else CHUNK_BYTES
+        arena = self._runner.device.new_host_arena("backup", round_up(num_bytes, chunk_bytes))
+        return MemoryStore(arena, chunk_bytes)
+
+    def _is_kept(self, tag: str, action: Action, order: SleepOrder) -> bool:
+        """Whether what the action is to keep stands in host memory since an earlier sleep."""
+        return (
+            tag == WEIGHTS
+            and action == "offload"
+            and tag in self._kept
+            and self._target(order) == "ram"
+            and self._kept_version == self._store.version
+        )
 
     def _weights_to_save(self, order: SleepOrder) -> frozenset[str]:
         """Names of the parameters that the checkpoint is no backup of."""
@@ -199,7 +259,7 @@ class Sleeper:
         """Bytes that the action writes."""
         if action == "move":
             return self._backups[tag].num_bytes
-        if action != "offload":
+        if action != "offload" or self._is_kept(tag, action, order):
             return 0
         if tag == WEIGHTS:
             return sum(parameter.nbytes for parameter in self._store.parameters(self._weights_to_save(order)))
@@ -223,13 +283,12 @@ class Sleeper:
         device = self._runner.device
         return device.memory_info().free_bytes if device.is_accelerator else -resident_bytes()
 
-    def _check_room(self, order: SleepOrder) -> None:
+    def _check_room(self, wanted: int, order: SleepOrder) -> None:
         """Refuse before anything is written what can be seen not to fit. Raises OSError."""
-        wanted = sum(self._num_saved_bytes(tag, action, order) for tag, action in order.actions)
         if not wanted:
             return
         if self._target(order) == "ram":
-            free, where = available_memory_bytes(), "memory"
+            free, where = available_memory_bytes() + sum(kept.num_bytes for kept in self._kept.values()), "memory"
         else:
             where = str(self._directory or tempfile.gettempdir())
             free = shutil.disk_usage(where).free
@@ -240,29 +299,34 @@ class Sleeper:
     def _block_contents(self) -> Iterator[torch.Tensor]:
         for cache, ids, content in self._block_parts():
             torch.index_select(cache, 0, ids, out=content)
+            self._runner.device.synchronize()  # what copies it waits for nothing
             yield content
 
     def _block_places(self) -> Iterator[torch.Tensor]:
         for cache, ids, content in self._block_parts():
             yield content  # filled by the time the next one is asked for
             cache.index_copy_(0, ids, content)
+            self._runner.device.synchronize()
 
     def _block_parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """(one layer's keys or values in a pool, ids of some blocks, room for those); the room is the same each time.
 
-        It is an arena, for what malloc once had for such a purpose does not always go back to the operating system.
+        The room is an arena, for what malloc once had for such a purpose does not always go back to the operating
+        system. Values are moved as words of one kind: torch does not index every type on every device.
         """
         device = self._runner.device
+        part_bytes = _DEVICE_GATHER_BYTES if device.is_accelerator else _GATHER_BYTES
         for caches, block_ids in self._pools(self._saved_blocks):
             new_arena = device.new_arena if caches is self._runner.kv_caches else device.new_host_arena
             num_bytes = caches[0][0][0].nbytes
-            arena = new_arena("gather", max(_GATHER_BYTES, num_bytes))
+            word = torch.int64 if num_bytes % torch.int64.itemsize == 0 else torch.uint8
+            arena = new_arena("gather", max(part_bytes, num_bytes))
             room = arena.empty((arena.capacity_bytes,), torch.uint8)
             try:
-                for cache in (as_bytes(cache) for layer in caches for cache in layer):
-                    for ids in torch.tensor(block_ids, device=cache.device).split(max(_GATHER_BYTES // num_bytes, 1)):
-                        content = room[: len(ids) * num_bytes].view(cache.dtype)
-                        yield cache, ids, content.view(len(ids), *cache.shape[1:])
+                for cache in (cache for layer in caches for cache in layer):
+                    words = cache.flatten(1).view(word)  # [num_blocks, words of a block]
+                    for ids in torch.tensor(block_ids, device=cache.device).split(max(part_bytes // num_bytes, 1)):
+                        yield words, ids, room[: len(ids) * num_bytes].view(word).view(len(ids), -1)
             finally:
                 device.synchronize()
                 arena.close()
@@ -292,7 +356,24 @@ class Sleeper:
         assert self._runner.model.store is not None, "loaded"
         return self._runner.model.store
 
+    def _is_counted(self, arena: Arena) -> bool:
+        """Whether it is of the memory that `_free_bytes` speaks of."""
+        return arena.backend is self._backend
+
+    @property
+    def _backend(self) -> Backend:
+        """Of the device's memory."""
+        return self._runner.arenas[0].backend
+
+    @property
+    def _num_threads(self) -> int:
+        """For the checksums of a backup in memory."""
+        if not self._runner.device.is_accelerator:
+            return 1  # nothing waits for it, and requests of other engines want the cores
+        return min(_NUM_HASH_THREADS, len(os.sched_getaffinity(0)))
+
     def _drop(self, tag: str) -> None:
-        backup = self._backups.pop(tag, None)
-        if backup is not None:
-            backup.close()
+        for backups in (self._backups, self._kept):
+            backup = backups.pop(tag, None)
+            if backup is not None:
+                backup.close()

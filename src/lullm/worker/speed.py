@@ -1,6 +1,8 @@
 """SleepSpeeds: how fast contents are saved, restored and released here, from what was measured."""
 
+import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -43,28 +45,27 @@ class SleepSpeeds:
         return num_bytes / self._speeds[what]
 
     def _try(self, target: str) -> None:
-        content = torch.ones(PROBE_BYTES, dtype=torch.uint8, device=self._device.torch_device)
-        if target == "release":
+        with contextlib.ExitStack() as stack:
             arena = self._device.new_arena("probe", PROBE_BYTES)
-            arena.empty((PROBE_BYTES,), torch.uint8).copy_(content)
-            times, done = [("release", arena.release)], arena.close
-        else:
-            ram = target == "ram"
-            store = (
-                MemoryStore(self._device.new_host_arena("probe", PROBE_BYTES)) if ram else FileStore(self._directory)
-            )
-            backup = Backup(store, "a probe")
-            times = [
-                (f"save {target}", lambda: backup.save([content])),
-                (f"restore {target}", lambda: backup.restore([torch.empty_like(content)])),
-            ]
-            done = backup.close
-        try:
-            for what, action in times:
+            stack.callback(arena.close)
+            content = arena.empty((PROBE_BYTES,), torch.uint8).fill_(1)
+            actions: list[tuple[str, Callable[[], object]]] = [("release", arena.release)]
+            if target != "release":
+                if target == "ram":
+                    store: MemoryStore | FileStore = MemoryStore(self._device.new_host_arena("probe", PROBE_BYTES))
+                else:
+                    store = FileStore(self._directory)
+                backup = Backup(store, "a probe", backend=arena.backend)
+                stack.callback(backup.close)
+
+                def restore() -> None:
+                    arena.map()
+                    backup.restore([content])
+
+                actions = [(f"save {target}", lambda: backup.save([content])), *actions, (f"restore {target}", restore)]
+            for what, action in actions:
                 self._device.synchronize()
                 started = time.perf_counter()
                 action()
                 self._device.synchronize()
                 self._speeds.setdefault(what, PROBE_BYTES / max(time.perf_counter() - started, 1e-9))
-        finally:
-            done()

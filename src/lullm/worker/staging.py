@@ -2,12 +2,16 @@
 
 The buffer exists twice on the host, since one step may be prepared while the copy of the one before it is on its way,
 and once on the device. Where the parts lie in it follows from the sizes of the step alone. A batch of decodes is filled
-up to one of few sizes, with block tables of the full width: its parts then lie at the same addresses every time, which
-is what a recorded graph needs.
+up to one of few sizes: its parts then lie at the same addresses every time, which is what a recorded graph needs.
+
+Its block tables are what a graph reads with rows of the full width: 10 KB each at 40,960 tokens, of which a batch of
+short contexts uses a few bytes. So they come last in the buffer, as narrow as the batch needs, and are spread on the
+device over tables of full rows that stay there. Entries that are not sent keep old ids, which nobody follows: they lie
+beyond their row's context.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -26,7 +30,10 @@ _ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class StageShape:
-    """Sizes of a staged step. `is_decode`: one token and one draw per span, the batch filled up to `num_spans`."""
+    """Sizes of a staged step. `is_decode`: one token and one draw per span, the batch filled up to `num_spans`.
+
+    `width`: block ids per span.
+    """
 
     num_tokens: int
     num_spans: int
@@ -100,6 +107,9 @@ class Staging:
         num_bytes = stage_bytes(largest)
         self._host = [device.staging((num_bytes,), torch.uint8) for _ in range(2)]
         self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device)
+        self._full_tables = torch.zeros(
+            (max_num_seqs, self._max_width), dtype=torch.int32, device=device.torch_device
+        )  # [max_num_seqs, M]
         self._semaphores = new_semaphores(max_num_seqs, device.torch_device)
         self._turn = 0
         self._decode_parts: dict[tuple[int, int], StageParts] = {}
@@ -114,10 +124,10 @@ class Staging:
         """Write a batch into a buffer of the host; the next but one call reuses it. Host only."""
         size = self.decode_size(batch)
         num_rows, num_draws = len(batch.drawn_rows), len(batch.draws)
+        num_spans, width = batch.layout.block_tables.shape
         if size is not None:
-            shape = StageShape(size, size, self._max_width, size, size, is_decode=True)
+            shape = StageShape(size, size, width, size, size, is_decode=True)
         else:
-            num_spans, width = batch.layout.block_tables.shape
             shape = StageShape(batch.layout.num_tokens, num_spans, width, num_rows, num_draws)
         self._turn = 1 - self._turn
         buffer = self._host[self._turn]
@@ -130,25 +140,29 @@ class Staging:
         """Enqueue the copy to the device; what stands there afterwards."""
         self._device[: len(buffer)].copy_(buffer, non_blocking=True)
         if shape.is_decode:
+            sent = self._parts(self._device, -1, shape).block_tables
+            self._full_tables[: shape.num_spans, : shape.width].copy_(sent)
             return self.decode_batch(shape.num_spans)
         layout = layout_source.layout
-        return self._staged(shape, max(layout.query_lens), max(layout.context_lens))
+        parts = cut(self._device, shape)
+        return self._staged(shape, parts, max(layout.query_lens), max(layout.context_lens))
 
     def decode_batch(self, size: int) -> StagedBatch:
         """The place of a batch of decodes that is filled up to `size`: the same tensors every time."""
         shape = StageShape(size, size, self._max_width, size, size, is_decode=True)
-        return self._staged(shape, 1, self._max_model_len)
+        parts = replace(self._parts(self._device, -1, shape), block_tables=self._full_tables[:size])
+        return self._staged(shape, parts, 1, self._max_model_len)
 
     def clear(self, size: int) -> None:
         """Stage a batch of decodes of `size` rows that all only fill up: computing it writes nothing."""
         self._device.zero_()
+        self._full_tables.zero_()
         parts = self.decode_batch(size).parts
         parts.slot_mapping.fill_(-1)
         parts.sources.fill_(-1)
         parts.query_starts.copy_(torch.arange(size + 1))
 
-    def _staged(self, shape: StageShape, max_query_len: int, max_context_len: int) -> StagedBatch:
-        parts = self._parts(self._device, -1, shape)
+    def _staged(self, shape: StageShape, parts: StageParts, max_query_len: int, max_context_len: int) -> StagedBatch:
         layout = DeviceLayout(
             query_starts=parts.query_starts,
             context_lens=parts.context_lens,
@@ -166,9 +180,11 @@ class Staging:
         if not shape.is_decode:
             return cut(buffer, shape)
         key = buffer_id, shape.num_spans
-        if key not in self._decode_parts:
-            self._decode_parts[key] = cut(buffer, shape)
-        return self._decode_parts[key]
+        if key not in self._decode_parts:  # all but the block tables, which change their width and stand last
+            self._decode_parts[key] = cut(buffer, replace(shape, width=0))
+        start, end = stage_bytes(replace(shape, width=0)), stage_bytes(shape)
+        tables = buffer[start:end].view(torch.int32)[: shape.num_spans * shape.width].view(shape.num_spans, shape.width)
+        return replace(self._decode_parts[key], block_tables=tables)
 
 
 def _write(parts: StageParts, batch: Batch, sources: np.ndarray | None) -> None:

@@ -21,7 +21,7 @@ from lullm.nn.kv_scales import calibrating_ops
 from lullm.ops.attention_layout import KVCache
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.table import Ops
-from lullm.types.step import Span, StepPlan, StepResult, TokenLogprobs
+from lullm.types.step import BlockPair, Span, StepPlan, StepResult, TokenLogprobs
 from lullm.worker.batch import Batch, BatchBuilder
 from lullm.worker.device import Device, Running
 from lullm.worker.feedback import TokenFeedback
@@ -29,6 +29,7 @@ from lullm.worker.graphs import DecodeGraphs, DecodeOutput
 from lullm.worker.host_decode import HostDecode
 from lullm.worker.randomness import uniforms_of
 from lullm.worker.sampler import Sampled, Sampler, greedy_tokens, host_draw_table, is_plain
+from lullm.worker.swap import split_swap_out
 
 logger = get_logger(__name__)
 
@@ -64,6 +65,8 @@ class _Outcome:
     sampled: Sampled | None
     prompt_logprobs: dict[int, list[TokenLogprobs]]
     marks: tuple[Any, Any, Any]
+    beside: list[Any]
+    """Marks around what was swapped out beside the compute; none: nothing was."""
 
 
 class StepRunner:
@@ -175,21 +178,41 @@ class StepRunner:
         """Move and copy blocks, run the model over the spans, draw tokens. An accelerator is not waited for."""
         with self._scope():
             started = self._device.mark()
-            if plan.blocks_to_swap_out:
-                self._ops.swap_blocks(self._kv_caches, self._host_kv_caches, plan.blocks_to_swap_out)
+            swap_out, swap_out_beside = self._swaps_out(plan, prepared)
+            if swap_out:
+                self._ops.swap_blocks(self._kv_caches, self._host_kv_caches, swap_out)
             if plan.blocks_to_swap_in:
                 self._ops.swap_blocks(self._host_kv_caches, self._kv_caches, plan.blocks_to_swap_in)
             swapped = self._device.mark()
-            if plan.blocks_to_copy:
-                self._ops.copy_blocks(self._kv_caches, plan.blocks_to_copy)
-            sampled, prompt_logprobs = None, {}
-            if prepared is not None:
-                sampled, prompt_logprobs = self._run(prepared)
-            if sampled is not None:
-                if self._runs_ahead:
-                    self._feedback.take(sampled.tokens)
-                sampled = sampled.on_host(self._device.to_host)
-            return _Outcome(sampled, prompt_logprobs, (started, swapped, self._device.mark()))
+            beside: list[Any] = []
+            if swap_out_beside:
+                self._device.beside(lambda: beside.extend(self._swap_out_timed(swap_out_beside)))
+            try:
+                if plan.blocks_to_copy:
+                    self._ops.copy_blocks(self._kv_caches, plan.blocks_to_copy)
+                sampled, prompt_logprobs = None, {}
+                if prepared is not None:
+                    sampled, prompt_logprobs = self._run(prepared)
+                if sampled is not None:
+                    if self._runs_ahead:
+                        self._feedback.take(sampled.tokens)
+                    sampled = sampled.on_host(self._device.to_host)
+            finally:
+                if swap_out_beside:
+                    self._device.join()
+            return _Outcome(sampled, prompt_logprobs, (started, swapped, self._device.mark()), beside)
+
+    def _swaps_out(self, plan: StepPlan, prepared: _Prepared | None) -> tuple[list[BlockPair], list[BlockPair]]:
+        """The blocks that go out: (before the step computes, beside it)."""
+        if not (plan.blocks_to_swap_out and prepared is not None and self._device.is_accelerator):
+            return plan.blocks_to_swap_out, []
+        layout = prepared.batch.layout
+        return split_swap_out(plan, layout.slot_mapping.numpy(), layout.block_size)
+
+    def _swap_out_timed(self, pairs: list[BlockPair]) -> tuple[Any, Any]:
+        started = self._device.mark()
+        self._ops.swap_blocks(self._kv_caches, self._host_kv_caches, pairs)
+        return started, self._device.mark()
 
     def _run(self, prepared: _Prepared) -> tuple[Sampled | None, dict[int, list[TokenLogprobs]]]:
         """The model over all spans, and the draws."""
@@ -286,9 +309,12 @@ class _RunningStep:
         outcome = self.work.result()
         tokens = [] if outcome.sampled is None else outcome.sampled.drawn()
         started, swapped, ended = outcome.marks
+        swap_s = self.device.seconds_between(started, swapped)
+        if outcome.beside:
+            swap_s += self.device.seconds_between(*outcome.beside)
         return StepResult(
             tokens,
             outcome.prompt_logprobs,
-            self.device.seconds_between(started, swapped),
+            swap_s,
             self.device.seconds_between(swapped, ended),
         )

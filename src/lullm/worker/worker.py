@@ -21,7 +21,7 @@ class Worker:
     def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
         self.model_runner = ModelRunner(config, model_config, folder)
         directory = Path(config.sleep_dir) if config.sleep_dir else None
-        self._sleeper = Sleeper(self.model_runner, directory, config.verify_wake)
+        self._sleeper = Sleeper(self.model_runner, directory, config.verify_wake, bool(config.keep_backup))
 
     def load_model(self) -> None:
         """Raises ModelLoadError, CacheSizeError."""

@@ -119,8 +119,14 @@ def prefill_tile(cache_dtype: torch.dtype, head_size: int) -> PrefillTile:
 
 
 def _key(cache_dtype: torch.dtype, head_size: int) -> tuple[str, int, int]:
-    major, minor = torch.cuda.get_device_capability()
-    return f"sm{major}{minor}", cache_dtype.itemsize, max(triton.next_power_of_2(head_size), 64)
+    major, minor = (
+        torch.cuda.get_device_capability()
+    )  # 9.0 is Hopper, and AMD's gfx90a, with a third of the shared memory
+    return (
+        f"{'gfx' if torch.version.hip else 'sm'}{major}{minor}",
+        cache_dtype.itemsize,
+        max(triton.next_power_of_2(head_size), 64),
+    )
 
 
 def num_row_warps(block: int) -> int:

@@ -1,0 +1,147 @@
+"""Sleep of a device's memory, over the fake driver: released memory faults, and copies run when they are waited for."""
+
+import gc
+
+import pytest
+import torch
+from fake_device import FAKE_OPS, FakeDevice
+
+from lullm import LLM, SamplingParams
+from lullm.arena.arena import Arena
+from lullm.arena.pinned import PinnedArena
+from lullm.errors import WakeUpError
+
+pytest.importorskip("triton")
+
+OPTIONS = {
+    "dtype": "float32", "max_model_len": 128, "max_num_seqs": 4, "enable_sleep_mode": True, "enforce_eager": True,
+    "num_gpu_blocks_override": 64, "swap_space": 0.001,
+}  # fmt: skip
+GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+PROMPTS = [[5 + i, 6, 7, 8 * i + 3] * 6 for i in range(4)]
+COPIES = ("cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2")
+
+
+class DriverDevice(FakeDevice):
+    """A fake accelerator whose arenas are the fake driver's."""
+
+    def __init__(self, backend):
+        super().__init__()
+        self.backend = backend
+
+    def new_arena(self, tag, capacity_bytes):
+        return Arena(self.backend, tag, capacity_bytes)
+
+    def new_host_arena(self, tag, capacity_bytes):
+        return PinnedArena(self.backend, tag, capacity_bytes)
+
+    def resident_bytes(self, arena):
+        return arena.mapped_bytes if arena.backend is self.backend else super().resident_bytes(arena)
+
+
+@pytest.fixture
+def build(qwen3_folder, fake, monkeypatch):
+    """(an engine over a fake device); everything is given back at the end of the test, or `fake` says so."""
+    monkeypatch.setattr("lullm.worker.model_runner.select_ops", lambda *args: FAKE_OPS)
+    monkeypatch.setattr("lullm.config.engine.EngineConfig._refuse_missing_machinery", lambda self: None)
+    engines = []
+
+    def make(**options):
+        backend = fake.build("cuda")
+        monkeypatch.setattr("lullm.worker.model_runner.open_device", lambda name: DriverDevice(backend))
+        engines.append(LLM(str(qwen3_folder), **{**OPTIONS, "keep_backup": True, **options}))
+        return engines[-1]
+
+    yield make
+    for llm in engines:
+        llm.llm_engine.shutdown()
+    engines.clear()
+    monkeypatch.undo()
+    gc.collect()
+
+
+def tokens(llm):
+    return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, GREEDY, use_tqdm=False)]
+
+
+def num_copies(fake):
+    """(out, in), since the last call."""
+    names = fake.names()
+    fake.reset()
+    return tuple(map(names.count, COPIES))
+
+
+def test_weights_stay_in_host_memory_until_they_change(build, fake):
+    llm = build()
+    expected, num_weights = tokens(llm), llm.llm_engine.model_executor.driver_worker._store.num_bytes
+    fake.reset()
+    assert llm.sleep().backed_up_bytes == num_weights
+    assert num_copies(fake)[0] > 0 and fake.counts()["handles"] == 0
+    assert llm.wake_up().restored_bytes == num_weights and num_copies(fake)[1] > 0
+    assert tokens(llm) == expected
+    forecast = llm.explain_sleep()
+    assert forecast.backs_up_bytes == 0 and forecast.frees_bytes > num_weights
+    fake.reset()
+    assert llm.sleep().backed_up_bytes == 0
+    assert num_copies(fake) == (0, 0), "they are there"
+    llm.wake_up()
+    assert tokens(llm) == expected
+    num_pins = fake.counts()["pins"]
+    llm.update_weights([("model.norm.weight", torch.full((64,), 0.5))])
+    changed = tokens(llm)
+    fake.reset()
+    assert llm.sleep().backed_up_bytes == num_weights
+    assert num_copies(fake)[0] > 0 and fake.counts()["pins"] == num_pins - 1, "in the same memory; kv_swap sleeps"
+    llm.wake_up()
+    assert tokens(llm) == changed
+    assert fake.counts()["pins"] == num_pins
+    llm.sleep(level=2)
+    assert fake.counts()["pins"] == 0, "another kind of sleep gives it back"
+    llm.wake_up()
+    assert tokens(llm) == expected
+
+
+def test_nothing_is_kept_if_nobody_wants_it(build, fake):
+    llm = build(keep_backup=False)
+    expected = tokens(llm)
+    awake = fake.counts()["pins"]
+    for _ in range(2):
+        assert llm.sleep().backed_up_bytes > 0
+        llm.wake_up()
+        assert fake.counts()["pins"] == awake
+    assert tokens(llm) == expected
+
+
+@pytest.mark.parametrize("backup", ["ram", "disk"])
+def test_running_requests_go_on(build, backup):
+    llm = build()
+    expected = tokens(llm)
+    engine = llm.llm_engine
+    for number, prompt in enumerate(PROMPTS):
+        engine.add_request(str(number), prompt, GREEDY)
+    done, steps = {}, 0
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.finished:
+                done[int(output.request_id)] = output.outputs[0].token_ids
+        steps += 1
+        if steps in (5, 12):
+            engine.sleep(level=1, backup=backup)
+            engine.wake_up()
+    assert [done[number] for number in range(len(PROMPTS))] == expected
+
+
+def test_a_backup_is_verified_every_time(build):
+    llm = build()
+    expected = tokens(llm)
+    llm.sleep()
+    llm.wake_up()
+    llm.sleep()
+    sleeper = llm.llm_engine.model_executor.driver_worker._sleeper
+    chunk = sleeper._backups["weights"].store.get(0, 1000).numpy()
+    chunk[5] ^= 1
+    with pytest.raises(WakeUpError, match="damaged"):
+        llm.wake_up()
+    chunk[5] ^= 1
+    llm.wake_up()
+    assert tokens(llm) == expected
