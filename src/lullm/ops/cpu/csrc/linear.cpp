@@ -178,6 +178,7 @@ void fill_linear(Kernels& kernels) {
   kernels.prepared_bytes[kBFloat16] = kHasBf16Dot ? no_bytes : bytes_of_floats;
   kernels.prepare_rows[kFloat32] = nullptr;
   kernels.prepare_rows[kBFloat16] = kHasBf16Dot ? nullptr : rows_to_floats;
+  kernels.linear_depth[kFloat32] = kernels.linear_depth[kBFloat16] = 0;
   kernels.linear_scratch_bytes[kFloat32] = kernels.linear_scratch_bytes[kBFloat16] = 0;
   kernels.pack_panel = pack_panel;
   kernels.unpack_panel = unpack_panel;
