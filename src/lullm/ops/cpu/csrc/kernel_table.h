@@ -21,6 +21,7 @@ struct LinearArgs {
   // The rows of the weight are gates, then as many ups, each whole panels; y is silu(gate) * up. Kernels then count
   // the panels of the gates only, and do each with its partner.
   bool silu_mul;
+  bool y_is_float;      // whatever the dtype of the rest
 
   int64_t num_sides() const { return silu_mul ? 2 : 1; }
   int64_t out_of_side() const { return silu_mul ? out / 2 : out; }

@@ -55,7 +55,7 @@ constexpr int64_t kImage = kPanelRows * kPanelRows;
 class Results {
  public:
   explicit Results(const LinearArgs& a) : a_(a) {
-    const int64_t y_alignment = reinterpret_cast<int64_t>(a.y) | a.y_stride * 2;
+    const int64_t y_alignment = reinterpret_cast<int64_t>(a.y) | a.y_stride * (a.y_is_float ? 4 : 2);
     may_stream_ = a.num_rows > kStreamedRows && y_alignment % 64 == 0;
   }
 
@@ -77,17 +77,25 @@ class Results {
   static constexpr int64_t kStreamedRows = 64;  // results of more rows do not stay in the cache anyway
 
   void store_row() {
-    Bf16* y = static_cast<Bf16*>(a_.y) + row_ * a_.y_stride + panel_ * kPanelRows;
+    const int64_t at = row_ * a_.y_stride + panel_ * kPanelRows;
     V low = add(load(sums_), bias_[0]), high = add(load(sums_ + 16), bias_[1]);
     if (a_.silu_mul) {
       low = silu_mul(low, add(load(sums_ + kImage), bias_[2]));
       high = silu_mul(high, add(load(sums_ + kImage + 16), bias_[3]));
     }
-    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
-    if (may_stream_) _mm512_stream_si512(reinterpret_cast<__m512i*>(y), both);
-    else _mm512_storeu_si512(y, both);
+    if (a_.y_is_float) {
+      store_line(static_cast<float*>(a_.y) + at, (__m512i)low);
+      store_line(static_cast<float*>(a_.y) + at + kTileRows, (__m512i)high);
+    } else {
+      store_line(static_cast<Bf16*>(a_.y) + at, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
     sums_ += kPanelRows;
     row_++;
+  }
+
+  void store_line(void* to, __m512i line) {
+    if (may_stream_) _mm512_stream_si512(static_cast<__m512i*>(to), line);
+    else _mm512_storeu_si512(to, line);
   }
 
   const LinearArgs& a_;
