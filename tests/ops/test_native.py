@@ -89,6 +89,31 @@ def test_linear(dtype, shape, num_rows):
         assert_close(native.linear(x, packed, given), reference.linear(x, weight, given), 4e-6, 2**-6)
 
 
+@DTYPES
+@pytest.mark.parametrize("depth", [1056, 2112])
+@pytest.mark.parametrize("num_rows", [40, 545])
+def test_linear_of_deep_matrices(dtype, depth, num_rows):
+    """The depth is done in chunks, with rests, and the rows in more than one block."""
+    x, weight = normal(num_rows, depth, dtype=dtype), normal(416, depth, dtype=dtype, seed=1) / depth**0.5
+    packed, gate_up = weight.clone(), weight[:384].clone()
+    native.pack_weight_(packed)
+    native.pack_weight_(gate_up)
+    assert_close(native.linear(x, packed, None), reference.linear(x, weight, None), 2e-5, 2**-6)
+    gold = reference.linear_silu_mul(x, weight[:384], None)
+    assert_close(native.linear_silu_mul(x, gate_up, None), gold, 2e-5, 2**-6)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(64, 64), (96, 100), (544, 64), (65, 33)], ids=str)
+@pytest.mark.parametrize("num_rows", [0, 1, 8, 33, 100])
+def test_logits(dtype, shape, num_rows):
+    depth, vocab_size = shape
+    x, weight = normal(num_rows, depth, dtype=dtype), normal(vocab_size, depth, dtype=dtype, seed=1) / depth**0.5
+    gold = reference.logits(x, weight)
+    native.pack_weight_(weight)
+    assert_close(native.logits(x, weight), gold, 1e-5)  # nothing is rounded but the weights and rows themselves
+
+
 def test_linear_reads_rows_at_a_stride_and_nothing_beside_them(isa):
     weight = normal(64, 64, dtype=torch.bfloat16)
     native.pack_weight_(weight)

@@ -26,4 +26,6 @@ class LMHead(Matrix):
 
     def forward(self, hidden: Tensor, embedding: Embedding, ops: Ops) -> Tensor:  # [N, H] -> [N, V] float32
         matrix = embedding if self.weight is None else self
-        return ops.to_float32(matrix.multiply(hidden, None, ops))
+        if matrix.layout is None:
+            return ops.logits(hidden, matrix.weight)
+        return ops.to_float32(ops.quantized_linear(hidden, matrix.weight, matrix.layout, None))

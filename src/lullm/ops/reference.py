@@ -18,6 +18,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return _product(x, weight, bias).to(x.dtype)
 
 
+def logits(x: Tensor, weight: Tensor) -> Tensor:
+    return _product(x, weight, None)
+
+
 def linear_silu_mul(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None) -> Tensor:
     return silu_mul(_product(x, gate_up_weight, bias)).to(x.dtype)
 

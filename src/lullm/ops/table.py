@@ -44,6 +44,7 @@ class Ops:
         name: of the version, for logs and tests.
         embedding: (token_ids `[T]` int64, weight `[V, H]`) -> `[T, H]`.
         linear: (x `[T, in]`, weight `[out, in]`, bias `[out]` or None) -> `[T, out]`.
+        logits: (x `[T, H]`, weight `[V, H]`) -> `[T, V]` float32: the product, which versions need not round to x's dtype.
         linear_silu_mul: (x `[T, in]`, gate_up_weight `[2 * I, in]`: gates first, bias `[2 * I]` or None) -> `[T, I]`:
             `silu(gate) * up` of the two products (https://arxiv.org/abs/2002.05202).
         rms_norm: (x `[..., N]`, weight `[N]`, eps) -> like x. Mean square in float32, rounded to x's dtype before
@@ -83,6 +84,7 @@ class Ops:
     name: str
     embedding: Callable[[Tensor, Tensor], Tensor]
     linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    logits: Callable[[Tensor, Tensor], Tensor]
     linear_silu_mul: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
@@ -113,6 +115,7 @@ REFERENCE_OPS = Ops(
     name="reference",
     embedding=reference.embedding,
     linear=reference.linear,
+    logits=reference.logits,
     linear_silu_mul=reference.linear_silu_mul,
     rms_norm=reference.rms_norm,
     add_rms_norm=reference.add_rms_norm,
@@ -131,6 +134,7 @@ TORCH_CPU_OPS = Ops(
     name="torch_cpu",
     embedding=torch_cpu.embedding,
     linear=torch_cpu.linear,
+    logits=torch_cpu.logits,
     linear_silu_mul=torch_cpu.linear_silu_mul,
     rms_norm=torch_cpu.rms_norm,
     add_rms_norm=torch_cpu.add_rms_norm,
@@ -147,6 +151,7 @@ NATIVE_CPU_OPS = Ops(
     name="native_cpu",
     embedding=native.embedding,
     linear=native.linear,
+    logits=native.logits,
     linear_silu_mul=native.linear_silu_mul,
     rms_norm=native.rms_norm,
     add_rms_norm=native.add_rms_norm,

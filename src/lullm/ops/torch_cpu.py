@@ -27,6 +27,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(F.pad(x, (0, 0, 0, padded_rows(num_rows) - num_rows)), weight, bias)[:num_rows]
 
 
+def logits(x: Tensor, weight: Tensor) -> Tensor:
+    return linear(x, weight, None).float()
+
+
 def linear_silu_mul(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None) -> Tensor:
     return silu_mul(linear(x, gate_up_weight, bias))
 

@@ -31,6 +31,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_pack_weight": [_POINTER, _SIZE, _SIZE, _INT],
     "lullm_unpack_weight": [_POINTER, _SIZE, _SIZE, _INT],
     "lullm_linear": [_POINTER] * 4 + [_SIZE] * 5 + [_INT],
+    "lullm_logits": [_POINTER] * 3 + [_SIZE] * 4 + [_INT],
     "lullm_linear_silu_mul": [_POINTER] * 4 + [_SIZE] * 4 + [_INT],
     "lullm_embedding": [_POINTER] * 3 + [_SIZE] * 3 + [_INT],
     "lullm_rms_norm": [_POINTER] * 5 + [_SIZE] * 4 + [_FLOAT, _INT],

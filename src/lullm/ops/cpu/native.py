@@ -89,6 +89,28 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y
 
 
+def logits(x: Tensor, weight: Tensor) -> Tensor:
+    dtype = _DTYPES.get(weight.dtype)
+    if dtype is None:
+        return torch_cpu.logits(x, weight)
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    num_rows, vocab_size = x.shape[0], weight.shape[0]
+    y = new_result((num_rows, vocab_size), torch.float32)
+    call(
+        "lullm_logits",
+        x.data_ptr(),
+        weight.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        num_rows,
+        weight.shape[1],
+        vocab_size,
+        dtype,
+    )
+    return y
+
+
 def linear_silu_mul(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None) -> Tensor:
     dtype = _DTYPES.get(gate_up_weight.dtype)
     if dtype is None:

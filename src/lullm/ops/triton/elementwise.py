@@ -20,6 +20,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
+def logits(x: Tensor, weight: Tensor) -> Tensor:
+    return F.linear(x, weight).float()
+
+
 def linear_silu_mul(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None) -> Tensor:
     return silu_mul(F.linear(x, gate_up_weight, bias))
 

@@ -9,6 +9,7 @@ TRITON_OPS = Ops(
     name="triton",
     embedding=elementwise.embedding,
     linear=elementwise.linear,
+    logits=elementwise.logits,
     linear_silu_mul=elementwise.linear_silu_mul,
     rms_norm=elementwise.rms_norm,
     add_rms_norm=elementwise.add_rms_norm,

@@ -21,12 +21,14 @@ struct LinearArgs {
   // The rows of the weight are gates, then as many ups, each whole panels; y is silu(gate) * up. Kernels then count
   // the panels of the gates only, and do each with its partner.
   bool silu_mul;
+  bool y_is_float;      // whatever the dtype of the rest
 
   int64_t num_sides() const { return silu_mul ? 2 : 1; }
   int64_t out_of_side() const { return silu_mul ? out / 2 : out; }
 };
 
 constexpr int64_t kLinearRows = 512;  // in an item of `linear_panels`, at most
+constexpr int64_t kLinearPanels = 8;  // the same; half as many with `silu_mul`
 
 struct NormArgs {
   const void* x;        // rows of `num_heads` heads of `size` elements each; a head is what is normed
@@ -103,6 +105,7 @@ struct Kernels {
   // Rows [first, last) of x into `x_prepared`; null where x is read as it is. Sizes in bytes for all rows.
   int64_t (*prepared_bytes[2])(const LinearArgs&);
   void (*prepare_rows[2])(const LinearArgs&, int64_t first, int64_t last);
+  int64_t linear_depth[2];  // inputs at a time: what an item keeps of its rows in the cache; 0: all
   int64_t linear_scratch_bytes[2];
   void (*linear_panels[2])(const LinearArgs&, int64_t first_row, int64_t last_row, int64_t first_panel,
                            int64_t last_panel, void* scratch);

@@ -98,7 +98,9 @@ void linear_panel(const LinearArgs& a, const typename Activation<T>::Type* x, in
   LULLM_UNROLL for (int r = 0; r < kRows; r++) {
     LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
       V result = a.silu_mul ? silu_mul(totals[0][r][tile], totals[1][r][tile]) : totals[0][r][tile];
-      store(static_cast<T*>(a.y) + (row + r) * a.y_stride + panel * kPanelRows + tile * kTileRows, result);
+      const int64_t at = (row + r) * a.y_stride + panel * kPanelRows + tile * kTileRows;
+      if (a.y_is_float) store(static_cast<float*>(a.y) + at, result);
+      else store(static_cast<T*>(a.y) + at, result);
     }
   }
 }
@@ -146,7 +148,9 @@ void linear_tail(const LinearArgs& a, int64_t first_out, int64_t last_out) {
         LULLM_UNROLL for (int s = 0; s < 4; s++) acc[s] = fma(load(w + i + s * kLanes), load(x + i + s * kLanes), acc[s]);
       for (; i < a.in; i += kLanes) acc[0] = fma(load_up_to(w + i, a.in - i), load_up_to(x + i, a.in - i), acc[0]);
       float total = sum(add(add(acc[0], acc[1]), add(acc[2], acc[3]))) + bias;
-      store_first(static_cast<T*>(a.y) + row * a.y_stride + out, set1(total), 1);
+      const int64_t at = row * a.y_stride + out;
+      if (a.y_is_float) static_cast<float*>(a.y)[at] = total;
+      else store_first(static_cast<T*>(a.y) + at, set1(total), 1);
     }
   }
 }
@@ -178,6 +182,7 @@ void fill_linear(Kernels& kernels) {
   kernels.prepared_bytes[kBFloat16] = kHasBf16Dot ? no_bytes : bytes_of_floats;
   kernels.prepare_rows[kFloat32] = nullptr;
   kernels.prepare_rows[kBFloat16] = kHasBf16Dot ? nullptr : rows_to_floats;
+  kernels.linear_depth[kFloat32] = kernels.linear_depth[kBFloat16] = 0;
   kernels.linear_scratch_bytes[kFloat32] = kernels.linear_scratch_bytes[kBFloat16] = 0;
   kernels.pack_panel = pack_panel;
   kernels.unpack_panel = unpack_panel;

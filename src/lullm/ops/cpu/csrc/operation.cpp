@@ -20,6 +20,8 @@ namespace {
 constexpr int64_t kItemBytes = 64 * 1024;
 
 constexpr int64_t kItemsPerThread = 6;
+constexpr int64_t kLinearItemsPerThread = 4;
+constexpr int64_t kRunBytes = 8 * kItemBytes;  // of a weight, on one thread: starting anew costs a microsecond
 constexpr int64_t kCacheBytes = 1280 * 1024;  // of a second-level cache of 2 MiB; more than that was slower
 
 // body(first, last) over [0, count) in items of about kItemBytes, each element costing `bytes`.
@@ -42,21 +44,26 @@ void linear(LinearArgs a, int dtype) {
     }
     const int64_t panel_bytes = kPanelRows * a.in * size_of(dtype);
     // As many rows as fit into the cache beside two panels, in equal blocks of whole tiles.
-    const int64_t most = std::clamp((kCacheBytes - 2 * panel_bytes) / (a.in * size_of(dtype)) / 32 * 32, int64_t{64},
+    const int64_t depth = k.linear_depth[dtype] > 0 ? std::min(a.in, k.linear_depth[dtype]) : a.in;
+    const int64_t most_rows = std::clamp(kCacheBytes / (depth * size_of(dtype)) / 32 * 32 - 2 * kPanelRows, int64_t{64},
                                     kLinearRows);
-    const int64_t even = (a.num_rows + (a.num_rows + most - 1) / most - 1) / ((a.num_rows + most - 1) / most);
-    const int64_t rows = (even + 31) / 32 * 32, row_blocks = (a.num_rows + rows - 1) / rows;
+    const int64_t fewest = (a.num_rows + most_rows - 1) / most_rows;
+    const int64_t rows = ((a.num_rows + fewest - 1) / fewest + 31) / 32 * 32, row_blocks = (a.num_rows + rows - 1) / rows;
     // A few panels in a row where rows are many: then the next one can be fetched early. Enough items for all threads.
     const int64_t item_bytes = panel_bytes * a.num_sides();
-    const int64_t items = kItemsPerThread * get_num_threads();
-    const int64_t item_panels = std::max({int64_t{1}, kItemBytes / item_bytes,
-                                          a.num_rows > 32 ? std::min<int64_t>(8, panels * row_blocks / items) : 1});
+    const int64_t items = kLinearItemsPerThread * get_num_threads();
+    const int64_t item_panels =
+        std::max({int64_t{1}, kItemBytes / item_bytes,
+                  a.num_rows > 32 ? std::min(kLinearPanels / a.num_sides(), panels * row_blocks / items) : 1});
     const int64_t columns = (panels + item_panels - 1) / item_panels;
     const int64_t scratch_bytes = k.linear_scratch_bytes[dtype];
-    // Items that run at the same time share a block of rows, which then stays in the cache.
-    parallel_for(row_blocks * columns, [&](int64_t item) {
-      const int64_t row = item / columns * rows, panel = item % columns * item_panels;
-      k.linear_panels[dtype](a, row, std::min(a.num_rows, row + rows), panel, std::min(panels, panel + item_panels),
+    // Items that run at the same time share a block of rows, which then stays in the cache. A few rows are one block,
+    // and weights are read in long pieces then.
+    const int64_t most = a.num_rows > 32 ? 1 : std::max<int64_t>(1, kRunBytes / (item_panels * item_bytes));
+    parallel_for_runs(row_blocks * columns, most, [&](int64_t first, int64_t last) {
+      const int64_t row = first / columns * rows, panel = first % columns * item_panels;
+      k.linear_panels[dtype](a, row, std::min(a.num_rows, row + rows), panel,
+                             std::min(panels, panel + (last - first) * item_panels),
                              scratch_bytes > 0 ? scratch(kItemScratch, scratch_bytes) : nullptr);
     });
   }
@@ -169,7 +176,12 @@ LULLM_EXPORT void lullm_unpack_weight(void* weight, int64_t out, int64_t in, int
 
 LULLM_EXPORT void lullm_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int dtype) {
-  if (num_rows > 0) linear({x, weight, bias, y, x_stride, y_stride, num_rows, in, out, nullptr, false}, dtype);
+  if (num_rows > 0) linear({x, weight, bias, y, x_stride, y_stride, num_rows, in, out, nullptr, false, false}, dtype);
+}
+
+LULLM_EXPORT void lullm_logits(const void* x, const void* weight, void* y, int64_t x_stride, int64_t num_rows, int64_t in,
+                               int64_t out, int dtype) {
+  if (num_rows > 0) linear({x, weight, nullptr, y, x_stride, out, num_rows, in, out, nullptr, false, true}, dtype);
 }
 
 // y [num_rows, out / 2] = silu(gate) * up of a weight [out, in] of gates, then ups. 0, and nothing done, if its halves
@@ -177,7 +189,7 @@ LULLM_EXPORT void lullm_linear(const void* x, const void* weight, const void* bi
 LULLM_EXPORT int lullm_linear_silu_mul(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                        int64_t num_rows, int64_t in, int64_t out, int dtype) {
   if (out % (2 * kPanelRows) != 0 || num_panels(out, in, dtype) == 0) return 0;
-  if (num_rows > 0) linear({x, weight, bias, y, x_stride, out / 2, num_rows, in, out, nullptr, true}, dtype);
+  if (num_rows > 0) linear({x, weight, bias, y, x_stride, out / 2, num_rows, in, out, nullptr, true, false}, dtype);
   return 1;
 }
 
@@ -198,6 +210,7 @@ LULLM_EXPORT int lullm_embedding(const int64_t* token_ids, const void* weight, v
       }
       const char* from = static_cast<const char*>(weight) + row / kPanelRows * kPanelRows * row_bytes +
                          row % kPanelRows / kTileRows * kTileBytes + row % kTileRows * 4;
+      // A line for each unit, so 16 times the row's bytes: 1024 rows of 2 KiB read at the memory's speed, 32 GB/s.
       for (int64_t tile = 0; tile < units; tile += kTileUnits, from += 2 * kTileBytes)
         for (int64_t unit = 0; unit < kTileUnits; unit++) std::memcpy(to + (tile + unit) * 4, from + unit * kTileRows * 4, 4);
     }

@@ -10,6 +10,9 @@
 
 LULLM_EXPORT void lullm_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int dtype);
+// The product as floats, [num_rows, out], whatever the dtype of x and weight.
+LULLM_EXPORT void lullm_logits(const void* x, const void* weight, void* y, int64_t x_stride, int64_t num_rows,
+                               int64_t in, int64_t out, int dtype);
 // y [num_rows, out / 2] = silu(gate) * up of a weight [out, in] of gates, then ups. 0 if its halves are not whole panels.
 LULLM_EXPORT int lullm_linear_silu_mul(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                        int64_t num_rows, int64_t in, int64_t out, int dtype);

@@ -53,6 +53,7 @@ constexpr Operation operation(const char* name) {
 
 constexpr Operation kOperations[] = {
     operation<lullm_linear>("lullm_linear"),
+    operation<lullm_logits>("lullm_logits"),
     operation<lullm_linear_silu_mul>("lullm_linear_silu_mul"),
     operation<lullm_embedding>("lullm_embedding"),
     operation<lullm_rms_norm>("lullm_rms_norm"),
