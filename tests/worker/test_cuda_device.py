@@ -104,11 +104,12 @@ def test_graphs_are_recorded_on_the_stream_that_replays_them(device, recorder):
     from lullm.worker.graphs import DecodeOutput
 
     made = DecodeOutput(torch.arange(8.0).view(2, 4), torch.tensor([3, 3]))
-    replay = device.capture(lambda: recorder.note("work") or made)
+    captured = device.capture(lambda: recorder.note("work") or made, None)
     assert recorder.log == [("stream 1", "recorded", "pool", "thread_local"), ("stream 1", "work")]
-    kept = replay()
+    captured.replay()
+    assert recorder.log[-1][1] == "replay"
+    kept = captured.output
     assert kept.logits.data_ptr() == made.logits.data_ptr() and torch.equal(kept.tokens, made.tokens)
-    assert recorder.log[-1][1] == "replay" and replay() is kept
 
 
 def test_memory_by_the_driver(device, fake):
