@@ -366,6 +366,9 @@ def test_clients_generate_while_another_toggles_sleep(engine, expected):
             await asyncio.sleep(source.random() * 0.15)
             await engine.sleep(source.choice((1, 2)), tags=source.choice((None, None, ["kv_cache"], ["weights"])))
             counts["sleeps"] += 1
+            # A client may not come by in time: where steps leave the interpreter alone, the loop is never behind.
+            with pytest.raises(EngineAsleepError):
+                await anext(engine.generate("hello", PARAMS, f"asleep-{counts['sleeps']}"))
             await asyncio.sleep(source.random() * 0.02)
             await engine.wake_up()
 
@@ -378,7 +381,7 @@ def test_clients_generate_while_another_toggles_sleep(engine, expected):
         await until(lambda: engine.stats().num_used_blocks == 0)
 
     run(main())
-    assert counts["sleeps"] >= 10 and counts["ended"] >= 20 and counts["refused"], counts
+    assert counts["sleeps"] >= 10 and counts["ended"] >= 20, counts
 
 
 def test_crossing_calls_and_a_shutdown_among_them(engine, expected):

@@ -49,7 +49,7 @@ HELP = {
     "threads": "CPU threads that a step uses; default: OMP_NUM_THREADS if it is set, else the cores that the affinity "
     "mask and the CPU quota allow",
     "attention_backend": "which version of attention runs: 'auto' is the device's fastest, 'torch' torch's own over "
-    "gathered keys and values (without graphs on a GPU), 'triton' lullm's kernels on a GPU",
+    "gathered keys and values (decode steps are not recorded), 'triton' lullm's kernels on a GPU",
     "enforce_eager": "never record decode steps and replay them (CUDA graphs; on a CPU one native call per step)",
     "async_scheduling": "plan and launch the next step while one runs; default: on a GPU",
     "tensor_parallel_size": "workers that share each layer (only 1 yet)",

@@ -82,7 +82,7 @@ class EngineConfig:
         threads: CPU threads that a step uses. None: OMP_NUM_THREADS if it is set, else the cores that the affinity mask
             and the CPU quota of this process allow.
         attention_backend: which version of attention runs. 'auto': the device's fastest; 'torch': torch's own, over
-            gathered keys and values (without graphs on a GPU); 'triton': this package's kernels, on a GPU.
+            gathered keys and values (decode steps are not recorded); 'triton': this package's kernels, on a GPU.
         enforce_eager: run decode steps as any other instead of recording and replaying them, one recording per batch
             size: as CUDA graphs on a GPU, as the list of native calls on a CPU. The same tokens, less quickly.
         async_scheduling: plan and launch the next step while one runs. None: on a GPU; a CPU computes either way in the
