@@ -27,7 +27,7 @@ from lullm.kv.layout import block_bytes
 from lullm.models.decoder import CausalLM
 from lullm.models.registry import build_model
 from lullm.nn.attention import add_kv_scales
-from lullm.nn.kv_scales import KVScales, calibrating_ops
+from lullm.nn.kv_scale import KVScales, calibrating_ops
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.float8_cache import FLOAT8
 from lullm.ops.int8_cache import quantize

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
-from lullm.nn.kv_scales import KVScales
+from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.norm import RMSNorm
 from lullm.ops.attention_layout import KVCache, PreparedAttention

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lullm.errors import ModelLoadError
-from lullm.nn.kv_scales import KVScales
+from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear
 from lullm.weights.quantization import QuantizedRows, writable
 from lullm.weights.rule import WeightRules

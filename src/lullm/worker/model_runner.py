@@ -12,7 +12,7 @@ from lullm.kv.layout import SCALE_BYTES, block_bytes
 from lullm.log import get_logger
 from lullm.models.registry import build_model
 from lullm.nn.attention import add_kv_scales
-from lullm.nn.kv_scales import KVScales
+from lullm.nn.kv_scale import KVScales
 from lullm.ops.attention_layout import KVCache
 from lullm.ops.float8_cache import FLOAT8
 from lullm.ops.table import select_ops

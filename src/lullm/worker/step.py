@@ -17,7 +17,7 @@ from torch import Tensor
 from lullm.arena.workspace import Workspace
 from lullm.log import get_logger
 from lullm.models.decoder import CausalLM
-from lullm.nn.kv_scales import calibrating_ops
+from lullm.nn.kv_scale import calibrating_ops
 from lullm.ops.attention_layout import KVCache
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.table import Ops

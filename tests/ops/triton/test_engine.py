@@ -5,7 +5,7 @@ import torch
 from fake_device import FakeDevice
 
 from lullm import LLM, SamplingParams
-from lullm.nn.kv_scales import KVScales
+from lullm.nn.kv_scale import KVScales
 from lullm.ops.triton.device import IS_INTERPRETED
 from lullm.ops.triton.table import TRITON_OPS
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ModelLoadError
-from lullm.nn.kv_scales import KEY_RANGE, VALUE_RANGE
+from lullm.nn.kv_scale import KEY_RANGE, VALUE_RANGE
 
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "block_size": 8, "num_gpu_blocks_override": 80}
 SLEEPY = {**OPTIONS, "kv_cache_dtype": "fp8", "enable_sleep_mode": True}
