@@ -41,8 +41,8 @@ class PinnedArena(Arena):
         except LullmError:
             self.close()
             raise
-        # If nobody closes the arena: before the addresses go, which the driver would know as pinned ever after. The
-        # last finalizer of an object is the first to run.
+        # If nobody closes the arena: before the addresses go, which the driver would know as pinned ever after. Of an
+        # object's finalizers the last runs first.
         weakref.finalize(self._memory, self._pin.give_up).atexit = False
 
     def map(self, chunk_ids: Iterable[int] | None = None) -> None:
