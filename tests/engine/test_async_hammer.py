@@ -1,4 +1,4 @@
-"""AsyncLLMEngine under load that sleeps by calls and by itself and wakes for requests, all at once: no token is lost."""
+"""AsyncLLMEngine under load, sleeping by calls and by itself and waking for requests, all at once: no token is lost."""
 
 import asyncio
 import contextlib
