@@ -46,6 +46,13 @@ async def start(engine, params=PARAMS, request_id="x"):
     return stream, await anext(stream)
 
 
+async def begin_waiting_sleep(engine):
+    """A sleep of mode 'wait' that the engine has heard of; a task that was only created may not have run yet."""
+    sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+    await until(lambda: engine._watch._waiting_sleeps)
+    return sleeping
+
+
 async def assert_paused(engine):
     """The thread takes no step, and waits without spinning."""
     num_steps = engine.stats().steps_total
@@ -83,7 +90,7 @@ def test_kept_streams_pause_and_go_on_with_the_next_token(engine, expected, leve
 def test_mode_wait_lets_requests_end_and_takes_no_new_ones(engine, expected):
     async def main():
         stream, first = await start(engine)
-        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        sleeping = await begin_waiting_sleep(engine)
         outputs = [first, await anext(stream)]
         with pytest.raises(EngineAsleepError, match="going to sleep"):
             await collect(engine, request_id="late")
@@ -100,7 +107,7 @@ def test_mode_wait_lets_requests_end_and_takes_no_new_ones(engine, expected):
 def test_a_waiting_sleep_is_cancelled(engine, expected, overtaken_by):
     async def main():
         stream, first = await start(engine)
-        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        sleeping = await begin_waiting_sleep(engine)
         await anext(stream)
         if overtaken_by == "cancel":
             sleeping.cancel()
@@ -175,7 +182,7 @@ def test_shutdown_while_asleep(engine, drain, level):
 def test_shutdown_cancels_a_waiting_sleep(engine, drain):
     async def main():
         stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
-        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        sleeping = await begin_waiting_sleep(engine)
         await anext(stream)
         await engine.shutdown(drain)
         with pytest.raises(EngineDeadError, match="shut down"):
@@ -189,7 +196,7 @@ def test_shutdown_cancels_a_waiting_sleep(engine, drain):
 def test_a_failed_step_fails_a_waiting_sleep(engine, caplog):
     async def main():
         stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
-        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        sleeping = await begin_waiting_sleep(engine)
         await anext(stream)
         engine._engine.model_executor.driver_worker.model_runner.kv_caches.clear()
         with pytest.raises(EngineDeadError, match="died"):
