@@ -116,6 +116,7 @@ class LLM:
         return self.generate(prompts, params, use_tqdm)
 
     def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, with its chat template."""
         return self.llm_engine.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -149,6 +150,7 @@ class LLM:
 
     @property
     def is_sleeping(self) -> bool:
+        """Whether something is released, or the engine paused (level 0)."""
         return self.llm_engine.is_sleeping
 
     @property

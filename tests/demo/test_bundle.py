@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from lullm.demo import model_path
 from lullm.demo.corpus import user_turn
 from lullm.demo.dense import DenseConfig, DenseQwen3
 from lullm.demo.evaluate import DenseAnswers
+from lullm.weights.folder import resolve_model
 
 ODD_TEXTS = (
     "",
@@ -34,7 +34,7 @@ ODD_TEXTS = (
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    return model_path()
+    return resolve_model("demo")
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,15 @@
 """AsyncLLMEngine asleep: streams pause and go on, calls cross each other, and nobody waits forever."""
 
 import asyncio
-import contextlib
-import random
+import functools
 import threading
 import time
 
+import async_client
 import pytest
-from decisive import decisive_answers
+from async_client import OPTIONS, run, tokens, until
 
-from lullm import AsyncLLMEngine, EngineConfig, SamplingParams
+from lullm import AsyncLLMEngine, EngineConfig
 from lullm.errors import (
     ConfigError,
     EngineAsleepError,
@@ -18,23 +18,14 @@ from lullm.errors import (
     SleepCancelledError,
     WakeUpError,
 )
-from lullm.types.sampling_params import OutputKind
 
-OPTIONS = {"dtype": "float32", "max_model_len": 256, "num_gpu_blocks_override": 64}
-PARAMS = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, output_kind=OutputKind.DELTA)
-
-
-@pytest.fixture(scope="module")
-def expected(qwen3_folder):
-    """Greedy tokens of an engine that never sleeps, by prompt."""
-    return {p: answer.token_ids for p, answer in decisive_answers(str(qwen3_folder), 5, 60, **OPTIONS).items()}
+PARAMS = async_client.PARAMS.replace(max_tokens=60)
+collect = functools.partial(async_client.collect, params=PARAMS)
 
 
 @pytest.fixture
-def engine(qwen3_folder):
-    engine = AsyncLLMEngine(EngineConfig(model=str(qwen3_folder), enable_sleep_mode=True, **OPTIONS))
-    yield engine
-    asyncio.run(engine.shutdown(drain=False))
+def engine(build):
+    return build()
 
 
 @pytest.fixture
@@ -49,24 +40,17 @@ def slow_steps(engine, monkeypatch):
     monkeypatch.setattr(engine._engine, "step", slow_step)
 
 
-def tokens(outputs):
-    return [t for output in outputs for c in output.outputs for t in c.token_ids]
-
-
-async def collect(engine, prompt="hello world", params=PARAMS, request_id="x"):
-    return [output async for output in engine.generate(prompt, params, request_id)]
-
-
-async def until(condition, limit_s=20.0):
-    async with asyncio.timeout(limit_s):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 async def start(engine, params=PARAMS, request_id="x"):
     """A stream and its first output."""
     stream = engine.generate("hello world", params, request_id)
     return stream, await anext(stream)
+
+
+async def begin_waiting_sleep(engine):
+    """A sleep of mode 'wait' that the engine has heard of; a task that was only created may not have run yet."""
+    sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+    await until(lambda: engine._watch._waiting_sleeps)
+    return sleeping
 
 
 async def assert_paused(engine):
@@ -74,14 +58,6 @@ async def assert_paused(engine):
     num_steps = engine.stats().steps_total
     await asyncio.sleep(0.05)
     assert engine.stats().steps_total == num_steps
-
-
-def run(main):
-    async def bounded():
-        async with asyncio.timeout(60):
-            await main
-
-    asyncio.run(bounded())
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
@@ -114,7 +90,7 @@ def test_kept_streams_pause_and_go_on_with_the_next_token(engine, expected, leve
 def test_mode_wait_lets_requests_end_and_takes_no_new_ones(engine, expected):
     async def main():
         stream, first = await start(engine)
-        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        sleeping = await begin_waiting_sleep(engine)
         outputs = [first, await anext(stream)]
         with pytest.raises(EngineAsleepError, match="going to sleep"):
             await collect(engine, request_id="late")
@@ -131,7 +107,7 @@ def test_mode_wait_lets_requests_end_and_takes_no_new_ones(engine, expected):
 def test_a_waiting_sleep_is_cancelled(engine, expected, overtaken_by):
     async def main():
         stream, first = await start(engine)
-        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        sleeping = await begin_waiting_sleep(engine)
         await anext(stream)
         if overtaken_by == "cancel":
             sleeping.cancel()
@@ -206,7 +182,7 @@ def test_shutdown_while_asleep(engine, drain, level):
 def test_shutdown_cancels_a_waiting_sleep(engine, drain):
     async def main():
         stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
-        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        sleeping = await begin_waiting_sleep(engine)
         await anext(stream)
         await engine.shutdown(drain)
         with pytest.raises(EngineDeadError, match="shut down"):
@@ -220,7 +196,7 @@ def test_shutdown_cancels_a_waiting_sleep(engine, drain):
 def test_a_failed_step_fails_a_waiting_sleep(engine, caplog):
     async def main():
         stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
-        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        sleeping = await begin_waiting_sleep(engine)
         await anext(stream)
         engine._engine.model_executor.driver_worker.model_runner._steps = None
         with pytest.raises(EngineDeadError, match="died"):
@@ -249,7 +225,7 @@ def test_misuse(engine, qwen3_folder):
         await stream.aclose()
 
     run(main())
-    other = AsyncLLMEngine(EngineConfig(model=str(qwen3_folder), **OPTIONS))
+    other = AsyncLLMEngine(EngineConfig(model=str(qwen3_folder), **OPTIONS | {"enable_sleep_mode": False}))
 
     async def without_sleep_mode():
         with pytest.raises(ConfigError, match="enable_sleep_mode"):
@@ -322,102 +298,3 @@ def test_state_is_readable_from_any_thread(engine):
         assert seen <= {(False, ()), (True, ("kv_cache",)), (True, ()), (False, ("kv_cache",))}
 
     run(main())
-
-
-async def client(engine, number, expected, end, counts):
-    """Generates until `end`; a request that was taken must end with its own tokens."""
-    source = random.Random(number)
-    loop = asyncio.get_running_loop()
-    serial = 0
-    while loop.time() < end:
-        serial += 1
-        prompt = source.choice(list(expected))
-        stream = engine.generate(prompt, PARAMS, f"{number}-{serial}")
-        outputs = []
-        leaves = source.random() < 0.15
-        try:
-            async for output in stream:
-                outputs.append(output)
-                if leaves and len(outputs) == 5:
-                    break
-        except EngineAsleepError:
-            assert outputs == [], "refused at the first item only"
-            counts["refused"] += 1
-            await asyncio.sleep(0.005)
-            continue
-        finally:
-            await stream.aclose()
-        found = tokens(outputs)
-        assert found == expected[prompt][: len(found)], "no token of another request, none lost, none twice"
-        if outputs[-1].finished and outputs[-1].outputs[0].finish_reason == "abort":
-            assert engine._thread._is_closing
-            return
-        assert (leaves and len(outputs) == 5) or len(found) == 60
-        counts["left" if leaves else "ended"] += 1
-
-
-def test_clients_generate_while_another_toggles_sleep(engine, expected):
-    counts = dict.fromkeys(("ended", "left", "refused", "sleeps"), 0)
-
-    async def toggle(end):
-        source = random.Random(0)
-        loop = asyncio.get_running_loop()
-        while loop.time() < end:
-            await asyncio.sleep(source.random() * 0.15)
-            await engine.sleep(source.choice((1, 2)), tags=source.choice((None, None, ["kv_cache"], ["weights"])))
-            counts["sleeps"] += 1
-            # A client may not come by in time: where steps leave the interpreter alone, the loop is never behind.
-            with pytest.raises(EngineAsleepError):
-                await anext(engine.generate("hello", PARAMS, f"asleep-{counts['sleeps']}"))
-            await asyncio.sleep(source.random() * 0.02)
-            await engine.wake_up()
-
-    async def main():
-        end = asyncio.get_running_loop().time() + 5
-        async with asyncio.TaskGroup() as group:
-            for number in range(20):
-                group.create_task(client(engine, number, expected, end, counts))
-            group.create_task(toggle(end))
-        await until(lambda: engine.stats().num_used_blocks == 0)
-
-    run(main())
-    assert counts["sleeps"] >= 10 and counts["ended"] >= 20, counts
-
-
-def test_crossing_calls_and_a_shutdown_among_them(engine, expected):
-    """Every mode, level and tag from many tasks; each call answers or fails with an error of the tree."""
-    counts = dict.fromkeys(("ended", "left", "refused", "calls"), 0)
-
-    async def call_around(number):
-        source = random.Random(number)
-        while True:
-            tags = source.choice((None, ["kv_cache"], ["weights"]))
-            try:
-                if source.random() < 0.4:
-                    mode = source.choice(("keep", "wait"))
-                    await asyncio.wait_for(engine.sleep(source.choice((0, 1, 2)), mode, tags), source.random())
-                else:
-                    await engine.wake_up(source.choice((None, None, tags)))
-                counts["calls"] += 1
-            except (SleepCancelledError, EngineAsleepError, TimeoutError):
-                pass
-            except EngineDeadError:
-                return
-            await asyncio.sleep(source.random() * 0.05)
-
-    async def generate(number):
-        with contextlib.suppress(EngineDeadError):
-            await client(engine, number, expected, asyncio.get_running_loop().time() + 60, counts)
-        assert engine._thread._is_closing
-
-    async def main():
-        async with asyncio.TaskGroup() as group:
-            for number in range(12):
-                group.create_task(generate(number))
-            for number in range(6):
-                group.create_task(call_around(number))
-            await asyncio.sleep(2.5)
-            await engine.shutdown(drain=True)
-
-    run(main())
-    assert counts["calls"] > 20 and counts["ended"], counts

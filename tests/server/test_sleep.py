@@ -32,7 +32,7 @@ def running(request, qwen3_folder, start, monkeypatch):
     step = engine._engine.step
 
     def slow_step():
-        time.sleep(0.003)  # no request is over before the test's next call has come
+        time.sleep(0.008)  # no request is over before the test's next call has come, on a busy machine either
         return step()
 
     monkeypatch.setattr(engine._engine, "step", slow_step)
@@ -87,14 +87,14 @@ def test_kept_streams_go_on_with_the_same_tokens(running, expected, level):
 
 def test_mode_wait_and_its_cancellation(running, expected):
     with running.http() as http, ThreadPoolExecutor(1) as pool:
-        stream = Stream(running, "hello world")
+        stream = Stream(running, "hello world", max_tokens=200)  # the calls must come before its end
         sleep = pool.submit(httpx.post, f"{running.url}/sleep?mode=wait", timeout=30)
         while http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}).status_code != 503:
             pass
         assert http.post("/wake_up").json()["was_sleeping"] is False
         assert sleep.result().status_code == 409 and sleep.result().json()["error"]["code"] == "sleep_cancelled"
         sleep = pool.submit(httpx.post, f"{running.url}/sleep?mode=wait", timeout=30)
-        assert stream.text() == expected["hello world"]
+        assert stream.text().startswith(expected["hello world"])
         assert sleep.result().json()["sleeping_tags"] == ["weights", "kv_cache"]
 
 
@@ -280,11 +280,18 @@ def fail_to_wake(tags):
 
 
 def test_clients_over_http_while_another_toggles_sleep(running, expected):
-    end = time.monotonic() + 2
+    start = time.monotonic()
     counts = {"ended": 0, "refused": 0, "sleeps": 0}
 
+    def has_enough():
+        return counts["ended"] > 16 and counts["sleeps"] > 5
+
+    def goes_on():  # for two seconds, and longer where a slow machine has not come far by then
+        elapsed_s = time.monotonic() - start
+        return elapsed_s < 2 or (elapsed_s < 30 and not has_enough())
+
     def generate(number):
-        while time.monotonic() < end:
+        while goes_on():
             prompt = list(expected)[number % len(expected)]
             body = {"prompt": prompt, "stream": number % 2 == 1} | ASK | {"max_tokens": 20}
             response = http.post("/v1/completions", json=body)
@@ -305,7 +312,7 @@ def test_clients_over_http_while_another_toggles_sleep(running, expected):
 
     def toggle():
         source = random.Random(0)
-        while time.monotonic() < end:
+        while goes_on():
             time.sleep(source.random() * 0.1)
             assert http.post("/sleep", params={"level": source.choice((1, 2))}).status_code == 200
             counts["sleeps"] += 1
@@ -315,4 +322,4 @@ def test_clients_over_http_while_another_toggles_sleep(running, expected):
         tasks = [pool.submit(generate, number) for number in range(16)] + [pool.submit(toggle)]
         for task in tasks:
             task.result()
-    assert counts["ended"] > 16 and counts["sleeps"] > 5, counts
+    assert has_enough(), counts

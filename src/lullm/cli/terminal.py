@@ -15,6 +15,7 @@ from lullm.cli.engine_flag import engine_config
 from lullm.cli.sampling_flag import sampling_params
 from lullm.errors import UnsupportedError
 from lullm.log import log_to_stderr
+from lullm.types.outputs import RequestOutput
 from lullm.types.request import Prompt
 from lullm.types.sampling_params import SamplingParams
 
@@ -42,6 +43,15 @@ class Summary:
         spent = self.last_s - self.first_s
         return line + (f", then {(self.num_tokens - 1) / spent:.1f} tokens/s" if spent > 0 else "")
 
+    def take(self, output: RequestOutput) -> None:
+        """Count in a delta that has just come."""
+        self.num_prompt_tokens = len(output.prompt_token_ids)
+        self.last_s = time.monotonic()
+        num_new = sum(len(completion.token_ids) for completion in output.outputs)
+        if num_new and self.first_s is None:
+            self.first_s = self.last_s
+        self.num_tokens += num_new
+
 
 class Terminal:
     """Prints the answers of an engine that it steps itself."""
@@ -64,8 +74,8 @@ class Terminal:
         text = tokenizer.chat_template.render(messages, add_generation_prompt=True)
         return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
 
-    def print_answer(self, prompt: Prompt, params: SamplingParams) -> str:
-        """Print the answer piece by piece, end its line, return it. Blocks; numbers go into `summary`.
+    def print_answer(self, prompt: Prompt, params: SamplingParams) -> None:
+        """Print the answer piece by piece and end its line; it is `text_so_far` then. Blocks; `summary` has numbers.
 
         Raises:
             InvalidRequestError: the prompt can never be served.
@@ -78,12 +88,11 @@ class Terminal:
             sys.stdout.flush()
         if not self.text_so_far.endswith("\n"):
             print(flush=True)
-        return self.text_so_far
 
     def _pieces(self, prompt: Prompt, params: SamplingParams) -> Iterator[str]:
         request_id = f"terminal-{self._num_requests}"
         self._num_requests += 1
-        self.summary = summary = Summary(start_s=time.monotonic())
+        self.summary = Summary(start_s=time.monotonic())
         self.engine.add_request(request_id, prompt, params)
         with _deferred_interrupt() as interrupt:
             while self.engine.has_unfinished_requests():
@@ -93,14 +102,8 @@ class Terminal:
                         self.engine.step()
                     raise KeyboardInterrupt
                 for output in self.engine.step():
-                    summary.num_prompt_tokens = len(output.prompt_token_ids)
-                    summary.last_s = time.monotonic()
-                    for completion in output.outputs:
-                        if completion.token_ids and summary.first_s is None:
-                            summary.first_s = summary.last_s
-                        summary.num_tokens += len(completion.token_ids)
-                        if completion.text:
-                            yield completion.text
+                    self.summary.take(output)
+                    yield from (completion.text for completion in output.outputs if completion.text)
 
 
 @contextlib.contextmanager

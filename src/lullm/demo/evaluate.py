@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from lullm.demo import model_path
 from lullm.demo.corpus import END_OF_TEXT, TASKS, TURN_END, Item, held_out_items, user_turn
 from lullm.demo.dense import DenseConfig, DenseQwen3
 from lullm.demo.scoring import Score, score, story_is_sound, story_requests, story_words
+from lullm.weights.folder import resolve_model
 
 ANSWER_TOKENS = 48
 STORY_TOKENS = 220
@@ -61,7 +61,7 @@ class DenseAnswers:
     """Answers of the training network on the stored bfloat16 weights, recomputing every row for every token."""
 
     def __init__(self, model: Path | None, rows: int = 64) -> None:
-        folder = model or model_path()
+        folder = model or resolve_model("demo")
         config = DenseConfig.from_json(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         self._model = DenseQwen3(config).to(torch.bfloat16)
         self._model.load_state_dict(load_file(folder / "model.safetensors"))

@@ -80,6 +80,7 @@ class Lifecycle:
 
     @property
     def is_sleeping(self) -> bool:
+        """Whether something is released, or the engine paused."""
         return self.state != "awake"
 
     @property
@@ -89,6 +90,7 @@ class Lifecycle:
 
     @property
     def state(self) -> SleepState:
+        """Awake or how deep asleep, in one word."""
         tags = self.sleeping_tags
         if not tags:
             return "paused" if self._is_paused else "awake"

@@ -44,7 +44,7 @@ class LLMEngine:
 
     Attributes:
         config, model_config: resolved. tokenizer. default_params: from the model's generation_config.json.
-        input_processor: the only part that other threads may call.
+        input_processor: may be called from other threads, as `stats` may.
         model_executor: runs the workers.
 
     Raises:
@@ -138,6 +138,7 @@ class LLMEngine:
         return self._scheduler.has_unfinished or bool(self._loop.pending)
 
     def unfinished_request_ids(self) -> list[str]:
+        """Ids of the requests that have not ended, in the order in which they came."""
         return self._scheduler.unfinished_ids
 
     def sleep(
@@ -198,6 +199,7 @@ class LLMEngine:
 
     @property
     def is_sleeping(self) -> bool:
+        """Whether something is released, or the engine paused (level 0)."""
         return self._lifecycle.is_sleeping
 
     @property

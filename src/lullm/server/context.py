@@ -53,6 +53,7 @@ class ServerContext:
         self._idle.clear()
 
     def leave(self) -> None:
+        """Count a request out."""
         self._num_active -= 1
         if self._num_active == 0:
             self._idle.set()

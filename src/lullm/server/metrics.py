@@ -4,8 +4,8 @@ Gauges and counters are read from the engine's stats at the moment of the scrape
 with each request's `RequestMetrics` when it ends, the numbers of sleeps by the engine as they happen.
 """
 
-from collections.abc import Iterator
-from typing import get_args
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -37,6 +37,8 @@ _COUNTERS = (
     ("generation_tokens", "Tokens generated.", "generation_tokens_total"),
     ("steps", "Steps the engine ran.", "steps_total"),
 )
+Values = Mapping[Any, float]
+"""Values of a metric's labels besides the model's name, as a tuple -> its value."""
 
 
 class EngineCollector(Collector):
@@ -44,78 +46,66 @@ class EngineCollector(Collector):
 
     def __init__(self, engine: EngineClient, model_name: str):
         self._engine = engine
-        self._labels = [model_name]
+        self._model_name = model_name
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._engine.stats()
+        """All families; called by the registry at every scrape."""
+        stats, tags, state = self._engine.stats(), self._engine.sleeping_tags, self._engine.sleep_state
         for name, text, field in _GAUGES:
-            gauge = GaugeMetricFamily(f"lullm_{name}", text, labels=["model_name"])
-            gauge.add_metric(self._labels, getattr(stats, field))
-            yield gauge
+            yield self._gauge(name, text, {(): getattr(stats, field)})
         for name, text, field in _COUNTERS:
-            counter = CounterMetricFamily(f"lullm_{name}", text, labels=["model_name"])
-            counter.add_metric(self._labels, getattr(stats, field))
-            yield counter
-        preemptions = CounterMetricFamily(
-            "lullm_preemptions",
+            yield self._counter(name, text, {(): getattr(stats, field)})
+        yield self._counter(
+            "preemptions",
             "Times a request had to give its KV blocks back, by what was done and why.",
-            labels=["model_name", "action", "reason"],
+            stats.preemptions_total,
+            "action",
+            "reason",
         )
-        for (action, reason), count in stats.preemptions_total.items():
-            preemptions.add_metric([*self._labels, action, reason], count)
-        yield preemptions
-        finished = CounterMetricFamily(
-            "lullm_requests_finished", "Requests that ended, by reason.", labels=["model_name", "finished_reason"]
+        finished = {(reason,): num for reason, num in stats.finished_total.items()}
+        yield self._counter("requests_finished", "Requests that ended, by reason.", finished, "finished_reason")
+        yield self._gauge(
+            "engine_is_sleeping", "1 while requests are refused: paused or asleep.", {(): self._engine.is_sleeping}
         )
-        for reason, count in stats.finished_total.items():
-            finished.add_metric([*self._labels, reason], count)
-        yield finished
-        is_sleeping = GaugeMetricFamily(
-            "lullm_engine_is_sleeping", "1 while requests are refused: paused or asleep.", labels=["model_name"]
-        )
-        is_sleeping.add_metric(self._labels, self._engine.is_sleeping)
-        yield is_sleeping
-        sleeping = GaugeMetricFamily(
-            "lullm_engine_sleeping", "1 while the memory of a tag is released.", labels=["model_name", "tag"]
-        )
-        sleeping_tags = self._engine.sleeping_tags
-        for tag in TAGS:
-            sleeping.add_metric([*self._labels, tag], tag in sleeping_tags)
-        yield sleeping
-        state = GaugeMetricFamily(
-            "lullm_engine_sleep_state", "1 for the state the engine is in.", labels=["model_name", "state"]
-        )
-        sleep_state = self._engine.sleep_state
-        for name in get_args(SleepState):
-            state.add_metric([*self._labels, name], name == sleep_state)
-        yield state
-        idle = GaugeMetricFamily("lullm_engine_idle_seconds", "Time since the last request.", labels=["model_name"])
-        idle.add_metric(self._labels, self._engine.idle_s)
-        yield idle
-        next_sleep = GaugeMetricFamily(
-            "lullm_engine_next_sleep_seconds",
+        sleeping = {(tag,): tag in tags for tag in TAGS}
+        yield self._gauge("engine_sleeping", "1 while the memory of a tag is released.", sleeping, "tag")
+        states = {(name,): name == state for name in get_args(SleepState)}
+        yield self._gauge("engine_sleep_state", "1 for the state the engine is in.", states, "state")
+        yield self._gauge("engine_idle_seconds", "Time since the last request.", {(): self._engine.idle_s})
+        step = self._engine.next_sleep
+        yield self._gauge(
+            "engine_next_sleep_seconds",
             "Time until an idle engine goes to sleep by itself, or deeper; absent while it will not.",
-            labels=["model_name", "level", "backup"],
+            {} if step is None else {(str(step[0].level), step[0].backup): step[1]},
+            "level",
+            "backup",
         )
-        if (step := self._engine.next_sleep) is not None:
-            rung, seconds = step
-            next_sleep.add_metric([*self._labels, str(rung.level), rung.backup], seconds)
-        yield next_sleep
+
+    def _gauge(self, name: str, text: str, values: Values, *labels: str) -> Metric:
+        return self._filled(GaugeMetricFamily(f"lullm_{name}", text, labels=["model_name", *labels]), values)
+
+    def _counter(self, name: str, text: str, values: Values, *labels: str) -> Metric:
+        return self._filled(CounterMetricFamily(f"lullm_{name}", text, labels=["model_name", *labels]), values)
+
+    def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
+        for label_values, value in values.items():
+            family.add_metric([self._model_name, *label_values], value)
+        return family
 
 
 class Metrics:
     """The registry, and what is observed at the end of a request, a sleep or a wake-up. Is a `SleepObserver`."""
 
     def __init__(self, engine: EngineClient):
-        model_name = engine.config.served_model_name or engine.config.model
+        self._model_name = engine.config.served_model_name or engine.config.model
         self.registry = CollectorRegistry()
-        self.registry.register(EngineCollector(engine, model_name))
-        self._queue_time = self._histogram("request_queue_time", "Arrival to first scheduling.", _SLOW, model_name)
-        self._first_token = self._histogram("time_to_first_token", "Arrival to first token.", _SLOW, model_name)
+        self.registry.register(EngineCollector(engine, self._model_name))
+        self._queue_time = self._histogram("request_queue_time", "Arrival to first scheduling.", _SLOW)
+        self._first_token = self._histogram("time_to_first_token", "Arrival to first token.", _SLOW)
         self._per_token = self._histogram(
-            "time_per_output_token", "Mean time between the tokens of a request, after its first.", _FAST, model_name
+            "time_per_output_token", "Mean time between the tokens of a request, after its first.", _FAST
         )
-        self._latency = self._histogram("e2e_request_latency", "Arrival to the request's end.", _SLOW, model_name)
+        self._latency = self._histogram("e2e_request_latency", "Arrival to the request's end.", _SLOW)
         self._sleep_seconds = Histogram(
             "lullm_engine_sleep_seconds",
             "Time that releasing memory took.",
@@ -123,13 +113,12 @@ class Metrics:
             buckets=_SLOW,
             registry=self.registry,
         )
-        self._model_name = model_name
-        self._wake_up_seconds = self._histogram("engine_wake_up", "Time that a wake-up took.", _SLOW, model_name)
-        self._freed_bytes = self._counter("engine_freed_bytes", "Memory released by sleeps.", model_name)
-        self._backed_up_bytes = self._counter("engine_backed_up_bytes", "What sleeps saved of it.", model_name)
-        self._restored_bytes = self._counter("engine_restored_bytes", "What wake-ups put back.", model_name)
-        self._sleep_failures = self._counter("engine_sleep_failures", "Sleeps that failed.", model_name)
-        self._wake_up_failures = self._counter("engine_wake_up_failures", "Wake-ups that failed.", model_name)
+        self._wake_up_seconds = self._histogram("engine_wake_up", "Time that a wake-up took.", _SLOW)
+        self._freed_bytes = self._counter("engine_freed_bytes", "Memory released by sleeps.")
+        self._backed_up_bytes = self._counter("engine_backed_up_bytes", "What sleeps saved of it.")
+        self._restored_bytes = self._counter("engine_restored_bytes", "What wake-ups put back.")
+        self._sleep_failures = self._counter("engine_sleep_failures", "Sleeps that failed.")
+        self._wake_up_failures = self._counter("engine_wake_up_failures", "Wake-ups that failed.")
         self._sleeps = self._by_cause("engine_sleeps", "Sleeps: by a call, or for want of requests.", "call", "idle")
         self._wakes = self._by_cause("engine_wakes", "Wake-ups: by a call, or for a request.", "call", "request")
         engine.observe_sleep(self)
@@ -138,15 +127,15 @@ class Metrics:
         counter = Counter(f"lullm_{name}", text, labelnames=["model_name", "cause"], registry=self.registry)
         return {cause: counter.labels(self._model_name, cause) for cause in causes}
 
-    def _counter(self, name: str, text: str, model_name: str) -> Counter:
+    def _counter(self, name: str, text: str) -> Counter:
         counter = Counter(f"lullm_{name}", text, labelnames=["model_name"], registry=self.registry)
-        return counter.labels(model_name)
+        return counter.labels(self._model_name)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], model_name: str) -> Histogram:
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         histogram = Histogram(
             f"lullm_{name}_seconds", text, labelnames=["model_name"], buckets=buckets, registry=self.registry
         )
-        return histogram.labels(model_name)
+        return histogram.labels(self._model_name)
 
     def observe(self, output: RequestOutput, num_steps: int) -> None:
         """Take the times of a finished request. `num_steps`: tokens of its longest completion."""
