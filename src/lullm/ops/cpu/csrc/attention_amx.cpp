@@ -142,7 +142,7 @@ constexpr float kRescaleAbove = 8;  // in powers of two
 
 // 2**x for x <= 0 or a little above, off by 4e-5 of itself at most: what becomes of it is rounded to bf16, to 2e-3.
 inline V power_of_two(V x) {
-  x = max(x, set1(-140.0f));  // minus infinity has no fraction
+  x = max(x, set1(-126.0f));  // minus infinity has no fraction; a denormal result would cost an assist
   const V n = round(x), r = sub(x, n);
   V y = fma(set1(9.618129e-3f), r, set1(5.5504109e-2f));
   y = fma(y, r, set1(0.24022651f));
