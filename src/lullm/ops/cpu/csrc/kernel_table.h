@@ -129,7 +129,7 @@ struct Kernels {
 };
 
 constexpr int64_t kAttendRows = 8;  // tokens in an item of `attend`, at most
-constexpr int64_t kAttendTileRows = 256;
+constexpr int64_t kAttendTileRows = 1024;
 
 // A partial result, of one row and all heads: for every query head its largest score, its sum of weights and its
 // weighted sum [head_size].
