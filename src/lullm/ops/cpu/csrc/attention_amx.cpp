@@ -95,55 +95,63 @@ void pack_values(const AttentionArgs& a, const Bf16* const* values, char* to) {
   }
 }
 
-// The products of a step in pieces of four or so, to be run one by one between other work.
-struct Products {
-  const char *first, *second;  // tiles: q and keys, or weights and values
-  float* to;                   // scores or sums
-  int64_t size;                // depth or head_size / 16
-  bool is_first;               // there are no sums yet
+// The products of a step in pieces of four, to be run one by one between other work. Second operands pass through the
+// first-level cache without staying there: it is full of queries, scores, weights and sums.
+class ScorePieces {
+ public:
+  ScorePieces(const char* q, const char* keys, int64_t depth, float* scores)
+      : q(q), keys(keys), depth(depth), scores(scores) {}
 
-  int64_t num_score_pieces() const { return 2 * size; }
-  int64_t num_value_pieces() const { return size + size % 2; }
+  int64_t count() const { return 2 * depth; }
 
   // 32 rows times 32 of the keys, a tile of the depth.
-  void score(int64_t piece) const {
-    const int64_t d = piece % size, keys = piece / size;
-    const char *q = first + d * 2 * kTileBytes, *k = second + (4 * d + 2 * keys) * kTileBytes;
+  void run_next() {
+    const char *rows = q + d * 2 * kTileBytes, *columns = keys + 4 * d * kTileBytes;
     if (d == 0) {
       TILE_ZERO(0);
       TILE_ZERO(1);
       TILE_ZERO(2);
       TILE_ZERO(3);
     }
-    TILE_LOAD(4, q, 64);
-    TILE_LOAD(6, k, 64);
+    TILE_LOAD(4, rows, 64);
+    TILE_LOAD_ONCE(6, columns, 64);
     TILE_MULTIPLY(0, 4, 6);
-    TILE_LOAD(7, k + kTileBytes, 64);
+    TILE_LOAD_ONCE(7, columns + kTileBytes, 64);
     TILE_MULTIPLY(1, 4, 7);
-    TILE_LOAD(5, q + kTileBytes, 64);
+    TILE_LOAD(5, rows + kTileBytes, 64);
     TILE_MULTIPLY(2, 5, 6);
     TILE_MULTIPLY(3, 5, 7);
-    if (d == size - 1) {
-      float* scores = to + 32 * keys;
-      TILE_STORE(scores, kStepKeys * 4, 0);
-      TILE_STORE(scores + 16, kStepKeys * 4, 1);
-      TILE_STORE(scores + 16 * kStepKeys, kStepKeys * 4, 2);
-      TILE_STORE(scores + 16 * kStepKeys + 16, kStepKeys * 4, 3);
-    }
+    if (++d < depth) return;
+    TILE_STORE(scores, kStepKeys * 4, 0);
+    TILE_STORE(scores + 16, kStepKeys * 4, 1);
+    TILE_STORE(scores + 16 * kStepKeys, kStepKeys * 4, 2);
+    TILE_STORE(scores + 16 * kStepKeys + 16, kStepKeys * 4, 3);
+    d = 0, keys += 2 * kTileBytes, scores += 32;
   }
 
+ private:
+  const char *q, *keys;
+  int64_t depth, d = 0;
+  float* scores;
+};
+
+class ValuePieces {
+ public:
+  // `is_first`: there are no sums yet.
+  ValuePieces(const char* weights, const char* values, int64_t size, float* sums, bool is_first)
+      : weights(weights), values(values), left(size), sums(sums), is_first(is_first), size(size) {}
+
+  int64_t count() const { return size + size % 2; }
+
   // 32 rows times 32 of the elements, for 32 of the keys.
-  void value(int64_t piece) const {
-    const int64_t d = piece / 2 * 2, keys = piece % 2;
-    const bool is_single = d + 1 == size;
-    const char *p = first + keys * 2 * kTileBytes, *v = second + (2 * d + keys) * kTileBytes;
-    float* sums = to + d * 512;
-    if (keys == 0 && is_first) {
+  void run_next() {
+    const bool is_single = left == 1;
+    if (!is_second && is_first) {
       TILE_ZERO(0);
       TILE_ZERO(1);
       TILE_ZERO(2);
       TILE_ZERO(3);
-    } else if (keys == 0) {
+    } else if (!is_second) {
       TILE_LOAD(0, sums, 64);
       TILE_LOAD(1, sums + 256, 64);
       if (!is_single) {
@@ -151,25 +159,34 @@ struct Products {
         TILE_LOAD(3, sums + 768, 64);
       }
     }
-    TILE_LOAD(4, p, 64);
-    TILE_LOAD(6, v, 64);
+    const char *rows = weights + is_second * 2 * kTileBytes, *columns = values + is_second * kTileBytes;
+    TILE_LOAD(4, rows, 64);
+    TILE_LOAD_ONCE(6, columns, 64);
     TILE_MULTIPLY(0, 4, 6);
-    TILE_LOAD(5, p + kTileBytes, 64);
+    TILE_LOAD(5, rows + kTileBytes, 64);
     TILE_MULTIPLY(1, 5, 6);
     if (!is_single) {
-      TILE_LOAD(7, v + 2 * kTileBytes, 64);
+      TILE_LOAD_ONCE(7, columns + 2 * kTileBytes, 64);
       TILE_MULTIPLY(2, 4, 7);
       TILE_MULTIPLY(3, 5, 7);
     }
-    if (keys == 1) {
-      TILE_STORE(sums, 64, 0);
-      TILE_STORE(sums + 256, 64, 1);
-      if (!is_single) {
-        TILE_STORE(sums + 512, 64, 2);
-        TILE_STORE(sums + 768, 64, 3);
-      }
+    is_second = !is_second;
+    if (is_second) return;
+    TILE_STORE(sums, 64, 0);
+    TILE_STORE(sums + 256, 64, 1);
+    if (!is_single) {
+      TILE_STORE(sums + 512, 64, 2);
+      TILE_STORE(sums + 768, 64, 3);
     }
+    values += 4 * kTileBytes, sums += 1024, left -= 2;
   }
+
+ private:
+  const char *weights, *values;
+  int64_t left;
+  float* sums;
+  bool is_first, is_second = false;
+  int64_t size;
 };
 
 constexpr float kLog2E = 1.44269504f;
@@ -312,43 +329,44 @@ class TileAttention {
     return true;
   }
 
-  Products scores_of(const Step& step, int64_t turn) const {
-    return {m.q + step.pair * depth * 2 * kTileBytes, keys_of(step.keys), m.scores + turn % 2 * kPairRows * kStepKeys,
-            depth, false};
+  ScorePieces scores_of(const Step& step, int64_t turn) const {
+    return {m.q + step.pair * depth * 2 * kTileBytes, keys_of(step.keys), depth,
+            m.scores + turn % 2 * kPairRows * kStepKeys};
   }
-  Products values_of(const Step& step, int64_t turn) const {
-    return {m.weights + turn % 2 * 4 * kTileBytes, values_of(step.keys), m.sums + step.pair * kPairRows * a.head_size,
-            a.head_size / 16, step.keys == first_step(step.pair)};
+  ValuePieces values_of(const Step& step, int64_t turn) const {
+    return {m.weights + turn % 2 * 4 * kTileBytes, values_of(step.keys), a.head_size / 16,
+            m.sums + step.pair * kPairRows * a.head_size, step.keys == first_step(step.pair)};
   }
 
   void attend(int64_t first, int64_t last) const {
     Step before = {0, 0}, step = {-1, 0};
     if (!advance(step, first, last)) return;
-    const Products scores = scores_of(step, 0);
-    for (int64_t i = 0; i < scores.num_score_pieces(); i++) scores.score(i);
+    ScorePieces scores = scores_of(step, 0);
+    for (int64_t i = scores.count(); i > 0; i--) scores.run_next();
     bool is_more = true;
     for (int64_t turn = 0; is_more; turn++) {
       Step next = step;
       is_more = advance(next, first, last);
-      const Products next_scores = scores_of(is_more ? next : step, turn + 1), values = values_of(before, turn + 1);
-      const int64_t num_scores = is_more ? next_scores.num_score_pieces() : 0;
-      const int64_t num_pieces = num_scores + (turn > 0 ? values.num_value_pieces() : 0);
-      weigh(step, turn, [&](int64_t row) {
-        for (int64_t i = row * num_pieces / kPairRows; i < (row + 2) * num_pieces / kPairRows; i++) {
-          if (i < num_scores) next_scores.score(i);
-          else values.value(i - num_scores);
+      ScorePieces next_scores = scores_of(is_more ? next : step, turn + 1);
+      ValuePieces values = values_of(before, turn + 1);
+      int64_t scores_left = is_more ? next_scores.count() : 0, values_left = turn > 0 ? values.count() : 0;
+      const int64_t at_once = (scores_left + values_left + kPairRows / 2 - 1) / (kPairRows / 2);
+      weigh(step, turn, [&] {
+        for (int64_t i = 0; i < at_once; i++) {
+          if (scores_left > 0) next_scores.run_next(), scores_left--;
+          else if (values_left > 0) values.run_next(), values_left--;
         }
       });
       before = step;
       step = next;
       if (!is_more) {
-        const Products rest = values_of(before, turn);
-        for (int64_t i = 0; i < rest.num_value_pieces(); i++) rest.value(i);
+        ValuePieces rest = values_of(before, turn);
+        for (int64_t i = rest.count(); i > 0; i--) rest.run_next();
       }
     }
   }
 
-  // The softmax of a step; `between(row)` is called before every second row.
+  // The softmax of a step; `between` is called before every second row.
   template <class Between>
   void weigh(const Step& step, int64_t turn, Between&& between) const {
     const int64_t key = step.keys * kStepKeys, row = step.pair * kPairRows;
@@ -368,7 +386,7 @@ class TileAttention {
     float *base = m.base + first, *total = m.total + first * 16;
     uint32_t set_aside = 0;
     for (int64_t i = 0; i < kPairRows; i += 2) {
-      between(i);
+      between();
       LULLM_UNROLL for (int64_t r = i; r < i + 2; r++) {
         const uint64_t mask = kMasked ? mask_of(limit_of(first + r) - step.keys * kStepKeys, a.window) : 0;
         if (!weigh_row<kMode, kMasked>(scores + r * kStepKeys, a.scale, mask, base[r], total + r * 16,
