@@ -224,20 +224,29 @@ void attend(const AttentionArgs& a, const AttentionItem& item, const AttentionIt
     });
   }
 
-  const int64_t slot_size = a.num_kv_heads * a.head_size;
+  // A step fetches about as many keys as it has itself, so an item's steps are of one size.
+  const auto step_of = [](const AttentionItem& of) {
+    const int64_t num_keys = of.last_key - of.first_key, num_steps = (num_keys + kBlockKeys - 1) / kBlockKeys;
+    return (num_keys + num_steps - 1) / num_steps;
+  };
   auto find_keys = [&](const AttentionItem& of, int64_t first) {
     Keys keys;
     keys.first = first;
-    keys.count = of.last_key - first < kBlockKeys ? of.last_key - first : kBlockKeys;
-    for (int64_t i = 0; i < kBlockKeys; i++)
-      keys.offset[i] = i < keys.count ? slot_of(a, of.span, first + i) * slot_size : keys.offset[keys.count - 1];
+    keys.count = of.last_key - first < step_of(of) ? of.last_key - first : step_of(of);
+    const int64_t slot_size = a.num_kv_heads * a.head_size;
+    const int64_t* block = a.block_tables + of.span * a.table_stride + first / a.block_size;
+    for (int64_t i = 0, place = first % a.block_size; i < kBlockKeys; i++) {
+      keys.offset[i] = i < keys.count ? (*block * a.block_size + place) * slot_size : keys.offset[keys.count - 1];
+      if (++place == a.block_size) place = 0, block++;
+    }
     return keys;
   };
   Keys keys = find_keys(item, item.first_key);
-  for (int64_t first = item.first_key; first < item.last_key; first += kBlockKeys) {
-    const bool is_last = first + kBlockKeys >= item.last_key;
+  for (int64_t first = item.first_key; first < item.last_key; first += step_of(item)) {
+    const bool is_last = first + step_of(item) >= item.last_key;
     const AttentionItem& coming = is_last && after != nullptr ? *after : item;
-    const Keys next = is_last && after == nullptr ? keys : find_keys(coming, is_last ? coming.first_key : first + kBlockKeys);
+    const Keys next = is_last ? after != nullptr ? find_keys(*after, after->first_key) : keys
+                              : find_keys(item, first + step_of(item));
     for (int64_t head = item.first_head; head < item.last_head; head++) {
       Ahead ahead = {keys.offset, head + 1};
       if (head + 1 == item.last_head) ahead = {next.offset, coming.first_head};
