@@ -376,14 +376,23 @@ def test_attention_within_a_window(dtype, window):
     assert_attention(layout, q, caches, 32**-0.5)
 
 
-def test_attention_of_large_scores():
-    """Scores of some hundreds, whose own rounding is 3e-5: the softmax must neither overflow nor lose its largest."""
-    layout, q, caches = make_step(STEPS["everything"], 4, 2, 32, 16, torch.float32)
+@DTYPES
+def test_attention_of_large_scores(dtype):
+    """Scores of some hundreds, whose own rounding is 3e-5: the softmax must neither overflow nor lose its largest, which
+    for most rows is not among the keys that come first."""
+    layout, q, caches = make_step([(200, 500), (1, 300), (3, 90), (40, 40)], 4, 2, 32, 16, dtype)
     assert_close(
         native.attention(q * 30, *caches, native.prepare_attention(layout), 1.0),
         reference.attention(q * 30, *caches, layout, 1.0),
         float32=1e-3,
+        bfloat16=2**-6,
     )
+
+
+@DTYPES
+def test_attention_of_more_rows_and_keys_than_are_done_at_a_time(dtype):
+    layout, q, caches = make_step([(600, 2500), (1, 10)], 4, 2, 16, 16, dtype)
+    assert_attention(layout, q, caches, 0.25)
 
 
 @DTYPES

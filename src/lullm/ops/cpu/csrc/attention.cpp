@@ -183,7 +183,7 @@ int64_t attention_scratch_bytes(const AttentionArgs& a) {
 }
 
 template <class T>
-void attend(const AttentionArgs& a, const AttentionItem& item, void* scratch) {
+void attend(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* after, void* scratch) {
   using Query = typename Dot<T>::Query;
   const int64_t group = a.num_q_heads / a.num_kv_heads, padded = padded_head_size<T>(a.head_size);
   const int64_t rows_per_head = (item.last_row - item.first_row) * group;
@@ -202,66 +202,82 @@ void attend(const AttentionArgs& a, const AttentionItem& item, void* scratch) {
     }
     return rows;
   };
-  // Calls body(head, rows, first row, number of rows) for every part.
-  auto for_parts = [&](auto body) {
-    for (int64_t head = item.first_head; head < item.last_head; head++)
-      for (int64_t part = 0; part < parts; part++) {
-        const int64_t first = part * kMaxRows;
-        body(head, part_of(head, part), first, rows_per_head - first < kMaxRows ? rows_per_head - first : kMaxRows);
-      }
+  // Calls body(rows, first row, number of rows) for every part of a head.
+  auto for_parts = [&](int64_t head, auto body) {
+    for (int64_t part = 0; part < parts; part++) {
+      const int64_t first = part * kMaxRows;
+      body(part_of(head, part), first, rows_per_head - first < kMaxRows ? rows_per_head - first : kMaxRows);
+    }
   };
 
-  for_parts([&](int64_t head, const Rows<T>& rows, int64_t first, int64_t) {
-    for (int64_t i = 0; i < kMaxRows; i++) {
-      const int64_t index = first + i < rows_per_head ? first + i : rows_per_head - 1;
-      const int64_t row = item.first_row + index / group, q_head = head * group + index % group;
-      copy_query(static_cast<const T*>(a.q) + row * a.q_stride + q_head * a.head_size, rows.q + i * padded, a.head_size,
-                 padded);
-      rows.largest[i] = -INFINITY;
-      rows.sum[i] = 0;
-    }
-    std::memset(rows.values, 0, kMaxRows * a.head_size * 4);
-  });
+  for (int64_t head = item.first_head; head < item.last_head; head++) {
+    for_parts(head, [&](const Rows<T>& rows, int64_t first, int64_t) {
+      for (int64_t i = 0; i < kMaxRows; i++) {
+        const int64_t index = first + i < rows_per_head ? first + i : rows_per_head - 1;
+        const int64_t row = item.first_row + index / group, q_head = head * group + index % group;
+        copy_query(static_cast<const T*>(a.q) + row * a.q_stride + q_head * a.head_size, rows.q + i * padded,
+                   a.head_size, padded);
+        rows.largest[i] = -INFINITY;
+        rows.sum[i] = 0;
+      }
+      std::memset(rows.values, 0, kMaxRows * a.head_size * 4);
+    });
+  }
 
-  const int64_t slot_size = a.num_kv_heads * a.head_size;
-  auto find_keys = [&](int64_t first) {
+  // A step fetches about as many keys as it has itself, so an item's steps are of one size.
+  const auto step_of = [](const AttentionItem& of) {
+    const int64_t num_keys = of.last_key - of.first_key, num_steps = (num_keys + kBlockKeys - 1) / kBlockKeys;
+    return (num_keys + num_steps - 1) / num_steps;
+  };
+  auto find_keys = [&](const AttentionItem& of, int64_t first) {
     Keys keys;
     keys.first = first;
-    keys.count = item.last_key - first < kBlockKeys ? item.last_key - first : kBlockKeys;
-    for (int64_t i = 0; i < kBlockKeys; i++)
-      keys.offset[i] = i < keys.count ? slot_of(a, item.span, first + i) * slot_size : keys.offset[keys.count - 1];
+    keys.count = of.last_key - first < step_of(of) ? of.last_key - first : step_of(of);
+    const int64_t slot_size = a.num_kv_heads * a.head_size;
+    const int64_t* block = a.block_tables + of.span * a.table_stride + first / a.block_size;
+    for (int64_t i = 0, place = first % a.block_size; i < kBlockKeys; i++) {
+      keys.offset[i] = i < keys.count ? (*block * a.block_size + place) * slot_size : keys.offset[keys.count - 1];
+      if (++place == a.block_size) place = 0, block++;
+    }
     return keys;
   };
-  Keys keys = find_keys(item.first_key);
-  for (int64_t first = item.first_key; first < item.last_key; first += kBlockKeys) {
-    const Keys next = first + kBlockKeys < item.last_key ? find_keys(first + kBlockKeys) : keys;
-    for_parts([&](int64_t head, const Rows<T>& rows, int64_t, int64_t num_rows) {
+  Keys keys = find_keys(item, item.first_key);
+  for (int64_t first = item.first_key; first < item.last_key; first += step_of(item)) {
+    const bool is_last = first + step_of(item) >= item.last_key;
+    const AttentionItem& coming = is_last && after != nullptr ? *after : item;
+    const Keys next = is_last ? after != nullptr ? find_keys(*after, after->first_key) : keys
+                              : find_keys(item, first + step_of(item));
+    for (int64_t head = item.first_head; head < item.last_head; head++) {
       Ahead ahead = {keys.offset, head + 1};
-      if (head + 1 == item.last_head) ahead = {next.offset, item.first_head};
-      if (num_rows == 1) attend_rows<T, 1>(a, head, keys, ahead, rows, 1);
-      else if (num_rows == 2) attend_rows<T, 2>(a, head, keys, ahead, rows, 2);
-      else if (num_rows <= 4) attend_rows<T, 4>(a, head, keys, ahead, rows, static_cast<int>(num_rows));
-      else attend_rows<T, 8>(a, head, keys, ahead, rows, static_cast<int>(num_rows));
-    });
+      if (head + 1 == item.last_head) ahead = {next.offset, coming.first_head};
+      for_parts(head, [&](const Rows<T>& rows, int64_t, int64_t num_rows) {
+        if (num_rows == 1) attend_rows<T, 1>(a, head, keys, ahead, rows, 1);
+        else if (num_rows == 2) attend_rows<T, 2>(a, head, keys, ahead, rows, 2);
+        else if (num_rows <= 4) attend_rows<T, 4>(a, head, keys, ahead, rows, static_cast<int>(num_rows));
+        else attend_rows<T, 8>(a, head, keys, ahead, rows, static_cast<int>(num_rows));
+      });
+    }
     keys = next;
   }
 
-  for_parts([&](int64_t head, const Rows<T>& rows, int64_t first, int64_t num_rows) {
-    for (int64_t i = 0; i < num_rows; i++) {
-      const float* values = rows.values + i * a.head_size;
-      if (item.partial != nullptr) {
-        float* partial = item.partial + ((head - item.first_head) * group + first + i) * (a.head_size + 2);
-        partial[0] = rows.largest[i];
-        partial[1] = rows.sum[i];
-        std::memcpy(partial + 2, values, a.head_size * 4);
-        continue;
+  for (int64_t head = item.first_head; head < item.last_head; head++) {
+    for_parts(head, [&](const Rows<T>& rows, int64_t first, int64_t num_rows) {
+      for (int64_t i = 0; i < num_rows; i++) {
+        const float* values = rows.values + i * a.head_size;
+        if (item.partial != nullptr) {
+          float* partial = item.partial + ((head - item.first_head) * group + first + i) * (a.head_size + 2);
+          partial[0] = rows.largest[i];
+          partial[1] = rows.sum[i];
+          std::memcpy(partial + 2, values, a.head_size * 4);
+          continue;
+        }
+        const int64_t row = item.first_row + (first + i) / group, q_head = head * group + (first + i) % group;
+        T* out = static_cast<T*>(a.out) + (row * a.num_q_heads + q_head) * a.head_size;
+        V factor = set1(1.0f / rows.sum[i]);
+        for (int64_t d = 0; d < a.head_size; d += kLanes) store(out + d, mul(load(values + d), factor));
       }
-      const int64_t row = item.first_row + (first + i) / group, q_head = head * group + (first + i) % group;
-      T* out = static_cast<T*>(a.out) + (row * a.num_q_heads + q_head) * a.head_size;
-      V factor = set1(1.0f / rows.sum[i]);
-      for (int64_t d = 0; d < a.head_size; d += kLanes) store(out + d, mul(load(values + d), factor));
-    }
-  });
+    });
+  }
 }
 
 template <class T>

@@ -121,7 +121,8 @@ struct Kernels {
   int64_t (*draw_row)(const DrawArgs&, int64_t row, void* scratch);
 
   int64_t (*attention_scratch_bytes[2])(const AttentionArgs&);  // of `attend`, for kAttendRows rows
-  void (*attend[2])(const AttentionArgs&, const AttentionItem&, void* scratch);
+  // `after`: what the thread will most likely do then, so that its keys are on their way; may be null.
+  void (*attend[2])(const AttentionArgs&, const AttentionItem&, const AttentionItem* after, void* scratch);
   // Bf16, one key/value head, up to kAttendTileRows rows times query heads, all keys; null where there is no AMX.
   int64_t (*attend_tile_scratch_bytes)(const AttentionArgs&);
   void (*attend_tile)(const AttentionArgs&, const AttentionItem&, void* scratch);
@@ -132,7 +133,7 @@ struct Kernels {
 };
 
 constexpr int64_t kAttendRows = 8;  // tokens in an item of `attend`, at most
-constexpr int64_t kAttendTileRows = 256;
+constexpr int64_t kAttendTileRows = 1024;
 
 // A partial result, of one row and all heads: for every query head its largest score, its sum of weights and its
 // weighted sum [head_size].

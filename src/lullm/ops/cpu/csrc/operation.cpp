@@ -72,23 +72,33 @@ void linear(LinearArgs a, int dtype) {
              [&](int64_t begin, int64_t end) { k.linear_tail[dtype](a, first + begin, first + end); });
 }
 
-// The items of a step, the large ones first.
+// The items of the spans of several rows. Neighbours share keys, or spans.
 std::vector<AttentionItem> attention_items(const AttentionArgs& a, int64_t num_spans, bool has_tiles) {
   const int64_t group = a.num_q_heads / a.num_kv_heads;
+  auto is_tiled = [&](int64_t num_rows) { return has_tiles && num_rows > 1 && num_rows * group >= kTileRows; };
+  int64_t num_rows = 0, num_tiled = 0;
+  for (int64_t span = 0; span < num_spans; span++) {
+    const int64_t rows = a.query_starts[span + 1] - a.query_starts[span];
+    if (is_tiled(rows)) num_rows += rows * a.num_q_heads, num_tiled++;
+  }
+  // Keys and values are packed once per item, so items are large as long as there are enough for all threads.
+  const int64_t even_rows = num_rows / (kItemsPerThread * get_num_threads()) / 64 * 64;
+  const int64_t tile_rows = std::clamp(even_rows, int64_t{64}, kAttendTileRows);
+  // A token's heads lie in one page of memory: one thread does several of them, then other tokens.
+  const int64_t sets = std::clamp(get_num_threads() / std::max<int64_t>(1, num_tiled), int64_t{1}, a.num_kv_heads);
   std::vector<AttentionItem> items;
   for (int64_t span = 0; span < num_spans; span++) {
     const int64_t begin = a.query_starts[span], end = a.query_starts[span + 1], context = a.context_lens[span];
     if (end - begin == 1) continue;
-    const bool as_tile = has_tiles && (end - begin) * group >= kTileRows;
-    // Keys and values are packed once per item; small items only where all threads would not have one.
-    const bool is_large = (end - begin) * a.num_q_heads >= 2 * kAttendTileRows * get_num_threads();
-    const int64_t tile_rows = is_large ? kAttendTileRows : kAttendTileRows / 4;
+    const bool as_tile = is_tiled(end - begin);
     const int64_t rows = std::max<int64_t>(1, (as_tile ? tile_rows : kAttendRows) / group);
-    for (int64_t last = end; last > begin; last -= std::min(rows, last - begin)) {
-      const int64_t first = std::max(begin, last - rows);
-      const int64_t first_key = std::max<int64_t>(0, context - (end - first) + 1 - a.window);
-      for (int64_t head = 0; head < a.num_kv_heads; head++)
-        items.push_back({span, first, last, head, head + 1, first_key, context - (end - last), nullptr, as_tile});
+    for (int64_t set = 0; set < sets; set++) {
+      for (int64_t last = end; last > begin; last -= std::min(rows, last - begin)) {
+        const int64_t first = std::max(begin, last - rows);
+        const int64_t first_key = std::max<int64_t>(0, context - (end - first) + 1 - a.window);
+        for (int64_t head = a.num_kv_heads * set / sets; head < a.num_kv_heads * (set + 1) / sets; head++)
+          items.push_back({span, first, last, head, head + 1, first_key, context - (end - last), nullptr, as_tile});
+      }
     }
   }
   return items;
@@ -140,8 +150,9 @@ void attention(const AttentionArgs& a, int64_t num_spans, int dtype) {
   }
   parallel_for(static_cast<int64_t>(items.size()), [&](int64_t index) {
     const AttentionItem& item = items[index];
+    const AttentionItem* after = index + 1 < static_cast<int64_t>(items.size()) ? &items[index + 1] : nullptr;
     if (item.as_tile) k.attend_tile(a, item, scratch(kItemScratch, k.attend_tile_scratch_bytes(a)));
-    else k.attend[dtype](a, item, scratch(kItemScratch, k.attention_scratch_bytes[dtype](a)));
+    else k.attend[dtype](a, item, after, scratch(kItemScratch, k.attention_scratch_bytes[dtype](a)));
   });
   parallel_for(static_cast<int64_t>(splits.size()),
                [&](int64_t i) { k.merge[dtype](a, splits[i].row, splits[i].partials, splits[i].count); });
