@@ -25,7 +25,10 @@ from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.table import TORCH_CPU_OPS
+from lullm.types.sampling_params import SamplingParams
+from lullm.types.step import Draw
 from lullm.units import cdiv
+from lullm.worker.sampler import draw_tokens_, host_draw_table
 
 HIDDEN, INTERMEDIATE, NUM_Q_HEADS, NUM_KV_HEADS, HEAD_SIZE, VOCAB = 1024, 3072, 16, 8, 128, 151936
 BLOCK_SIZE = 16
@@ -46,7 +49,7 @@ STEPS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["linear", "attention", "small"], action="append")
+    parser.add_argument("--only", choices=["linear", "head", "attention", "small"], action="append")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 1024])
     parser.add_argument("--layers", type=int, default=28, help="matrices that are passed over, in layers")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -62,7 +65,7 @@ def main() -> None:
     print(f"{library.isa}, {args.threads} threads")
     with torch.inference_mode():
         report["ceilings"] = measure_ceilings(args.repeat)
-        sections = {"linear": linear, "attention": attention, "small": small}
+        sections = {"linear": linear, "head": head, "attention": attention, "small": small}
         for name in args.only or sections:
             report[name] = sections[name](args)
     if args.json:
@@ -104,7 +107,7 @@ def measure_ceilings(repeat: int) -> dict[str, float]:
 
 
 def linear(args: argparse.Namespace) -> dict[str, object]:
-    """All matrices of all layers, one after the other: too much for any cache of one's own."""
+    """All matrices of all layers, one after the other: too much for any cache of one's own. Gates and ups are fused."""
     shapes = LAYER * args.layers
     size = sum(out * depth * 2 for out, depth in shapes)
     arenas = [HostArena(name, size + 128 * len(shapes)) for name in ("torch", "native")]
@@ -118,12 +121,19 @@ def linear(args: argparse.Namespace) -> dict[str, object]:
     elapsed = time.perf_counter() - started
     print(f"linear, {args.layers} layers, {size / 1e9:.2f} GB; packed in {elapsed:.2f} s")
     report: dict[str, object] = {"pack_s": elapsed}
+    gate_up = 2 * INTERMEDIATE
     for rows in args.rows:
         inputs = {depth: torch.randn(rows, depth).bfloat16() for _, depth in LAYER}
+
+        def multiply(ops, weights, inputs=inputs):
+            for w in weights:
+                run = ops.linear_silu_mul if w.shape[0] == gate_up else ops.linear
+                run(inputs[w.shape[1]], w, None)
+
         seconds = measure(
             {
-                "native": lambda x=inputs: [native.linear(x[w.shape[1]], w, None) for w in packed],
-                "torch": lambda x=inputs: [TORCH_CPU_OPS.linear(x[w.shape[1]], w, None) for w in plain],
+                "native": lambda multiply=multiply: multiply(native, packed),
+                "torch": lambda multiply=multiply: multiply(TORCH_CPU_OPS, plain),
             },
             args.repeat if rows <= 64 else min(args.repeat, 3),
         )
@@ -133,6 +143,42 @@ def linear(args: argparse.Namespace) -> dict[str, object]:
             report[str(rows)] = show(f"{rows} rows", seconds, size * rows / 1e12, "TFLOP/s")
     for arena in arenas:
         arena.close()
+    return report
+
+
+def head(args: argparse.Namespace) -> dict[str, object]:
+    """Logits in float32, and the draw of a token from each row of them: greedy, and with top_k and top_p."""
+    print("head")
+    report: dict[str, object] = {}
+    plain = torch.randn(VOCAB, HIDDEN).bfloat16()
+    packed = plain.clone()
+    native.pack_weight_(packed)
+    for rows in (r for r in args.rows if r <= 64):
+        x = torch.randn(rows, HIDDEN).bfloat16()
+        seconds = measure(
+            {
+                "native": lambda x=x: native.logits(x, packed),
+                "torch": lambda x=x: TORCH_CPU_OPS.logits(x, plain),
+            },
+            args.repeat,
+        )
+        report[f"logits {rows}"] = show(f"logits, {rows} rows", seconds, packed.numel() * 2 / 1e9, "GB/s")
+        logits = torch.randn(rows, VOCAB)
+        for name, params in (
+            ("greedy", SamplingParams(temperature=0.0)),
+            ("top_k 50, top_p 0.9", SamplingParams(top_k=50, top_p=0.9)),
+        ):
+            draws = [Draw(row, 0, params, row, [0], 1) for row in range(rows)]
+            uniforms = torch.rand(rows, dtype=torch.float64)
+            table = host_draw_table(draws, uniforms, VOCAB)
+            seconds = measure(
+                {
+                    "native": lambda x=logits, table=table: native.draw_tokens(x, table),
+                    "torch": lambda x=logits, draws=draws, u=uniforms: draw_tokens_(x.clone(), draws, u),
+                },
+                args.repeat,
+            )
+            report[f"{name} {rows}"] = show(f"{name}, {rows} rows", seconds, logits.numel() * 4 / 1e9, "GB/s")
     return report
 
 

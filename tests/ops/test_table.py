@@ -52,6 +52,9 @@ def test_linear(dtype, num_rows, with_bias):
     x, weight = random(num_rows, 65, dtype=dtype), random(33, 65, dtype=dtype, seed=1) / 8
     bias = random(33, dtype=dtype, seed=2) if with_bias else None
     assert_close(FAST.linear(x, weight, bias), GOLD.linear(x, weight, bias))
+    # A version may round the product to x's dtype on the way.
+    assert FAST.logits(x, weight).dtype == GOLD.logits(x, weight).dtype == torch.float32
+    assert_close(FAST.logits(x, weight).to(x.dtype), GOLD.logits(x, weight).to(x.dtype))
 
 
 @DTYPES

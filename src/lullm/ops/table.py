@@ -44,7 +44,7 @@ class Ops:
         name: of the version, for logs and tests.
         embedding: (token_ids `[T]` int64, weight `[V, H]`) -> `[T, H]`.
         linear: (x `[T, in]`, weight `[out, in]`, bias `[out]` or None) -> `[T, out]`.
-        logits: (x `[T, H]`, weight `[V, H]`) -> `[T, V]` float32: the product, which versions need not round to x's dtype.
+        logits: (x `[T, H]`, weight `[V, H]`) -> `[T, V]` float32; versions may round to x's dtype before.
         linear_silu_mul: (x `[T, in]`, gate_up_weight `[2 * I, in]`: gates first, bias `[2 * I]` or None) -> `[T, I]`:
             `silu(gate) * up` of the two products (https://arxiv.org/abs/2002.05202).
         rms_norm: (x `[..., N]`, weight `[N]`, eps) -> like x. Mean square in float32, rounded to x's dtype before

@@ -62,3 +62,12 @@ def test_linear_silu_mul():
     for b in (None, bias):
         actual = elementwise.linear_silu_mul(x.to(DEVICE), weight.to(DEVICE), None if b is None else b.to(DEVICE))
         torch.testing.assert_close(actual.cpu(), REFERENCE_OPS.linear_silu_mul(x, weight, b), atol=2e-5, rtol=2e-5)
+
+
+def test_logits_are_float32():
+    x, weight = random(5, 32, dtype=torch.float32), random(40, 32, dtype=torch.float32, seed=1)
+    for dtype, bound in ((torch.float32, 2e-5), (torch.bfloat16, 2**-5)):
+        actual = elementwise.logits(x.to(DEVICE, dtype), weight.to(DEVICE, dtype))
+        gold = REFERENCE_OPS.logits(x.to(dtype), weight.to(dtype))
+        assert actual.dtype == gold.dtype == torch.float32
+        torch.testing.assert_close(actual.cpu(), gold, atol=bound * 4, rtol=bound)

@@ -26,7 +26,7 @@ void (*linear_panels_of_one_row)(const LinearArgs&, int64_t, int64_t, int64_t, i
 constexpr int64_t kFarBytes = 8192;
 constexpr int64_t kNearBytes = 4096;
 constexpr int64_t kLinesPerStep = 32;  // cache lines of a panel that one step of the depth reads
-constexpr int64_t kMostLines = 4;      // to fetch per step for later: more would hold up the loads of tiles
+constexpr int64_t kMostLines = 4;      // of what follows, to fetch per step: more would hold up the loads of tiles
 constexpr int64_t kBlockSteps = 16;    // of the depth, where several pairs of row tiles share a block
 constexpr int64_t kChunkSteps = 16;    // and of a chunk, where
 constexpr int64_t kWholeSteps = 32;    // the depth is more than this
@@ -105,28 +105,28 @@ class Results {
   V bias_[4];  // of a panel's two tiles, and of its partner's
 };
 
-// Fetches a quarter of a step's lines, kFarBytes from `w`, and with kNear those kNearBytes from it into the first level;
-// returns where the next quarter begins.
+// Fetches `count` cache lines from `at` into the second-level cache, and with kNear also those that lie as far behind
+// them as kNearBytes behind kFarBytes into the first; returns where the next ones begin.
 //
 // A core can wait for a few lines at a time only. A burst of fetches takes all places, and loads of tiles then queue
 // behind them while memory is idle later: 8 rows read 26 GB/s. So each fetch gets its address from a multiplication
 // after the one before, three cycles apart: 30 GB/s, as fast as one row.
 template <bool kNear>
-inline const char* fetch_paced(const char* w) {
+inline const char* fetch_paced(const char* at, int64_t count) {
   int64_t one = 1;
   asm volatile("" : "+r"(one));
 #pragma GCC unroll 1
-  for (int64_t line = 0; line < kLinesPerStep / 4; line++) {
-    _mm_prefetch(w + kFarBytes, _MM_HINT_T1);
-    if (kNear) _mm_prefetch(w + kNearBytes, _MM_HINT_T0);
-    w += 64;
-    asm volatile("imulq %1, %0" : "+r"(w) : "r"(one) : "cc");
+  for (; count > 0; count--) {
+    _mm_prefetch(at, _MM_HINT_T1);
+    if (kNear) _mm_prefetch(at - kFarBytes + kNearBytes, _MM_HINT_T0);
+    at += 64;
+    asm volatile("imulq %1, %0" : "+r"(at) : "r"(one) : "cc");
   }
-  return w;
+  return at;
 }
 
-// Adds two row tiles (or one) times `steps` steps of a panel to an image, or starts it. With kReads it fetches what it
-// will read itself (then `ahead` is `w`), otherwise `lines` cache lines from `ahead` per step.
+// Adds two row tiles (or one) times `steps` steps of a panel to an image, or starts it. From `ahead` it fetches, with
+// kReads, what it will read itself, otherwise `lines` cache lines per step.
 template <bool kTwo, bool kReads>
 inline void multiply(const char* x0, const char* x1, const char* w, int64_t steps, const char* ahead, int64_t lines,
                      float* sums, bool is_first, Results& results) {
@@ -146,20 +146,20 @@ inline void multiply(const char* x0, const char* x1, const char* w, int64_t step
   }
   const int64_t rows_per_step = (32 + steps - 1) / steps;
   for (int64_t i = 0; i < steps; i++, x0 += kTileBytes, x1 += kTileBytes, w += 2 * kTileBytes) {
-    const auto fetch = [&](int64_t quarter) {
-      if constexpr (kReads) ahead = fetch_paced<!kTwo>(ahead);
-      else if (quarter == 0)
-        for (int64_t line = 0; line < lines; line++, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
+    const auto fetch = [&]() {
+      if constexpr (kReads) ahead = fetch_paced<!kTwo>(ahead, kLinesPerStep / 4);
     };
-    fetch(0);
+    if constexpr (!kReads)
+      for (int64_t line = 0; line < lines; line++, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
+    fetch();
     TILE_LOAD(6, w, 64);
-    fetch(1);
+    fetch();
     TILE_LOAD_ONCE(4, x0, 64);
     TILE_MULTIPLY(0, 4, 6);
-    fetch(2);
+    fetch();
     TILE_LOAD(7, w + kTileBytes, 64);
     TILE_MULTIPLY(1, 4, 7);
-    fetch(3);
+    fetch();
     if (kTwo) {
       TILE_LOAD_ONCE(5, x1, 64);
       TILE_MULTIPLY(2, 5, 6);
@@ -178,9 +178,8 @@ inline void multiply(const char* x0, const char* x1, const char* w, int64_t step
 // The depth is done in chunks, over all panels of the item, so that what the rows take of the cache does not grow with
 // it; the sums of all panels wait there meanwhile. A chunk is done in blocks, over all pairs of row tiles.
 //
-// The first rows to pass over the first panel read it from memory, and so do all where there are no others: then the
-// fetching runs a little ahead of the reading. Otherwise each pair of row tiles fetches its share of what follows if the
-// pairs are many; if not, the processor's own prefetcher serves better.
+// Where pairs are many, each fetches its share of what follows; only the first to pass over the first panel reads it from
+// memory, and fetches a little ahead of its reading. Where they are few, the first of them always does.
 void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel,
                    void* scratch) {
   if (a.num_rows == 1) return linear_panels_of_one_row(a, first_row, last_row, first_panel, last_panel, scratch);
@@ -207,15 +206,18 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
           for (int64_t pair = 0; pair < num_pairs; pair++) {
             const int64_t row = first_row + pair * 32, end = row + 32 < last_row ? row + 32 : last_row;
             const char* x0 = static_cast<const char*>(a.x_prepared) + row / 16 * row_tile_bytes + step * kTileBytes;
-            const char* x1 = x0 + (end - row > 16 ? row_tile_bytes : 0);
+            const char* x1 = x0 + row_tile_bytes;
             const char* from = w + step * 2 * kTileBytes;
             float* sums = panel_sums + (pair * sides + side) * kImage;
-            const bool is_reading = num_pairs == 1 || (panel == first_panel && side == 0 && step == 0 && pair == 0);
-            const char* ahead = is_reading ? from : next + ((step - begin) * num_pairs + pair * steps) * share * 64;
+            const bool is_reading = pair == 0 && (share > kMostLines || (panel == first_panel && side == 0 && step == 0));
+            const char* ahead =
+                is_reading ? from + kFarBytes : next + ((step - begin) * num_pairs + pair * steps) * share * 64;
             const int64_t lines = share <= kMostLines ? share : 0;
-            const auto run = end - row > 16 ? (is_reading ? multiply<true, true> : multiply<true, false>)
-                                            : (is_reading ? multiply<false, true> : multiply<false, false>);
-            run(x0, x1, from, steps, ahead, lines, sums, step == 0, results);
+            const bool is_two = end - row > 16, is_first = step == 0;
+            if (is_two && is_reading) multiply<true, true>(x0, x1, from, steps, ahead, lines, sums, is_first, results);
+            else if (is_two) multiply<true, false>(x0, x1, from, steps, ahead, lines, sums, is_first, results);
+            else if (is_reading) multiply<false, true>(x0, x0, from, steps, ahead, lines, sums, is_first, results);
+            else multiply<false, false>(x0, x0, from, steps, ahead, lines, sums, is_first, results);
             if (side + 1 == sides && step + steps == depth) results.take(sums - side * kImage, row, end, panel);
           }
         }
