@@ -80,5 +80,7 @@ class GroupQueue:
 
 def first_in_order(a: GroupQueue, b: GroupQueue, order: Order) -> tuple[GroupQueue, SequenceGroup] | None:
     """The first group of both queues, left in its queue, and that queue; None if both are empty."""
-    firsts = [(queue, group) for queue in (a, b) if (group := queue.peek()) is not None]
-    return min(firsts, key=lambda first: order.key(first[1]), default=None)
+    first_a, first_b = a.peek(), b.peek()
+    if first_b is None or (first_a is not None and order.key(first_a) < order.key(first_b)):
+        return None if first_a is None else (a, first_a)
+    return b, first_b
