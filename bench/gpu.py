@@ -140,7 +140,7 @@ def decode(shape: str) -> dict[str, float]:
         seconds = []
         for _ in range(4):
             started = time.perf_counter()
-            llm.generate([list(range(10, 42))], params, use_tqdm=False)
+            llm.generate([list(range(10, 10 + sizes.prompt_len))], params, use_tqdm=False)
             seconds.append(time.perf_counter() - started)
         per_token = statistics.median(seconds[1:]) / sizes.output_len
         model = llm.llm_engine.model_executor.driver_worker.model_runner.model
@@ -236,9 +236,9 @@ def sleep(shape: str) -> dict[str, float]:
 
     sizes = gpu_kernels.SIZES
     options = {"kv_cache_memory_bytes": 4 * sizes.kv_bytes, "enable_sleep_mode": True, "verify_wake": False}
-    llm = build(shape, max_num_seqs=8, **options)
-    params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
-    prompt = [list(range(10, 42))]
+    llm = build(shape, max_num_seqs=sizes.sleep_seqs, **options)
+    params = SamplingParams(temperature=0.0, max_tokens=min(16, sizes.output_len), ignore_eos=True)
+    prompt = [list(range(10, 10 + sizes.prompt_len))]
 
     def tokens() -> list[int]:
         return llm.generate(prompt, params, use_tqdm=False)[0].outputs[0].token_ids

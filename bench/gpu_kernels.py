@@ -35,7 +35,9 @@ class Sizes:
     draws: tuple[int, ...] = (1, 32, 256)
     num_layers: int = 8  # of a block that is copied
     max_model_len: int = 4096
+    prompt_len: int = 32
     output_len: int = 256
+    sleep_seqs: int = 8
     kv_bytes: int = 2 * GIB
     num_requests: int = 256
     mix_lens: tuple[int, int] = (100, 1024)

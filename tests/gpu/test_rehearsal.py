@@ -6,16 +6,18 @@ import math
 
 import pytest
 import torch
+from conftest import write_checkpoint
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here; tests/gpu runs on it")
 
 SHAPE = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
-         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128}  # fmt: skip
+         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
+         "max_position_embeddings": 128}  # fmt: skip
 TOY = {
     "copy_bytes": 4096, "host_bytes": 1024, "product": 8, "decodes": ((1, 40), (2, 16)), "prefills": ((8, 8), (4, 24)),
-    "rows": (1, 3), "blocks": (1, 2), "draws": (1,), "num_layers": 1, "max_model_len": 64, "output_len": 3,
-    "kv_bytes": 1 << 20, "num_requests": 2, "mix_lens": (2, 4), "max_num_batched_tokens": 16,
+    "rows": (1,), "blocks": (1,), "draws": (1,), "num_layers": 1, "max_model_len": 64, "output_len": 2, "prompt_len": 3,
+    "sleep_seqs": 1, "kv_bytes": 1 << 20, "num_requests": 2, "mix_lens": (2, 4), "max_num_batched_tokens": 16,
 }  # fmt: skip
 
 
@@ -65,25 +67,24 @@ def test_a_tile_search(script, bench, gpu, monkeypatch):
         assert eval(found["line"].split(": ", 1)[1].rstrip(","), vars(tile)) is not None
 
 
-def test_an_engine_as_a_gpu_runs_it(qwen3_folder, gpu):
+def test_an_engine_as_a_gpu_runs_it(tmp_path, gpu):
     """Its tokens, one copy each way per decode step, and nothing that waits but for the tokens."""
     from lullm import LLM, SamplingParams
 
-    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    folder = str(write_checkpoint(tmp_path, "qwen3", num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1))
+    params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
     prompts = [[5, 6, 7], [9, 10, 11, 12]]
     options = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2}
-    with LLM(str(qwen3_folder), device="cpu", **options) as llm:
+    with LLM(folder, device="cpu", **options) as llm:
         expected = [o.outputs[0].token_ids for o in llm.generate(prompts, params, use_tqdm=False)]
-    with LLM(
-        str(qwen3_folder), device="cuda", num_gpu_blocks_override=12, swap_space=0.01, enable_sleep_mode=True, **options
-    ) as llm:
+    with LLM(folder, device="cuda", num_gpu_blocks_override=12, swap_space=0, enable_sleep_mode=True, **options) as llm:
         for _ in range(2):
             gpu.copies.clear()
             gpu.num_waits = gpu.num_replays = 0
             found = [o.outputs[0].token_ids for o in llm.generate(prompts, params, use_tqdm=False)]
             assert found == expected
-            assert [direction for direction, _, _ in gpu.copies] == ["to device", "to host"] * 8
+            assert [direction for direction, _, _ in gpu.copies] == ["to device", "to host"] * 6
             assert all(is_pinned for _, _, is_pinned in gpu.copies)
-            assert gpu.num_replays == 7 and gpu.num_waits == 8
+            assert gpu.num_replays == 5 and gpu.num_waits == 6
             llm.sleep(level=1)
             llm.wake_up()
