@@ -7,8 +7,9 @@ Turns in which every row sees every key have no mask. The latest tiles of a span
 Tiles are counted without a list: span i begins at tile `query_starts[i] // tile_len + i`, which leaves room for all
 of its tiles, and a program finds its span by bisection.
 
-Where the tiles are too few to fill the device (a short chunk on a long prefix), each tile's keys are split among several
-programs, as in `decode_attention`: parts go to scratch memory, and the last program to end adds them up in their order.
+Where the tiles are too few to fill the device (a short chunk on a long prefix), each tile's keys are split among
+several programs, as in `decode_attention`: parts go to scratch memory, and the last program to end adds them up in
+their order.
 """
 
 import torch
@@ -220,10 +221,10 @@ def _prefill_kernel(
         PRECISION,
     )  # fmt: skip
 
+    divisor = total
     if IS_SPLIT:
-        acc = acc / tl.where(total > 0, total, 1.0)[:, None]  # a row may see none of a part's keys
-    else:
-        acc = acc / total[:, None]
+        divisor = tl.where(total > 0, total, 1.0)  # a row may see none of a part's keys
+    acc = acc / divisor[:, None]
     if HAS_SCALES:
         acc = acc * tl.load(value_scales_ptr + kv_head)
     out_places = out_ptr + token_rows * (NUM_KV_HEADS * GROUP * HEAD_SIZE) + head_places
@@ -233,7 +234,7 @@ def _prefill_kernel(
             lanes = ((span_row + tokens).to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads) * num_splits
             places = partial_ptr + lanes[:, None] * HEAD_SIZE + columns[None, :]
             tl.store(places + split * HEAD_SIZE, acc, mask=out_mask)
-            lse = tl.where(total > 0, best + tl.math.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
+            lse = tl.where(total > 0, best + tl.math.log2(divisor), float("-inf"))
             tl.store(partial_lse_ptr + lanes + split, lse, mask=row_mask)
             tl.debug_barrier()  # all threads' parts stand before one of them says so
             semaphore = semaphores_ptr + tile * NUM_KV_HEADS + kv_head
