@@ -5,7 +5,7 @@ python bench/gpu.py --case ceilings --case decode-8b --json gpu.json
 
 Shapes have dummy weights, so that no file is needed. `mix` is nano-vLLM's published one: 256 requests of 100-1024
 tokens in and out, temperature 0.6. `mix-peer` runs the same through transformers' continuous batching.
-No GPU has run this yet.
+No GPU has run this yet; `tests/gpu/test_rehearsal.py` runs every case at toy size without one.
 """
 
 import argparse
@@ -19,31 +19,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from throughput import SHAPES
+import gpu_kernels
+from gpu_kernels import GIB, GPU_SHAPES, median_s
 
-GPU_SHAPES = {
-    "0.6b": SHAPES["qwen3-0.6b"],
-    "8b": {
-        **SHAPES["qwen3-0.6b"],
-        "hidden_size": 4096,
-        "intermediate_size": 12288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "tie_word_embeddings": False,
-    },
-}
 # case: seconds it may take
 CASES = {
-    "ceilings": 25,
-    "kernels": 30,
+    "ceilings": 20,
+    "kernels": 50,
     "decode-0.6b": 35,
     "decode-8b": 40,
-    "mix": 50,
-    "mix-peer": 50,
-    "sleep-8b": 50,
+    "mix": 45,
+    "mix-peer": 45,
+    "sleep-8b": 45,
 }
-NUM_REQUESTS = 256
-GIB = 1 << 30
+PEER_OPTIONS: dict[str, int] = {}
+"""Of transformers' continuous batching; none: it takes what it thinks best."""
 
 
 def main() -> None:
@@ -62,19 +52,25 @@ def main() -> None:
         figures[name] = in_process(name)
         print(f"{name}: {json.dumps(figures[name])}", flush=True)
         if args.json:  # after every case: a time limit must not take what is known already
-            args.json.write_text(json.dumps(figures, indent=1))
+            unfinished = args.json.with_suffix(".part")
+            unfinished.write_text(json.dumps(figures, indent=1))
+            unfinished.replace(args.json)
 
 
 def in_process(name: str) -> dict[str, Any]:
     """A case's figures, or {'error': why there are none}; a fault on the device ends its process only."""
     command = [sys.executable, __file__, "--here", "--case", name]
+    case = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=CASES[name])
+        out, faults = case.communicate(timeout=CASES[name])
     except subprocess.TimeoutExpired:
-        return {"error": f"not done within {CASES[name]} s"}
-    lines = result.stdout.strip().splitlines()
-    if result.returncode != 0 or not lines:
-        return {"error": (result.stderr.strip().splitlines() or ["no output"])[-1]}
+        case.kill()
+        faults = case.communicate()[1]
+        return {"error": f"not done within {CASES[name]} s", "tail": faults.strip().splitlines()[-5:]}
+    lines = out.strip().splitlines()
+    if case.returncode != 0 or not lines:
+        tail = faults.strip().splitlines() or [f"no output, exit status {case.returncode}"]
+        return {"error": tail[-1], "tail": tail[-12:]}
     return json.loads(lines[-1])
 
 
@@ -83,7 +79,7 @@ def measure(name: str) -> dict[str, Any]:
     if kind == "ceilings":
         return ceilings()
     if kind == "kernels":
-        return kernels()
+        return gpu_kernels.kernels()
     if kind == "decode":
         return decode(shape)
     if kind == "sleep":
@@ -91,79 +87,31 @@ def measure(name: str) -> dict[str, Any]:
     return peer_mix() if shape == "peer" else mix()
 
 
-def median_s(work: Any, repeat: int = 10, warm_up: int = 3) -> float:
-    """Median of device time, by events."""
-    import torch
-
-    for _ in range(warm_up):
-        work()
-    seconds = []
-    for _ in range(repeat):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        seconds.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(seconds)
-
-
 def ceilings() -> dict[str, float]:
     """What the machine does at most: bytes copied (read and written), bf16 products, pinned copies either way."""
     import torch
 
-    source = torch.empty(4 * GIB, dtype=torch.uint8, device="cuda").fill_(1)
+    sizes = gpu_kernels.SIZES
+    source = torch.empty(sizes.copy_bytes, dtype=torch.uint8, device="cuda").fill_(1)
     target = torch.empty_like(source)
     copy_s = median_s(lambda: target.copy_(source))
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    n = sizes.product
+    a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     product_s = median_s(lambda: a @ b)
-    host = torch.empty(GIB, dtype=torch.uint8, pin_memory=True)
-    part = source[:GIB]
+    host = torch.empty(sizes.host_bytes, dtype=torch.uint8, pin_memory=True)
+    part = source[: sizes.host_bytes]
     return {
-        "copy_gb_per_s": 8 * GIB / copy_s / 1e9,
-        "bf16_tflop_per_s": 2 * 8192**3 / product_s / 1e12,
-        "to_host_gb_per_s": GIB / median_s(lambda: host.copy_(part, non_blocking=True)) / 1e9,
-        "to_device_gb_per_s": GIB / median_s(lambda: part.copy_(host, non_blocking=True)) / 1e9,
-    }
-
-
-def kernels() -> dict[str, float]:
-    """Paged decode at 32 x 4k, and prefill of one prompt of 8k, by the heads of the 8B shape."""
-    import torch
-
-    from lullm.ops.attention_layout import AttentionLayout
-    from lullm.ops.table import select_ops
-
-    ops = select_ops("cuda")
-    shape = GPU_SHAPES["8b"]
-    num_q, num_kv, size = shape["num_attention_heads"], shape["num_key_value_heads"], shape["head_dim"]
-    block_size = 16
-
-    def step(num_spans: int, query_len: int, context_len: int) -> Any:
-        num_blocks = context_len // block_size
-        caches = [
-            torch.randn(num_spans * num_blocks, block_size, num_kv, size, device="cuda", dtype=torch.bfloat16)
-            for _ in range(2)
-        ]
-        tables = torch.randperm(num_spans * num_blocks).view(num_spans, num_blocks)
-        slots = torch.zeros(num_spans * query_len, dtype=torch.int64)
-        layout = AttentionLayout([query_len] * num_spans, [context_len] * num_spans, tables, slots, block_size)
-        prepared = ops.prepare_attention(layout)
-        q = torch.randn(num_spans * query_len, num_q, size, device="cuda", dtype=torch.bfloat16)
-        return lambda: ops.attention(q, *caches, prepared, size**-0.5)
-
-    with torch.inference_mode():
-        decode_s = median_s(step(32, 1, 4096), repeat=50)
-        prefill_s = median_s(step(1, 8192, 8192))
-    return {
-        "decode_gb_per_s": 32 * 4096 * 2 * num_kv * size * 2 / decode_s / 1e9,
-        "prefill_tflop_per_s": 4 * num_q * size * 8192**2 / 2 / prefill_s / 1e12,
+        "copy_gb_per_s": 2 * sizes.copy_bytes / copy_s / 1e9,
+        "bf16_tflop_per_s": 2 * n**3 / product_s / 1e12,
+        "to_host_gb_per_s": sizes.host_bytes / median_s(lambda: host.copy_(part, non_blocking=True)) / 1e9,
+        "to_device_gb_per_s": sizes.host_bytes / median_s(lambda: part.copy_(host, non_blocking=True)) / 1e9,
     }
 
 
 def build(shape: str, **options: Any) -> Any:
     from lullm import LLM
 
+    sizes = gpu_kernels.SIZES
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(GPU_SHAPES[shape]))
         return LLM(
@@ -171,7 +119,7 @@ def build(shape: str, **options: Any) -> Any:
             tokenizer="demo",
             load_format="dummy",
             device="cuda",
-            max_model_len=4096,
+            max_model_len=sizes.max_model_len,
             enable_prefix_caching=False,
             swap_space=0,
             **options,
@@ -179,21 +127,22 @@ def build(shape: str, **options: Any) -> Any:
 
 
 def decode(shape: str) -> dict[str, float]:
-    """One stream, 32 tokens in and 256 out, with graphs and without."""
+    """One stream, 32 tokens in and 256 out, with graphs and without. The prompt's step counts among the 256."""
     from lullm import SamplingParams
 
+    sizes = gpu_kernels.SIZES
     figures: dict[str, float] = {}
     for kind, eager in (("graphs", False), ("eager", True)):
         started = time.perf_counter()
-        llm = build(shape, max_num_seqs=1, kv_cache_memory_bytes=2 * GIB, enforce_eager=eager)
+        llm = build(shape, max_num_seqs=1, kv_cache_memory_bytes=sizes.kv_bytes, enforce_eager=eager)
         figures[f"{kind}_ready_s"] = time.perf_counter() - started
-        params = SamplingParams(temperature=0.0, max_tokens=256, ignore_eos=True)
+        params = SamplingParams(temperature=0.0, max_tokens=sizes.output_len, ignore_eos=True)
         seconds = []
         for _ in range(4):
             started = time.perf_counter()
-            llm.generate([list(range(10, 42))], params, use_tqdm=False)
+            llm.generate([list(range(10, 10 + sizes.prompt_len))], params, use_tqdm=False)
             seconds.append(time.perf_counter() - started)
-        per_token = statistics.median(seconds[1:]) / 256
+        per_token = statistics.median(seconds[1:]) / sizes.output_len
         model = llm.llm_engine.model_executor.driver_worker.model_runner.model
         num_bytes = sum(parameter.nbytes for parameter in model.parameters())
         if not GPU_SHAPES[shape]["tie_word_embeddings"]:  # of the embedding one row is read
@@ -206,17 +155,24 @@ def decode(shape: str) -> dict[str, float]:
 
 def mix_requests() -> list[tuple[list[int], int]]:
     """(token ids, tokens wanted) of nano-vLLM's mix."""
-    rng = random.Random(0)
+    sizes = gpu_kernels.SIZES
+    rng, (least, most) = random.Random(0), sizes.mix_lens
+    last_id = min(7900, GPU_SHAPES["0.6b"]["vocab_size"])
     return [
-        ([rng.randrange(10, 7900) for _ in range(rng.randint(100, 1024))], rng.randint(100, 1024))
-        for _ in range(NUM_REQUESTS)
+        ([rng.randrange(10, last_id) for _ in range(rng.randint(least, most))], rng.randint(least, most))
+        for _ in range(sizes.num_requests)
     ]
 
 
 def mix() -> dict[str, float]:
     from lullm import SamplingParams
 
-    llm = build("0.6b", max_num_seqs=256, max_num_batched_tokens=8192)
+    sizes = gpu_kernels.SIZES
+    llm = build(
+        "0.6b",
+        max_num_seqs=sizes.num_requests,
+        max_num_batched_tokens=sizes.max_num_batched_tokens,
+    )
     requests = mix_requests()
     prompts = [prompt for prompt, _ in requests]
     params = [SamplingParams(temperature=0.6, max_tokens=n, ignore_eos=True) for _, n in requests]
@@ -233,15 +189,18 @@ def peer_mix() -> dict[str, Any]:
     """The same requests through transformers; greedy, which is the less work."""
     import torch
     import transformers
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoConfig, AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
+    sizes = gpu_kernels.SIZES
     shape = {key: value for key, value in GPU_SHAPES["0.6b"].items() if key not in ("architectures", "torch_dtype")}
     config = AutoConfig.for_model("qwen3", **shape)
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa").eval()
     requests = mix_requests()
-    generation = GenerationConfig(do_sample=False, max_new_tokens=1024, eos_token_id=-1, pad_token_id=0)
-    manager = model.init_continuous_batching(generation_config=generation)
+    generation = GenerationConfig(do_sample=False, max_new_tokens=sizes.mix_lens[1], eos_token_id=-1, pad_token_id=0)
+    manager = model.init_continuous_batching(
+        generation_config=generation, continuous_batching_config=ContinuousBatchingConfig(**PEER_OPTIONS)
+    )
     manager.warmup()  # records its graphs, as ours are by now
     manager.start()
     started = time.perf_counter()
@@ -254,6 +213,9 @@ def peer_mix() -> dict[str, Any]:
             if not manager.is_running():
                 raise SystemExit("transformers' generation thread ended")
         elif result.is_finished():
+            if result.error is not None:
+                manager.stop(block=True, hard_stop=True)
+                raise SystemExit(f"transformers: {result.error}")
             num_done += 1
             num_tokens += len(result.generated_tokens)
     seconds = time.perf_counter() - started
@@ -272,16 +234,18 @@ def sleep(shape: str) -> dict[str, float]:
 
     from lullm import SamplingParams
 
-    llm = build(shape, max_num_seqs=8, kv_cache_memory_bytes=8 * GIB, enable_sleep_mode=True, verify_wake=False)
-    params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
-    prompt = [list(range(10, 42))]
+    sizes = gpu_kernels.SIZES
+    options = {"kv_cache_memory_bytes": 4 * sizes.kv_bytes, "enable_sleep_mode": True, "verify_wake": False}
+    llm = build(shape, max_num_seqs=sizes.sleep_seqs, **options)
+    params = SamplingParams(temperature=0.0, max_tokens=min(16, sizes.output_len), ignore_eos=True)
+    prompt = [list(range(10, 10 + sizes.prompt_len))]
 
     def tokens() -> list[int]:
         return llm.generate(prompt, params, use_tqdm=False)[0].outputs[0].token_ids
 
     runner = llm.llm_engine.model_executor.driver_worker.model_runner
     expected = tokens()
-    replays = dict(runner._steps.graphs._replays)
+    captured = dict(runner._steps.graphs._captured)
     held = torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0]
     figures: dict[str, float] = {"awake_gib": held / GIB}
     norm = runner.model.model.norm.weight.clone()
@@ -303,7 +267,7 @@ def sleep(shape: str) -> dict[str, float]:
         }
         if tokens() != expected:
             raise SystemExit(f"other tokens after {cycle}")
-    figures["recaptured"] = float(runner._steps.graphs._replays != replays)
+    figures["recaptured"] = float(runner._steps.graphs._captured != captured)
     llm.shutdown()
     return figures
 

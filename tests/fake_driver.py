@@ -61,16 +61,21 @@ class FakeDriver:
         return dataclasses.replace(backend, dlpack_device=(1, 0))
 
 
-@pytest.fixture(scope="session")
-def fake_driver_path(tmp_path_factory):
+def compile_driver(folder: Path) -> Path:
+    """Skips the test if there is no compiler."""
     compiler = next((c for c in ("cc", "gcc", "clang", "g++") if shutil.which(c)), None)
     if compiler is None:
         pytest.skip("no C compiler")
-    path = tmp_path_factory.mktemp("driver") / "libfake.so"
+    path = folder / "libfake.so"
     source = Path(__file__).parent / "arena" / "fake_driver.c"
     command = [compiler, "-x", "c", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, source]
     subprocess.run(command, check=True)
     return path
+
+
+@pytest.fixture(scope="session")
+def fake_driver_path(tmp_path_factory):
+    return compile_driver(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture

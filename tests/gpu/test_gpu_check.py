@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ def test_selection(check, capsys):
     with pytest.raises(SystemExit):
         check.parse(["--only", "kernels,nonsense"])
     assert "no part nonsense" in capsys.readouterr().err
+    assert check.parse(["--only", "tiles"]).only == ["tiles"] and "tiles" not in check.parse([]).only
+    assert check.parse(["--out", "here"]).out == Path("here").resolve()
     assert sum(check.BUDGETS.values()) < 9 * 60
 
 
@@ -56,6 +59,67 @@ def test_verdicts(check):
     assert check.judge("sanitizer", 1, ["Error: Device not supported"], "").state == "skipped"
     assert check.judge("bench", 0, [], json.dumps({"mix": {"error": "no"}})).notes == ["mix: no"]
     assert check.judge("bench", 0, [], json.dumps({"mix": {"seconds": 1.0}})).state == "passed"
+
+
+def test_tile_lines_are_notes(check):
+    report = json.dumps({"decode-2-128": {"line": '    ("sm90", 2, 128): DecodeTile(64, 4, 3, 256),', "gain": 1.2}})
+    found = check.judge("tiles", 0, [], report)
+    assert found.state == "passed"
+    assert found.notes == ['`("sm90", 2, 128): DecodeTile(64, 4, 3, 256),` 1.20 times as fast']
+    assert check.judge("tiles", 1, ["no"], report).state == "failed"
+
+
+FIVE_PARTS = {
+    "kernels": f"open({{report}}, 'w').write({REPORT!r}); print('one wrong'); raise SystemExit(1)",
+    "engine": "import subprocess, sys, time; print('hangs', flush=True);"
+    "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+    "open({report} + '.pid', 'w').write(str(child.pid)); time.sleep(60)",
+    "sleep": "open({report}, 'w').write('<testsuite><testcase name=\"x\"/></testsuite>')",
+    "sanitizer": "print('Error: Device not supported'); raise SystemExit(1)",
+    "bench": "open({report}, 'w').write('{{\"mix\": {{\"seconds\": 1.0}}}}')",
+}
+
+
+def is_gone(pid):
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_all_parts_in_order(check, tmp_path, monkeypatch, capsys):
+    """Stubs: one fails, one hangs with a process of its own, one is skipped, two pass."""
+
+    def command_of(part, report):
+        return [sys.executable, "-c", FIVE_PARTS[part].format(report=repr(str(report)))]
+
+    monkeypatch.setattr(check, "command_of", command_of)
+    monkeypatch.setattr(check, "gpu", lambda: "X")
+    monkeypatch.setattr(check, "machine", lambda name: {"gpu": name})
+    monkeypatch.setattr(check, "BUDGETS", {part: 5 if part == "engine" else 60 for part in FIVE_PARTS})
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        check.main()
+    assert end.value.code == 1
+    found = json.loads((tmp_path / "gpu-check.json").read_text())
+    states = {part["part"]: part["state"] for part in found["parts"]}
+    assert states == {
+        "kernels": "failed", "engine": "failed", "sleep": "passed", "sanitizer": "skipped", "bench": "passed",
+    }  # fmt: skip
+    hung = found["parts"][1]
+    assert hung["notes"] == ["not done within 5 s", "hangs"] and hung["seconds"] < 30
+    assert is_gone(int((tmp_path / ".engine.pid").read_text())), "what a part has started holds the device"
+    assert "a::two: assert 1 == 2" in (tmp_path / "gpu-check.md").read_text()
+    assert "| bench | passed |" in capsys.readouterr().out
+
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--out", str(tmp_path), "--only", "sleep,bench"])
+    with pytest.raises(SystemExit) as end:
+        check.main()
+    assert end.value.code == 0
 
 
 FIGURES = {

@@ -81,6 +81,17 @@ def test_nothing_is_planned_behind_the_last_token_by_length():
     assert sum(plan.num_tokens for plan in sim.plans) == 2 + 4
 
 
+def test_nor_behind_the_last_token_of_the_longest_sequence():
+    sim = Simulation(max_in_flight=2, max_model_len=8)
+    group = sim.add("a", [1, 0], max_tokens=None)
+    sim.run()
+    assert len(group.seqs[0]) == 8
+    pending = [plan for plan in sim.plans if plan.spans and plan.spans[0].start >= 2]
+    assert [plan.spans[0].start for plan in pending] == [2, 3, 4, 5, 6]
+    # Of each such span its token and its draw's last one: all were planned ahead.
+    assert sum(plan.num_tokens for plan in sim.plans) == 7 and sim.num_pending >= 2 * len(pending)
+
+
 def test_a_stop_is_one_step_late_and_costs_no_token():
     sim = Simulation(max_in_flight=2, num_blocks=16)
     scheduler = sim.scheduler

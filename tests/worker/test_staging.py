@@ -1,14 +1,127 @@
-"""Staging of decode steps: what goes over the bus, and where it lies when it has arrived."""
+"""Staging: what the host writes is what stands at the parts of the device's buffer, filled up or not."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from fake_device import FakeDevice
 
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw, Span, StepPlan
+from lullm.types.step import PENDING_TOKEN, Draw, Span, StepPlan
 from lullm.worker.batch import BatchBuilder
 
 pytest.importorskip("triton")
+from lullm.worker.staging import Staging
+
+LIMITS = {"max_num_seqs": 6, "max_num_batched_tokens": 32, "max_model_len": 40, "block_size": 8, "window": None}
+SIZES = [1, 2, 4, 6]
+VOCAB = 50
+
+
+def new_staging():
+    return Staging(FakeDevice(), decode_sizes=SIZES, vocab_size=VOCAB, **LIMITS)
+
+
+def draw(seq_id, **params):
+    return Draw(seq_id, 0, SamplingParams(**params), 0, [0] * 3, 2)
+
+
+def decode(seq_id, start, blocks, num_draws=1, **params):
+    return Span(seq_id, start, [seq_id + 1], blocks, [draw(seq_id, **params) for _ in range(num_draws)])
+
+
+def stage(staging, spans, sources=None, uniforms=None):
+    """(shape, the staged batch, the host's buffer)."""
+    batch = BatchBuilder(*LIMITS.values()).build(StepPlan(spans))
+    shape, buffer = staging.fill(batch, sources, uniforms)
+    return shape, staging.upload(shape, buffer, batch), buffer
+
+
+def test_decodes_are_filled_up_with_rows_that_do_nothing():
+    staging = new_staging()
+    spans = [decode(5, 9, [3, 1]), decode(6, 0, [2]), decode(7, 39, [4, 0, 5, 6, 7])]
+    shape, staged, _ = stage(staging, spans, np.array([-1, 2, -1]))
+    parts, layout = staged.parts, staged.layout
+    assert shape.is_decode and shape.num_spans == 4 and parts.block_tables.shape == (4, 5)
+    assert parts.token_ids.tolist() == [6, 7, 8, 0] and parts.positions.tolist() == [9, 0, 39, 0]
+    assert parts.slot_mapping.tolist() == [8 + 1, 16, 7 * 8 + 7, -1]
+    assert parts.sources.tolist() == [-1, 2, -1, -1]
+    assert parts.context_lens.tolist() == [10, 1, 40, 0] and parts.query_starts.tolist() == [0, 1, 2, 3, 4]
+    assert parts.block_tables[0, :2].tolist() == [3, 1] and parts.block_tables[2].tolist() == [4, 0, 5, 6, 7]
+    assert parts.temperatures.tolist() == [0.0] * 4, "no random numbers: all are greedy"
+    assert (layout.max_query_len, layout.max_context_len) == (1, 40)
+    assert (layout.num_prefill_tokens, layout.num_prefill_spans) == (0, 0)
+    addresses = [getattr(parts, name).data_ptr() for name in parts.__slots__]
+    again = stage(staging, spans)[1].parts
+    assert [getattr(again, name).data_ptr() for name in parts.__slots__] == addresses, "a recording reads them"
+    assert again.sources.tolist() == [-1] * 4
+
+
+@pytest.mark.parametrize("num, size", [(1, 1), (2, 2), (3, 4), (4, 4), (5, 6), (6, 6)])
+def test_the_least_size_that_holds_a_batch(num, size):
+    assert stage(new_staging(), [decode(i, 3, [i]) for i in range(num)])[0].num_spans == size
+
+
+def test_draws_as_the_kernel_wants_them():
+    spans = [
+        decode(0, 3, [0], temperature=0.0, top_k=7),
+        decode(1, 3, [1], temperature=1e-60, top_k=VOCAB, top_p=0.25),
+        decode(2, 3, [2], temperature=0.5, top_k=9, min_p=0.5),
+    ]
+    table = stage(new_staging(), spans, None, np.array([0.1, 0.2, 0.3]))[1].parts.draw_table(4)
+    tiny = float(np.finfo(np.float32).tiny)
+    assert table.temperatures.tolist() == [0.0, tiny, 0.5, 0.0], "a row that fills up is greedy"
+    assert table.top_k.tolist() == [7, VOCAB, 9, VOCAB] and table.top_p.tolist() == [1.0, 0.25, 1.0, 1.0]
+    assert table.uniforms.tolist() == [0.1, 0.2, 0.3, 0.5]
+    floors = table.min_p_floors.tolist()
+    assert floors[0] == floors[1] == floors[3] == -math.inf and floors[2] == pytest.approx(math.log(0.5))
+
+
+def test_what_is_no_batch_of_decodes_keeps_its_own_size():
+    chunk = Span(1, 4, [7, 8, 9], [2], [draw(1)])
+    shape, staged, _ = stage(new_staging(), [decode(0, 3, [0]), chunk, Span(2, 0, [5, 6], [1], [])])
+    assert not shape.is_decode
+    assert (shape.num_tokens, shape.num_spans, shape.num_rows, shape.num_draws) == (6, 3, 2, 2)
+    assert staged.parts.query_starts.tolist() == [0, 1, 4, 6] and staged.parts.drawn_rows.tolist() == [0, 3]
+    layout = staged.layout
+    assert (layout.max_query_len, layout.max_context_len) == (3, 7)
+    assert (layout.num_prefill_tokens, layout.num_prefill_spans) == (5, 2)
+    shared = [decode(0, 3, [0], num_draws=2)]  # two draws from one row
+    shape, staged, _ = stage(new_staging(), shared)
+    assert not shape.is_decode and staged.parts.draw_index.tolist() == [0, 0]
+    no_draw = [decode(0, 3, [0]), Span(1, 0, [5], [1], [])]
+    twice = [decode(0, 3, [0], num_draws=2), Span(1, 0, [5], [1], [])]
+    scored = [Span(0, 3, [4], [0], [draw(0)], prompt_targets=[5], num_prompt_logprobs=1)]
+    assert not any(stage(new_staging(), spans)[0].is_decode for spans in (no_draw, twice, scored))
+    assert stage(new_staging(), [decode(0, 3, [0]), decode(1, 3, [1])])[0].is_decode
+
+
+def test_the_next_step_leaves_the_buffer_that_is_being_copied_alone():
+    staging = new_staging()
+    _, _, first = stage(staging, [decode(3, 3, [0])])
+    before = first.clone()
+    _, _, second = stage(staging, [decode(4, 9, [1, 2])])
+    assert torch.equal(first, before) and not torch.equal(second, before)
+    _, _, third = stage(staging, [decode(4, 9, [1, 2])])
+    assert third.data_ptr() == first.data_ptr()
+
+
+def test_a_cleared_batch_is_harmless():
+    staging = new_staging()
+    stage(staging, [decode(i, 30, [1, 2, 3, 4]) for i in range(4)], np.zeros(4, np.int64), np.ones(4))
+    staging.clear(4)
+    parts = staging.decode_batch(4).parts
+    assert parts.slot_mapping.tolist() == parts.sources.tolist() == [-1] * 4
+    assert parts.query_starts.tolist() == [0, 1, 2, 3, 4]
+    assert not any(getattr(parts, n).any() for n in ("token_ids", "positions", "context_lens", "temperatures"))
+
+
+def test_pending_tokens_are_staged_as_they_are():
+    span = Span(0, 3, [PENDING_TOKEN], [0], [draw(0)])
+    parts = stage(new_staging(), [span], np.array([0]))[1].parts
+    assert parts.token_ids.tolist() == [PENDING_TOKEN] and parts.sources.tolist() == [0]
+
 
 GREEDY = SamplingParams(temperature=0.0)
 MAX_LEN = 40_960
@@ -24,9 +137,7 @@ def decodes(*contexts):
 
 
 @pytest.fixture
-def stage():
-    from lullm.worker.staging import Staging
-
+def stage_long():
     builder = BatchBuilder(8, 64, MAX_LEN, 16)
     staging = Staging(FakeDevice(), 8, 64, MAX_LEN, 16, None, [1, 2, 4, 8], 1000)
 
@@ -38,27 +149,27 @@ def stage():
     return step
 
 
-def test_a_decode_step_sends_the_blocks_that_are_there(stage):
-    sent, staged = stage(decodes((100, 3), (33, 50), (16, 90)))
+def test_a_decode_step_sends_the_blocks_that_are_there(stage_long):
+    sent, staged = stage_long(decodes((100, 3), (33, 50), (16, 90)))
     assert sent < 1000, "not 10 KB for each of the four rows"
     tables = staged.layout.block_tables
     assert tables.shape == (4, MAX_LEN // 16) and tables.is_contiguous()
     assert tables[0, :7].tolist() == list(range(3, 10))
     assert tables[1, :3].tolist() == [50, 51, 52] and tables[2, 0] == 90
     assert staged.layout.context_lens.tolist() == [100, 33, 16, 0]
-    grown, _ = stage(decodes((2000, 3), (33, 50), (16, 90)))
+    grown, _ = stage_long(decodes((2000, 3), (33, 50), (16, 90)))
     assert grown - sent == pytest.approx(4 * 4 * (125 - 7), abs=16)
 
 
-def test_a_narrow_step_behind_a_wide_one(stage):
+def test_a_narrow_step_behind_a_wide_one(stage_long):
     """The parts stay where they are; every row has its own blocks, whatever stands behind them."""
-    _, wide = stage(decodes((1600, 3), (1600, 200)))
+    _, wide = stage_long(decodes((1600, 3), (1600, 200)))
     addresses = [(name, getattr(wide.parts, name).data_ptr()) for name in wide.parts.__slots__]
-    _, narrow = stage(decodes((17, 400), (40, 500)))
+    _, narrow = stage_long(decodes((17, 400), (40, 500)))
     assert [(name, getattr(narrow.parts, name).data_ptr()) for name in narrow.parts.__slots__] == addresses
     assert narrow.layout.block_tables[0, :2].tolist() == [400, 401]
     assert narrow.layout.block_tables[1, :3].tolist() == [500, 501, 502]
-    _, prompt = stage(StepPlan([Span(0, 0, [1] * 20, [4, 5])]))
+    _, prompt = stage_long(StepPlan([Span(0, 0, [1] * 20, [4, 5])]))
     assert prompt.layout.block_tables.tolist() == [[4, 5]], "prompts bring their own"
-    _, again = stage(decodes((17, 400), (40, 500)))
+    _, again = stage_long(decodes((17, 400), (40, 500)))
     assert torch.equal(again.layout.block_tables[:, :3], narrow.layout.block_tables[:, :3])

@@ -145,7 +145,8 @@ class Staging:
             return self.decode_batch(shape.num_spans)
         layout = layout_source.layout
         parts = cut(self._device, shape)
-        return self._staged(shape, parts, max(layout.query_lens), max(layout.context_lens))
+        prefills = [query_len for query_len in layout.query_lens if query_len > 1]
+        return self._staged(shape, parts, max(layout.query_lens), max(layout.context_lens), prefills)
 
     def decode_batch(self, size: int) -> StagedBatch:
         """The place of a batch of decodes that is filled up to `size`: the same tensors every time."""
@@ -162,7 +163,14 @@ class Staging:
         parts.sources.fill_(-1)
         parts.query_starts.copy_(torch.arange(size + 1))
 
-    def _staged(self, shape: StageShape, parts: StageParts, max_query_len: int, max_context_len: int) -> StagedBatch:
+    def _staged(
+        self,
+        shape: StageShape,
+        parts: StageParts,
+        max_query_len: int,
+        max_context_len: int,
+        prefills: Sequence[int] = (),
+    ) -> StagedBatch:
         layout = DeviceLayout(
             query_starts=parts.query_starts,
             context_lens=parts.context_lens,
@@ -172,6 +180,8 @@ class Staging:
             block_size=self._block_size,
             max_query_len=max_query_len,
             max_context_len=max_context_len,
+            num_prefill_tokens=sum(prefills),
+            num_prefill_spans=len(prefills),
             window=self._window,
         )
         return StagedBatch(shape, parts, layout)

@@ -1,11 +1,15 @@
 """Compiles kernels for compute capability 9.0 without a GPU, as `launch_*` would. Run by test_compile.py.
 
 What the interpreter lets pass and the compiler does not, and tiles that do not fit into shared memory, show here.
-Usage: compile_kernels.py NAME ...: 'rope', 'norm', 'silu', 'copy', 'draw', or 'decode' and 'prefill' with a type of
-values in the cache and a head size, as in decode-bf16-128. One line per kernel: name, bytes of shared memory.
+Usage: compile_kernels.py NAME ...: 'rope', 'norm', 'silu', 'copy', 'draw', or 'decode', 'prefill' and 'split' (a
+prefill whose keys are) with a type of values in the cache and a head size, as in decode-bf16-128. One line per kernel:
+name, bytes of shared memory, bytes of registers that were spilled.
 """
 
+import re
+import subprocess
 import sys
+import tempfile
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -45,7 +49,18 @@ def compile_kernel(kernel, constants, num_warps, num_stages, activation="bf16", 
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constants, attributes)
     options = {"num_warps": num_warps, "num_stages": num_stages}
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).metadata.shared
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    return compiled.metadata.shared, spilled_bytes(compiled.asm["ptx"])
+
+
+def spilled_bytes(ptx):
+    """As the assembler reports them; Triton learns of them only when it loads a kernel onto a device."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [triton.knobs.nvidia.ptxas.path, "-v", "--gpu-name=sm_90a", file.name, "-o", "/dev/null"]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return sum(map(int, re.findall(r"(\d+) bytes spill stores", found)))
 
 
 def compile_attention(kind, cache, head_size):
@@ -53,6 +68,8 @@ def compile_attention(kind, cache, head_size):
     activation = "bf16" if cache == "fp8e4nv" else cache
     tiles = tile._DECODE if kind == "decode" else tile._PREFILL
     chosen = tiles["sm90", ITEM_BYTES[cache], head_size]
+    if kind == "split":
+        chosen = tile.split_tile(chosen)
     constants = {
         "NUM_KV_HEADS": 8,
         "GROUP": 4,
@@ -69,6 +86,7 @@ def compile_attention(kind, cache, head_size):
         kernel = _decode_kernel
     else:
         constants |= {"TILE_LEN": chosen.block_rows // 4, "BLOCK_ROWS": chosen.block_rows}
+        constants |= {"IS_SPLIT": kind == "split", "MIN_SPLIT_KEYS": chosen.min_split_keys}
         kernel = _prefill_kernel
     return compile_kernel(kernel, constants, chosen.num_warps, chosen.num_stages, activation, cache)
 
@@ -93,4 +111,4 @@ def compile_named(name):
 
 
 for wanted in sys.argv[1:]:
-    print(wanted, compile_named(wanted), flush=True)
+    print(wanted, *compile_named(wanted), flush=True)

@@ -1,5 +1,7 @@
 """Decode and prefill attention against the golden version: NaN and ids out of range stand where nothing may be read."""
 
+import dataclasses
+import math
 import random
 
 import pytest
@@ -8,12 +10,12 @@ import torch
 from lullm.errors import UnsupportedError
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.table import REFERENCE_OPS
-from lullm.ops.triton import gathered_attention
+from lullm.ops.triton import gathered_attention, prefill_attention
 from lullm.ops.triton.attention import attention, prepare_attention
-from lullm.ops.triton.decode_attention import launch_decode, num_splits
+from lullm.ops.triton.decode_attention import MAX_SPLITS, launch_decode, num_splits
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
 from lullm.ops.triton.layout import DeviceLayout, new_semaphores
-from lullm.ops.triton.prefill_attention import launch_prefill
+from lullm.ops.triton.prefill_attention import launch_prefill, num_prefill_splits
 from lullm.ops.triton.tile import DecodeTile, PrefillTile
 
 DEVICE = launch_device()
@@ -169,6 +171,53 @@ def test_float8_cache(shape, with_scales, dtype):
     for version in (attention, gathered_attention.attention):
         actual = version(q.to(DEVICE), *on_device, prepare_attention(layout), 0.25, *given)
         torch.testing.assert_close(actual.cpu(), expected, atol=2 * TOLERANCE[dtype], rtol=2 * TOLERANCE[dtype])
+
+
+SPLIT_SHAPES = {
+    "short on long": [(3, 300)],
+    "a tile and a bit": [(19, 260)],
+    "beside decodes": [(1, 40), (5, 200), (1, 1), (1, 130)],
+    "two, of unlike lengths": [(2, 33), (4, 250)],
+    "nothing cached": [(30, 30)],
+}
+
+
+@pytest.mark.parametrize("window", [None, 7, 100])
+@pytest.mark.parametrize("name", SPLIT_SHAPES)
+def test_prefill_split_along_the_context(name, window, monkeypatch):
+    """A device of some multiprocessors, so that each tile's keys are shared, and one of very many."""
+    shape, heads = SPLIT_SHAPES[name], (6, 2) if window else (4, 2)
+    layout, q, caches = make_step(shape, heads=heads, window=window)
+    expected = expected_of(layout, q, caches)
+    on_device = [q.to(DEVICE), *(cache.to(DEVICE) for cache in caches)]
+    tile = PrefillTile(16, 16, 4, 1, min_split_keys=16)
+    for num_multiprocessors in (8, 1000):
+        monkeypatch.setattr(prefill_attention, "num_multiprocessors", lambda num=num_multiprocessors: num)
+        prepared = dataclasses.replace(prepare_attention(layout), semaphores=new_semaphores(40, DEVICE))
+        out = torch.where(torch.tensor(decodes_of(shape), device=DEVICE)[:, None, None], expected.to(DEVICE), math.nan)
+        launch_prefill(out, *on_device, prepared, 0.25, tile)
+        torch.testing.assert_close(out.cpu(), expected, atol=5e-6, rtol=5e-6)
+        assert not prepared.semaphores.any()
+    assert num_prefill_splits(prepared, *heads, 16, tile) == MAX_SPLITS
+
+
+def decodes_of(shape):
+    """For each row whether its span is a decode."""
+    return [query_len == 1 for query_len, _ in shape for _ in range(query_len)]
+
+
+def test_number_of_prefill_splits(monkeypatch):
+    monkeypatch.setattr(prefill_attention, "num_multiprocessors", lambda: 132)
+    tile = PrefillTile(128, 128, 8, 3)
+
+    def splits(query_lens, context_len):
+        layout, *_ = make_step([(query_len, query_len) for query_len in query_lens])
+        prepared = dataclasses.replace(prepare_attention(layout), max_context_len=context_len)
+        return num_prefill_splits(prepared, 32, 8, 128, tile)
+
+    assert splits([16], 30_000) == 16 and splits([16], 512) == 1
+    assert splits([16, 1, 1, 1], 30_000) == 16, "decodes are another kernel's"
+    assert splits([40], 30_000) == 8 and splits([512], 8704) == 1
 
 
 def test_other_tiles():

@@ -29,6 +29,8 @@ def prepare_attention(layout: AttentionLayout) -> DeviceLayout:
         block_size=layout.block_size,
         max_query_len=max(layout.query_lens),
         max_context_len=max(layout.context_lens),
+        num_prefill_tokens=sum(n for n in layout.query_lens if n > 1),
+        num_prefill_spans=sum(n > 1 for n in layout.query_lens),
         window=layout.window,
     )
 

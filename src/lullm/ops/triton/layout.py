@@ -29,6 +29,8 @@ class DeviceLayout:
         block_size: tokens per block.
         max_query_len: no span is longer; 1 says that all are decodes.
         max_context_len: no context is longer.
+        num_prefill_tokens, num_prefill_spans: of the spans of more than one token; they say how much work there is, and
+            nothing that is computed depends on them.
         window: the tokens that a row sees at most, its own included; None: all up to its own.
     """
 
@@ -40,6 +42,8 @@ class DeviceLayout:
     block_size: int
     max_query_len: int
     max_context_len: int
+    num_prefill_tokens: int = 0
+    num_prefill_spans: int = 0
     window: int | None = None
 
     @property

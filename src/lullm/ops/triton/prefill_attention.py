@@ -6,6 +6,10 @@ Turns in which every row sees every key have no mask. The latest tiles of a span
 
 Tiles are counted without a list: span i begins at tile `query_starts[i] // tile_len + i`, which leaves room for all
 of its tiles, and a program finds its span by bisection.
+
+Where the tiles are too few to fill the device (a short chunk on a long prefix), each tile's keys are split among
+several programs, as in `decode_attention`: parts go to scratch memory, and the last program to end adds them up in
+their order.
 """
 
 import torch
@@ -13,9 +17,32 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lullm.ops.triton.decode_attention import LOG2_E
+from lullm.ops.triton.decode_attention import LOG2_E, MAX_SPLITS
+from lullm.ops.triton.device import num_multiprocessors
 from lullm.ops.triton.layout import DeviceLayout
-from lullm.ops.triton.tile import PrefillTile
+from lullm.ops.triton.tile import PrefillTile, split_tile
+
+MAX_SCRATCH_VALUES = 1 << 24
+"""Of float32, for the parts of one launch."""
+
+
+def rows_of_tile(tile: PrefillTile, group: int) -> int:
+    return max(tile.block_rows, triton.next_power_of_2(group))
+
+
+def num_prefill_splits(
+    layout: DeviceLayout, num_q_heads: int, num_kv_heads: int, head_size: int, tile: PrefillTile
+) -> int:
+    """Into how many parts the keys of a tile are cut at most: as many as all run at once, one per multiprocessor."""
+    group = num_q_heads // num_kv_heads
+    tile_len = rows_of_tile(tile, group) // group
+    num_tiles = layout.num_prefill_tokens // tile_len + layout.num_prefill_spans
+    room = layout.slot_mapping.shape[0] // tile_len + layout.num_spans
+    if layout.max_context_len <= tile.min_split_keys or room * num_kv_heads > len(layout.semaphores):
+        return 1
+    wanted = num_multiprocessors() // max(num_tiles * num_kv_heads, 1)
+    split_values = layout.slot_mapping.shape[0] * num_q_heads * (head_size + 1)
+    return max(1, min(wanted, MAX_SPLITS, MAX_SCRATCH_VALUES // split_values))
 
 
 @triton.jit
@@ -41,6 +68,7 @@ def _attend(
     WINDOW: tl.constexpr,
     IS_MASKED: tl.constexpr,
     first_key,
+    IS_SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """The keys `begin`..`end` - 1, both multiples of BLOCK_KEYS but for the end of the last turn."""
@@ -73,8 +101,8 @@ def _attend(
             scores = tl.where(seen, scores, float("-inf"))
         new_best = tl.maximum(best, tl.max(scores, 1) * scale_log2)
         shift = new_best
-        if IS_MASKED and WINDOW:
-            shift = tl.where(new_best == float("-inf"), 0.0, new_best)  # a row whose window begins later
+        if IS_MASKED and (WINDOW or IS_SPLIT):
+            shift = tl.where(new_best == float("-inf"), 0.0, new_best)  # a row that sees none of these keys
         weights = tl.math.exp2(scores * scale_log2 - shift[:, None])
         rescale = tl.math.exp2(best - shift)
         total = total * rescale + tl.sum(weights, 1)
@@ -97,6 +125,9 @@ def _prefill_kernel(
     query_starts_ptr,
     context_lens_ptr,
     block_tables_ptr,
+    partial_ptr,  # [T, Hq, splits, D] float32
+    partial_lse_ptr,  # [T, Hq, splits] float32: log2 of the sum of exponentials
+    semaphores_ptr,
     num_spans,
     scale_log2,
     q_stride,
@@ -111,6 +142,8 @@ def _prefill_kernel(
     BLOCK_KEYS: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_SCALES: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+    MIN_SPLIT_KEYS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     kv_head = tl.program_id(0)
@@ -130,6 +163,22 @@ def _prefill_kernel(
     start = tl.load(context_lens_ptr + span) - query_len
     first_position = start + first_token
     last_position = start + tl.minimum(first_token + TILE_LEN, query_len) - 1
+    first_key = 0
+    if WINDOW:
+        first_key = tl.maximum(first_position - WINDOW + 1, 0)
+    first_turn = first_key // BLOCK_KEYS * BLOCK_KEYS
+    begin = first_turn
+    end = last_position + 1
+    if IS_SPLIT:
+        split = tl.program_id(2)
+        num_splits = tl.num_programs(2)
+        split_keys = tl.cdiv(tl.cdiv(end - first_turn, num_splits), BLOCK_KEYS) * BLOCK_KEYS
+        split_keys = tl.maximum(split_keys, MIN_SPLIT_KEYS)
+        num_parts = tl.cdiv(end - first_turn, split_keys)
+        if split >= num_parts:
+            return
+        begin += split * split_keys
+        end = tl.minimum(begin + split_keys, end)
 
     rows = tl.arange(0, BLOCK_ROWS)
     columns = tl.arange(0, BLOCK_D)
@@ -149,33 +198,66 @@ def _prefill_kernel(
     best = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_ROWS], tl.float32)
     acc = tl.zeros([BLOCK_ROWS, BLOCK_D], tl.float32)
+    open_begin = begin
     open_end = (first_position + 1) // BLOCK_KEYS * BLOCK_KEYS  # keys before it are seen by all rows, without a window
-    first_key = 0
-    open_begin = 0
+    if IS_SPLIT:
+        open_end = tl.maximum(tl.minimum(open_end, end), begin)
     if WINDOW:
-        first_key = tl.maximum(first_position - WINDOW + 1, 0)
-        begin = first_key // BLOCK_KEYS * BLOCK_KEYS
         open_begin = tl.cdiv(tl.maximum(last_position - WINDOW + 1, 0), BLOCK_KEYS) * BLOCK_KEYS
         open_begin = tl.maximum(tl.minimum(open_begin, open_end), begin)
         acc, best, total = _attend(
             acc, best, total, q, begin, open_begin, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head,
-            scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, True, first_key, PRECISION,
+            scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, True, first_key, IS_SPLIT,
+            PRECISION,
         )  # fmt: skip
     acc, best, total = _attend(
         acc, best, total, q, open_begin, open_end, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head,
-        scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, False, first_key, PRECISION,
+        scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, False, first_key, IS_SPLIT,
+        PRECISION,
     )  # fmt: skip
     acc, best, total = _attend(
-        acc, best, total, q, open_end, last_position + 1, positions, last_position, table_ptr, key_ptr, value_ptr,
-        kv_head, scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, True, first_key,
+        acc, best, total, q, open_end, end, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head,
+        scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, True, first_key, IS_SPLIT,
         PRECISION,
     )  # fmt: skip
 
-    acc = acc / total[:, None]
+    divisor = total
+    if IS_SPLIT:
+        divisor = tl.where(total > 0, total, 1.0)  # a row may see none of a part's keys
+    acc = acc / divisor[:, None]
     if HAS_SCALES:
         acc = acc * tl.load(value_scales_ptr + kv_head)
     out_places = out_ptr + token_rows * (NUM_KV_HEADS * GROUP * HEAD_SIZE) + head_places
-    tl.store(out_places, acc.to(out_ptr.dtype.element_ty), mask=out_mask)
+    if IS_SPLIT:
+        if num_parts > 1:
+            heads = kv_head * GROUP + rows % GROUP
+            lanes = ((span_row + tokens).to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads) * num_splits
+            places = partial_ptr + lanes[:, None] * HEAD_SIZE + columns[None, :]
+            tl.store(places + split * HEAD_SIZE, acc, mask=out_mask)
+            lse = tl.where(total > 0, best + tl.math.log2(divisor), float("-inf"))
+            tl.store(partial_lse_ptr + lanes + split, lse, mask=row_mask)
+            tl.debug_barrier()  # all threads' parts stand before one of them says so
+            semaphore = semaphores_ptr + tile * NUM_KV_HEADS + kv_head
+            if tl.atomic_add(semaphore, 1, sem="acq_rel") == num_parts - 1:
+                best = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
+                for part in range(num_parts):
+                    lse = tl.load(partial_lse_ptr + lanes + part, mask=row_mask, other=0.0, cache_modifier=".cg")
+                    best = tl.maximum(best, lse)
+                acc = tl.zeros([BLOCK_ROWS, BLOCK_D], tl.float32)
+                total = tl.zeros([BLOCK_ROWS], tl.float32)
+                for part in range(num_parts):
+                    lse = tl.load(partial_lse_ptr + lanes + part, mask=row_mask, other=0.0, cache_modifier=".cg")
+                    share = tl.math.exp2(lse - best)
+                    total += share
+                    acc += share[:, None] * tl.load(
+                        places + part * HEAD_SIZE, mask=out_mask, other=0.0, cache_modifier=".cg"
+                    )
+                tl.store(out_places, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=out_mask)
+                tl.store(semaphore, 0)
+        else:
+            tl.store(out_places, acc.to(out_ptr.dtype.element_ty), mask=out_mask)
+    else:
+        tl.store(out_places, acc.to(out_ptr.dtype.element_ty), mask=out_mask)
 
 
 def launch_prefill(
@@ -192,11 +274,17 @@ def launch_prefill(
     num_tokens, num_q_heads, head_size = q.shape
     block_size, num_kv_heads = key_cache.shape[1:3]
     group = num_q_heads // num_kv_heads
-    block_rows = max(tile.block_rows, triton.next_power_of_2(group))
+    splits = num_prefill_splits(layout, num_q_heads, num_kv_heads, head_size, tile)
+    if splits > 1:
+        tile = split_tile(tile)
+        splits = num_prefill_splits(layout, num_q_heads, num_kv_heads, head_size, tile)
+    block_rows = rows_of_tile(tile, group)
     tile_len = block_rows // group
     num_tiles = num_tokens // tile_len + layout.num_spans
+    lanes = num_tokens * num_q_heads * splits
+    scratch = torch.empty(lanes * (head_size + 1) if splits > 1 else 1, dtype=torch.float32, device=q.device)
     key_scales, value_scales = scales or (q, q)
-    _prefill_kernel[(num_kv_heads, num_tiles)](
+    _prefill_kernel[(num_kv_heads, num_tiles, splits)](
         out,
         q,
         key_cache,
@@ -206,6 +294,9 @@ def launch_prefill(
         layout.query_starts,
         layout.context_lens,
         layout.block_tables,
+        scratch,
+        scratch[lanes * head_size :] if splits > 1 else scratch,
+        layout.semaphores,
         layout.num_spans,
         scale * LOG2_E,
         q.stride(0),
@@ -220,6 +311,8 @@ def launch_prefill(
         BLOCK_KEYS=tile.block_keys,
         WINDOW=layout.window or 0,
         HAS_SCALES=scales is not None,
+        IS_SPLIT=splits > 1,
+        MIN_SPLIT_KEYS=tile.min_split_keys,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,

@@ -6,6 +6,7 @@ at full use, 227 KiB of shared memory per multiprocessor) and have been compiled
 `_DECODE` and `_PREFILL`.
 """
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 
@@ -48,12 +49,14 @@ class DecodeTile:
 
 @dataclass(frozen=True, slots=True)
 class PrefillTile:
-    """Prefill attention: rows (query heads of one key/value head, over some tokens) and keys per turn."""
+    """Prefill attention: rows (query heads of one key/value head, over some tokens), keys per turn, and the fewest keys
+    worth a split."""
 
     block_rows: int
     block_keys: int
     num_warps: int
     num_stages: int
+    min_split_keys: int = 512
 
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
@@ -101,7 +104,7 @@ _PREFILL = {
 _SMALL_DECODE = DecodeTile(16, 4, 2)
 _SMALL_PREFILL = PrefillTile(32, 16, 4, 2)
 _INTERPRETED_DECODE = DecodeTile(16, 1, 1, min_split_keys=16)
-_INTERPRETED_PREFILL = PrefillTile(16, 16, 1, 1)
+_INTERPRETED_PREFILL = PrefillTile(16, 16, 1, 1, min_split_keys=32)
 
 
 @functools.cache
@@ -116,6 +119,13 @@ def prefill_tile(cache_dtype: torch.dtype, head_size: int) -> PrefillTile:
     if IS_INTERPRETED:
         return _INTERPRETED_PREFILL
     return _PREFILL.get(_key(cache_dtype, head_size), _SMALL_PREFILL)
+
+
+def split_tile(tile: PrefillTile) -> PrefillTile:
+    """For a launch whose keys are split: few tokens, and adding up the parts takes registers too."""
+    if tile.block_rows < 64:
+        return tile
+    return dataclasses.replace(tile, block_rows=tile.block_rows // 2)
 
 
 def _key(cache_dtype: torch.dtype, head_size: int) -> tuple[str, int, int]:

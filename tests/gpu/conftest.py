@@ -1,0 +1,38 @@
+"""The scripts that measure a GPU as modules, and a fake GPU for them."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+from fake_driver import FakeDriver, compile_driver
+
+TESTS = Path(__file__).parent.parent
+BENCH = TESTS.parent / "bench"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """`script(name)`: the module of bench/NAME.py, forgotten afterwards, with those it imports."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(BENCH))
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(BENCH) in str(getattr(sys.modules[name], "__file__", None)):
+            del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def fake_driver(tmp_path_factory):
+    return FakeDriver(compile_driver(tmp_path_factory.mktemp("driver")))
+
+
+@pytest.fixture
+def gpu(fake_driver):
+    """A `FakeCuda` in torch's place. No race may have been seen when the test ends."""
+    pytest.importorskip("triton")
+    from fake_cuda import FakeCuda
+
+    with FakeCuda(fake_driver) as gpu:
+        yield gpu
+        assert gpu.races == []

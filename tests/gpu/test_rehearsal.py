@@ -1,0 +1,90 @@
+"""What only a GPU runs, at toy size on a fake one: the engine over `CudaDevice`, the benchmarks, the tile search."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+from conftest import write_checkpoint
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here; tests/gpu runs on it")
+
+SHAPE = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
+         "max_position_embeddings": 128}  # fmt: skip
+TOY = {
+    "copy_bytes": 4096, "host_bytes": 1024, "product": 8, "decodes": ((1, 40), (2, 16)), "prefills": ((8, 8), (4, 24)),
+    "rows": (1,), "blocks": (1,), "draws": (1,), "num_layers": 1, "max_model_len": 64, "output_len": 2, "prompt_len": 3,
+    "sleep_seqs": 1, "kv_bytes": 1 << 20, "num_requests": 2, "mix_lens": (2, 4), "max_num_batched_tokens": 16,
+}  # fmt: skip
+
+
+@pytest.fixture
+def bench(script, monkeypatch):
+    """bench/gpu.py over toys: work is done once."""
+    module = script("gpu")
+    kernels = script("gpu_kernels")
+    shapes = {name: {**shape, **SHAPE} for name, shape in kernels.GPU_SHAPES.items()}
+    monkeypatch.setattr(kernels, "SIZES", dataclasses.replace(kernels.SIZES, **TOY))
+    monkeypatch.setattr(kernels, "DECODE_GOAL", (2, 16))
+    monkeypatch.setattr(kernels, "PREFILL_GOAL", (8, 8))
+    monkeypatch.setattr(kernels, "REPEAT", 1)
+    for owner in (module, kernels):
+        monkeypatch.setattr(owner, "GPU_SHAPES", shapes)
+    return module
+
+
+@pytest.mark.parametrize("name", ["ceilings", "kernels", "decode-0.6b", "mix", "sleep-8b"])
+def test_every_case_gives_what_the_goals_ask_for(name, bench, script, gpu):
+    check = script("gpu_check")
+    figures = json.loads(json.dumps(bench.measure(name)))
+    assert all(math.isfinite(value) for value in figures.values()), figures
+    asked = {pair for goal in check.GOALS for pair in (goal.figure, goal.ceiling) if pair is not None}
+    named = {"decode-8b": "decode-0.6b"}  # the same function
+    assert {figure for case, figure in asked if named.get(case, case) == name} <= set(figures)
+    if name == "sleep-8b":
+        assert figures["recaptured"] == 0.0
+
+
+def test_the_cases_are_those_of_the_goals(bench, script):
+    check = script("gpu_check")
+    cases = {pair[0] for goal in check.GOALS for pair in (goal.figure, goal.ceiling) if pair is not None}
+    assert cases <= set(bench.CASES) and sum(bench.CASES.values()) <= check.BUDGETS["bench"]
+
+
+def test_a_tile_search(script, bench, gpu, monkeypatch):
+    tiles = script("gpu_tiles")
+    from lullm.ops.triton import tile
+
+    monkeypatch.setattr(tiles, "STEPS", {"decode": ((1, 1, 40),), "prefill": ((1, 8, 24),)})
+    monkeypatch.setattr(tile, "DECODE_CANDIDATES", [tile.DecodeTile(32, 1, 1, min_split_keys=16)])
+    for kind, cache_bytes, name in (("decode", 2, "DecodeTile"), ("prefill", 1, "PrefillTile")):
+        found = tiles.search(kind, cache_bytes, 16, math.inf if kind == "decode" else -math.inf)
+        assert found["line"].startswith(f'    ("sm90", {cache_bytes}, 16): {name}(')
+        assert found["tried"] == (2 if kind == "decode" else 1), "the shipped one is timed even without time"
+        assert eval(found["line"].split(": ", 1)[1].rstrip(","), vars(tile)) is not None
+
+
+def test_an_engine_as_a_gpu_runs_it(tmp_path, gpu):
+    """Its tokens, one copy each way per decode step, and nothing that waits but for the tokens."""
+    from lullm import LLM, SamplingParams
+
+    folder = str(write_checkpoint(tmp_path, "qwen3", num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1))
+    params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+    prompts = [[5, 6, 7], [9, 10, 11, 12]]
+    options = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2}
+    with LLM(folder, device="cpu", **options) as llm:
+        expected = [o.outputs[0].token_ids for o in llm.generate(prompts, params, use_tqdm=False)]
+    with LLM(folder, device="cuda", num_gpu_blocks_override=12, swap_space=0, enable_sleep_mode=True, **options) as llm:
+        for _ in range(2):
+            gpu.copies.clear()
+            gpu.num_waits = gpu.num_replays = 0
+            found = [o.outputs[0].token_ids for o in llm.generate(prompts, params, use_tqdm=False)]
+            assert found == expected
+            assert [direction for direction, _, _ in gpu.copies] == ["to device", "to host"] * 6
+            assert all(is_pinned for _, _, is_pinned in gpu.copies)
+            assert gpu.num_replays == 5 and gpu.num_waits == 6
+            llm.sleep(level=1)
+            llm.wake_up()
