@@ -59,6 +59,9 @@ def test_pending_tokens_come_from_the_step_before():
     filled = feedback.fill_in(torch.from_numpy(token_ids), torch.from_numpy(sources))
     assert filled.tolist() == [50, 1, 2, 9, 70]
     assert feedback.sources(StepPlan([Span(1, 0, [1, 2], [0])]), np.array([1, 2])) is None
+    feedback.expect(draws[:1])
+    with pytest.raises(KeyError):  # not in the last step: there is no token of it to fill in
+        feedback.sources(StepPlan([Span(5, 4, [PENDING_TOKEN], [0])]), np.array([PENDING_TOKEN]))
     feedback.fill_in(torch.tensor([PENDING_TOKEN]), torch.tensor([1]))
     assert feedback.tokens[1] == 0, "nothing that was not drawn is ever looked up"
 

@@ -45,7 +45,9 @@ def test_recorded_large_to_small_after_a_run_of_each():
     graphs.capture([1, 2, 4], lambda size: log.append(f"clear {size}"))
     assert log == ["clear 4", 4, 4, "clear 2", 2, 2, "clear 1", 1, 1]
     assert graphs.sizes == [1, 2, 4]
+    assert device.calls[-1] == ("synchronize", None), "what is logged as their memory is all of it"
     first = graphs.run(2)
+    assert log[-1] == 2
     assert graphs.run(2) is first, "at the same addresses"
     assert [name for name, _ in device.calls].count("replay") == 2
     graphs.run(3)

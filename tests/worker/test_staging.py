@@ -69,13 +69,18 @@ def test_draws_as_the_kernel_wants_them():
         decode(1, 3, [1], temperature=1e-60, top_k=VOCAB, top_p=0.25),
         decode(2, 3, [2], temperature=0.5, top_k=9, min_p=0.5),
     ]
-    table = stage(new_staging(), spans, None, np.array([0.1, 0.2, 0.3]))[1].parts.draw_table(4)
+    staging = new_staging()
+    table = stage(staging, spans, None, np.array([0.1, 0.2, 0.3]))[1].parts.draw_table(4)
     tiny = float(np.finfo(np.float32).tiny)
     assert table.temperatures.tolist() == [0.0, tiny, 0.5, 0.0], "a row that fills up is greedy"
     assert table.top_k.tolist() == [7, VOCAB, 9, VOCAB] and table.top_p.tolist() == [1.0, 0.25, 1.0, 1.0]
     assert table.uniforms.tolist() == [0.1, 0.2, 0.3, 0.5]
     floors = table.min_p_floors.tolist()
     assert floors[0] == floors[1] == floors[3] == -math.inf and floors[2] == pytest.approx(math.log(0.5))
+    for _ in range(2):  # both of the host's buffers
+        assert stage(staging, spans)[1].parts.temperatures.tolist() == [0.0] * 4
+    over = [decode(0, 3, [0], temperature=1.0, top_k=VOCAB + 5)]
+    assert stage(staging, over, None, np.array([0.5]))[1].parts.top_k.tolist() == [VOCAB]
 
 
 def test_what_is_no_batch_of_decodes_keeps_its_own_size():
