@@ -353,8 +353,10 @@ def test_attention_within_a_window(dtype, window):
 
 @DTYPES
 def test_attention_of_large_scores(dtype):
-    """Scores of some hundreds, whose own rounding is 3e-5: the softmax must neither overflow nor lose its largest, which
-    for most rows is not among the keys that come first."""
+    """Scores of some hundreds, whose own rounding is 3e-5: the softmax must neither overflow nor lose its largest.
+
+    Which for most rows is not among the keys that come first.
+    """
     layout, q, caches = make_step([(200, 500), (1, 300), (3, 90), (40, 40)], 4, 2, 32, 16, dtype)
     assert_close(
         native.attention(q * 30, *caches, native.prepare_attention(layout), 1.0),
