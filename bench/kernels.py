@@ -4,8 +4,9 @@
     python bench/kernels.py --only linear --rows 1 8 32
     python bench/kernels.py --repeat 9 --json kernels.json
 
-The ceilings: a sum over a gigabyte of memory (GB/s), and torch's bfloat16 product at 1024 rows (TFLOP/s). Versions
-alternate and medians are printed; with other work on the machine only the ratios say something.
+The ceilings: a sum over a gigabyte of memory (GB/s), and torch's bfloat16 product at 1024 rows (TFLOP/s); attention is
+printed with its share of them. A causal prefill counts the products of what a row sees. Versions alternate and medians
+are printed; with other work on the machine only the ratios say something.
 """
 
 import argparse
@@ -37,12 +38,14 @@ LAYER = [(4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)]
 STEPS = {
     "decode 1 x 128": [(1, 128)],
     "decode 1 x 4096": [(1, 4096)],
+    "decode 8 x 160": [(1, 160)] * 8,
     "decode 32 x 160": [(1, 160)] * 32,
     "decode 4 x 1600": [(1, 1600)] * 4,
-    "prefill 1024": [(1024, 1024)],
+    "prefill 8 x 128": [(128, 128)] * 8,
+    "prefill 1 x 1024": [(1024, 1024)],
     "prefill 4 x 1024": [(1024, 1024)] * 4,
-    "prefill 4096": [(4096, 4096)],
-    "chunk 256 on 1500": [(256, 1500)],
+    "prefill 1 x 4096": [(4096, 4096)],
+    "chunk 512 on 2048": [(512, 2560)],
     "mixed": [(1, 200)] * 15 + [(400, 600)],
 }
 
@@ -61,11 +64,11 @@ def main() -> None:
         raise SystemExit(f"no native ops: {absence()}")
     torch.set_num_threads(args.threads)
     native.set_num_threads(args.threads)
-    report: dict[str, object] = {"isa": library.isa, "threads": args.threads}
     print(f"{library.isa}, {args.threads} threads")
     with torch.inference_mode():
-        report["ceilings"] = measure_ceilings(args.repeat)
-        sections = {"linear": linear, "head": head, "attention": attention, "small": small}
+        ceilings = measure_ceilings(args.repeat)
+        report: dict[str, object] = {"isa": library.isa, "threads": args.threads, "ceilings": ceilings}
+        sections = {"linear": linear, "head": head, "attention": lambda args: attention(args, ceilings), "small": small}
         for name in args.only or sections:
             report[name] = sections[name](args)
     if args.json:
@@ -85,11 +88,14 @@ def measure(versions: dict[str, Callable[[], object]], repeat: int) -> dict[str,
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def show(name: str, seconds: dict[str, float], amount: float, unit: str) -> dict[str, float]:
+def show(
+    name: str, seconds: dict[str, float], amount: float, unit: str, ceiling: float | None = None
+) -> dict[str, float]:
     ratio = seconds["torch"] / seconds["native"]
+    share = "" if ceiling is None else f"   {amount / seconds['native'] / ceiling:4.0%} of the ceiling"
     print(
         f"  {name:24} native {amount / seconds['native']:8.2f} {unit} ({seconds['native'] * 1e6:9.1f} us)   "
-        f"torch {amount / seconds['torch']:8.2f} {unit}   x{ratio:.2f}",
+        f"torch {amount / seconds['torch']:8.2f} {unit}   x{ratio:.2f}{share}",
         flush=True,
     )
     return {**seconds, unit: amount / seconds["native"], "ratio": ratio}
@@ -182,7 +188,7 @@ def head(args: argparse.Namespace) -> dict[str, object]:
     return report
 
 
-def attention(args: argparse.Namespace) -> dict[str, object]:
+def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str, object]:
     print("attention, per layer")
     report: dict[str, object] = {}
     for name, shape in STEPS.items():
@@ -216,10 +222,11 @@ def attention(args: argparse.Namespace) -> dict[str, object]:
         arena.close()
         if num_layers == 28:
             num_bytes = sum(context for _, context in shape) * NUM_KV_HEADS * HEAD_SIZE * 2 * 2
-            report[name] = show(name, seconds, num_bytes / 1e9, "GB/s")
+            report[name] = show(name, seconds, num_bytes / 1e9, "GB/s", ceilings["read GB/s"])
         else:
             pairs = sum(queries * (context - (queries - 1) / 2) for queries, context in shape)
-            report[name] = show(name, seconds, pairs * NUM_Q_HEADS * HEAD_SIZE * 4 / 1e12, "TFLOP/s")
+            amount = pairs * NUM_Q_HEADS * HEAD_SIZE * 4 / 1e12
+            report[name] = show(name, seconds, amount, "TFLOP/s", ceilings["TFLOP/s"])
     return report
 
 

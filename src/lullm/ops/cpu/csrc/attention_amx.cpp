@@ -14,21 +14,13 @@
 
 #include <cmath>
 
-#include "kernel_table.h"
-#include "simd.h"
-#include "tile.h"
+#include "attention_piece.h"
 
 namespace lullm {
 namespace amx {
 namespace {
 
-using namespace avx512_bf16;
-
-constexpr int64_t kStepKeys = 64;
-constexpr int64_t kPairRows = 32;     // of two row tiles
 constexpr int64_t kPackedSteps = 16;  // 512 KiB of keys and values at a head size of 128
-
-int64_t depth_of(int64_t head_size) { return (head_size + kTileDepth - 1) / kTileDepth; }
 
 struct Memory {
   char* q;         // [pairs][depth][2][16][32] bf16
@@ -66,129 +58,6 @@ Memory layout(const AttentionArgs& a, void* base) {
 
 int64_t attend_tile_scratch_bytes(const AttentionArgs& a) { return layout(a, nullptr).bytes; }
 
-inline __m512i load_elements(const Bf16* p, int64_t count) {
-  return count >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << count) - 1, p);
-}
-
-// The keys of 64 slots, pairs of elements side by side and keys across.
-void pack_keys(const AttentionArgs& a, const Bf16* const* keys, char* to) {
-  for (int64_t depth = 0; depth < depth_of(a.head_size); depth++) {
-    for (int64_t group = 0; group < 4; group++, to += kTileBytes) {
-      __m512i rows[16];
-      LULLM_UNROLL for (int64_t i = 0; i < 16; i++)
-        rows[i] = load_elements(keys[16 * group + i] + depth * kTileDepth, a.head_size - depth * kTileDepth);
-      transpose(rows, to, 64);
-    }
-  }
-}
-
-// The values of 64 slots: for each 16 elements, two neighbours in the sequence side by side.
-void pack_values(const AttentionArgs& a, const Bf16* const* values, char* to) {
-  for (int64_t pair = 0; pair < 32; pair++) {
-    const Bf16 *even = values[2 * pair], *odd = values[2 * pair + 1];
-    for (int64_t d = 0; d < a.head_size; d += 16) {
-      __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even + d)));
-      __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd + d)));
-      _mm512_store_si512(to + (d / 16 * 2 + pair / 16) * kTileBytes + pair % 16 * 64,
-                         _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
-    }
-  }
-}
-
-// The products of a step in pieces of four, to be run one by one between other work. Second operands pass through the
-// first-level cache without staying there: it is full of queries, scores, weights and sums.
-class ScorePieces {
- public:
-  ScorePieces(const char* q, const char* keys, int64_t depth, float* scores)
-      : q(q), keys(keys), depth(depth), scores(scores) {}
-
-  int64_t count() const { return 2 * depth; }
-
-  // 32 rows times 32 of the keys, a tile of the depth.
-  void run_next() {
-    const char *rows = q + d * 2 * kTileBytes, *columns = keys + 4 * d * kTileBytes;
-    if (d == 0) {
-      TILE_ZERO(0);
-      TILE_ZERO(1);
-      TILE_ZERO(2);
-      TILE_ZERO(3);
-    }
-    TILE_LOAD(4, rows, 64);
-    TILE_LOAD_ONCE(6, columns, 64);
-    TILE_MULTIPLY(0, 4, 6);
-    TILE_LOAD_ONCE(7, columns + kTileBytes, 64);
-    TILE_MULTIPLY(1, 4, 7);
-    TILE_LOAD(5, rows + kTileBytes, 64);
-    TILE_MULTIPLY(2, 5, 6);
-    TILE_MULTIPLY(3, 5, 7);
-    if (++d < depth) return;
-    TILE_STORE(scores, kStepKeys * 4, 0);
-    TILE_STORE(scores + 16, kStepKeys * 4, 1);
-    TILE_STORE(scores + 16 * kStepKeys, kStepKeys * 4, 2);
-    TILE_STORE(scores + 16 * kStepKeys + 16, kStepKeys * 4, 3);
-    d = 0, keys += 2 * kTileBytes, scores += 32;
-  }
-
- private:
-  const char *q, *keys;
-  int64_t depth, d = 0;
-  float* scores;
-};
-
-class ValuePieces {
- public:
-  // `is_first`: there are no sums yet.
-  ValuePieces(const char* weights, const char* values, int64_t size, float* sums, bool is_first)
-      : weights(weights), values(values), left(size), sums(sums), is_first(is_first), size(size) {}
-
-  int64_t count() const { return size + size % 2; }
-
-  // 32 rows times 32 of the elements, for 32 of the keys.
-  void run_next() {
-    const bool is_single = left == 1;
-    if (!is_second && is_first) {
-      TILE_ZERO(0);
-      TILE_ZERO(1);
-      TILE_ZERO(2);
-      TILE_ZERO(3);
-    } else if (!is_second) {
-      TILE_LOAD(0, sums, 64);
-      TILE_LOAD(1, sums + 256, 64);
-      if (!is_single) {
-        TILE_LOAD(2, sums + 512, 64);
-        TILE_LOAD(3, sums + 768, 64);
-      }
-    }
-    const char *rows = weights + is_second * 2 * kTileBytes, *columns = values + is_second * kTileBytes;
-    TILE_LOAD(4, rows, 64);
-    TILE_LOAD_ONCE(6, columns, 64);
-    TILE_MULTIPLY(0, 4, 6);
-    TILE_LOAD(5, rows + kTileBytes, 64);
-    TILE_MULTIPLY(1, 5, 6);
-    if (!is_single) {
-      TILE_LOAD_ONCE(7, columns + 2 * kTileBytes, 64);
-      TILE_MULTIPLY(2, 4, 7);
-      TILE_MULTIPLY(3, 5, 7);
-    }
-    is_second = !is_second;
-    if (is_second) return;
-    TILE_STORE(sums, 64, 0);
-    TILE_STORE(sums + 256, 64, 1);
-    if (!is_single) {
-      TILE_STORE(sums + 512, 64, 2);
-      TILE_STORE(sums + 768, 64, 3);
-    }
-    values += 4 * kTileBytes, sums += 1024, left -= 2;
-  }
-
- private:
-  const char *weights, *values;
-  int64_t left;
-  float* sums;
-  bool is_first, is_second = false;
-  int64_t size;
-};
-
 constexpr float kLog2E = 1.44269504f;
 constexpr float kReviseAbove = 60;  // in powers of two
 constexpr float kUnit = 1 << 23;    // a power of two, in the bits of a float
@@ -216,14 +85,13 @@ inline uint64_t mask_of(int64_t visible, int64_t window) {
   return below(visible) & ~below(visible - window);
 }
 
-enum Mode { kFirst, kRevised, kPlain };
-
-// The scores of a row become bf16 weights. False, and nothing done, if one exceeds the base by too much (kPlain only).
-template <Mode kMode, bool kMasked>
+// The scores of a row become bf16 weights. If these are the first, they set the base; else it returns false and has done
+// nothing where one exceeds the base by too much.
+template <bool kIsFirst, bool kMasked>
 inline bool weigh_row(const float* scores, float scale, uint64_t mask, float& base, float* total, char* weights) {
   const V factor = set1(scale * kLog2E * kUnit);
   V t[4];
-  if constexpr (kMode != kPlain) {
+  if constexpr (kIsFirst) {
     V top = set1(-INFINITY);
     LULLM_UNROLL for (int j = 0; j < 4; j++) {
       const V s = mul(load(scores + 16 * j), set1(scale * kLog2E));
@@ -236,7 +104,7 @@ inline bool weigh_row(const float* scores, float scale, uint64_t mask, float& ba
     t[j] = fma(load(scores + 16 * j), factor, offset);
     if constexpr (kMasked) t[j] = _mm512_mask_blend_ps(mask >> 16 * j, set1(-INFINITY), t[j]);
   }
-  if constexpr (kMode == kPlain) {
+  if constexpr (!kIsFirst) {
     const V top = max(max(t[0], t[1]), max(t[2], t[3]));
     if (_mm512_cmp_ps_mask(top, set1((kBias + kReviseAbove) * kUnit), _CMP_GT_OQ) != 0) return false;
   }
@@ -245,7 +113,7 @@ inline bool weigh_row(const float* scores, float scale, uint64_t mask, float& ba
     if constexpr (kMasked) t[j] = _mm512_maskz_mov_ps(mask >> 16 * j, t[j]);
   }
   const V sum = add(add(t[0], t[1]), add(t[2], t[3]));
-  store(total, kMode == kFirst ? sum : add(load(total), sum));
+  store(total, kIsFirst ? sum : add(load(total), sum));
   _mm512_store_si512(weights, (__m512i)_mm512_cvtne2ps_pbh(t[1], t[0]));
   _mm512_store_si512(weights + 2 * kTileBytes, (__m512i)_mm512_cvtne2ps_pbh(t[3], t[2]));
   return true;
@@ -372,13 +240,13 @@ class TileAttention {
     const int64_t key = step.keys * kStepKeys, row = step.pair * kPairRows;
     const bool sees_all = limit_of(row) >= key + kStepKeys && limit_of(row + kPairRows - 1) - a.window <= key;
     const bool is_first = step.keys == first_step(step.pair);
-    if (is_first && sees_all) weigh_rows<kFirst, false>(step, turn, between);
-    else if (is_first) weigh_rows<kFirst, true>(step, turn, between);
-    else if (sees_all) weigh_rows<kPlain, false>(step, turn, between);
-    else weigh_rows<kPlain, true>(step, turn, between);
+    if (is_first && sees_all) weigh_rows<true, false>(step, turn, between);
+    else if (is_first) weigh_rows<true, true>(step, turn, between);
+    else if (sees_all) weigh_rows<false, false>(step, turn, between);
+    else weigh_rows<false, true>(step, turn, between);
   }
 
-  template <Mode kMode, bool kMasked, class Between>
+  template <bool kIsFirst, bool kMasked, class Between>
   void weigh_rows(const Step& step, int64_t turn, Between&& between) const {
     const float* scores = m.scores + turn % 2 * kPairRows * kStepKeys;
     char* weights = m.weights + turn % 2 * 4 * kTileBytes;
@@ -389,7 +257,7 @@ class TileAttention {
       between();
       LULLM_UNROLL for (int64_t r = i; r < i + 2; r++) {
         const uint64_t mask = kMasked ? mask_of(limit_of(first + r) - step.keys * kStepKeys, a.window) : 0;
-        if (!weigh_row<kMode, kMasked>(scores + r * kStepKeys, a.scale, mask, base[r], total + r * 16,
+        if (!weigh_row<kIsFirst, kMasked>(scores + r * kStepKeys, a.scale, mask, base[r], total + r * 16,
                                        weights + r / 16 * kTileBytes + r % 16 * 64))
           set_aside |= 1u << r;
       }
@@ -406,7 +274,7 @@ class TileAttention {
     const float before = m.base[row];
     alignas(64) float earlier[16], now[16];
     std::memcpy(earlier, m.total + row * 16, sizeof earlier);
-    weigh_row<kFirst, true>(scores, a.scale, mask, m.base[row], now, weights);
+    weigh_row<true, true>(scores, a.scale, mask, m.base[row], now, weights);
     const V factor = set1(std::exp2(before - m.base[row]));
     store(m.total + row * 16, fma(load(earlier), factor, load(now)));
     float* sums = m.sums + row / kPairRows * kPairRows * a.head_size + row % kPairRows * 16;
