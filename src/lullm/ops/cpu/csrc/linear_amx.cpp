@@ -5,6 +5,7 @@
 // blocks whose part of a panel, 32 KiB, stays in the first level while all rows pass over it, and the rows are loaded as
 // what is not needed again. That way they reach 4.5, of the 6.0 that products without loads reach.
 
+#include "fetch.h"
 #include "kernel_table.h"
 #include "simd.h"
 #include "tile.h"
@@ -105,26 +106,6 @@ class Results {
   V bias_[4];  // of a panel's two tiles, and of its partner's
 };
 
-// Fetches `count` cache lines from `at` into the second-level cache, and with kNear also those that lie as far behind
-// them as kNearBytes behind kFarBytes into the first; returns where the next ones begin.
-//
-// A core can wait for a few lines at a time only. A burst of fetches takes all places, and loads of tiles then queue
-// behind them while memory is idle later: 8 rows read 26 GB/s. So each fetch gets its address from a multiplication
-// after the one before, three cycles apart: 30 GB/s, as fast as one row.
-template <bool kNear>
-inline const char* fetch_paced(const char* at, int64_t count) {
-  int64_t one = 1;
-  asm volatile("" : "+r"(one));
-#pragma GCC unroll 1
-  for (; count > 0; count--) {
-    _mm_prefetch(at, _MM_HINT_T1);
-    if (kNear) _mm_prefetch(at - kFarBytes + kNearBytes, _MM_HINT_T0);
-    at += 64;
-    asm volatile("imulq %1, %0" : "+r"(at) : "r"(one) : "cc");
-  }
-  return at;
-}
-
 // Adds two row tiles (or one) times `steps` steps of a panel to an image, or starts it. From `ahead` it fetches, with
 // kReads, what it will read itself, otherwise `lines` cache lines per step.
 template <bool kTwo, bool kReads>
@@ -147,7 +128,7 @@ inline void multiply(const char* x0, const char* x1, const char* w, int64_t step
   const int64_t rows_per_step = (32 + steps - 1) / steps;
   for (int64_t i = 0; i < steps; i++, x0 += kTileBytes, x1 += kTileBytes, w += 2 * kTileBytes) {
     const auto fetch = [&]() {
-      if constexpr (kReads) ahead = fetch_paced<!kTwo>(ahead, kLinesPerStep / 4);
+      if constexpr (kReads) ahead = fetch_paced<kTwo ? 0 : kFarBytes - kNearBytes>(ahead, kLinesPerStep / 4);
     };
     if constexpr (!kReads)
       for (int64_t line = 0; line < lines; line++, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);

@@ -3,6 +3,7 @@
 // A 16-bit activation is 256 times its high byte, signed, plus its low byte, unsigned: two tiles of first operands,
 // which share each tile of the weight. The sums are exact, so a row has the same result in any company.
 
+#include "fetch.h"
 #include "kernel_table.h"
 #include "quantized_panel.h"
 #include "tile.h"
@@ -147,10 +148,8 @@ inline void multiply(const char* x, const uint8_t* w, uint8_t* expanded, bool ke
   const auto place = [&](int64_t block) { return expanded + (keeps ? block : block % 2) * kByteBlockBytes; };
   if (kExpands) expand_block(w, place(0));
   for (int64_t i = 0; i < blocks; i++, x += 2 * kTileBytes) {
-    // Spread over the step: more misses at a time than the processor can track would hold everything up.
     const auto fetch = [&](int64_t quarter) {
-      for (int64_t line = lines * quarter / 4; line < lines * (quarter + 1) / 4; line++, ahead += 64)
-        _mm_prefetch(ahead, _MM_HINT_T0);
+      ahead = fetch_paced(ahead, lines * (quarter + 1) / 4 - lines * quarter / 4);
     };
     const uint8_t* block = kExpands ? place(i) : w + i * kByteBlockBytes;
     if (kExpands && i + 1 < blocks) expand_block(w + (i + 1) * kDigitBlockBytes, place(i + 1));
