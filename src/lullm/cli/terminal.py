@@ -1,16 +1,12 @@
 """Terminal: one engine in this process, one request at a time, its answer printed as it is generated."""
 
-import contextlib
-import signal
-import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from lullm.errors import UnsupportedError
+from lullm.engine.interrupt import deferred_interrupt
+from lullm.errors import LullmError, UnsupportedError
 from lullm.types.request import Prompt
 from lullm.types.sampling_params import SamplingParams
 
@@ -64,14 +60,13 @@ class Terminal:
         """Print the answer piece by piece, end its line, return it. Blocks; numbers go into `summary`.
 
         Raises:
-            InvalidRequestError: the prompt can never be served.
+            InvalidRequestError: the prompt can never be served. LullmError: the model's numbers are of no use.
             KeyboardInterrupt: Ctrl-C; the request is aborted first, `text_so_far` holds what was printed.
         """
         self.text_so_far = ""
         for piece in self._pieces(prompt, params):
             self.text_so_far += piece
-            sys.stdout.write(piece)
-            sys.stdout.flush()
+            print(piece, end="", flush=True)
         if not self.text_so_far.endswith("\n"):
             print(flush=True)
         return self.text_so_far
@@ -81,13 +76,11 @@ class Terminal:
         self._num_requests += 1
         self.summary = summary = Summary(start_s=time.monotonic())
         self.engine.add_request(request_id, prompt, params)
-        with _deferred_interrupt() as interrupt:
+        with deferred_interrupt() as interrupt:
             while self.engine.has_unfinished_requests():
                 if interrupt.is_set():
-                    self.engine.abort_request(request_id)
-                    while self.engine.has_unfinished_requests():
-                        self.engine.step()
-                    raise KeyboardInterrupt
+                    self.engine.abort_request(request_id, wants_output=False)
+                    break
                 for output in self.engine.step():
                     summary.num_prompt_tokens = len(output.prompt_token_ids)
                     summary.last_s = time.monotonic()
@@ -97,20 +90,5 @@ class Terminal:
                         summary.num_tokens += len(completion.token_ids)
                         if completion.text:
                             yield completion.text
-
-
-@contextlib.contextmanager
-def _deferred_interrupt() -> Iterator[threading.Event]:
-    """Ctrl-C sets the event, so that it cannot break a step in the middle; a second one interrupts as usual."""
-    interrupt = threading.Event()
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if interrupt.is_set():
-            raise KeyboardInterrupt
-        interrupt.set()
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield interrupt
-    finally:
-        signal.signal(signal.SIGINT, before)
+                        if completion.finish_reason == "abort":
+                            raise LullmError(f"the answer ends here: {completion.stop_reason}")

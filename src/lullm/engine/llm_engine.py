@@ -12,6 +12,7 @@ from lullm.config.generation import GenerationDefaults
 from lullm.config.model import ModelConfig
 from lullm.engine.assembly import open_scheduler
 from lullm.engine.input import InputProcessor
+from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.output import OutputProcessor
 from lullm.engine.stats import take_stats
@@ -116,6 +117,8 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one step: plan, execute, take in the tokens. Blocks for as long as the model computes.
 
+        Ctrl-C takes effect at the end of the step, whose outputs come with the next.
+
         Raises:
             EngineDeadError: the step failed, or an earlier one did; all requests are lost.
             EngineAsleepError: requests wait for `wake_up`.
@@ -126,7 +129,11 @@ class LLMEngine:
             if self._lifecycle.is_behind:
                 self._drain()
                 self._lifecycle.follow()
-        return self._guarded(self._step)
+        with deferred_interrupt() as interrupt:
+            outputs = self._guarded(self._step)
+            if interrupt.is_set():
+                self._pending = outputs + self._pending
+        return outputs
 
     def _step(self) -> list[RequestOutput]:
         """Keep as many steps launched as the config allows, and take in the oldest."""
@@ -148,11 +155,13 @@ class LLMEngine:
     def _guarded(self, call: Callable[[], list[RequestOutput]]) -> list[RequestOutput]:
         try:
             return call()
-        except Exception as error:
+        except BaseException as error:
             if self._failure is not None:  # said already
                 raise
             self._failure = error
             self._in_flight.clear()
+            if not isinstance(error, Exception):  # a second Ctrl-C does not wait for the end of the step
+                raise
             logger.exception("the step failed; the engine is dead")
             raise EngineDeadError(f"the engine died in a step: {type(error).__name__}: {error}") from error
 
@@ -348,7 +357,8 @@ class LLMEngine:
     def check_health(self) -> None:
         """Return if the engine serves. Raises EngineDeadError otherwise."""
         if self._failure is not None:
-            raise EngineDeadError(f"the engine died earlier: {self._failure}; build a new one") from self._failure
+            cause = str(self._failure) or type(self._failure).__name__
+            raise EngineDeadError(f"the engine died earlier: {cause}; build a new one") from self._failure
         self.model_executor.check_health()
 
     def _count_finished(self, output: RequestOutput) -> None:
