@@ -226,12 +226,13 @@ class LLM:
         """The requests' outputs in their order; some are missing if the interrupt came, which its owner raises."""
         engine = self.llm_engine
         outputs: dict[str, RequestOutput] = {}
-        wanted = {request.request_id for request in requests}
+        wanted: set[str] = set()
         progress = tqdm(total=len(requests), desc="Processed prompts", disable=not use_tqdm, dynamic_ncols=True)
         num_input = num_output = 0
         try:
             for request in requests:
-                engine.add_processed(request)
+                engine.add_processed(request)  # may refuse an id that somebody else's request has
+                wanted.add(request.request_id)
             while len(outputs) < len(wanted) and not interrupt.is_set():
                 for output in engine.step():
                     if output.request_id not in wanted:

@@ -295,6 +295,16 @@ def test_a_used_id_is_refused(engine):
     drain(engine)
 
 
+def test_a_refused_call_leaves_the_requests_of_others_alone(llm, engine):
+    [before] = llm.generate("hello", PARAMS, use_tqdm=False)
+    taken = str(int(before.request_id) + 2)
+    engine.add_request(taken, "hello", PARAMS)
+    with pytest.raises(InvalidRequestError, match="already in use"):
+        llm.generate(["hello", "the fox"], PARAMS, use_tqdm=False)
+    assert engine.unfinished_request_ids() == [taken]
+    assert drain(engine)[-1].outputs == before.outputs
+
+
 def test_a_failed_step_kills_the_engine_with_its_cause(qwen3_folder, caplog):
     engine = LLMEngine(EngineConfig(model=str(qwen3_folder), max_model_len=64))
     engine.add_request("x", "hello", PARAMS)
@@ -346,5 +356,7 @@ def test_bad_model_folders(tmp_path, qwen3_folder):
         LLM(str(tmp_path / "nothing"))
     with pytest.raises(ModelLoadError, match="config.json"):
         LLM(str(tmp_path))
+    with pytest.raises(ConfigError, match="sleep_dir"):
+        LLM(str(qwen3_folder), enable_sleep_mode=True, sleep_dir=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="unknown option"):
         LLM(str(qwen3_folder), gpu_memory=3)

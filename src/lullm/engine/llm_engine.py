@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
@@ -16,7 +17,7 @@ from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.output import OutputProcessor
 from lullm.engine.stats import take_stats
-from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.errors import ConfigError, EngineDeadError, InvalidRequestError
 from lullm.executor.protocol import Executor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.kv.snapshot import MemorySnapshot
@@ -57,6 +58,8 @@ class LLMEngine:
     def __init__(self, config: EngineConfig):
         started = time.monotonic()
         config.check_threadless()
+        if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
+            raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
         folder = resolve_model(config.model, config.revision)
         self.model_config = ModelConfig.from_folder(folder)
         self.config = config.resolve(self.model_config)

@@ -218,7 +218,7 @@ def _check_int(name: str, value: Any, low: int, high: int | None) -> int | None:
 def _check_float(name: str, value: Any, low: float, high: float) -> float:
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidRequestError(f"{name} must be a number, not {value!r}", name)
-    number: Any = value
+    number = value if isinstance(value, int) else float(value)  # an int may be larger than any float
     if not low <= number <= high or number > sys.float_info.max:
         bound = f"a finite number of at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
         raise InvalidRequestError(f"{name} must be {bound}, got {value}", name)
