@@ -166,6 +166,12 @@ def test_chat_keeps_the_history_until_reset(qwen3_folder, expected, monkeypatch,
     assert second == f"{first}{expected[1]}<|im_end|>\n<|im_start|>user\nagain<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_chat_without_an_input(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["chat"]) == 2
+    assert "stdin is closed" in capsys.readouterr().err
+
+
 def test_chat_ends_and_knows_its_commands(qwen3_folder, monkeypatch, capsys):
     code, out, err = talk(qwen3_folder, monkeypatch, capsys, "/help", "/exit", "hello")
     assert (code, out) == (0, "") and "no command /help" in err

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lullm.cli.engine_flag import add_engine_flags, engine_config
 from lullm.cli.run import NOT_ENGINE
 from lullm.cli.sampling_flag import add_sampling_flags, opening, sampling_params
-from lullm.errors import InvalidRequestError
+from lullm.errors import ConfigError, InvalidRequestError
 from lullm.types.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     """Talk until the input ends. Raises LullmError."""
     config = engine_config(args)
     sampling_params(args, SamplingParams())
+    if sys.stdin is None:
+        raise ConfigError("a conversation needs an input, and stdin is closed")
     # Torch is loaded here: after the flags are known to be good.
     from lullm.cli.terminal import Terminal
     from lullm.engine.llm_engine import LLMEngine

@@ -40,6 +40,8 @@ class ServerOptions:
         for name, keys in (("an API key", self.api_keys), ("an admin key", self.admin_keys)):
             if not all(map(_KEY.fullmatch, keys)):
                 raise ConfigError(f"{name} must be printable ASCII, not empty, with no blanks around it")
+        if not all(self.allowed_origins):
+            raise ConfigError("an allowed origin must not be empty")
         if set(self.admin_keys) & set(self.api_keys):
             raise ConfigError("an admin key must not be an API key, too")
         if self.max_body_bytes < 1:
