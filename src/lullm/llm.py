@@ -1,25 +1,30 @@
 """LLM: offline generation over lists of prompts, under the names people know from vLLM."""
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from tqdm import tqdm
 
 from lullm.config.engine import EngineConfig
+from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.llm_engine import LLMEngine
 from lullm.errors import InvalidRequestError, UnsupportedError
 from lullm.text.chat_template import Message
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest, Prompt
-from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 from lullm.types.sleep import BackupTarget, SleepForecast, SleepMode, SleepReport, SleepState, WakeReport
 
 
 class LLM:
     """A model, ready to generate. `LLM()` is the bundled demo model.
+
+    Calls from several threads take turns. Ctrl-C takes effect at the end of a step and leaves the object usable.
 
     Args:
         model: local folder, hub id, or 'demo'. options: the fields of `EngineConfig`.
@@ -31,6 +36,7 @@ class LLM:
     def __init__(self, model: str = "demo", **options: Any):
         self.llm_engine = LLMEngine(EngineConfig.from_options({"model": model, **options}))
         self._request_ids = itertools.count()
+        self._turn = threading.RLock()
 
     def generate(
         self,
@@ -64,7 +70,8 @@ class LLM:
             )
             for prompt, one, rank in zip(prompts, params, priorities, strict=True)
         ]
-        return self._run(requests, use_tqdm)
+        with self._exclusive() as interrupt:
+            return self._run(requests, use_tqdm, interrupt)
 
     def chat(
         self,
@@ -77,6 +84,8 @@ class LLM:
 
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
         """
+        if not isinstance(messages, (list, tuple)):
+            raise InvalidRequestError(f"messages must be a list of messages, not {type(messages).__name__}", "messages")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         template = self.get_tokenizer().chat_template
         if template is None:
@@ -132,7 +141,8 @@ class LLM:
         keep_prefix_cache: bool = False,
     ) -> SleepReport:
         """Release memory until `wake_up`; needs `enable_sleep_mode=True`. See `SleepOptions` and `LLMEngine.sleep`."""
-        return self.llm_engine.sleep(level, mode, tags, backup, keep_prefix_cache)
+        with self._exclusive():
+            return self.llm_engine.sleep(level, mode, tags, backup, keep_prefix_cache)
 
     def explain_sleep(
         self,
@@ -142,11 +152,13 @@ class LLM:
         keep_prefix_cache: bool = False,
     ) -> SleepForecast:
         """What such a `sleep` would free and take, without doing it. See `LLMEngine.explain_sleep`."""
-        return self.llm_engine.explain_sleep(level, tags, backup, keep_prefix_cache)
+        with self._exclusive():
+            return self.llm_engine.explain_sleep(level, tags, backup, keep_prefix_cache)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         """Bring back what `sleep` released. See `LLMEngine.wake_up`."""
-        return self.llm_engine.wake_up(tags)
+        with self._exclusive():
+            return self.llm_engine.wake_up(tags)
 
     @property
     def is_sleeping(self) -> bool:
@@ -165,7 +177,8 @@ class LLM:
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. Always True."""
-        return self.llm_engine.reset_prefix_cache()
+        with self._exclusive():
+            return self.llm_engine.reset_prefix_cache()
 
     def collective_rpc(
         self,
@@ -175,15 +188,18 @@ class LLM:
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Call something on every worker, such as 'reload_weights'. See `LLMEngine.collective_rpc`."""
-        return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
+        with self._exclusive():
+            return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
 
     def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
         """Replace weights by a trainer's, under the checkpoint's names. See `LLMEngine.update_weights`."""
-        return self.llm_engine.update_weights(weights)
+        with self._exclusive():
+            return self.llm_engine.update_weights(weights)
 
     def shutdown(self) -> None:
         """Give all memory back; the object cannot be used afterwards. Idempotent."""
-        self.llm_engine.shutdown()
+        with self._exclusive():
+            self.llm_engine.shutdown()
 
     def __enter__(self) -> "LLM":
         return self
@@ -202,16 +218,24 @@ class LLM:
             raise InvalidRequestError(f"{len(value)} {name} for {len(prompts)} prompts", name)
         return list(value)
 
-    def _run(self, requests: list[GenerateRequest], use_tqdm: bool) -> list[RequestOutput]:
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[threading.Event]:
+        """This thread's turn, which Ctrl-C does not break in the middle: it sets the event."""
+        with self._turn, deferred_interrupt() as interrupt:
+            yield interrupt
+
+    def _run(self, requests: list[GenerateRequest], use_tqdm: bool, interrupt: threading.Event) -> list[RequestOutput]:
+        """The requests' outputs in their order; some are missing if the interrupt came, which its owner raises."""
         engine = self.llm_engine
         outputs: dict[str, RequestOutput] = {}
-        wanted = {request.request_id for request in requests}
+        wanted: set[str] = set()
         progress = tqdm(total=len(requests), desc="Processed prompts", disable=not use_tqdm, dynamic_ncols=True)
         num_input = num_output = 0
         try:
             for request in requests:
-                engine.add_processed(request)
-            while len(outputs) < len(wanted):
+                engine.add_processed(request)  # may refuse an id that somebody else's request has
+                wanted.add(request.request_id)
+            while len(outputs) < len(wanted) and not interrupt.is_set():
                 for output in engine.step():
                     if output.request_id not in wanted:
                         continue
@@ -228,14 +252,15 @@ class LLM:
             progress.close()
             for request_id in wanted - outputs.keys():
                 engine.abort_request(request_id, wants_output=False)
-        return [outputs[request.request_id] for request in requests]
+        return [outputs[request.request_id] for request in requests if request.request_id in outputs]
 
 
 def _as_prompts(prompts: Any) -> Sequence[Prompt]:
-    """One prompt or several -> several. A list of ids is one prompt."""
+    """One prompt or several -> several. A list of ids is one prompt, and so is an array of one dimension."""
     if isinstance(prompts, (str, dict)):
         return [prompts]
+    if hasattr(prompts, "tolist"):
+        prompts = prompts.tolist()
     if not isinstance(prompts, (list, tuple)):
         raise InvalidRequestError(f"prompts must be a prompt or a list of them, not {type(prompts).__name__}", "prompt")
-    is_ids = bool(prompts) and all(type(item) is int for item in prompts)
-    return [prompts] if is_ids else prompts
+    return [prompts] if prompts and integers(prompts) is not None else prompts

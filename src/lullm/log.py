@@ -16,3 +16,5 @@ def log_to_stderr(level: str = "INFO") -> None:
     root = logging.getLogger("lullm")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # Its only warning in a server: "socket.send() raised exception." for every piece to a client that has just gone.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)

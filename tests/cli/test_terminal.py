@@ -87,6 +87,27 @@ def test_the_answer_is_printed_as_it_comes(qwen3_folder, monkeypatch):
     assert recorder.num_flushes > 6
 
 
+@pytest.mark.parametrize(("output", "code", "words"), [("/dev/full", 2, "No space left"), (None, 0, "")])
+def test_output_that_nobody_takes(qwen3_folder, output, code, words):
+    program = "import sys; from lullm.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "run", "--model", str(qwen3_folder), *FLAGS, "hello"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    redirection = ">&-" if output is None else f"> {output}"
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {redirection}', "sh", *command], env=env, stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == code and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_model_whose_numbers_are_of_no_use(qwen3_folder, monkeypatch, capsys):
+    from lullm.models.decoder import CausalLM
+
+    compute_logits = CausalLM.compute_logits
+    monkeypatch.setattr(CausalLM, "compute_logits", lambda *args: compute_logits(*args) * float("nan"))
+    assert main(["run", "--model", str(qwen3_folder), *FLAGS, "hello"]) == 2
+    assert "no token can be drawn" in capsys.readouterr().err
+
+
 def test_run_loads_no_web_stack(qwen3_folder):
     program = (
         "import sys; from lullm.cli.main import main; main(sys.argv[1:]);"
@@ -143,6 +164,12 @@ def test_chat_keeps_the_history_until_reset(qwen3_folder, expected, monkeypatch,
     first, second, third = seen
     assert first == third
     assert second == f"{first}{expected[1]}<|im_end|>\n<|im_start|>user\nagain<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_chat_without_an_input(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["chat"]) == 2
+    assert "stdin is closed" in capsys.readouterr().err
 
 
 def test_chat_ends_and_knows_its_commands(qwen3_folder, monkeypatch, capsys):

@@ -31,7 +31,8 @@ MODEL = ModelConfig.from_dict(
         ("swap_space", "4"), ("enable_prefix_caching", 1), ("scheduling_policy", "lifo"), ("max_logprobs", -1),
         ("logprobs_mode", "x"), ("tokenizer", 1), ("preemption_mode", "x"), ("delay_factor", -1),
         ("threads", 0), ("threads", "2"), ("threads", 257),
-        ("sleep_after", 60), ("auto_wake", "yes"), ("wake_timeout", 0), ("wake_timeout", "5"),
+        ("sleep_after", 60), ("sleep_dir", "."), ("verify_wake", False),
+        ("auto_wake", "yes"), ("wake_timeout", 0), ("wake_timeout", "5"),
         ("max_num_wake_waiting", 0),
     ],
 )  # fmt: skip
@@ -56,7 +57,8 @@ def test_missing_machinery_is_refused(field, value):
 def test_what_only_a_gpu_has():
     on_gpu = EngineConfig(device="cuda").resolve(MODEL)
     assert (on_gpu.device, on_gpu.gpu_memory_utilization, on_gpu.async_scheduling) == ("cuda", 0.9, True)
-    assert EngineConfig(device="cuda", gpu_memory_utilization=0.5).resolve(MODEL).gpu_memory_utilization == 0.5
+    for share in (0.5, 1):
+        assert EngineConfig(device="cuda", gpu_memory_utilization=share).gpu_memory_utilization == share
     with pytest.raises(ConfigError, match="gpu_memory_utilization"):
         EngineConfig(device="cuda", gpu_memory_utilization=1.5)
     with pytest.raises(UnsupportedError, match="kv_cache_dtype"):

@@ -124,3 +124,11 @@ def test_generation_defaults(tmp_path):
         path.write_text(broken)
         with pytest.raises(ModelLoadError, match="generation_config"):
             GenerationDefaults.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("load", [ModelConfig, GenerationDefaults])
+def test_json_too_deep_to_read(tmp_path, load):
+    name = "config.json" if load is ModelConfig else "generation_config.json"
+    (tmp_path / name).write_text("[" * 100_000)
+    with pytest.raises(ModelLoadError, match=name):
+        load.from_folder(tmp_path)

@@ -1,8 +1,12 @@
 """LLM and LLMEngine: the forms of prompts, outputs in order, text and stops, bad input that loses nothing."""
 
 import pickle
+import signal
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
+import torch
 
 from lullm import LLM, LLMEngine, SamplingParams
 from lullm.config.engine import EngineConfig
@@ -51,6 +55,73 @@ def test_forms_of_a_prompt_give_the_same(llm, engine):
     assert llm.generate("the quick fox", PARAMS, use_tqdm=False)[0].outputs == outputs[0].outputs
     assert llm.generate(ids, PARAMS, use_tqdm=False)[0].outputs == outputs[0].outputs
     assert llm.generate([], PARAMS, use_tqdm=False) == []
+
+
+def test_numbers_and_arrays_of_other_libraries(llm, engine):
+    ids = llm.get_tokenizer().encode("the quick fox")
+    expected = llm.generate(ids, PARAMS.replace(top_k=5), use_tqdm=False)[0].outputs
+    params = PARAMS.replace(max_tokens=np.int64(12), top_k=np.int32(5), temperature=np.float32(0))
+    assert type(params.max_tokens) is int and type(params.temperature) is float
+    forms = [np.array(ids), torch.tensor(ids), {"prompt_token_ids": np.array(ids)}, [np.int64(i) for i in ids]]
+    for form in forms:
+        assert llm.generate(form, params, use_tqdm=False)[0].outputs == expected
+    outputs = llm.generate(np.array([ids, ids]), params, use_tqdm=False)
+    assert [output.outputs for output in outputs] == [expected, expected]
+    assert SamplingParams(stop_token_ids=np.array([3, 4])).stop_token_ids == (3, 4)
+    for wrong in (np.array([1.0]), [True, False], np.int64(1)):
+        with pytest.raises(InvalidRequestError):
+            llm.generate(wrong, PARAMS, use_tqdm=False)
+
+
+def test_calls_from_several_threads_take_turns(llm, engine):
+    prompts = [[f"hello {number}", "the fox"] for number in range(8)]
+    alone = [llm.generate(one, PARAMS, use_tqdm=False) for one in prompts]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda one: llm.generate(one, PARAMS, use_tqdm=False), prompts))
+    assert [[o.outputs for o in outputs] for outputs in together] == [[o.outputs for o in outputs] for outputs in alone]
+
+
+def interrupt_in_step(monkeypatch, engine, number: int, times: int = 1) -> None:
+    """Ctrl-C comes, so often, while the model computes the n-th step from now."""
+    launch, num_steps = engine.model_executor.launch_model, 0
+
+    def interrupted(plan):
+        nonlocal num_steps
+        num_steps += 1
+        for _ in range(times * (num_steps == number)):
+            signal.raise_signal(signal.SIGINT)
+        return launch(plan)
+
+    monkeypatch.setattr(engine.model_executor, "launch_model", interrupted)
+
+
+def test_an_interrupt_leaves_a_usable_engine(llm, engine, monkeypatch):
+    expected = llm.generate("hello", PARAMS, use_tqdm=False)[0].outputs
+    interrupt_in_step(monkeypatch, engine, 3)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["hello", "the fox"], PARAMS, use_tqdm=False)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not engine.has_unfinished_requests()
+    assert llm.generate("hello", PARAMS, use_tqdm=False)[0].outputs == expected
+
+
+def test_an_interrupted_step_loses_no_output(llm, engine, monkeypatch):
+    expected = llm.generate("hello", PARAMS, use_tqdm=False)[0].outputs
+    interrupt_in_step(monkeypatch, engine, PARAMS.max_tokens)
+    engine.add_request("x", "hello", PARAMS)
+    with pytest.raises(KeyboardInterrupt):
+        drain(engine)
+    [last] = drain(engine)
+    assert last.finished and last.outputs == expected
+
+
+def test_a_second_interrupt_does_not_wait(qwen3_folder, monkeypatch):
+    with LLM(str(qwen3_folder), max_model_len=64) as llm:
+        interrupt_in_step(monkeypatch, llm.llm_engine, 2, times=2)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate("hello", PARAMS, use_tqdm=False)
+        with pytest.raises(EngineDeadError, match="KeyboardInterrupt"):
+            llm.generate("hello", PARAMS, use_tqdm=False)
 
 
 def test_outputs_are_in_order_and_pickle(llm, engine):
@@ -209,6 +280,8 @@ def test_one_bad_prompt_starts_none(llm, engine):
         llm.generate(["x"], PARAMS, use_tqdm=False, priority=[1, 2])
     with pytest.raises(InvalidRequestError):
         llm.generate(3, PARAMS, use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="a list of messages"):
+        llm.chat({"role": "user", "content": "x"}, PARAMS, use_tqdm=False)
     with pytest.raises(UnsupportedError, match="lora"):
         llm.generate(["x"], PARAMS, use_tqdm=False, lora_request="x")
 
@@ -220,6 +293,16 @@ def test_a_used_id_is_refused(engine):
     drain(engine)
     engine.add_request("x", "hello", PARAMS)
     drain(engine)
+
+
+def test_a_refused_call_leaves_the_requests_of_others_alone(llm, engine):
+    [before] = llm.generate("hello", PARAMS, use_tqdm=False)
+    taken = str(int(before.request_id) + 2)
+    engine.add_request(taken, "hello", PARAMS)
+    with pytest.raises(InvalidRequestError, match="already in use"):
+        llm.generate(["hello", "the fox"], PARAMS, use_tqdm=False)
+    assert engine.unfinished_request_ids() == [taken]
+    assert drain(engine)[-1].outputs == before.outputs
 
 
 def test_a_failed_step_kills_the_engine_with_its_cause(qwen3_folder, caplog):
@@ -273,5 +356,7 @@ def test_bad_model_folders(tmp_path, qwen3_folder):
         LLM(str(tmp_path / "nothing"))
     with pytest.raises(ModelLoadError, match="config.json"):
         LLM(str(tmp_path))
+    with pytest.raises(ConfigError, match="sleep_dir"):
+        LLM(str(qwen3_folder), enable_sleep_mode=True, sleep_dir=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="unknown option"):
         LLM(str(qwen3_folder), gpu_memory=3)

@@ -97,3 +97,9 @@ def test_yarn_without_a_factor_stretches_to_the_configured_length():
         ModelConfig.from_dict({**data, "rope_parameters": {"rope_type": "llama3", "low_freq_factor": 4.0}})
     with pytest.raises(ModelLoadError, match="attention_factor"):
         ModelConfig.from_dict({**data, "rope_parameters": KINDS["yarn"] | {"attention_factor": "big"}})
+
+
+def test_more_positions_than_memory():
+    ours, _ = configs(KINDS["default"])
+    with pytest.raises(ModelLoadError, match="max_model_len"):
+        Rotary(ours, 10**15)

@@ -10,6 +10,8 @@ import httpx
 import openai
 import pytest
 
+from lullm.server import http_server
+
 
 def send_raw(server, path: str, body: dict) -> socket.socket:
     data = json.dumps(body).encode()
@@ -164,3 +166,31 @@ def test_two_hundred_streams_at_once(start, scripted):
         texts = list(pool.map(stream, range(num_streams)))
     assert set(texts) == {"0:some longer text that takes thirty steps"[:30]}
     assert len(engine.ended) == num_streams and not engine.aborted
+
+
+def test_idle_connections_outlive_those_of_clients(start, scripted, monkeypatch):
+    # Where both ends give up at the same time, one may send while the other closes.
+    assert httpx.Limits().keepalive_expiry < http_server.KEEP_ALIVE_S
+    monkeypatch.setattr(http_server, "KEEP_ALIVE_S", 0)
+    with socket.create_connection(start(scripted()).address, timeout=3) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        while sock.recv(4096):
+            pass
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_cannot_go_on_is_not_asleep(start, scripted, monkeypatch, stream):
+    engine = scripted(enable_sleep_mode=True)
+    make_output = engine._output
+
+    def stuck_output(*args):
+        output = make_output(*args)
+        for completion in output.outputs:
+            completion.finish_reason, completion.stop_reason = "abort", "no token can be drawn"
+        return output
+
+    monkeypatch.setattr(engine, "_output", stuck_output)
+    with start(engine).http() as http:
+        answer = http.post("/v1/completions", json={"prompt": "x", "stream": stream})
+    assert answer.status_code == 500 and answer.json()["error"]["code"] == "engine_failed"
+    assert "no token can be drawn" in answer.json()["error"]["message"]

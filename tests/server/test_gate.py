@@ -35,3 +35,17 @@ def test_allowed_origin_needs_no_key_for_the_preflight(start, scripted):
         assert http.options("/v1/completions", headers={"Origin": "http://else"} | asks).status_code == 400
         refused = http.post("/v1/completions", json={}, headers={"Origin": "http://page"})
         assert refused.status_code == 401 and refused.headers["access-control-allow-origin"] == "http://page"
+
+
+def test_head_is_get_without_the_body(http):
+    got, head = http.get("/health"), http.head("/health")
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(got.content))
+    assert http.head("/v1/completions").status_code == 405
+
+
+def test_an_encoded_body_is_named(http):
+    answer = http.post("/v1/completions", content=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
+    assert answer.status_code == 415 and "gzip" in answer.json()["error"]["message"]
+    body = {"prompt": "x", "max_tokens": 1}
+    assert http.post("/v1/completions", json=body, headers={"Content-Encoding": "identity"}).status_code == 200

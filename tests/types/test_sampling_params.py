@@ -13,6 +13,7 @@ from lullm.types.sampling_params import SamplingParams
     [
         ("n", 0), ("n", 1.5), ("n", True), ("n", 10**6), ("best_of", 0),
         ("temperature", -0.1), ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", "1"),
+        ("temperature", 10**400),
         ("top_p", 0.0), ("top_p", 1.1), ("top_k", -2), ("top_k", 0.5), ("min_p", 2),
         ("presence_penalty", 2.1), ("frequency_penalty", -3), ("repetition_penalty", 0),
         ("max_tokens", 0), ("min_tokens", -1), ("logprobs", -1), ("prompt_logprobs", 1.0), ("seed", "x"),

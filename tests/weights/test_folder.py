@@ -56,6 +56,9 @@ def test_a_local_folder(hub, model_folder, monkeypatch):
     assert resolve_model("model").resolve() == model_folder
     monkeypatch.setenv("HOME", str(model_folder.parent))
     assert resolve_model("~/model") == model_folder
+    for name in ("demo", "~/model"):
+        with pytest.raises(ModelLoadError, match="revision"):
+            resolve_model(name, "v2")
     assert hub.asked == []
 
 

@@ -8,7 +8,7 @@ from lullm.cli.engine_flag import add_engine_flags
 from lullm.cli.run import NOT_ENGINE
 from lullm.cli.sampling_flag import add_sampling_flags, opening, sampling_params
 from lullm.cli.terminal import Terminal, open_terminal
-from lullm.errors import InvalidRequestError
+from lullm.errors import ConfigError, InvalidRequestError
 from lullm.types.sampling_params import SamplingParams
 
 GREETING = "Talk to {model}. /reset forgets the conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer."
@@ -29,6 +29,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Talk until the input ends. Raises LullmError."""
+    if sys.stdin is None:
+        raise ConfigError("a conversation needs an input, and stdin is closed")
     with open_terminal(args) as terminal:
         _talk(args, terminal)
     return 0

@@ -78,7 +78,10 @@ def byte_count(text: str) -> int:
 
 def int_or_none(text: str) -> int | None:
     """An integer, or 'none' to turn a default off."""
-    return None if text.lower() == "none" else int(text)
+    try:
+        return None if text.lower() == "none" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither an integer nor 'none'") from None
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:

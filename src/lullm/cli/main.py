@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         code: int = args.run(args)
+        if sys.stdout is not None:  # closed by whoever started us
+            sys.stdout.flush()  # here, where its errors are heard
         return code
     except LullmError as error:
         print(f"lullm: error: {error}", file=sys.stderr)
@@ -42,9 +44,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader left (`lullm run ... | head`). Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader left: `lullm run ... | head`
         return 0
+    except OSError as error:  # such as a full disk behind `> file`
+        _drop_output()
+        print(f"lullm: error: {error}", file=sys.stderr)
+        return USER_ERROR
+
+
+def _drop_output() -> None:
+    """Forget what stdout has not taken: Python would complain once more when it flushes at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

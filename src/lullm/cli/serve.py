@@ -1,10 +1,8 @@
 """`lullm serve`: the OpenAI-compatible server."""
 
 import argparse
-from pathlib import Path
 
 from lullm.cli.engine_flag import add_engine_flags, byte_count, engine_config
-from lullm.errors import ConfigError
 from lullm.server.options import ServerOptions
 from lullm.units import format_bytes
 
@@ -76,10 +74,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises LullmError."""
     config = engine_config(args)
-    if config.sleep_dir is not None and not config.enable_sleep_mode:
-        raise ConfigError("--sleep-dir needs --enable-sleep-mode")
-    if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
-        raise ConfigError(f"--sleep-dir: the folder {config.sleep_dir} does not exist")
     # Torch and the web stack are loaded here: after the flags are known to be good, the port to be free.
     import asyncio
 

@@ -2,18 +2,15 @@
 
 import argparse
 import contextlib
-import signal
-import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from lullm.cli.engine_flag import engine_config
 from lullm.cli.sampling_flag import sampling_params
-from lullm.errors import UnsupportedError
+from lullm.engine.interrupt import deferred_interrupt
+from lullm.errors import LullmError, UnsupportedError
 from lullm.log import log_to_stderr
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Prompt
@@ -78,14 +75,13 @@ class Terminal:
         """Print the answer piece by piece and end its line; it is `text_so_far` then. Blocks; `summary` has numbers.
 
         Raises:
-            InvalidRequestError: the prompt can never be served.
+            InvalidRequestError: the prompt can never be served. LullmError: the model's numbers are of no use.
             KeyboardInterrupt: Ctrl-C; the request is aborted first, `text_so_far` holds what was printed.
         """
         self.text_so_far = ""
         for piece in self._pieces(prompt, params):
             self.text_so_far += piece
-            sys.stdout.write(piece)
-            sys.stdout.flush()
+            print(piece, end="", flush=True)
         if not self.text_so_far.endswith("\n"):
             print(flush=True)
 
@@ -94,16 +90,18 @@ class Terminal:
         self._num_requests += 1
         self.summary = Summary(start_s=time.monotonic())
         self.engine.add_request(request_id, prompt, params)
-        with _deferred_interrupt() as interrupt:
+        with deferred_interrupt() as interrupt:
             while self.engine.has_unfinished_requests():
                 if interrupt.is_set():
-                    self.engine.abort_request(request_id)
-                    while self.engine.has_unfinished_requests():
-                        self.engine.step()
-                    raise KeyboardInterrupt
+                    self.engine.abort_request(request_id, wants_output=False)
+                    break
                 for output in self.engine.step():
                     self.summary.take(output)
-                    yield from (completion.text for completion in output.outputs if completion.text)
+                    for completion in output.outputs:
+                        if completion.text:
+                            yield completion.text
+                        if completion.finish_reason == "abort":
+                            raise LullmError(f"the answer ends here: {completion.stop_reason}")
 
 
 @contextlib.contextmanager
@@ -117,20 +115,3 @@ def open_terminal(args: argparse.Namespace) -> Iterator[Terminal]:
     log_to_stderr("INFO" if args.verbose else "WARNING")
     with contextlib.closing(Terminal(LLMEngine(config))) as terminal:
         yield terminal
-
-
-@contextlib.contextmanager
-def _deferred_interrupt() -> Iterator[threading.Event]:
-    """Ctrl-C sets the event, so that it cannot break a step in the middle; a second one interrupts as usual."""
-    interrupt = threading.Event()
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if interrupt.is_set():
-            raise KeyboardInterrupt
-        interrupt.set()
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield interrupt
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -169,7 +169,7 @@ class EngineConfig:
         if self.watermark >= 1:
             raise ConfigError(f"watermark is a share of the blocks and must be below 1, got {self.watermark}")
         share = self.gpu_memory_utilization
-        if share is not None and (not isinstance(share, float) or not 0 < share <= 1):
+        if share is not None and (not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 < share <= 1):
             raise ConfigError(f"gpu_memory_utilization must be a number above 0 and at most 1, not {share!r}")
         if self.threads is not None and self.threads > MAX_THREADS:
             raise ConfigError(f"threads must be at most {MAX_THREADS}, not {self.threads}")
@@ -190,13 +190,16 @@ class EngineConfig:
         value = self.wake_timeout
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
             raise ConfigError(f"wake_timeout must be a number of seconds above 0, not {value!r}")
-        for name, wanted in (
-            ("sleep_after", self.sleep_after is not None),
-            ("auto_wake", self.auto_wake),
-            ("keep_backup", self.keep_backup),
-        ):
+        wishes = {
+            "sleep_after": self.sleep_after is not None,
+            "auto_wake": self.auto_wake,
+            "keep_backup": self.keep_backup,
+            "sleep_dir": self.sleep_dir is not None,
+            "verify_wake": not self.verify_wake,
+        }
+        for name, wanted in wishes.items():
             if wanted and not self.enable_sleep_mode:
-                raise ConfigError(f"{name} needs enable_sleep_mode=True")
+                raise ConfigError(f"{name}={getattr(self, name)!r} needs enable_sleep_mode=True")
         if self.sleep_after is not None:
             parse_sleep_after(self.sleep_after)
         defaults = {"wake_timeout": DEFAULT_WAKE_TIMEOUT, "max_num_wake_waiting": DEFAULT_MAX_NUM_WAKE_WAITING}

@@ -39,5 +39,5 @@ class GenerationDefaults:
             if data.get("max_new_tokens") is not None:
                 values["max_tokens"] = data["max_new_tokens"]
             return cls(SamplingParams(**values), token_id_list(data.get("eos_token_id"), f"{path}: eos_token_id"))
-        except (OSError, ValueError, AttributeError, InvalidRequestError) as error:
+        except (OSError, ValueError, AttributeError, RecursionError, InvalidRequestError) as error:
             raise ModelLoadError(f"{path} cannot be used: {error}") from None

@@ -5,6 +5,7 @@ Both spellings of the rotary embedding's fields are read: `rope_theta` + `rope_s
 """
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -76,7 +77,7 @@ class ModelConfig:
             raise ModelLoadError(
                 f"{folder} has no config.json; a model folder holds config.json, tokenizer.json and *.safetensors"
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from None
         if not isinstance(data, dict):
             raise ModelLoadError(f"{path} must hold a JSON object")
@@ -228,6 +229,6 @@ def _int(data: dict[str, Any], name: str, default: int | None = None) -> int:
 def _float(data: dict[str, Any], name: str, default: float) -> float:
     value = data.get(name)
     value = default if value is None else value
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
         raise ModelLoadError(f"config.json: {name} must be a positive number, not {value!r}")
     return float(value)

@@ -10,7 +10,7 @@ from lullm.errors import InvalidRequestError
 from lullm.text.bad_words import bad_words_ids
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.request import GenerateRequest, Prompt
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.sampling_params import SamplingParams, integers
 
 
 class InputProcessor:
@@ -79,11 +79,12 @@ class InputProcessor:
             text, ids = prompt, None
         if ids is None and text is not None:
             return text, self._tokenizer.encode(text)
-        if not isinstance(ids, (list, tuple)) or not all(type(i) is int for i in ids):
+        token_ids = integers(ids)
+        if token_ids is None:
             raise InvalidRequestError(
                 "a prompt is a string, a list of token ids, or a dict with prompt or prompt_token_ids", "prompt"
             )
-        return text, list(ids)
+        return text, token_ids
 
     def _check_params(self, params: SamplingParams) -> None:
         for name in ("logprobs", "prompt_logprobs"):

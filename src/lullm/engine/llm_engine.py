@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,10 +12,11 @@ from lullm.config.generation import GenerationDefaults
 from lullm.config.model import ModelConfig
 from lullm.engine.assembly import open_scheduler
 from lullm.engine.input import InputProcessor
+from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.stats import take_stats
 from lullm.engine.step_loop import StepLoop
-from lullm.errors import InvalidRequestError
+from lullm.errors import ConfigError, InvalidRequestError
 from lullm.executor.protocol import Executor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.kv.snapshot import MemorySnapshot
@@ -54,6 +56,8 @@ class LLMEngine:
     def __init__(self, config: EngineConfig):
         started = time.monotonic()
         config.check_threadless()
+        if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
+            raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
         folder = resolve_model(config.model, config.revision)
         self.model_config = ModelConfig.from_folder(folder)
         self.config = config.resolve(self.model_config)
@@ -110,6 +114,8 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one step: plan, execute, take in the tokens. Blocks for as long as the model computes.
 
+        Ctrl-C takes effect at the end of the step, whose outputs come with the next.
+
         Raises:
             EngineDeadError: the step failed, or an earlier one did; all requests are lost.
             EngineAsleepError: requests wait for `wake_up`.
@@ -120,7 +126,11 @@ class LLMEngine:
             if self._lifecycle.is_behind:
                 self._loop.drain()
                 self._lifecycle.follow()
-        return self._loop.step()
+        with deferred_interrupt() as interrupt:
+            outputs = self._loop.step()
+            if interrupt.is_set():
+                self._loop.pending = outputs + self._loop.pending
+        return outputs
 
     def abort_request(self, request_id: str, wants_output: bool = True) -> None:
         """End a request and free its blocks now. Unknown ids are ignored.

@@ -78,16 +78,19 @@ class StepLoop:
     def check_alive(self) -> None:
         """Return if no step has failed. Raises EngineDeadError otherwise."""
         if self._failure is not None:
-            raise EngineDeadError(f"the engine died earlier: {self._failure}; build a new one") from self._failure
+            cause = str(self._failure) or type(self._failure).__name__
+            raise EngineDeadError(f"the engine died earlier: {cause}; build a new one") from self._failure
 
     def _guarded(self, call: Callable[[], list[RequestOutput]]) -> list[RequestOutput]:
         try:
             return call()
-        except Exception as error:
+        except BaseException as error:
             if self._failure is not None:  # said already
                 raise
             self._failure = error
             self._in_flight.clear()
+            if not isinstance(error, Exception):  # a second Ctrl-C does not wait for the end of the step
+                raise
             logger.exception("the step failed; the engine is dead")
             raise EngineDeadError(f"the engine died in a step: {type(error).__name__}: {error}") from error
 

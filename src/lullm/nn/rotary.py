@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
+from lullm.errors import ModelLoadError
 
 
 class Rotary(nn.Module):
     """The table that `Ops.rope_and_cache` reads: `cos_sin_cache [max_model_len, D]` float32, cosines then sines.
 
-    It is a real buffer from the start (small, and computed, never loaded), on the CPU.
+    It is a real buffer from the start (small, and computed, never loaded), on the CPU. Raises ModelLoadError if the
+    memory for it cannot be had.
     """
 
     cos_sin_cache: Tensor
@@ -28,8 +30,14 @@ class Rotary(nn.Module):
     def __init__(self, config: ModelConfig, max_model_len: int):
         super().__init__()
         inv_freq, scale = rotary_frequencies(config, max_model_len)
-        angles = torch.outer(torch.arange(max_model_len, dtype=torch.float32, device="cpu"), inv_freq)
-        self.register_buffer("cos_sin_cache", torch.cat((angles.cos(), angles.sin()), dim=-1) * scale, persistent=False)
+        try:
+            angles = torch.outer(torch.arange(max_model_len, dtype=torch.float32, device="cpu"), inv_freq)
+            table = torch.cat((angles.cos(), angles.sin()), dim=-1) * scale
+        except RuntimeError as error:  # torch's word for ENOMEM
+            raise ModelLoadError(
+                f"no memory for the rotary table of {max_model_len} positions; set a smaller max_model_len"
+            ) from error
+        self.register_buffer("cos_sin_cache", table, persistent=False)
 
 
 def rotary_frequencies(config: ModelConfig, max_model_len: int) -> tuple[Tensor, float]:

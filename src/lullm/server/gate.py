@@ -72,10 +72,11 @@ class Gate:
         if scope["path"] in self._admin_paths and not self._admin_keys:
             self._check_origin(headers)
         if scope["method"] in ("GET", "HEAD"):
-            await self._app(scope, receive, send)
+            # The routes know GET alone. uvicorn keeps its own scope, and sends no body to who asked for the head.
+            await self._app(scope | {"method": "GET"}, receive, send)
             return
         self._context.check_serving()
-        self._check_content_length(headers)
+        self._check_body(headers)
         self._context.enter()
         try:
             await self._app(scope, self._bounded(receive), send)
@@ -88,7 +89,10 @@ class Gate:
         if origin is not None and origin not in allowed and "*" not in allowed:
             raise ApiError(403, f"the origin {origin!r} may not call this endpoint without an admin key")
 
-    def _check_content_length(self, headers: Headers) -> None:
+    def _check_body(self, headers: Headers) -> None:
+        encoding = headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            raise ApiError(415, f"a body encoded as {encoding} cannot be read; send it as it is", code="encoded_body")
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > self._context.options.max_body_bytes:
             raise self._too_large()

@@ -76,7 +76,7 @@ class Generation:
                     counts[completion.index] = counts.get(completion.index, 0) + len(completion.token_ids)
                     self.usage.completion_tokens += len(completion.token_ids)
                     if completion.finish_reason == "abort":
-                        raise self._aborted()
+                        raise self._aborted(completion.stop_reason)
                 if output.finished:
                     if len(counts) < self.params.n:  # aborted before its first token
                         raise self._aborted()
@@ -84,7 +84,9 @@ class Generation:
                     self.context.metrics.observe(output, max(counts.values()))
                 yield number, output
 
-    def _aborted(self) -> LullmError:
+    def _aborted(self, reason: int | str | None = None) -> LullmError:
+        if reason is not None:
+            return EngineDeadError(f"the request was aborted: {reason}")
         # Nobody aborts a request that is waited for, but the server's end and a sleep or pause of mode 'abort'.
         if self.context.engine.config.enable_sleep_mode and not self.context.draining:
             return EngineAsleepError("the request was aborted: the engine was put to sleep or paused")

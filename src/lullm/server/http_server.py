@@ -26,6 +26,10 @@ logger = get_logger(__name__)
 ENGINE_SHUTDOWN_S = 10.0  # bounds the abort of running requests; a step in progress has to end first
 LAST_ANSWERS_S = 2.0  # for the answers of aborted requests to reach their clients
 SLEEP_CHECK_S = 0.25  # how often a drain looks whether the engine has gone to sleep with requests
+KEEP_ALIVE_S = (
+    75  # of idle connections; longer than clients keep theirs (httpx and openai: 5), or both ends race to use
+)
+# and to close one, and a request is lost
 CLOSING_S = 1  # for connections to close; then what still writes to a client that does not read is cancelled
 
 
@@ -122,6 +126,7 @@ class HttpServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=CLOSING_S,
         )
         url = url_of(self._sock)

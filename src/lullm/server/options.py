@@ -1,9 +1,12 @@
 """ServerOptions: what the HTTP face is told, as opposed to the engine."""
 
+import re
 from dataclasses import dataclass
 
 from lullm.errors import ConfigError
 from lullm.units import MIB
+
+_KEY = re.compile(r"[!-~]([ -~]*[!-~])?")  # what survives the way through a header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +37,11 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be between 0 and 65535, got {self.port}")
-        if not all(self.api_keys):
-            raise ConfigError("an API key must not be empty")
-        if not all(self.admin_keys):
-            raise ConfigError("an admin key must not be empty")
+        for name, keys in (("an API key", self.api_keys), ("an admin key", self.admin_keys)):
+            if not all(map(_KEY.fullmatch, keys)):
+                raise ConfigError(f"{name} must be printable ASCII, not empty, with no blanks around it")
+        if not all(self.allowed_origins):
+            raise ConfigError("an allowed origin must not be empty")
         if set(self.admin_keys) & set(self.api_keys):
             raise ConfigError("an admin key must not be an API key, too")
         if self.max_body_bytes < 1:

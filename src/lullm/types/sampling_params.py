@@ -3,6 +3,8 @@
 import dataclasses
 import enum
 import math
+import numbers
+import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -92,7 +94,7 @@ class SamplingParams:
                 raise InvalidRequestError("allowed_token_ids must not be empty", "allowed_token_ids")
             self._set("allowed_token_ids", ids)
         for name, least, most in _INT_RANGES:
-            _check_int(name, getattr(self, name), least, most)
+            self._set(name, _check_int(name, getattr(self, name), least, most))
         for name, low, high in _FLOAT_RANGES:
             self._set(name, _check_float(name, getattr(self, name), low, high))
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
@@ -191,23 +193,38 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def _check_int(name: str, value: Any, low: int, high: int | None) -> None:
+def integers(value: Any) -> list[int] | None:
+    """A list, a tuple or an array (numpy's, torch's) of integers, as a list; None if it is no such thing."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(value, (list, tuple)):
+        return None
+    if all(type(item) is int for item in value):
+        return list(value)
+    if not all(isinstance(item, numbers.Integral) and not isinstance(item, bool) for item in value):
+        return None
+    return [int(item) for item in value]
+
+
+def _check_int(name: str, value: Any, low: int, high: int | None) -> int | None:
     if value is None and name in _OPTIONAL:
-        return
-    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):  # numpy's, too
         raise InvalidRequestError(f"{name} must be an integer, not {value!r}", name)
-    if value < low or (high is not None and value > high):
+    number = int(value)
+    if number < low or (high is not None and number > high):
         bound = f"at least {low}" if high is None else f"between {low} and {high}"
         raise InvalidRequestError(f"{name} must be {bound}, got {value}", name)
+    return number
 
 
 def _check_float(name: str, value: Any, low: float, high: float) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidRequestError(f"{name} must be a number, not {value!r}", name)
-    if not low <= value <= high or math.isinf(value):
+    number = value if isinstance(value, int) else float(value)  # an int may be larger than any float
+    if not low <= number <= high or number > sys.float_info.max:
         bound = f"a finite number of at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
         raise InvalidRequestError(f"{name} must be {bound}, got {value}", name)
-    return float(value)
+    return float(number)
 
 
 def _strings(name: str, value: Any, max_num: int) -> tuple[str, ...]:
@@ -228,9 +245,10 @@ def _strings(name: str, value: Any, max_num: int) -> tuple[str, ...]:
 def _token_ids(name: str, value: Any) -> tuple[int, ...]:
     if value is None:
         return ()
-    if not isinstance(value, (list, tuple)) or not all(isinstance(t, int) and not isinstance(t, bool) for t in value):
+    ids = integers(value)
+    if ids is None:
         raise InvalidRequestError(f"{name} must be a list of token ids", name)
-    return tuple(dict.fromkeys(value))
+    return tuple(dict.fromkeys(ids))
 
 
 def _logit_bias(value: Any) -> dict[int, float]:

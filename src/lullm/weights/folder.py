@@ -24,13 +24,15 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
     as long as that takes. What can only be a path ('./x', '/x', 'a/b/c') never goes to the hub.
 
     Raises:
-        ModelLoadError: nothing there, or the hub could not be asked.
+        ModelLoadError: nothing there, or the hub could not be asked; or a folder has no revisions.
     """
+    folder = Path(name).expanduser()
+    if revision is not None and (name == "demo" or folder.is_dir()):
+        raise ModelLoadError(f"revision={revision!r} belongs to a hub id; {name} is a folder")
     if name == "demo":
         if not (DEMO_FOLDER / "config.json").exists():
             raise ModelLoadError(f"this installation has no bundled demo model ({DEMO_FOLDER}); pass a model folder")
         return DEMO_FOLDER
-    folder = Path(name).expanduser()
     if name and folder.is_dir():  # an empty name would be the current folder
         return folder
     if folder.is_file():

@@ -110,7 +110,7 @@ def _read_index(folder: Path) -> dict[str, str]:
         weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         if not weight_map or not all(isinstance(value, str) for value in weight_map.values()):
             raise ValueError("weight_map must map tensor names to file names")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelLoadError(f"{path} cannot be used: {type(error).__name__}: {error}") from None
     for name in set(weight_map.values()):
         if Path(name).name != name:
