@@ -357,6 +357,20 @@ def test_attention_of_head_and_block_sizes(dtype, head_size, block_size):
 
 
 @DTYPES
+@pytest.mark.parametrize("others", [[], [(1, 5)], [(1, 500), (1, 3)]], ids=str)
+def test_attention_of_rows_that_see_nothing(dtype, others):
+    """They give zeros. Once the processor was asked to divide their keys by no steps."""
+    layout, q, caches = make_step([(1, 1), *others, (1, 1)], 4, 2, 32, 16, dtype)
+    rows = [0, len(others) + 1]
+    context_lens = [0 if row in rows else length for row, length in enumerate(layout.context_lens)]
+    prepared = native.prepare_attention(dataclasses.replace(layout, context_lens=context_lens))
+    found = native.attention(q, *caches, prepared, 32**-0.5)
+    expected = reference.attention(q, *caches, layout, 32**-0.5)
+    expected[rows] = 0
+    assert_close(found, expected, 4e-6, 2**-6)
+
+
+@DTYPES
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 16])
 def test_attention_of_grouped_heads(dtype, group):
     shape = [(1, 70), (3, 90), (40, 50), (1, 1), (130, 260)]

@@ -133,6 +133,11 @@ void attention(const AttentionArgs& a, int64_t num_spans, int dtype) {
   for (int64_t span = 0; span < num_spans; span++) {
     const int64_t row = a.query_starts[span], context = a.context_lens[span];
     if (a.query_starts[span + 1] - row != 1) continue;
+    if (context == 0) {  // a row that sees nothing gives zeros
+      const int64_t row_bytes = a.num_q_heads * a.head_size * size_of(dtype);
+      std::memset(static_cast<char*>(a.out) + row * row_bytes, 0, row_bytes);
+      continue;
+    }
     AttentionItem item = {span, row, row + 1, 0, a.num_kv_heads, context - keys_of(span), context, nullptr, false};
     if (!is_split(span)) {
       items.push_back(item);
