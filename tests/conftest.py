@@ -6,12 +6,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # no GPU: kernels are interpreted; read when triton is imported
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, where Ctrl-C means somebody else
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
