@@ -71,7 +71,7 @@ def test_what_only_a_gpu_has():
     sleeps = EngineConfig(device="cuda", enable_sleep_mode=True)
     assert sleeps.resolve(MODEL).keep_backup and not on_gpu.keep_backup and not on_cpu.keep_backup
     assert not dataclasses.replace(sleeps, keep_backup=False).resolve(MODEL).keep_backup
-    with pytest.raises(ConfigError, match="keep_backup needs enable_sleep_mode"):
+    with pytest.raises(ConfigError, match="keep_backup=True needs enable_sleep_mode"):
         EngineConfig(device="cuda", keep_backup=True)
     with pytest.raises(UnsupportedError, match="keep_backup=True is not supported yet: on a CPU"):
         EngineConfig(keep_backup=True, enable_sleep_mode=True)
