@@ -43,7 +43,7 @@ class Ops:
             `[T]` int64, cos_sin_cache `[max_len, D]` float32: D/2 cosines, then D/2 sines, key_cache, value_cache,
             slot_mapping `[T]` int64, key_scales and value_scales `[Hkv]` float32 or None) -> q `[T, Hq, D]`. Norms
             every query and key head that has a weight, rotates both in pairs (i, i + D/2)
-            (https://arxiv.org/abs/2104.09864), and writes keys and values into both caches in place, quantising if
+            (https://arxiv.org/abs/2104.09864), and writes keys and values into both caches in place, quantizing if
             they are int8 (`int8_cache`) or fp8 (`float8_cache`, the one kind that has scales; None: all are 1). A row
             of slot -1 is written nowhere.
         prepare_attention: (layout) -> what `attention` of the same table wants; once per step, shared by all layers.
