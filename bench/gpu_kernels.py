@@ -97,7 +97,7 @@ def attention_step(
     import torch
 
     from lullm.ops.attention_layout import AttentionLayout
-    from lullm.ops.table import select_ops
+    from lullm.ops.selection import select_ops
 
     shape, block_size = GPU_SHAPES["8b"], SIZES.block_size
     heads, size = shape["num_key_value_heads"], head_size or shape["head_dim"]
@@ -114,7 +114,7 @@ def attention_step(
 
 
 def attention_figures() -> dict[str, float]:
-    from lullm.ops.table import select_ops
+    from lullm.ops.selection import select_ops
 
     ops, shape = select_ops("cuda"), GPU_SHAPES["8b"]
     num_q, num_kv, size = shape["num_attention_heads"], shape["num_key_value_heads"], shape["head_dim"]
@@ -142,7 +142,7 @@ def row_figures() -> dict[str, float]:
     """GB/s of the kernels that go over rows."""
     import torch
 
-    from lullm.ops.table import select_ops
+    from lullm.ops.selection import select_ops
     from lullm.ops.triton.elementwise import silu_mul
 
     ops, shape = select_ops("cuda"), GPU_SHAPES["8b"]
@@ -174,7 +174,7 @@ def block_figures() -> dict[str, float]:
     """GB/s of copies within the device (read and written), and over the bus (once)."""
     import torch
 
-    from lullm.ops.table import select_ops
+    from lullm.ops.selection import select_ops
 
     ops, shape = select_ops("cuda"), GPU_SHAPES["8b"]
     dims = (2 * max(SIZES.blocks), SIZES.block_size, shape["num_key_value_heads"], shape["head_dim"])
@@ -203,7 +203,7 @@ def draw_figures() -> dict[str, float]:
 
     from lullm import SamplingParams
     from lullm.ops.draw_table import DrawTable
-    from lullm.ops.table import select_ops
+    from lullm.ops.selection import select_ops
     from lullm.types.step import Draw
     from lullm.worker.sampler import draw_tokens_
 

@@ -23,9 +23,9 @@ import torch
 
 from lullm.arena.host import HostArena
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.ops.cpu import native
+from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
-from lullm.ops.table import TORCH_CPU_OPS
+from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import Draw
 from lullm.units import cdiv
@@ -207,8 +207,9 @@ def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str,
             [q for q, _ in shape], [c for _, c in shape], tables, torch.zeros(num_tokens, dtype=torch.int64), BLOCK_SIZE
         )
         q = torch.randn(num_tokens, NUM_Q_HEADS, HEAD_SIZE).bfloat16()
-        prepared = {"native": native.prepare_attention(layout), "torch": TORCH_CPU_OPS.prepare_attention(layout)}
-        versions = {"native": native.attention, "torch": TORCH_CPU_OPS.attention}
+        ops = {"native": native_attention, "torch": TORCH_CPU_OPS}
+        prepared = {name: version.prepare_attention(layout) for name, version in ops.items()}
+        versions = {name: version.attention for name, version in ops.items()}
         seconds = measure(
             {
                 version: lambda run=run, version=version, q=q, caches=caches, prepared=prepared: [

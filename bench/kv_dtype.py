@@ -31,7 +31,7 @@ from lullm.nn.kv_scale import KVScales, calibrating_ops
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.float8_cache import FLOAT8
 from lullm.ops.int8_cache import quantize
-from lullm.ops.table import TORCH_CPU_OPS
+from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.types.outputs import RequestOutput
 from lullm.units import KIB, cdiv
 from lullm.weights.dummy import fill_dummy_weights

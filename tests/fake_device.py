@@ -10,7 +10,7 @@ import torch
 
 from lullm.arena.host import HostArena
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.units import GIB
 from lullm.worker.device import Captured, CpuDevice, MemoryInfo
 

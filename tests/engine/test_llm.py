@@ -272,6 +272,9 @@ def test_bad_requests_are_refused_and_lose_nothing(llm, engine, prompt, params, 
 def test_one_bad_prompt_starts_none(llm, engine):
     with pytest.raises(InvalidRequestError, match="empty"):
         llm.generate(["fine", ""], PARAMS, use_tqdm=False)
+    for incomplete in ({}, {"prompt": None}):
+        with pytest.raises(InvalidRequestError, match="needs 'prompt' or 'prompt_token_ids'; it has neither"):
+            llm.generate(["fine", incomplete], PARAMS, use_tqdm=False)
     with pytest.raises(InvalidRequestError, match="max_num_seqs"):
         llm.generate(["fine", "x"], [PARAMS, PARAMS.replace(n=17)], use_tqdm=False)
     with pytest.raises(InvalidRequestError, match="2 sampling_params for 1"):
@@ -345,7 +348,7 @@ def test_after_shutdown(qwen3_folder):
 def test_the_cache_must_hold_one_sequence(qwen3_folder):
     with pytest.raises(CacheSizeError, match="max_model_len=128"):
         LLM(str(qwen3_folder), max_model_len=128, num_gpu_blocks_override=7)
-    with pytest.raises(CacheSizeError, match="no KV block"):
+    with pytest.raises(CacheSizeError, match="no KV block fits.* raise kv_cache_memory_bytes, or free memory"):
         LLM(str(qwen3_folder), kv_cache_memory_bytes=100)
     with LLM(str(qwen3_folder), num_gpu_blocks_override=7) as llm:
         assert llm.llm_engine.config.max_model_len == 7 * 16

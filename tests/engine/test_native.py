@@ -5,7 +5,7 @@ from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.ops.cpu.library import absence
-from lullm.ops.table import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.worker import model_runner
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True)

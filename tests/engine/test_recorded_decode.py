@@ -13,7 +13,7 @@ from lullm import LLM, SamplingParams
 from lullm.ops.cpu import native
 from lullm.ops.cpu.library import absence
 from lullm.ops.cpu.recording import Recording
-from lullm.ops.table import NATIVE_CPU_OPS
+from lullm.ops.selection import NATIVE_CPU_OPS
 from lullm.worker import model_runner
 
 pytestmark = pytest.mark.skipif(absence() is not None, reason="the native ops are not built here")

@@ -9,7 +9,7 @@ from lullm.arena.host import HostArena
 from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 

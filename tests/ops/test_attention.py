@@ -10,7 +10,7 @@ from lullm.ops import float8_cache
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.grouped_attention import group_spans
 from lullm.ops.int8_cache import quantize
-from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 
 STEPS = {
     "one decode": [(1, 1)],

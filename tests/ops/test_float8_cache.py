@@ -5,7 +5,7 @@ import torch
 
 from lullm.ops.cpu.library import absence
 from lullm.ops.float8_cache import FLOAT8, dequantize, quantize
-from lullm.ops.table import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
 
 VERSIONS = [TORCH_CPU_OPS, REFERENCE_OPS] + ([NATIVE_CPU_OPS] if absence() is None else [])
 SCALES = torch.tensor([0.5, 3.0]), torch.tensor([2.0, 0.25])

@@ -5,7 +5,7 @@ import torch
 
 from lullm.ops.cpu.library import absence
 from lullm.ops.int8_cache import dequantize, quantize
-from lullm.ops.table import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
 
 VERSIONS = [TORCH_CPU_OPS, REFERENCE_OPS] + ([NATIVE_CPU_OPS] if absence() is None else [])
 

@@ -18,7 +18,7 @@ import torch
 
 from lullm.ops import reference
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.ops.cpu import native
+from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import Draw
@@ -204,7 +204,7 @@ def test_rope_and_cache(dtype, head_size, num_rows, with_norms):
     expected = [cache.clone() for cache in actual]
     before = qkv.clone()
     gold = reference.rope_and_cache(qkv, *weights, 1e-6, positions, cache, *expected, slots)
-    q = native.rope_and_cache(qkv, *weights, 1e-6, positions, cache, *actual, slots)
+    q = native_attention.rope_and_cache(qkv, *weights, 1e-6, positions, cache, *actual, slots)
     # Norm and rotation round in turn: where they fall on two sides of a border, two steps of values up to 8.
     bounds = {"float32": 4e-6, "bfloat16": 2**-6 if with_norms else 2**-8}
     assert_close(q, gold, **bounds)
@@ -238,7 +238,7 @@ def test_copy_blocks(pairs):
         (normal(6, 4, 2, 8, dtype=torch.bfloat16, seed=s), normal(6, 4, 2, 8, dtype=torch.bfloat16)) for s in (1, 2)
     ]
     expected = [(k.clone(), v.clone()) for k, v in actual]
-    native.copy_blocks(actual, pairs)
+    native_attention.copy_blocks(actual, pairs)
     reference.copy_blocks(expected, pairs)
     for layer, gold in zip(actual, expected, strict=True):
         assert torch.equal(layer[0], gold[0]) and torch.equal(layer[1], gold[1])
@@ -251,7 +251,7 @@ def test_swap_blocks():
     actual = [(torch.zeros(9, 4, 2, 8).bfloat16(), torch.zeros(9, 4, 2, 8).bfloat16()) for _ in sources]
     expected = [(k.clone(), v.clone()) for k, v in actual]
     pairs = [(0, 8), (5, 0), (5, 3)]
-    native.swap_blocks(sources, actual, pairs)
+    native_attention.swap_blocks(sources, actual, pairs)
     reference.swap_blocks(sources, expected, pairs)
     for layer, gold in zip(actual, expected, strict=True):
         assert torch.equal(layer[0], gold[0]) and torch.equal(layer[1], gold[1])
@@ -332,9 +332,9 @@ def test_draw_tokens_of_broken_rows():
 
 def assert_attention(layout, q, caches, scale):
     expected = reference.attention(q, *caches, layout, scale)
-    prepared = native.prepare_attention(layout)
+    prepared = native_attention.prepare_attention(layout)
     assert prepared.slot_mapping is layout.slot_mapping
-    assert_close(native.attention(q, *caches, prepared, scale), expected, 4e-6, 2**-6)
+    assert_close(native_attention.attention(q, *caches, prepared, scale), expected, 4e-6, 2**-6)
 
 
 @DTYPES
@@ -398,7 +398,7 @@ def test_attention_of_large_scores(dtype):
     """
     layout, q, caches = make_step([(200, 500), (1, 300), (3, 90), (40, 40)], 4, 2, 32, 16, dtype)
     assert_close(
-        native.attention(q * 30, *caches, native.prepare_attention(layout), 1.0),
+        native_attention.attention(q * 30, *caches, native_attention.prepare_attention(layout), 1.0),
         reference.attention(q * 30, *caches, layout, 1.0),
         float32=1e-3,
         bfloat16=2**-6,
@@ -420,7 +420,9 @@ def test_attention_of_a_head_size_for_torch(dtype):
 def test_an_empty_step():
     layout = AttentionLayout([], [], torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 16)
     cache = torch.zeros(2, 16, 2, 16)
-    out = native.attention(torch.zeros(0, 4, 16), cache, cache, native.prepare_attention(layout), 1.0)
+    out = native_attention.attention(
+        torch.zeros(0, 4, 16), cache, cache, native_attention.prepare_attention(layout), 1.0
+    )
     assert out.shape == (0, 4, 16)
 
 

@@ -3,7 +3,8 @@
 Bounds. A weight of 8 bits is at most half a step of its row from what it was. Linear layers: torch multiplies in
 float32, a few 1e-6 of the products' size. Native ones round x to 16 bits: at most half a step, max|x| / 65534, times
 the sum of |weight|; and float32 results add up as integers, so a row has the same bits in any company and instruction
-set. Bfloat16 results are rounded once on top of that, by 2**-9 of their size; there AMX adds up in other portions.
+set. Bfloat16 results are rounded once on top of that, by 2**-9 of their size, logits not; there AMX adds up in other
+portions.
 """
 
 import pytest
@@ -161,6 +162,10 @@ def check_linear(version, bits, dtype, shape, num_rows, extra):
         rounding = 0 if dtype == torch.float32 else 2**-8
         bound = extra(x.float(), dequantize(storage, layout)) + expected.abs() * (rounding + 2e-6) + 1e-6
         assert ((found.float() - expected).abs() <= bound).all()
+        if bias is None:
+            found = version.quantized_logits(x, storage, layout)
+            assert found.dtype == torch.float32 and found.shape == (num_rows, num_outputs)
+            assert ((found - expected).abs() <= bound - expected.abs() * rounding).all()  # only x is rounded
         if num_outputs % 2 == 0:
             gate, up = expected.chunk(2, dim=-1)
             gate_bound, up_bound = bound.chunk(2, dim=-1)

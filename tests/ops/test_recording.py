@@ -9,7 +9,7 @@ import torch
 from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.ops.cpu import native, quantized_native
+from lullm.ops.cpu import native, native_attention, quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.cpu.recording import Recording
 from lullm.ops.draw_table import DrawTable
@@ -99,14 +99,14 @@ class Model:
     def __call__(self):
         w, n = self.weights, len(self.token_ids)
         layout = AttentionLayout([1] * n, [1] * n, self.tables, self.slots, BLOCK_SIZE, 11)
-        attention = native.NativeLayout(layout, self.slots, torch.from_numpy(STARTS[: n + 1]), self.lens)
+        attention = native_attention.NativeLayout(layout, self.slots, torch.from_numpy(STARTS[: n + 1]), self.lens)
         residual = native.embedding(self.token_ids, w["embedding"])
         hidden = native.rms_norm(residual, self.norm, 1e-6)
         qkv = native.linear(hidden, w["qkv"], None).unflatten(-1, (-1, HEAD_SIZE))
-        q = native.rope_and_cache(
+        q = native_attention.rope_and_cache(
             qkv, self.head_norm, None, 1e-6, self.positions, self.cos_sin, *self.caches, self.slots
         )
-        out = native.attention(q, *self.caches, attention, HEAD_SIZE**-0.5).flatten(1)
+        out = native_attention.attention(q, *self.caches, attention, HEAD_SIZE**-0.5).flatten(1)
         hidden = native.linear(out, w["o"], self.norm)
         hidden, residual = native.add_rms_norm(hidden, residual, self.norm, 1e-6)
         hidden = native.linear(native.linear_silu_mul(hidden, w["gate_up"], None), w["down"], None)
@@ -116,12 +116,14 @@ class Model:
             quantized_native.quantized_linear(hidden, self.quantized[bits], self.layouts[bits], None) for bits in (8, 4)
         )
         rows = quantized_native.quantized_embedding(self.token_ids, self.quantized[8], self.layouts[8], self.dtype)
-        logits = native.to_float32(native.linear(hidden, w["embedding"], None))
-        return Outcome(logits, odd, eight, four, rows, native.draw_tokens(logits, self.draws))
+        logits = native.logits(hidden, w["embedding"])
+        quantized_logits = quantized_native.quantized_logits(hidden, self.quantized[8], self.layouts[8])
+        return Outcome(logits, quantized_logits, odd, eight, four, rows, native.draw_tokens(logits, self.draws))
 
 
 class Outcome(NamedTuple):
     logits: torch.Tensor
+    quantized_logits: torch.Tensor
     odd: torch.Tensor
     eight: torch.Tensor
     four: torch.Tensor
@@ -169,6 +171,7 @@ def test_a_replay_gives_the_bits_of_the_calls(isa, dtype, workspace):
 def test_the_workspace_holds_what_is_alive_at_the_peak(workspace):
     capacity = workspace.num_free_bytes()
     model = Model(torch.float32, 2)
+    model.set_input(0)
     peak = 0
     for size in range(256, capacity, 128):
         arena = HostArena("graphs", 2 * MIB)
@@ -181,7 +184,7 @@ def test_the_workspace_holds_what_is_alive_at_the_peak(workspace):
             peak = size
             break
         assert captured.refusal.endswith("has no room in the workspace")
-    results = 4 * 2 * (3 * VOCAB + HIDDEN + 30)  # what is given back in float32
+    results = 4 * 2 * (4 * VOCAB + HIDDEN + 30)  # what is given back in float32
     assert results < peak < 2 * results, "much less than all that was ever written"
     assert CpuDevice().capture(model, workspace).refusal is None
     assert workspace.num_free_bytes() == capacity, "recordings keep no range"
@@ -217,7 +220,7 @@ def test_a_token_out_of_range_is_said_by_a_replay_too(workspace):
         (lambda x: native.rms_norm(x, NORM, float(x.shape[0] + len(x.tolist()))), "tolist"),
         (lambda x: x.__setitem__(0, 1.0) or native.rms_norm(x, NORM, 1e-6), "__setitem__"),
         (lambda x: native.rms_norm(torch.zeros_like(x), NORM, 1e-6), "zeros_like"),
-        (lambda x: native.copy_blocks([(x.unsqueeze(0), x.unsqueeze(0))], [(0, 0)]), "tensor"),
+        (lambda x: native_attention.copy_blocks([(x.unsqueeze(0), x.unsqueeze(0))], [(0, 0)]), "tensor"),
         (lambda x: native.pack_weight_(x), "lullm_pack_weight"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

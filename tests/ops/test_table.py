@@ -6,7 +6,7 @@ import torch
 from lullm.errors import UnsupportedError
 from lullm.ops import torch_cpu
 from lullm.ops.cpu.library import absence
-from lullm.ops.table import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS, select_ops
+from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS, select_ops
 
 FAST, GOLD = TORCH_CPU_OPS, REFERENCE_OPS
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

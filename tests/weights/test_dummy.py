@@ -84,7 +84,7 @@ def test_an_arena_too_small(make_model):
 def test_dummy_models_are_finite():
     """What `load_format='dummy'` runs: activations neither die nor explode over many layers."""
     from lullm.ops.attention_layout import AttentionLayout
-    from lullm.ops.table import TORCH_CPU_OPS as ops
+    from lullm.ops.selection import TORCH_CPU_OPS as ops
 
     config = ModelConfig.from_dict(
         {

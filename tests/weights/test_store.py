@@ -8,7 +8,7 @@ import torch
 from lullm.arena.backup import CHUNK_BYTES, Backup, MemoryStore
 from lullm.arena.host import HostArena
 from lullm.errors import EngineAsleepError, ModelLoadError, WakeUpError
-from lullm.ops.table import REFERENCE_OPS
+from lullm.ops.selection import REFERENCE_OPS
 from lullm.weights.packing import pack_weights
 from lullm.weights.rule import trainer_name
 from lullm.weights.store import WeightStore

@@ -9,7 +9,7 @@ from fake_device import FakeDevice, reference_attention
 
 from lullm import LLM
 from lullm.errors import CacheSizeError, UnsupportedError
-from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import NO_TOKEN, PENDING_TOKEN, Draw, Span, StepPlan
 from lullm.units import GIB, MIB

@@ -8,7 +8,7 @@ from fake_device import FakeDevice, reference_attention
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
-from lullm.ops.table import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.worker.device import open_device
 from lullm.worker.graphs import DecodeGraphs, DecodeOutput, decode_sizes
 from lullm.worker.sampler import draw_tokens_

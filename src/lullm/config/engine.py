@@ -1,4 +1,4 @@
-"""EngineConfig: every option of an engine, checked when it is built and never changed afterwards.
+"""EngineConfig: every option of an engine, checked when it is built (`engine_check`) and never changed afterwards.
 
 `EngineConfig(...)` is what the user said. `config.resolve(model_config)` fills what depends on the model, and the
 engine is built from that. Names are vLLM's where they mean the same.
@@ -6,11 +6,12 @@ engine is built from that. Names are vLLM's where they mean the same.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from lullm.config.engine_check import check_options
 from lullm.config.model import ModelConfig
 from lullm.config.sleep_after import SleepRung, parse_sleep_after
-from lullm.errors import ConfigError, UnsupportedError
+from lullm.errors import ConfigError
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KVCacheDType = Literal["auto", "int8", "fp8", "fp8_e4m3"]
@@ -22,12 +23,7 @@ PreemptionMode = Literal["recompute", "swap", "auto"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 AttentionBackend = Literal["auto", "triton", "torch"]
 
-DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
-DEFAULT_MAX_NUM_SEQS = 128
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
-MAX_THREADS = 256
-DEFAULT_WAKE_TIMEOUT = 300.0
-DEFAULT_MAX_NUM_WAKE_WAITING = 512
 
 THREAD_OPTIONS = ("sleep_after", "auto_wake", "wake_timeout", "max_num_wake_waiting")
 """What only an engine with a thread of its own can do: `AsyncLLMEngine`, and so `lullm serve`."""
@@ -102,8 +98,8 @@ class EngineConfig:
     calculate_kv_scales: bool = False
     seed: int | None = 0
     max_model_len: int | None = None
-    max_num_seqs: int = DEFAULT_MAX_NUM_SEQS
-    max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
     block_size: int = 16
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float | None = None
@@ -123,8 +119,8 @@ class EngineConfig:
     keep_backup: bool | None = None
     sleep_after: str | None = None
     auto_wake: bool | None = None
-    wake_timeout: float = DEFAULT_WAKE_TIMEOUT
-    max_num_wake_waiting: int = DEFAULT_MAX_NUM_WAKE_WAITING
+    wake_timeout: float = 300.0
+    max_num_wake_waiting: int = 512
     threads: int | None = None
     attention_backend: AttentionBackend = "auto"
     enforce_eager: bool = False
@@ -137,116 +133,7 @@ class EngineConfig:
     device: Device = "auto"
 
     def __post_init__(self) -> None:
-        self._check_each()
-        self._check_together()
-        self._check_sleep_options()
-        self._refuse_missing_machinery()
-
-    def _check_each(self) -> None:
-        """Every option by itself."""
-        if not isinstance(self.model, str) or not self.model:
-            raise ConfigError(f"model must be a folder, a hub id or 'demo', not {self.model!r}")
-        for name in ("revision", "tokenizer", "served_model_name", "sleep_dir", "sleep_after"):
-            if not isinstance(getattr(self, name), (str, type(None))):
-                raise ConfigError(f"{name} must be a string, not {getattr(self, name)!r}")
-        if str(self.device).partition(":")[0] in ("npu", "ascend"):
-            raise UnsupportedError(
-                f"device={self.device!r} is not supported: there are arenas for Ascend memory, but neither ops nor a "
-                "device for its steps; use device='cpu'"
-            )
-        for name, choices in _CHOICES.items():
-            _check_choice(name, getattr(self, name), choices)
-        self._check_kv_cache_dtype()
-        self._check_attention_backend()
-        for name, least, is_optional in _INTEGERS:
-            _check_int(name, getattr(self, name), least, is_optional)
-        for name, is_optional in _FLAGS:
-            _check_bool(name, getattr(self, name), is_optional)
-        for name in ("watermark", "swap_space", "delay_factor"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
-                raise ConfigError(f"{name} must be a number of at least 0, not {value!r}")
-        if self.watermark >= 1:
-            raise ConfigError(f"watermark is a share of the blocks and must be below 1, got {self.watermark}")
-        share = self.gpu_memory_utilization
-        if share is not None and (not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 < share <= 1):
-            raise ConfigError(f"gpu_memory_utilization must be a number above 0 and at most 1, not {share!r}")
-        if self.threads is not None and self.threads > MAX_THREADS:
-            raise ConfigError(f"threads must be at most {MAX_THREADS}, not {self.threads}")
-
-    def _check_together(self) -> None:
-        """What one option says about another."""
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ConfigError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
-                f"({self.max_num_seqs}): every running sequence needs one token per step"
-            )
-        if self.delay_factor and self.enable_chunked_prefill:
-            raise ConfigError("delay_factor belongs to the prefill-first policy; set enable_chunked_prefill=False too")
-        if self.preemption_mode == "swap" and self.swap_space == 0:
-            raise ConfigError("preemption_mode='swap' needs swap_space above 0")
-
-    def _check_sleep_options(self) -> None:
-        value = self.wake_timeout
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
-            raise ConfigError(f"wake_timeout must be a number of seconds above 0, not {value!r}")
-        wishes = {
-            "sleep_after": self.sleep_after is not None,
-            "auto_wake": self.auto_wake,
-            "keep_backup": self.keep_backup,
-            "sleep_dir": self.sleep_dir is not None,
-            "verify_wake": not self.verify_wake,
-        }
-        for name, wanted in wishes.items():
-            if wanted and not self.enable_sleep_mode:
-                raise ConfigError(f"{name}={getattr(self, name)!r} needs enable_sleep_mode=True")
-        if self.sleep_after is not None:
-            parse_sleep_after(self.sleep_after)
-        defaults = {"wake_timeout": DEFAULT_WAKE_TIMEOUT, "max_num_wake_waiting": DEFAULT_MAX_NUM_WAKE_WAITING}
-        for name, default in defaults.items():
-            if getattr(self, name) != default and not self.wakes_by_request:
-                raise ConfigError(f"{name} needs auto_wake=True or a sleep_after: no request wakes the engine")
-
-    def _check_kv_cache_dtype(self) -> None:
-        if self.kv_cache_dtype in ("fp8_e5m2", "fp8_inc", "fp8_ds_mla"):
-            raise UnsupportedError(f"kv_cache_dtype={self.kv_cache_dtype!r} is not supported: use fp8_e4m3 ('fp8')")
-        _check_choice("kv_cache_dtype", self.kv_cache_dtype, KVCacheDType)
-        if self.calculate_kv_scales and self.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
-            raise ConfigError(
-                f"calculate_kv_scales needs kv_cache_dtype='fp8', not {self.kv_cache_dtype!r}, which has no such scales"
-            )
-
-    def _check_attention_backend(self) -> None:
-        backend = self.attention_backend
-        if backend in ("flashinfer", "flash-attn"):
-            raise UnsupportedError(f"attention_backend={backend!r} is not supported yet: use auto, triton or torch")
-        _check_choice("attention_backend", backend, AttentionBackend)
-        if backend == "triton" and self.device != "cuda":
-            raise UnsupportedError("attention_backend='triton' needs device='cuda'; on a CPU use auto or torch")
-
-    def _refuse_missing_machinery(self) -> None:
-        on_gpu = self.device == "cuda"
-        missing = {
-            "gpu_memory_utilization": (
-                self.gpu_memory_utilization is not None and not on_gpu,
-                "use kv_cache_memory_bytes on a CPU",
-            ),
-            "keep_backup": (
-                bool(self.keep_backup) and not on_gpu,
-                "on a CPU a backup takes the memory that is to be free",
-            ),
-            "kv_cache_dtype": (self.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels read fp8"),
-            "quantization": (self.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
-            "tensor_parallel_size": (self.tensor_parallel_size != 1, "one worker only"),
-            "pipeline_parallel_size": (self.pipeline_parallel_size != 1, "one worker only"),
-            "distributed_executor_backend": (
-                self.distributed_executor_backend not in (None, "uni"),
-                "only 'uni' (in-process) exists",
-            ),
-        }
-        for name, (wanted, advice) in missing.items():
-            if wanted:
-                raise UnsupportedError(f"{name}={getattr(self, name)!r} is not supported yet: {advice}")
+        check_options(self)
 
     def check_threadless(self) -> None:
         """Return if a caller's own thread is enough for these options. Raises ConfigError otherwise."""
@@ -320,58 +207,3 @@ class EngineConfig:
                 f"unknown option {', '.join(map(repr, unknown))}; options are: {', '.join(sorted(known))}"
             )
         return cls(**options)
-
-
-_CHOICES = {
-    "dtype": DType,
-    "device": Device,
-    "load_format": LoadFormat,
-    "quantization": Quantization,
-    "scheduling_policy": SchedulingPolicy,
-    "preemption_mode": PreemptionMode,
-    "logprobs_mode": LogprobsMode,
-}
-_INTEGERS = (
-    ("max_num_seqs", 1, False),
-    ("max_num_batched_tokens", 1, False),
-    ("block_size", 1, False),
-    ("tensor_parallel_size", 1, False),
-    ("pipeline_parallel_size", 1, False),
-    ("max_num_wake_waiting", 1, False),
-    ("max_model_len", 1, True),
-    ("kv_cache_memory_bytes", 1, True),
-    ("num_gpu_blocks_override", 1, True),
-    ("threads", 1, True),
-    ("max_logprobs", 0, False),
-    ("seed", 0, True),
-)
-"""(name, the least it may be, whether it may be None)."""
-_FLAGS = (
-    ("calculate_kv_scales", False),
-    ("enable_prefix_caching", False),
-    ("enable_chunked_prefill", False),
-    ("enable_sleep_mode", False),
-    ("verify_wake", False),
-    ("enforce_eager", False),
-    ("auto_wake", True),
-    ("keep_backup", True),
-    ("async_scheduling", True),
-)
-"""(name, whether it may be None)."""
-
-
-def _check_choice(name: str, value: object, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise ConfigError(f"{name} must be one of {', '.join(map(str, get_args(choices)))}, not {value!r}")
-
-
-def _check_bool(name: str, value: object, is_optional: bool) -> None:
-    if not isinstance(value, bool) and not (value is None and is_optional):
-        raise ConfigError(f"{name} must be {'True, False or None' if is_optional else 'True or False'}, not {value!r}")
-
-
-def _check_int(name: str, value: Any, low: int, is_optional: bool) -> None:
-    if value is None and is_optional:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise ConfigError(f"{name} must be an integer of at least {low}, not {value!r}")

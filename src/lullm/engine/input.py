@@ -68,11 +68,15 @@ class InputProcessor:
         ids: object = prompt
         if isinstance(prompt, dict):
             unknown = set(prompt) - {"prompt", "prompt_token_ids"}
-            if unknown or not prompt:
+            if unknown:
                 raise InvalidRequestError(
                     f"a prompt dict holds 'prompt' or 'prompt_token_ids', not {sorted(map(str, unknown))}", "prompt"
                 )
             text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+            if text is None and ids is None:
+                raise InvalidRequestError(
+                    "a prompt dict needs 'prompt' or 'prompt_token_ids'; it has neither", "prompt"
+                )
             if text is not None and not isinstance(text, str):
                 raise InvalidRequestError(f"prompt must be a string, not {type(text).__name__}", "prompt")
         elif isinstance(prompt, str):

@@ -62,8 +62,9 @@ def num_blocks_within(config: EngineConfig, model: ModelConfig, available_bytes:
             enough += cdiv(config.max_num_batched_tokens, config.block_size)
         num_blocks = min(int(available_bytes * CPU_KV_SHARE) // size, enough)
     if num_blocks < 1:
+        budget = "kv_cache_memory_bytes" + (" or gpu_memory_utilization" if config.device != "cpu" else "")
         raise CacheSizeError(
             f"no KV block fits: one takes {format_bytes(size)}, {format_bytes(max(available_bytes, 0))} of memory are "
-            "available; raise kv_cache_memory_bytes or gpu_memory_utilization, or free memory"
+            f"available; raise {budget}, or free memory"
         )
     return num_blocks

@@ -28,4 +28,4 @@ class LMHead(Matrix):
         matrix = embedding if self.weight is None else self
         if matrix.layout is None:
             return ops.logits(hidden, matrix.weight)
-        return ops.to_float32(ops.quantized_linear(hidden, matrix.weight, matrix.layout, None))
+        return ops.quantized_logits(hidden, matrix.weight, matrix.layout)

@@ -18,7 +18,7 @@ _MIN_SCALE = 2.0**-24  # the smallest float16 above 0; rows of zeros get it
 def quantize(x: Tensor) -> Tensor:
     """Rows `[..., D + 2]` int8 of `x [..., D]`."""
     x = x.float()
-    # Quantised by the scale as it is stored, so its own rounding adds no error.
+    # Quantized by the scale as it is stored, so its own rounding adds no error.
     scales = (x.abs().amax(-1, keepdim=True) / 127).clamp_min_(_MIN_SCALE).half()
     values = (x / scales.float()).round_().clamp_(-127, 127).to(torch.int8)
     return torch.cat((values, scales.view(torch.int8)), dim=-1)

@@ -15,5 +15,9 @@ def quantized_linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: T
     return reference.linear(x, dequantize(weight, layout), bias)
 
 
+def quantized_logits(x: Tensor, weight: Tensor, layout: QuantizedLayout) -> Tensor:
+    return reference.logits(x, dequantize(weight, layout))
+
+
 def quantized_linear_silu_mul(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
     return reference.linear_silu_mul(x, dequantize(weight, layout), bias)

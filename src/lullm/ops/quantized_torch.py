@@ -29,6 +29,10 @@ def quantized_linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: T
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
+def quantized_logits(x: Tensor, weight: Tensor, layout: QuantizedLayout) -> Tensor:
+    return quantized_linear(x.float(), weight, layout, None)
+
+
 def quantized_linear_silu_mul(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
     gate, up = quantized_linear(x, weight, layout, bias).chunk(2, dim=-1)
     return F.silu(gate).mul_(up)

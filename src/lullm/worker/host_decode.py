@@ -13,7 +13,7 @@ from lullm.arena.workspace import Workspace
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM
 from lullm.ops.attention_layout import AttentionLayout, KVCache
-from lullm.ops.cpu.native import NativeLayout
+from lullm.ops.cpu.native_attention import NativeLayout
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.table import Ops
 from lullm.units import MIB, cdiv

@@ -15,7 +15,7 @@ from lullm.nn.attention import add_kv_scales
 from lullm.nn.kv_scale import KVScales
 from lullm.ops.attention_layout import KVCache
 from lullm.ops.float8_cache import FLOAT8
-from lullm.ops.table import select_ops
+from lullm.ops.selection import select_ops
 from lullm.ops.threads import StepThreads
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import Draw, Span, StepPlan, StepResult

@@ -9,7 +9,7 @@ import torch
 
 from lullm.errors import UnsupportedError
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.ops.table import REFERENCE_OPS
+from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton import gathered_attention, prefill_attention
 from lullm.ops.triton.attention import attention, prepare_attention
 from lullm.ops.triton.decode_attention import MAX_SPLITS, launch_decode, num_splits

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lullm.ops.table import REFERENCE_OPS
+from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton import elementwise
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lullm.errors import UnsupportedError
-from lullm.ops.table import REFERENCE_OPS
+from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
 from lullm.ops.triton.rope_cache import rope_and_cache
 

@@ -8,7 +8,7 @@ import torch
 from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.ops.table import REFERENCE_OPS
+from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton.device import launch_device
 from lullm.ops.triton.table import GATHERED_OPS, TRITON_OPS
 
@@ -61,5 +61,5 @@ def test_a_model(monkeypatch):
 
 
 def test_the_cpu_path_loads_no_triton():
-    code = "import sys; import lullm.ops.table as t; t.select_ops('cpu'); sys.exit('triton' in sys.modules)"
+    code = "import sys; import lullm.ops.selection as s; s.select_ops('cpu'); sys.exit('triton' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

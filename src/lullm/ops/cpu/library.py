@@ -23,7 +23,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 4
+_ABI_VERSION = 5
 
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _SIGNATURES: dict[str, list[type]] = {
@@ -38,11 +38,11 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_rope_and_cache": [_POINTER] * 9 + [_SIZE] * 5 + [_FLOAT, _INT],
     "lullm_silu_mul": [_POINTER] * 2 + [_SIZE] * 3 + [_INT],
     "lullm_attention": [_POINTER] * 7 + [_SIZE] * 8 + [_FLOAT, _INT],
-    "lullm_widen": [_POINTER] * 2 + [_SIZE],
     "lullm_draw_tokens": [_POINTER] * 7 + [_SIZE] * 3 + [_INT],
     "lullm_copy_blocks": [_POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _SIZE],
     "lullm_quantize_rows": [_POINTER] * 2 + [_SIZE] * 3 + [_INT] * 2,
     "lullm_quantized_linear": [_POINTER] * 4 + [_SIZE] * 5 + [_INT] * 3,
+    "lullm_quantized_logits": [_POINTER] * 3 + [_SIZE] * 4 + [_INT] * 2,
     "lullm_quantized_embedding": [_POINTER] * 3 + [_SIZE] * 3 + [_INT],
     "lullm_operation_number": [ctypes.c_char_p],
     "lullm_replay": [_POINTER, _SIZE],

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lullm.errors import ModelLoadError
 from lullm.ops import quantized_torch
-from lullm.ops.cpu.native import _DTYPES
+from lullm.ops.cpu.native import DTYPES
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.quantized_weight import NOT_FINITE, PANEL_ROWS, QuantizedLayout
 
@@ -19,7 +19,7 @@ _MAX_INPUTS = 65536  # of a row: the sums of more products of a byte and a byte 
 def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, rows: Tensor) -> None:
     """See `quantized_weight.quantize_rows_`; the same bytes, but that of equally good group scales another may win."""
     rows = rows.to(storage.device)
-    if rows.dtype not in _DTYPES:
+    if rows.dtype not in DTYPES:
         rows = rows.float()
     rows = rows.contiguous()
     if not call(
@@ -30,13 +30,13 @@ def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, row
         layout.in_features,
         first_row,
         layout.bits,
-        _DTYPES[rows.dtype],
+        DTYPES[rows.dtype],
     ):
         raise ModelLoadError(NOT_FINITE)
 
 
 def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayout, dtype: torch.dtype) -> Tensor:
-    if dtype not in _DTYPES or layout.bits != 8:
+    if dtype not in DTYPES or layout.bits != 8:
         return quantized_torch.quantized_embedding(token_ids, weight, layout, dtype)
     token_ids = token_ids.contiguous()
     out = new_result((token_ids.shape[0], layout.in_features), dtype)
@@ -48,7 +48,7 @@ def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayo
         token_ids.shape[0],
         layout.out_features,
         layout.in_features,
-        _DTYPES[dtype],
+        DTYPES[dtype],
     ):
         raise IndexError(f"a token id is outside the vocabulary of {layout.out_features}")
     return out
@@ -56,6 +56,28 @@ def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayo
 
 def quantized_linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
     return _linear(x, weight, layout, bias, False)
+
+
+def quantized_logits(x: Tensor, weight: Tensor, layout: QuantizedLayout) -> Tensor:
+    dtype = DTYPES.get(x.dtype)
+    if dtype is None or layout.in_features > _MAX_INPUTS:
+        return quantized_torch.quantized_logits(x, weight, layout)
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    y = new_result((x.shape[0], layout.out_features), torch.float32)
+    call(
+        "lullm_quantized_logits",
+        x.data_ptr(),
+        weight.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        x.shape[0],
+        layout.in_features,
+        layout.out_features,
+        layout.bits,
+        dtype,
+    )
+    return y
 
 
 def quantized_linear_silu_mul(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
@@ -66,7 +88,7 @@ def quantized_linear_silu_mul(x: Tensor, weight: Tensor, layout: QuantizedLayout
 
 
 def _linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None, silu_mul: bool) -> Tensor:
-    dtype = _DTYPES.get(x.dtype)
+    dtype = DTYPES.get(x.dtype)
     if dtype is None or layout.in_features > _MAX_INPUTS:
         version = quantized_torch.quantized_linear_silu_mul if silu_mul else quantized_torch.quantized_linear
         return version(x, weight, layout, bias)

@@ -1,4 +1,4 @@
-"""The rows of the ops table for a GPU. Loads Triton: imported by `ops.table.select_ops` alone, when it is asked for."""
+"""The rows of the ops table for a GPU. Loads Triton: `ops.selection.select_ops` imports it when it is asked for one."""
 
 import dataclasses
 

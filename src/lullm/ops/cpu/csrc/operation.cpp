@@ -174,7 +174,7 @@ void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)
 
 }  // namespace
 
-LULLM_EXPORT int lullm_abi_version() { return 4; }
+LULLM_EXPORT int lullm_abi_version() { return 5; }
 
 LULLM_EXPORT const char* lullm_available_isas() { return available_isas(); }
 LULLM_EXPORT int lullm_select_isa(const char* name) { return select_isa(name) ? 1 : 0; }
@@ -269,15 +269,6 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
              block_size, num_q_heads, num_kv_heads, head_size,
              window > 0 ? window : kNoWindow, scale},
             num_spans, dtype);
-}
-
-LULLM_EXPORT void lullm_widen(const uint16_t* x, float* y, int64_t count) {
-  for_ranges(count, 6, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; i++) {
-      const uint32_t bits = static_cast<uint32_t>(x[i]) << 16;
-      std::memcpy(y + i, &bits, sizeof bits);
-    }
-  });
 }
 
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,

@@ -34,14 +34,15 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
                                   void* out, int64_t q_stride, int64_t table_stride, int64_t block_size,
                                   int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, int64_t num_spans,
                                   int64_t window, float scale, int dtype);
-// y = x, from bfloat16 to float32; both contiguous.
-LULLM_EXPORT void lullm_widen(const uint16_t* x, float* y, int64_t count);
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
                                     const float* min_p_floors, const double* uniforms, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits);
 LULLM_EXPORT void lullm_quantized_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                          int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int bits,
                                          int silu_mul, int dtype);
+// The product as floats, [num_rows, out], whatever the dtype of x.
+LULLM_EXPORT void lullm_quantized_logits(const void* x, const void* weight, void* y, int64_t x_stride, int64_t num_rows,
+                                         int64_t in, int64_t out, int bits, int dtype);
 // Rows of a weight [V, H] of 8 bits. 0 if a token id is out of range.
 LULLM_EXPORT int lullm_quantized_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
                                            int64_t vocab_size, int64_t hidden_size, int dtype);

@@ -47,6 +47,7 @@ struct QuantizedArgs {
   // The rows of the weight are gates, then as many ups, each whole panels; y is silu(gate) * up. Kernels then count
   // the panels of the gates only, and do each with its partner.
   bool silu_mul;
+  bool y_is_float;        // whatever the dtype of the rest
   char* x_prepared;       // what `prepare_rows` wrote
 
   int64_t num_sides() const { return silu_mul ? 2 : 1; }

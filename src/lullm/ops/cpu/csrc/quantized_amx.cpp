@@ -70,7 +70,7 @@ template <int kSides>
 class Results {
  public:
   Results(const QuantizedArgs& a, int32_t* memory) : a_(a), memory_(memory) {
-    const int64_t y_alignment = reinterpret_cast<int64_t>(a.y) | a.y_stride * 2;
+    const int64_t y_alignment = reinterpret_cast<int64_t>(a.y) | a.y_stride * (a.y_is_float ? 4 : 2);
     may_stream_ = a.num_rows > kStreamedRows && y_alignment % 64 == 0;
   }
 
@@ -79,7 +79,7 @@ class Results {
   void take(int64_t first_row, int64_t last_row, int64_t panel, const float* row_scales, const uint8_t* const* scales) {
     finish_rows(16);
     sums_ = next_sums(0), row_scales_ = row_scales, num_rows_ = last_row - first_row, turn_ = !turn_;
-    y_ = static_cast<Bf16*>(a_.y) + first_row * a_.y_stride + panel * kPanelRows;
+    y_at_ = first_row * a_.y_stride + panel * kPanelRows;
     if (panel == panel_) return;
     panel_ = panel;
     left_ = a_.out_of_side() - panel * kPanelRows;
@@ -113,23 +113,34 @@ class Results {
       results[0] = silu_mul(results[0], results[2]);
       results[1] = silu_mul(results[1], results[3]);
     }
-    if (left_ >= kPanelRows) {
-      const __m512i line = (__m512i)_mm512_cvtne2ps_pbh(results[1], results[0]);
-      if (may_stream_) _mm512_stream_si512(reinterpret_cast<__m512i*>(y_), line);
-      else _mm512_storeu_si512(y_, line);
+    if (a_.y_is_float) {
+      float* y = static_cast<float*>(a_.y) + y_at_;
+      if (left_ < kPanelRows) store_last(y, results);
+      else store_line(y, (__m512i)results[0]), store_line(y + kTileRows, (__m512i)results[1]);
     } else {
-      store_up_to(y_, results[0], left_);
-      if (left_ > kTileRows) store_up_to(y_ + kTileRows, results[1], left_ - kTileRows);
+      Bf16* y = static_cast<Bf16*>(a_.y) + y_at_;
+      if (left_ < kPanelRows) store_last(y, results);
+      else store_line(y, (__m512i)_mm512_cvtne2ps_pbh(results[1], results[0]));
     }
-    sums_ += kPanelRows, y_ += a_.y_stride, num_rows_--;
+    sums_ += kPanelRows, y_at_ += a_.y_stride, num_rows_--;
+  }
+
+  void store_line(void* to, __m512i line) {
+    if (may_stream_) _mm512_stream_si512(static_cast<__m512i*>(to), line);
+    else _mm512_storeu_si512(to, line);
+  }
+
+  template <class T>
+  void store_last(T* y, const V* results) {
+    store_up_to(y, results[0], left_);
+    if (left_ > kTileRows) store_up_to(y + kTileRows, results[1], left_ - kTileRows);
   }
 
   const QuantizedArgs& a_;
   int32_t* memory_;
   const int32_t* sums_ = nullptr;
   const float* row_scales_ = nullptr;
-  Bf16* y_ = nullptr;
-  int64_t num_rows_ = 0, panel_ = -1, left_ = 0;
+  int64_t y_at_ = 0, num_rows_ = 0, panel_ = -1, left_ = 0;
   bool turn_ = false, may_stream_;
   V scales_[2 * kSides], bias_[2 * kSides];
 };

@@ -98,6 +98,14 @@ LULLM_EXPORT void lullm_quantized_linear(const void* x, const void* weight, cons
                                          int silu_mul, int dtype) {
   if (num_rows > 0)
     linear({x, static_cast<const uint8_t*>(weight), bias, y, x_stride, y_stride, num_rows, in, out, bits, silu_mul != 0,
+            false, nullptr},
+           dtype);
+}
+
+LULLM_EXPORT void lullm_quantized_logits(const void* x, const void* weight, void* y, int64_t x_stride, int64_t num_rows,
+                                         int64_t in, int64_t out, int bits, int dtype) {
+  if (num_rows > 0)
+    linear({x, static_cast<const uint8_t*>(weight), nullptr, y, x_stride, out, num_rows, in, out, bits, false, true,
             nullptr},
            dtype);
 }

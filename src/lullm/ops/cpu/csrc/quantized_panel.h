@@ -110,10 +110,12 @@ template <class T>
 static inline void store_outputs(const QuantizedArgs& a, int64_t row, int64_t panel, const V (&results)[2],
                                  const V (&ups)[2]) {
   const int64_t out = panel * kPanelRows, left = a.out_of_side() - out;
-  T* y = static_cast<T*>(a.y) + row * a.y_stride + out;
-  for (int tile = 0; tile < 2 && tile * kTileRows < left; tile++)
-    store_up_to(y + tile * kTileRows, a.silu_mul ? silu_mul(results[tile], ups[tile]) : results[tile],
-                left - tile * kTileRows);
+  for (int tile = 0; tile < 2 && tile * kTileRows < left; tile++) {
+    const V result = a.silu_mul ? silu_mul(results[tile], ups[tile]) : results[tile];
+    const int64_t at = row * a.y_stride + out + tile * kTileRows;
+    if (a.y_is_float) store_up_to(static_cast<float*>(a.y) + at, result, left - tile * kTileRows);
+    else store_up_to(static_cast<T*>(a.y) + at, result, left - tile * kTileRows);
+  }
 }
 
 }  // namespace LULLM_ISA

@@ -60,9 +60,9 @@ constexpr Operation kOperations[] = {
     operation<lullm_rope_and_cache>("lullm_rope_and_cache"),
     operation<lullm_silu_mul>("lullm_silu_mul"),
     operation<lullm_attention>("lullm_attention"),
-    operation<lullm_widen>("lullm_widen"),
     operation<lullm_draw_tokens>("lullm_draw_tokens"),
     operation<lullm_quantized_linear>("lullm_quantized_linear"),
+    operation<lullm_quantized_logits>("lullm_quantized_logits"),
     operation<lullm_quantized_embedding>("lullm_quantized_embedding"),
 };
 constexpr uint64_t kNumOperations = std::size(kOperations);

@@ -1,0 +1,126 @@
+"""The filled rows of the ops table, and which one serves on a device. Those for a GPU are in `triton.table`."""
+
+import dataclasses
+
+import torch
+
+from lullm.errors import UnsupportedError
+from lullm.log import get_logger
+from lullm.ops import grouped_attention, quantized_reference, reference, torch_cpu
+from lullm.ops.cpu import native, native_attention, quantized_native
+from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.cpu.processor import default_num_threads
+from lullm.ops.table import Ops
+
+logger = get_logger(__name__)
+
+REFERENCE_OPS = Ops(
+    name="reference",
+    embedding=reference.embedding,
+    linear=reference.linear,
+    logits=reference.logits,
+    linear_silu_mul=reference.linear_silu_mul,
+    rms_norm=reference.rms_norm,
+    add_rms_norm=reference.add_rms_norm,
+    rope_and_cache=reference.rope_and_cache,
+    prepare_attention=reference.prepare_attention,
+    attention=reference.attention,
+    copy_blocks=reference.copy_blocks,
+    swap_blocks=reference.swap_blocks,
+    quantized_embedding=quantized_reference.quantized_embedding,
+    quantized_linear=quantized_reference.quantized_linear,
+    quantized_logits=quantized_reference.quantized_logits,
+    quantized_linear_silu_mul=quantized_reference.quantized_linear_silu_mul,
+)
+"""The golden version: what the words above say, in the plainest torch, as slow as it may be."""
+
+TORCH_CPU_OPS = Ops(
+    name="torch_cpu",
+    embedding=torch_cpu.embedding,
+    linear=torch_cpu.linear,
+    logits=torch_cpu.logits,
+    linear_silu_mul=torch_cpu.linear_silu_mul,
+    rms_norm=torch_cpu.rms_norm,
+    add_rms_norm=torch_cpu.add_rms_norm,
+    rope_and_cache=torch_cpu.rope_and_cache,
+    prepare_attention=grouped_attention.prepare_attention,
+    attention=grouped_attention.attention,
+    copy_blocks=torch_cpu.copy_blocks,
+    swap_blocks=torch_cpu.swap_blocks,
+)
+"""Torch on a CPU, fast without code of our own to compile."""
+
+NATIVE_CPU_OPS = Ops(
+    name="native_cpu",
+    embedding=native.embedding,
+    linear=native.linear,
+    logits=native.logits,
+    linear_silu_mul=native.linear_silu_mul,
+    rms_norm=native.rms_norm,
+    add_rms_norm=native.add_rms_norm,
+    rope_and_cache=native_attention.rope_and_cache,
+    prepare_attention=native_attention.prepare_attention,
+    attention=native_attention.attention,
+    copy_blocks=native_attention.copy_blocks,
+    swap_blocks=native_attention.swap_blocks,
+    pack_weight_=native.pack_weight_,
+    unpack_weight_=native.unpack_weight_,
+    quantized_embedding=quantized_native.quantized_embedding,
+    quantized_linear=quantized_native.quantized_linear,
+    quantized_logits=quantized_native.quantized_logits,
+    quantized_linear_silu_mul=quantized_native.quantized_linear_silu_mul,
+    draw_tokens=native.draw_tokens,
+    is_recordable=True,
+)
+"""Own kernels on a CPU; usable where `ops.cpu.library.absence()` is None."""
+
+
+def select_ops(device: str, attention_backend: str = "auto") -> Ops:
+    """The fastest version for a device ('cpu', 'cuda'); on a CPU `ops.threads` says how many threads it uses.
+
+    Args:
+        attention_backend: 'auto': the fastest, 'torch': keys and values are gathered for torch's fused attention,
+            'triton': kernels of our own, on a GPU.
+
+    Raises:
+        UnsupportedError: there is no version for the device, or not with that attention.
+        ConfigError: see `ops.cpu.library.load_library`.
+    """
+    if attention_backend not in ("auto", "triton", "torch"):
+        raise UnsupportedError(f"there is no attention_backend {attention_backend!r}; use auto, triton or torch")
+    if torch.device(device).type != "cpu":
+        return _select_gpu_ops(device, attention_backend)
+    if attention_backend == "triton":
+        raise UnsupportedError("attention_backend='triton' needs a GPU; on a CPU use auto or torch")
+    ops = _select_cpu_ops()
+    if attention_backend == "torch":
+        return dataclasses.replace(
+            ops,
+            name=f"{ops.name} with torch's attention",
+            prepare_attention=grouped_attention.prepare_attention,
+            attention=grouped_attention.attention,
+            is_recordable=False,
+        )
+    return ops
+
+
+def _select_gpu_ops(device: str, attention_backend: str) -> Ops:
+    if torch.device(device).type != "cuda" or not torch.cuda.is_available():
+        raise UnsupportedError(f"there are no ops for device {device!r}: torch sees no such GPU; use device='cpu'")
+    try:
+        from lullm.ops.triton.table import GATHERED_OPS, TRITON_OPS
+    except ImportError as error:
+        raise UnsupportedError(f"a GPU needs the package triton ({error}); install lullm[triton]") from error
+    ops = GATHERED_OPS if attention_backend == "torch" else TRITON_OPS
+    logger.info("GPU ops: %s", ops.name)
+    return ops
+
+
+def _select_cpu_ops() -> Ops:
+    library = load_library()
+    if library is None:
+        logger.info("torch's kernels serve: native CPU ops are %s", absence())
+        return TORCH_CPU_OPS
+    native.set_num_threads(default_num_threads())
+    logger.info("native CPU ops: %s", library.isa)
+    return NATIVE_CPU_OPS
