@@ -30,7 +30,8 @@ from lullm.worker.device import TORCH_DTYPES, Running, open_device
 from lullm.worker.graphs import decode_sizes
 from lullm.worker.host_decode import workspace_bytes
 from lullm.worker.sampler import Sampler
-from lullm.worker.step import StepLimits, StepRunner
+from lullm.worker.step import StepRunner
+from lullm.worker.step_input import StepLimits
 
 logger = get_logger(__name__)
 
