@@ -28,7 +28,7 @@ from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, SleepForecast, SleepOrd
 from lullm.units import MIB, format_bytes, round_up
 from lullm.weights.store import WeightStore
 from lullm.worker.block_gather import BlockGather
-from lullm.worker.device import available_memory_bytes, resident_bytes
+from lullm.worker.host_memory import available_memory_bytes, resident_bytes
 from lullm.worker.model_runner import ModelRunner
 from lullm.worker.speed import SleepSpeeds
 
