@@ -22,7 +22,8 @@ import torch
 
 from lullm.arena.arena import Arena
 from lullm.arena.backend import Backend
-from lullm.arena.backup import CHUNK_BYTES, Backup, FileStore, MemoryStore
+from lullm.arena.backup import Backup
+from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.errors import CacheSizeError, LullmError, WakeUpError
 from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, SleepForecast, SleepOrder, SleepReport, UsedBlocks
 from lullm.units import MIB, format_bytes, round_up
