@@ -101,10 +101,8 @@ class InputBuilder:
         """Bring it to the device. Within the step's work; valid until the next is placed."""
         batch = prepared.batch
         if self._staging is None:
-            sources, uniforms = (
-                None if numbers is None else torch.from_numpy(numbers)
-                for numbers in (prepared.sources, prepared.uniforms)
-            )
+            sources = None if prepared.sources is None else torch.from_numpy(prepared.sources)
+            uniforms = None if prepared.uniforms is None else torch.from_numpy(prepared.uniforms)
             rows, index = batch.drawn_rows, batch.draw_index
             return StepInput(batch.token_ids, sources, batch.positions, None, rows, index, uniforms, None)
         assert prepared.staged is not None
