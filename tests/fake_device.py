@@ -12,7 +12,8 @@ from lullm.arena.host import HostArena
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.units import GIB
-from lullm.worker.device import Captured, CpuDevice, MemoryInfo
+from lullm.worker.cpu_device import CpuDevice
+from lullm.worker.device import Captured, MemoryInfo
 
 
 class FakeWork:

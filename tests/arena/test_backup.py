@@ -5,7 +5,8 @@ import resource
 import pytest
 import torch
 
-from lullm.arena.backup import CHUNK_BYTES, Backup, FileStore, MemoryStore
+from lullm.arena.backup import Backup
+from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.arena.host import HostArena
 from lullm.errors import WakeUpError
 

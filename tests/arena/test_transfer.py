@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from lullm.arena.arena import Arena
-from lullm.arena.backup import Backup, FileStore, MemoryStore
+from lullm.arena.backup import Backup
+from lullm.arena.chunk_store import FileStore, MemoryStore
 from lullm.arena.host import HostArena
 from lullm.arena.pinned import PinnedArena
 from lullm.arena.transfer import Transfer

@@ -15,7 +15,7 @@ from lullm.ops.cpu.recording import Recording
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.quantized_weight import QuantizedLayout
 from lullm.units import MIB
-from lullm.worker.device import CpuDevice
+from lullm.worker.cpu_device import CpuDevice
 
 if absence() is not None:
     pytest.skip(f"no native ops: {absence()}", allow_module_level=True)

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from lullm.arena.backup import CHUNK_BYTES, Backup, MemoryStore
+from lullm.arena.backup import Backup
+from lullm.arena.chunk_store import CHUNK_BYTES, MemoryStore
 from lullm.arena.host import HostArena
 from lullm.errors import EngineAsleepError, ModelLoadError, WakeUpError
 from lullm.ops.selection import REFERENCE_OPS

@@ -8,7 +8,7 @@ import torch
 from lullm.errors import UnsupportedError
 from lullm.worker import cuda_device
 from lullm.worker.cuda_device import CudaDevice
-from lullm.worker.device import missing_for_cuda
+from lullm.worker.device_choice import missing_for_cuda
 
 
 class Recorder:

@@ -13,8 +13,10 @@ from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import NO_TOKEN, PENDING_TOKEN, Draw, Span, StepPlan
 from lullm.units import GIB, MIB
-from lullm.worker import device as devices
-from lullm.worker.device import CpuDevice, MemoryInfo, open_device
+from lullm.worker import device_choice
+from lullm.worker.cpu_device import CpuDevice
+from lullm.worker.device import MemoryInfo
+from lullm.worker.device_choice import open_device
 from lullm.worker.feedback import TokenFeedback
 from lullm.worker.graphs import decode_sizes
 
@@ -28,7 +30,7 @@ def test_what_a_gpu_needs(monkeypatch):
     with pytest.raises(UnsupportedError, match="torch sees no GPU"):
         open_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(devices, "find_spec", lambda name: None)
+    monkeypatch.setattr(device_choice, "find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match="triton is not installed"):
         open_device("cuda")
     assert isinstance(open_device("cpu"), CpuDevice)

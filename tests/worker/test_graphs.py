@@ -9,7 +9,7 @@ from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
-from lullm.worker.device import open_device
+from lullm.worker.device_choice import open_device
 from lullm.worker.graphs import DecodeGraphs, DecodeOutput, decode_sizes
 from lullm.worker.sampler import draw_tokens_
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lullm.units import MIB
-from lullm.worker.device import CpuDevice
+from lullm.worker.cpu_device import CpuDevice
 from lullm.worker.speed import SleepSpeeds
 
 

@@ -26,11 +26,13 @@ from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
 from lullm.weights.quantization import quantize_model
 from lullm.weights.store import WeightStore
-from lullm.worker.device import TORCH_DTYPES, Running, open_device
+from lullm.worker.device import TORCH_DTYPES, Running
+from lullm.worker.device_choice import open_device
 from lullm.worker.graphs import decode_sizes
 from lullm.worker.host_decode import workspace_bytes
 from lullm.worker.sampler import Sampler
-from lullm.worker.step import StepLimits, StepRunner
+from lullm.worker.step import StepRunner
+from lullm.worker.step_input import StepLimits
 
 logger = get_logger(__name__)
 

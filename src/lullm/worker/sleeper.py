@@ -16,31 +16,26 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from lullm.arena.arena import Arena
 from lullm.arena.backend import Backend
-from lullm.arena.backup import CHUNK_BYTES, Backup, FileStore, MemoryStore
+from lullm.arena.backup import Backup
+from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.errors import CacheSizeError, LullmError, WakeUpError
-from lullm.ops.attention_layout import KVCache
 from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, SleepForecast, SleepOrder, SleepReport, UsedBlocks
 from lullm.units import MIB, format_bytes, round_up
 from lullm.weights.store import WeightStore
-from lullm.worker.device import available_memory_bytes, resident_bytes
+from lullm.worker.block_gather import BlockGather
+from lullm.worker.host_memory import available_memory_bytes, resident_bytes
 from lullm.worker.model_runner import ModelRunner
 from lullm.worker.speed import SleepSpeeds
 
 ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
 """The host pool of the KV cache sleeps with the device pool, and so does the workspace of a CPU's recorded steps, in
 which nothing is worth keeping."""
-
-_GATHER_BYTES = 16 * MIB
-_DEVICE_GATHER_BYTES = 64 * MIB
-"""Of KV blocks that are gathered at once, to be saved or put back. A device waits for the host between two such parts:
-some 50 us, while 64 MiB take 1.2 ms over the bus."""
 
 _DEVICE_CHUNK_BYTES = 16 * MIB
 """Of a backup in pinned memory: 0.3 ms over the bus, in which the host does what it has to for the next chunk (0.1)."""
@@ -139,7 +134,7 @@ class Sleeper:
                     store.restore(self._saved_weights, backup, self._runner.device.synchronize)
                 store.is_resident = True
             elif backup is not None:
-                backup.restore(self._block_places(), in_turn=True)
+                backup.restore(self._blocks(self._saved_blocks).places(), in_turn=True)
                 self._speeds.observe(f"restore {backup.target}", num_saved, time.perf_counter() - started)
             self._runner.device.synchronize()
         except (LullmError, OSError, MemoryError, torch.OutOfMemoryError) as error:
@@ -212,7 +207,7 @@ class Sleeper:
                 return self._backups[tag].moved(backup.store)
             if tag == KV_CACHE:
                 self._saved_blocks = order.used
-                backup.save(self._block_contents(), in_turn=True)
+                backup.save(self._blocks(order.used).contents(), in_turn=True)
             else:
                 self._saved_weights = self._weights_to_save(order)
                 self._kept_version = self._store.version
@@ -263,8 +258,7 @@ class Sleeper:
             return 0
         if tag == WEIGHTS:
             return sum(parameter.nbytes for parameter in self._store.parameters(self._weights_to_save(order)))
-        pools = self._pools(order.used)
-        return sum(cache[0].nbytes * len(ids) for caches, ids in pools for layer in caches for cache in layer)
+        return self._blocks(order.used).num_bytes
 
     def _needed(self, order: SleepOrder) -> SleepOrder:
         """The order without moves to where a backup is already, or of nothing."""
@@ -296,44 +290,8 @@ class Sleeper:
             code = errno.ENOMEM if where == "memory" else errno.ENOSPC
             raise OSError(code, f"{format_bytes(wanted)} must be saved and {where} has {format_bytes(free)} left")
 
-    def _block_contents(self) -> Iterator[torch.Tensor]:
-        for cache, ids, content in self._block_parts():
-            torch.index_select(cache, 0, ids, out=content)
-            self._runner.device.synchronize()  # what copies it waits for nothing
-            yield content
-
-    def _block_places(self) -> Iterator[torch.Tensor]:
-        for cache, ids, content in self._block_parts():
-            yield content  # filled by the time the next one is asked for
-            cache.index_copy_(0, ids, content)
-            self._runner.device.synchronize()
-
-    def _block_parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """(one layer's keys or values in a pool, ids of some blocks, room for those); the room is the same each time.
-
-        The room is an arena, for what malloc once had for such a purpose does not always go back to the operating
-        system. Values are moved as words of one kind: torch does not index every type on every device.
-        """
-        device = self._runner.device
-        part_bytes = _DEVICE_GATHER_BYTES if device.is_accelerator else _GATHER_BYTES
-        for caches, block_ids in self._pools(self._saved_blocks):
-            new_arena = device.new_arena if caches is self._runner.kv_caches else device.new_host_arena
-            num_bytes = caches[0][0][0].nbytes
-            word = torch.int64 if num_bytes % torch.int64.itemsize == 0 else torch.uint8
-            arena = new_arena("gather", max(part_bytes, num_bytes))
-            room = arena.empty((arena.capacity_bytes,), torch.uint8)
-            try:
-                for cache in (cache for layer in caches for cache in layer):
-                    words = cache.flatten(1).view(word)  # [num_blocks, words of a block]
-                    for ids in torch.tensor(block_ids, device=cache.device).split(max(part_bytes // num_bytes, 1)):
-                        yield words, ids, room[: len(ids) * num_bytes].view(word).view(len(ids), -1)
-            finally:
-                device.synchronize()
-                arena.close()
-
-    def _pools(self, used: UsedBlocks) -> list[tuple[list[KVCache], list[int]]]:
-        pools = [(self._runner.kv_caches, used.device), (self._runner.host_kv_caches, used.host)]
-        return [(caches, block_ids) for caches, block_ids in pools if block_ids]
+    def _blocks(self, used: UsedBlocks) -> BlockGather:
+        return BlockGather(self._runner.device, self._runner.kv_caches, self._runner.host_kv_caches, used)
 
     def _release(self, tag: str) -> None:
         """Raises LullmError: the driver refuses; the rest is released."""

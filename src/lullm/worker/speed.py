@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from lullm.arena.backup import Backup, FileStore, MemoryStore
+from lullm.arena.backup import Backup
+from lullm.arena.chunk_store import FileStore, MemoryStore
 from lullm.units import MIB
 from lullm.worker.device import Device
 

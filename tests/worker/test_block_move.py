@@ -3,7 +3,7 @@
 import numpy as np
 
 from lullm.types.step import Span, StepPlan
-from lullm.worker.swap import split_swap_out
+from lullm.worker.block_move import split_swap_out
 
 
 def split(swap_out, swap_in=(), copies=(), slots=()):

@@ -1,0 +1,163 @@
+"""ChunkStore: where the chunks of a backup are kept: in an arena of host memory, or in a file.
+
+The file is written and read past the page cache where its file system can do that (`O_DIRECT`): pages that wait to be
+written would be memory that is not free. It has no name, so that a killed process leaves nothing behind.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import tempfile
+from pathlib import Path
+from typing import IO, Literal, Protocol
+
+import torch
+
+from lullm.arena.arena import Arena
+from lullm.units import MIB, round_up
+
+CHUNK_BYTES = 8 * MIB
+_DISK_BLOCK = 4096
+
+
+class ChunkStore(Protocol):
+    """Where chunks are kept, by number. What `get` gives is valid until the call after the next."""
+
+    target: Literal["ram", "disk"]
+    keeps_chunks: bool
+    """What was filled stays in memory as it is, and is what `get` gives."""
+
+    def begin(self) -> None:
+        """What is put from now on takes the place of what is kept."""
+        ...
+
+    def new_chunk(self) -> torch.Tensor:
+        """uint8 in host memory, always of one size, to be filled and then passed to `put`. Raises OSError."""
+        ...
+
+    def put(self, chunk: torch.Tensor, num_bytes: int) -> None:
+        """Keep the first `num_bytes` as the next chunk; all but the last are full. Raises OSError."""
+        ...
+
+    def get(self, number: int, num_bytes: int) -> torch.Tensor:
+        """The first `num_bytes` of a chunk; read only. Raises OSError."""
+        ...
+
+    def rest(self) -> None:
+        """Give up memory that only `put` and `get` need, until they are called again."""
+        ...
+
+    def close(self) -> None:
+        """Drop the contents. Idempotent."""
+        ...
+
+
+class MemoryStore:
+    """Chunks in an arena of host memory, which is closed with the store and large enough for what will come."""
+
+    target: Literal["ram", "disk"] = "ram"
+    keeps_chunks = True
+
+    def __init__(self, arena: Arena, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._arena = arena
+        self._chunk_bytes = chunk_bytes
+        self._chunks: list[torch.Tensor] = []
+        self._num_given = 0
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self._arena.capacity_bytes // self._chunk_bytes * self._chunk_bytes
+
+    def begin(self) -> None:
+        self._num_given = 0
+
+    def new_chunk(self) -> torch.Tensor:
+        if self._num_given == len(self._chunks):
+            self._chunks.append(self._arena.empty((self._chunk_bytes,), torch.uint8))
+        self._num_given += 1
+        return self._chunks[self._num_given - 1]
+
+    def put(self, chunk: torch.Tensor, num_bytes: int) -> None:
+        """It stands where it was filled."""
+
+    def get(self, number: int, num_bytes: int) -> torch.Tensor:
+        return self._chunks[number][:num_bytes]
+
+    def rest(self) -> None:
+        """There is nothing to give up."""
+
+    def close(self) -> None:
+        self._chunks = []
+        self._arena.close()
+
+
+class FileStore:
+    """Chunks in a file without a name.
+
+    Args:
+        directory: in whose file system it is; None: the system's folder for temporary files.
+
+    Raises:
+        OSError: no file can be made there.
+    """
+
+    target: Literal["ram", "disk"] = "disk"
+    keeps_chunks = False
+
+    def __init__(self, directory: Path | None = None):
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="lullm-", dir=directory, buffering=0)  # noqa: SIM115
+        self._buffers: list[torch.Tensor] = []
+        self._num_chunks = 0
+        self._turn = 0
+        self._set_direct(True)
+
+    def begin(self) -> None:
+        self._num_chunks = 0
+
+    def new_chunk(self) -> torch.Tensor:
+        if not self._buffers:  # whole pages, for O_DIRECT
+            memory = [mmap.mmap(-1, CHUNK_BYTES) for _ in range(2)]
+            self._buffers = [torch.frombuffer(pages, dtype=torch.uint8) for pages in memory]
+        self._turn ^= 1
+        return self._buffers[self._turn]
+
+    def put(self, chunk: torch.Tensor, num_bytes: int) -> None:
+        data = memoryview(chunk.numpy())
+        start, end, done = self._num_chunks * CHUNK_BYTES, round_up(num_bytes, _DISK_BLOCK), 0
+        while done < end:
+            try:
+                done += os.pwrite(self._file.fileno(), data[done:end], start + done)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._set_direct(False):
+                    raise
+            else:
+                if done % _DISK_BLOCK:  # the rest is not aligned; it may fail, and then says why
+                    self._set_direct(False)
+        self._num_chunks += 1
+
+    def get(self, number: int, num_bytes: int) -> torch.Tensor:
+        chunk = self.new_chunk()
+        wanted = memoryview(chunk.numpy())[: round_up(num_bytes, _DISK_BLOCK)]
+        if os.preadv(self._file.fileno(), [wanted], number * CHUNK_BYTES) < num_bytes:
+            raise OSError(errno.EIO, "the backup file is shorter than what was written to it")
+        return chunk[:num_bytes]
+
+    def rest(self) -> None:
+        self._buffers = []
+
+    def close(self) -> None:
+        self._file.close()
+        self._buffers = []
+
+    def _set_direct(self, is_direct: bool) -> bool:
+        """Bypass the page cache, or not; whether that changed anything."""
+        flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
+        wanted = flags | os.O_DIRECT if is_direct else flags & ~os.O_DIRECT
+        if wanted == flags:
+            return False
+        try:
+            fcntl.fcntl(self._file, fcntl.F_SETFL, wanted)
+        except OSError:  # a file system without it
+            return False
+        return True

@@ -1,0 +1,102 @@
+"""BlockMoves: moves the blocks that a plan moves, around what it computes, and marks the time both take.
+
+A plan's order is swap out, swap in, copy, compute, and its blocks may be handed on within it: a device block that goes
+out may be the place of one that comes in, of a copy, or of the step's new keys and values; content that goes out may be
+found on the host and come in again for somebody else. A pair (device block, host block) that is none of this touches
+nothing that the rest of the step writes, and nothing that it needs. Most of a preempted group is like that: it gives
+all its blocks, and the step takes the few that were missing. An accelerator moves such pairs beside the compute.
+
+What comes in is read by the same step's attention, so it is never beside its compute.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lullm.ops.attention_layout import AttentionLayout, KVCache
+from lullm.ops.table import Ops
+from lullm.types.step import BlockPair, StepPlan
+from lullm.worker.device import Device
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StepMarks:
+    """Points of a step's work, as `Device.mark` gives them; to be compared once the work is done."""
+
+    started: Any
+    swapped: Any
+    ended: Any
+    beside: list[Any]
+    """Around what was swapped out beside the compute; empty: nothing was."""
+
+    def swap_s(self, device: Device) -> float:
+        beside_s = device.seconds_between(*self.beside) if self.beside else 0.0
+        return device.seconds_between(self.started, self.swapped) + beside_s
+
+    def compute_s(self, device: Device) -> float:
+        """Copies of blocks included."""
+        return device.seconds_between(self.swapped, self.ended)
+
+
+class BlockMoves:
+    """Moves between and within the two pools of blocks, `kv_caches` and `host_kv_caches`, by layer."""
+
+    def __init__(self, device: Device, ops: Ops, kv_caches: list[KVCache], host_kv_caches: list[KVCache]):
+        self._device = device
+        self._ops = ops
+        self._kv_caches = kv_caches
+        self._host_kv_caches = host_kv_caches
+
+    def around(self, plan: StepPlan, layout: AttentionLayout | None, compute: Callable[[], T]) -> tuple[T, StepMarks]:
+        """Do what the plan moves, and `compute` when its blocks are in place. Within the work of `Device.start`.
+
+        Args:
+            layout: of what is computed; None: nothing is, and no move has anything to be beside.
+        """
+        started = self._device.mark()
+        swap_out, swap_out_beside = plan.blocks_to_swap_out, list[BlockPair]()
+        if swap_out and layout is not None and self._device.is_accelerator:
+            swap_out, swap_out_beside = split_swap_out(plan, layout.slot_mapping.numpy(), layout.block_size)
+        if swap_out:
+            self._ops.swap_blocks(self._kv_caches, self._host_kv_caches, swap_out)
+        if plan.blocks_to_swap_in:
+            self._ops.swap_blocks(self._host_kv_caches, self._kv_caches, plan.blocks_to_swap_in)
+        swapped = self._device.mark()
+        beside: list[Any] = []
+        if swap_out_beside:
+            self._device.beside(lambda: beside.extend(self._swap_out_timed(swap_out_beside)))
+        try:
+            if plan.blocks_to_copy:
+                self._ops.copy_blocks(self._kv_caches, plan.blocks_to_copy)
+            outcome = compute()
+        finally:
+            if swap_out_beside:
+                self._device.join()
+        return outcome, StepMarks(started, swapped, self._device.mark(), beside)
+
+    def _swap_out_timed(self, pairs: list[BlockPair]) -> tuple[Any, Any]:
+        started = self._device.mark()
+        self._ops.swap_blocks(self._kv_caches, self._host_kv_caches, pairs)
+        return started, self._device.mark()
+
+
+def split_swap_out(
+    plan: StepPlan, slot_mapping: np.ndarray, block_size: int
+) -> tuple[list[BlockPair], list[BlockPair]]:
+    """The plan's pairs to swap out: (those that go before all else, those that may go beside it).
+
+    Args:
+        slot_mapping: [T] slots that the step writes; negative: none.
+    """
+    written = {block_id for _, block_id in (*plan.blocks_to_swap_in, *plan.blocks_to_copy)}
+    written.update(np.unique(slot_mapping[slot_mapping >= 0] // block_size).tolist())
+    read = {host_block_id for host_block_id, _ in plan.blocks_to_swap_in}
+    first: list[BlockPair] = []
+    beside: list[BlockPair] = []
+    for pair in plan.blocks_to_swap_out:
+        (first if pair[0] in written or pair[1] in read else beside).append(pair)
+    return first, beside

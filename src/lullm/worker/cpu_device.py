@@ -1,0 +1,97 @@
+"""CpuDevice: the host itself as a `Device`. Its work is done in the thread that asks for the result."""
+
+import contextlib
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from lullm.arena.arena import Arena
+from lullm.arena.host import HostArena
+from lullm.arena.workspace import Workspace
+from lullm.errors import UnsupportedError
+from lullm.ops.cpu.recording import Recording
+from lullm.worker.device import Captured, MemoryInfo, Running, Tensors
+from lullm.worker.host_memory import available_memory_bytes, resident_bytes_within, total_memory_bytes
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Deferred(Generic[T]):
+    """Work that is done when somebody asks for its result."""
+
+    work: Callable[[], T]
+
+    def result(self) -> T:
+        return self.work()
+
+
+class CpuDevice:
+    """The host itself. Its work is done in the thread that asks for the result."""
+
+    torch_device = torch.device("cpu")
+    is_accelerator = False
+
+    def memory_info(self) -> MemoryInfo:
+        return MemoryInfo(available_memory_bytes(), total_memory_bytes())
+
+    def resident_bytes(self, arena: Arena) -> int:
+        return resident_bytes_within(arena.base_address, arena.capacity_bytes)
+
+    def new_arena(self, tag: str, capacity_bytes: int) -> Arena:
+        return HostArena(tag, capacity_bytes)
+
+    def new_host_arena(self, tag: str, capacity_bytes: int) -> Arena:
+        return HostArena(tag, capacity_bytes)
+
+    def staging(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return torch.zeros(tuple(shape), dtype=dtype)
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds_between(self, start: float, end: float) -> float:
+        return end - start
+
+    def start(self, work: Callable[[], T]) -> Running[T]:
+        return _Deferred(work)
+
+    def beside(self, work: Callable[[], None]) -> None:
+        work()
+
+    def join(self) -> None:
+        pass
+
+    def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:
+        assert workspace is not None, "results need memory that stays"
+        with Recording(workspace) as recording:
+            outcome = work()
+
+        def replay() -> None:
+            if not recording.replay():
+                work()  # raises what is wrong with its input
+                raise AssertionError("a replay failed and the work itself does not")
+
+        if recording.refusal is not None:
+            return Captured(outcome, replay, recording.refusal)
+        # Tensors that keep their memory would keep it from other recordings: 0.6 MB of logits per row.
+        kept: Tensors = type(outcome)(*map(workspace.borrow, outcome))
+        return Captured(kept, replay)
+
+    def peak_bytes(self, work: Callable[[], object]) -> int:
+        raise UnsupportedError("the KV cache of a CPU is sized by kv_cache_memory_bytes, not by a profile run")
+
+    def synchronize(self) -> None:
+        pass
+
+    def trim(self) -> None:
+        with contextlib.suppress(AttributeError):  # another C library than glibc
+            ctypes.CDLL(None).malloc_trim(0)

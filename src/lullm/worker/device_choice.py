@@ -1,0 +1,36 @@
+"""Opens the device that a config names, or says what is missing for it."""
+
+from importlib.util import find_spec
+
+import torch
+
+from lullm.errors import UnsupportedError
+from lullm.worker.cpu_device import CpuDevice
+from lullm.worker.device import Device
+
+
+def open_device(name: str) -> Device:
+    """The device of a resolved config: 'cpu' or 'cuda' (the GPU that is current, of NVIDIA or AMD).
+
+    Raises:
+        UnsupportedError: something that a GPU needs is missing; the message names it.
+    """
+    if name == "cpu":
+        return CpuDevice()
+    missing = missing_for_cuda()
+    if missing is not None:
+        raise UnsupportedError(f"device={name!r} cannot be used: {missing}; use device='cpu'")
+    from lullm.worker.cuda_device import CudaDevice  # loads the driver's library
+
+    return CudaDevice(torch.cuda.current_device())
+
+
+def missing_for_cuda() -> str | None:
+    """What keeps device='cuda' from working here; None: nothing."""
+    if torch.version.cuda is None and torch.version.hip is None:  # a build for ROCm calls its devices 'cuda', too
+        return f"torch {torch.__version__} is built without CUDA"
+    if not torch.cuda.is_available():
+        return "torch sees no GPU (is the driver there, and CUDA_VISIBLE_DEVICES right?)"
+    if find_spec("triton") is None:
+        return "the package triton is not installed"
+    return None

@@ -1,0 +1,71 @@
+"""The host's memory in numbers, as the kernel tells them: what is left, and what this process holds."""
+
+import ctypes
+import mmap
+from pathlib import Path
+
+from lullm.units import KIB, cdiv
+
+_PAGES_AT_ONCE = 1 << 16
+"""That the kernel is asked about: a byte each, and a KV cache that is reserved, not filled, may have millions."""
+
+
+def available_memory_bytes() -> int:
+    """Host memory that can be taken without swapping, within the limit of the control group if there is one."""
+    available = _meminfo("MemAvailable")
+    for folder, limit_file, usage_file, cache_field in (
+        ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        limit, usage = _read_int(f"{folder}/{limit_file}"), _read_int(f"{folder}/{usage_file}")
+        if limit is not None and usage is not None:
+            # Files that were read count as used until somebody needs the memory, such as a checkpoint just loaded.
+            usage -= _field(f"{folder}/memory.stat", cache_field) or 0
+            available = min(available, max(limit - usage, 0))
+    return available
+
+
+def resident_bytes() -> int:
+    """Physical memory that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * mmap.PAGESIZE
+
+
+def resident_bytes_within(address: int, num_bytes: int) -> int:
+    """Physical memory behind a range of anonymous memory of this process, that starts at a page (`mincore(2)`)."""
+    mincore = ctypes.CDLL(None, use_errno=True).mincore
+    pages = (ctypes.c_ubyte * _PAGES_AT_ONCE)()
+    num_resident = 0
+    for start in range(0, num_bytes, _PAGES_AT_ONCE * mmap.PAGESIZE):
+        part_bytes = min(num_bytes - start, _PAGES_AT_ONCE * mmap.PAGESIZE)
+        if mincore(ctypes.c_void_p(address + start), ctypes.c_size_t(part_bytes), pages):
+            raise OSError(ctypes.get_errno(), "the kernel does not say which pages are resident")
+        num_resident += bytes(memoryview(pages)[: cdiv(part_bytes, mmap.PAGESIZE)]).count(1)
+    return num_resident * mmap.PAGESIZE
+
+
+def total_memory_bytes() -> int:
+    return _meminfo("MemTotal")
+
+
+def _meminfo(field: str) -> int:
+    value = _field("/proc/meminfo", f"{field}:")
+    if value is None:
+        raise RuntimeError(f"/proc/meminfo has no field {field}")
+    return value * KIB
+
+
+def _field(path: str, name: str) -> int | None:
+    """The number behind `name` in a file of lines; None if there is none."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(words[1]) for words in map(str.split, lines) if words and words[0] == name), None)
+
+
+def _read_int(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):  # no such file; or 'max'
+        return None
