@@ -363,8 +363,8 @@ def test_attention_of_rows_that_see_nothing(dtype, others):
     layout, q, caches = make_step([(1, 1), *others, (1, 1)], 4, 2, 32, 16, dtype)
     rows = [0, len(others) + 1]
     context_lens = [0 if row in rows else length for row, length in enumerate(layout.context_lens)]
-    prepared = native.prepare_attention(dataclasses.replace(layout, context_lens=context_lens))
-    found = native.attention(q, *caches, prepared, 32**-0.5)
+    prepared = native_attention.prepare_attention(dataclasses.replace(layout, context_lens=context_lens))
+    found = native_attention.attention(q, *caches, prepared, 32**-0.5)
     expected = reference.attention(q, *caches, layout, 32**-0.5)
     expected[rows] = 0
     assert_close(found, expected, 4e-6, 2**-6)
