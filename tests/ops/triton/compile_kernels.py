@@ -13,6 +13,7 @@ import tempfile
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from lullm.ops.triton import tile
@@ -54,11 +55,14 @@ def compile_kernel(kernel, constants, num_warps, num_stages, activation="bf16", 
 
 
 def spilled_bytes(ptx):
-    """As the assembler reports them; Triton learns of them only when it loads a kernel onto a device."""
+    """As the assembler reports them; Triton learns of them only when it loads a kernel onto a device.
+
+    Triton 3.9 brings a newer assembler beside the one of that name, for what it writes is too new for the old one.
+    """
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        command = [triton.knobs.nvidia.ptxas.path, "-v", "--gpu-name=sm_90a", file.name, "-o", "/dev/null"]
+        command = [get_ptxas(90).path, "-v", "--gpu-name=sm_90a", file.name, "-o", "/dev/null"]
         found = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     return sum(map(int, re.findall(r"(\d+) bytes spill stores", found)))
 
