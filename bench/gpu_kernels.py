@@ -204,8 +204,8 @@ def draw_figures() -> dict[str, float]:
     from lullm import SamplingParams
     from lullm.ops.draw_table import DrawTable
     from lullm.ops.selection import select_ops
+    from lullm.sampling.sampler import draw_tokens_
     from lullm.types.step import Draw
-    from lullm.worker.sampler import draw_tokens_
 
     ops, vocab_size = select_ops("cuda"), GPU_SHAPES["8b"]["vocab_size"]
     kinds = {"greedy": (0.0, vocab_size, 1.0), "temperature": (0.8, vocab_size, 1.0), "top_k": (0.8, 50, 1.0),

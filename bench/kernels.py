@@ -26,10 +26,10 @@ from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.sampling.sampler import draw_tokens_, host_draw_table
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import Draw
 from lullm.units import cdiv
-from lullm.worker.sampler import draw_tokens_, host_draw_table
 
 HIDDEN, INTERMEDIATE, NUM_Q_HEADS, NUM_KV_HEADS, HEAD_SIZE, VOCAB = 1024, 3072, 16, 8, 128, 151936
 BLOCK_SIZE = 16

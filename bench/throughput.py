@@ -79,7 +79,7 @@ def main() -> None:
 
     started = time.perf_counter()
     from lullm import LLM
-    from lullm.ops.cpu.processor import default_num_threads
+    from lullm.machine.processor import default_num_threads
 
     options = {
         "dtype": args.dtype,

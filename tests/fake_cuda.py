@@ -441,7 +441,7 @@ class FakeCuda:
 
     def _patch_arenas(self, patch):
         from lullm.arena.arena import Arena
-        from lullm.worker import cuda_device
+        from lullm.device import cuda as cuda_device
 
         empty, over_storage = Arena.empty, cuda_device.over_storage
 

@@ -9,11 +9,11 @@ import dataclasses
 import torch
 
 from lullm.arena.host import HostArena
+from lullm.device.cpu import CpuDevice
+from lullm.device.device import Captured, MemoryInfo
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.units import GIB
-from lullm.worker.cpu_device import CpuDevice
-from lullm.worker.device import Captured, MemoryInfo
 
 
 class FakeWork:

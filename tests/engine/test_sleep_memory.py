@@ -12,7 +12,7 @@ import json, sys
 from pathlib import Path
 import torch
 from lullm import LLM, SamplingParams
-from lullm.worker.host_memory import resident_bytes
+from lullm.machine.memory import resident_bytes
 
 config = dict(architectures=["Qwen3ForCausalLM"], vocab_size=2048, hidden_size=1024, intermediate_size=4096,
     num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=8, head_dim=128, max_position_embeddings=2048,

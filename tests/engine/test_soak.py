@@ -8,7 +8,7 @@ import pytest
 SOAK = """
 import sys
 from lullm import LLM, SamplingParams
-from lullm.worker.host_memory import resident_bytes
+from lullm.machine.memory import resident_bytes
 
 llm = LLM(sys.argv[1], dtype="float32", max_model_len=64, num_gpu_blocks_override=64)
 engine = llm.llm_engine

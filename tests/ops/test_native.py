@@ -20,9 +20,9 @@ from lullm.ops import reference
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
+from lullm.sampling.sampler import draw_tokens_, host_draw_table
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import Draw
-from lullm.worker.sampler import draw_tokens_, host_draw_table
 
 from .test_attention import STEPS, make_step
 

@@ -8,6 +8,7 @@ import torch
 
 from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
+from lullm.device.cpu import CpuDevice
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native, native_attention, quantized_native
 from lullm.ops.cpu.library import absence, load_library
@@ -15,7 +16,6 @@ from lullm.ops.cpu.recording import Recording
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.quantized_weight import QuantizedLayout
 from lullm.units import MIB
-from lullm.worker.cpu_device import CpuDevice
 
 if absence() is not None:
     pytest.skip(f"no native ops: {absence()}", allow_module_level=True)

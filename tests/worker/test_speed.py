@@ -2,8 +2,8 @@
 
 import pytest
 
+from lullm.device.cpu import CpuDevice
 from lullm.units import MIB
-from lullm.worker.cpu_device import CpuDevice
 from lullm.worker.speed import SleepSpeeds
 
 

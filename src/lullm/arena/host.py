@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from lullm.arena.arena import ALIGNMENT, Arena
 from lullm.arena.backend import Backend, CopyKind
-from lullm.arena.numa import spread
 from lullm.errors import CacheSizeError, LullmError
+from lullm.machine.numa import spread
 from lullm.units import MIB, format_bytes
 
 __all__ = ["ALIGNMENT", "HOST", "HostArena", "host_backend"]

@@ -17,7 +17,8 @@ from typing import Literal
 import lullm
 from lullm.config.engine import EngineConfig
 from lullm.errors import ConfigError
-from lullm.ops.cpu import library, processor
+from lullm.machine import processor
+from lullm.ops.cpu import library
 from lullm.units import GIB, KIB, format_bytes
 
 Status = Literal["ok", "advice", "problem"]

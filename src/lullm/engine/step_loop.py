@@ -15,8 +15,7 @@ from lullm.sched.scheduler import Scheduler
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest
-from lullm.types.step import StepPlan, StepResult
-from lullm.worker.device import Running
+from lullm.types.step import Running, StepPlan, StepResult
 
 logger = get_logger(__name__)
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from lullm.types.step import StepPlan, StepResult
-from lullm.worker.device import Running
+from lullm.types.step import Running, StepPlan, StepResult
 
 
 class Executor(Protocol):

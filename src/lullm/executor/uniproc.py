@@ -8,8 +8,7 @@ from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
-from lullm.types.step import StepPlan, StepResult
-from lullm.worker.device import Running
+from lullm.types.step import Running, StepPlan, StepResult
 from lullm.worker.worker import Worker
 
 

@@ -6,10 +6,10 @@ import torch
 
 from lullm.errors import UnsupportedError
 from lullm.log import get_logger
+from lullm.machine.processor import default_num_threads
 from lullm.ops import grouped_attention, quantized_reference, reference, torch_cpu
 from lullm.ops.cpu import native, native_attention, quantized_native
 from lullm.ops.cpu.library import absence, load_library
-from lullm.ops.cpu.processor import default_num_threads
 from lullm.ops.table import Ops
 
 logger = get_logger(__name__)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import torch
 
+from lullm.machine.processor import default_num_threads
 from lullm.ops.cpu import native
 from lullm.ops.cpu.library import load_library
-from lullm.ops.cpu.processor import default_num_threads
 
 
 class StepThreads:

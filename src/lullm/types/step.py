@@ -6,8 +6,11 @@ need no messages of their own.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from lullm.types.sampling_params import SamplingParams
+
+T_co = TypeVar("T_co", covariant=True)
 
 BlockPair = tuple[int, int]
 """(source block id, destination block id)"""
@@ -113,3 +116,11 @@ class StepResult:
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     swap_s: float = 0.0
     compute_s: float = 0.0
+
+
+class Running(Protocol[T_co]):
+    """A piece of work that has been started."""
+
+    def result(self) -> T_co:
+        """What it gives. Blocks until it is done; raises what it raised. To be asked once, in the order of starts."""
+        ...

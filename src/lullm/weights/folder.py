@@ -3,14 +3,13 @@
 import re
 from pathlib import Path
 
-import lullm
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 from lullm.weights.loader import missing_files
 
 logger = get_logger(__name__)
 
-DEMO_FOLDER = Path(lullm.__file__).parent / "demo" / "model"
+DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "model"
 
 _HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 _HUB_PATTERNS = ["*.json", "model*.safetensors", "*.jinja"]  # not: original/, consolidated.safetensors

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from lullm.device.device import Device
 from lullm.ops.attention_layout import KVCache
 from lullm.types.sleep import UsedBlocks
 from lullm.units import MIB
-from lullm.worker.device import Device
 
 _PART_BYTES = 16 * MIB
 _DEVICE_PART_BYTES = 64 * MIB

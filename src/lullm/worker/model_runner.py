@@ -8,6 +8,8 @@ from lullm.arena.arena import ALIGNMENT, Arena
 from lullm.arena.workspace import Workspace
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.device.choice import open_device
+from lullm.device.device import TORCH_DTYPES
 from lullm.kv.layout import SCALE_BYTES, block_bytes
 from lullm.log import get_logger
 from lullm.models.registry import build_model
@@ -17,8 +19,13 @@ from lullm.ops.attention_layout import KVCache
 from lullm.ops.float8_cache import FLOAT8
 from lullm.ops.selection import select_ops
 from lullm.ops.threads import StepThreads
+from lullm.sampling.sampler import Sampler
+from lullm.step.graphs import decode_sizes
+from lullm.step.host_decode import workspace_bytes
+from lullm.step.input import StepLimits
+from lullm.step.runner import StepRunner
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw, Span, StepPlan, StepResult
+from lullm.types.step import Draw, Running, Span, StepPlan, StepResult
 from lullm.units import MIB, cdiv, format_bytes
 from lullm.weights.dummy import fill_dummy_weights
 from lullm.weights.loader import load_weights
@@ -26,13 +33,6 @@ from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
 from lullm.weights.quantization import quantize_model
 from lullm.weights.store import WeightStore
-from lullm.worker.device import TORCH_DTYPES, Running
-from lullm.worker.device_choice import open_device
-from lullm.worker.graphs import decode_sizes
-from lullm.worker.host_decode import workspace_bytes
-from lullm.worker.sampler import Sampler
-from lullm.worker.step import StepRunner
-from lullm.worker.step_input import StepLimits
 
 logger = get_logger(__name__)
 

@@ -25,11 +25,11 @@ from lullm.arena.backend import Backend
 from lullm.arena.backup import Backup
 from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.errors import CacheSizeError, LullmError, WakeUpError
+from lullm.machine.memory import available_memory_bytes, resident_bytes
 from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, SleepForecast, SleepOrder, SleepReport, UsedBlocks
 from lullm.units import MIB, format_bytes, round_up
 from lullm.weights.store import WeightStore
 from lullm.worker.block_gather import BlockGather
-from lullm.worker.host_memory import available_memory_bytes, resident_bytes
 from lullm.worker.model_runner import ModelRunner
 from lullm.worker.speed import SleepSpeeds
 

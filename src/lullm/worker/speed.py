@@ -9,8 +9,8 @@ import torch
 
 from lullm.arena.backup import Backup
 from lullm.arena.chunk_store import FileStore, MemoryStore
+from lullm.device.device import Device
 from lullm.units import MIB
-from lullm.worker.device import Device
 
 PROBE_BYTES = 16 * MIB
 _LEAST_BYTES = 4 * MIB

@@ -8,9 +8,8 @@ import torch
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.types.sleep import Action, SleepForecast, SleepOrder, SleepReport
-from lullm.types.step import StepPlan, StepResult
+from lullm.types.step import Running, StepPlan, StepResult
 from lullm.weights.store import WeightStore
-from lullm.worker.device import Running
 from lullm.worker.model_runner import ModelRunner
 from lullm.worker.sleeper import Sleeper
 

@@ -9,9 +9,9 @@ import torch
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.triton.device import launch_device
 from lullm.ops.triton.sampling import draw_tokens
+from lullm.sampling.randomness import choose_tokens
+from lullm.sampling.truncation import scale_by_temperature_, truncate_
 from lullm.types.sampling_params import SamplingParams
-from lullm.worker.randomness import choose_tokens
-from lullm.worker.truncation import scale_by_temperature_, truncate_
 
 DEVICE = launch_device()
 INF = float("inf")

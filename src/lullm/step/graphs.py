@@ -23,9 +23,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from lullm.arena.workspace import Workspace
+from lullm.device.device import Captured, Device
 from lullm.log import get_logger
 from lullm.units import format_bytes
-from lullm.worker.device import Captured, Device
 
 logger = get_logger(__name__)
 

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from lullm.device.device import Device
 from lullm.ops.attention_layout import AttentionLayout, KVCache
 from lullm.ops.table import Ops
 from lullm.types.step import BlockPair, StepPlan
-from lullm.worker.device import Device
 
 T = TypeVar("T")
 

@@ -2,9 +2,9 @@
 
 import random
 
+from lullm.step.batch import BatchBuilder
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import Draw, Span, StepPlan
-from lullm.worker.batch import BatchBuilder
 
 
 def draw(seq_id: int) -> Draw:

@@ -7,12 +7,12 @@ import pytest
 import torch
 from fake_device import FakeDevice
 
+from lullm.step.batch import BatchBuilder
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import PENDING_TOKEN, Draw, Span, StepPlan
-from lullm.worker.batch import BatchBuilder
 
 pytest.importorskip("triton")
-from lullm.worker.staging import Staging
+from lullm.step.staging import Staging
 
 LIMITS = {"max_num_seqs": 6, "max_num_batched_tokens": 32, "max_model_len": 40, "block_size": 8, "window": None}
 SIZES = [1, 2, 4, 6]

@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from lullm.arena.workspace import Workspace
+from lullm.device.device import Device
 from lullm.log import get_logger
 from lullm.models.decoder import CausalLM
 from lullm.nn.kv_scale import calibrating_ops
 from lullm.ops.attention_layout import KVCache
 from lullm.ops.table import Ops
-from lullm.types.step import Span, StepPlan, StepResult, TokenLogprobs
-from lullm.worker.batch import Batch
-from lullm.worker.block_move import BlockMoves, StepMarks
-from lullm.worker.device import Device, Running
-from lullm.worker.graphs import DecodeGraphs, DecodeOutput
-from lullm.worker.host_decode import HostDecode
-from lullm.worker.sampler import Sampled, Sampler, greedy_tokens, host_draw_table, is_plain
-from lullm.worker.step_input import InputBuilder, PreparedInput, StepInput, StepLimits
+from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, host_draw_table, is_plain
+from lullm.step.batch import Batch
+from lullm.step.block_move import BlockMoves, StepMarks
+from lullm.step.graphs import DecodeGraphs, DecodeOutput
+from lullm.step.host_decode import HostDecode
+from lullm.step.input import InputBuilder, PreparedInput, StepInput, StepLimits
+from lullm.types.step import Running, Span, StepPlan, StepResult, TokenLogprobs
 
 logger = get_logger(__name__)
 

@@ -17,8 +17,9 @@ from lullm.arena.dlpack import over_storage, view
 from lullm.arena.pinned import PinnedArena
 from lullm.arena.rocm import rocm_backend
 from lullm.arena.workspace import Workspace
-from lullm.worker.device import Captured, MemoryInfo, Running, Tensors
-from lullm.worker.host_memory import resident_bytes_within
+from lullm.device.device import Captured, MemoryInfo, Tensors
+from lullm.machine.memory import resident_bytes_within
+from lullm.types.step import Running
 
 T = TypeVar("T")
 

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
+from lullm.sampling.restrictions import apply_restrictions_, forbidden_ids
+from lullm.sampling.sampler import Sampler
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import NO_TOKEN, Draw
-from lullm.worker.restrictions import apply_restrictions_, forbidden_ids
-from lullm.worker.sampler import Sampler
 
 V = 10
 

@@ -13,10 +13,11 @@ from torch import Tensor
 from lullm.arena.arena import Arena
 from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
+from lullm.device.device import Captured, MemoryInfo, Tensors
 from lullm.errors import UnsupportedError
+from lullm.machine.memory import available_memory_bytes, resident_bytes_within, total_memory_bytes
 from lullm.ops.cpu.recording import Recording
-from lullm.worker.device import Captured, MemoryInfo, Running, Tensors
-from lullm.worker.host_memory import available_memory_bytes, resident_bytes_within, total_memory_bytes
+from lullm.types.step import Running
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ from importlib.util import find_spec
 
 import torch
 
+from lullm.device.cpu import CpuDevice
+from lullm.device.device import Device
 from lullm.errors import UnsupportedError
-from lullm.worker.cpu_device import CpuDevice
-from lullm.worker.device import Device
 
 
 def open_device(name: str) -> Device:
@@ -20,7 +20,7 @@ def open_device(name: str) -> Device:
     missing = missing_for_cuda()
     if missing is not None:
         raise UnsupportedError(f"device={name!r} cannot be used: {missing}; use device='cpu'")
-    from lullm.worker.cuda_device import CudaDevice  # loads the driver's library
+    from lullm.device.cuda import CudaDevice  # loads the driver's library
 
     return CudaDevice(torch.cuda.current_device())
 

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lullm.device.device import Device
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.triton.layout import DeviceLayout, new_semaphores
+from lullm.step.batch import Batch
 from lullm.types.step import Draw
 from lullm.units import cdiv, round_up
-from lullm.worker.batch import Batch
-from lullm.worker.device import Device
 
 _ALIGNMENT = 16
 

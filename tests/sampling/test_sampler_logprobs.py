@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from lullm.sampling.sampler import Sampler
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import Draw
-from lullm.worker.sampler import Sampler
 
 V = 200
 

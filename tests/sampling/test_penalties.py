@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from lullm.sampling.penalties import apply_penalties_
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import Draw
-from lullm.worker.penalties import apply_penalties_
 
 V = 40
 

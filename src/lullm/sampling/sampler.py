@@ -17,12 +17,12 @@ from torch import Tensor
 
 from lullm.errors import ConfigError
 from lullm.ops.draw_table import DrawTable
+from lullm.sampling.logprobs import pack_ranked_logprobs, unpack_ranked_logprobs
+from lullm.sampling.penalties import apply_penalties_
+from lullm.sampling.randomness import choose_tokens, uniforms_of
+from lullm.sampling.restrictions import apply_restrictions_
+from lullm.sampling.truncation import scale_by_temperature_, truncate_
 from lullm.types.step import NO_TOKEN, Draw, DrawnToken, TokenLogprobs
-from lullm.worker.logprobs import pack_ranked_logprobs, unpack_ranked_logprobs
-from lullm.worker.penalties import apply_penalties_
-from lullm.worker.randomness import choose_tokens, uniforms_of
-from lullm.worker.restrictions import apply_restrictions_
-from lullm.worker.truncation import scale_by_temperature_, truncate_
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from lullm.step.block_move import split_swap_out
 from lullm.types.step import Span, StepPlan
-from lullm.worker.block_move import split_swap_out
 
 
 def split(swap_out, swap_in=(), copies=(), slots=()):

@@ -5,10 +5,10 @@ import contextlib
 import pytest
 import torch
 
+from lullm.device import cuda as cuda_device
+from lullm.device.choice import missing_for_cuda
+from lullm.device.cuda import CudaDevice
 from lullm.errors import UnsupportedError
-from lullm.worker import cuda_device
-from lullm.worker.cuda_device import CudaDevice
-from lullm.worker.device_choice import missing_for_cuda
 
 
 class Recorder:
@@ -101,7 +101,7 @@ def test_a_step_with_blocks_that_go_out_beside_it(device, recorder):
 
 
 def test_graphs_are_recorded_on_the_stream_that_replays_them(device, recorder):
-    from lullm.worker.graphs import DecodeOutput
+    from lullm.step.graphs import DecodeOutput
 
     made = DecodeOutput(torch.arange(8.0).view(2, 4), torch.tensor([3, 3]))
     captured = device.capture(lambda: recorder.note("work") or made, None)

@@ -8,10 +8,10 @@ from fake_device import FakeDevice, reference_attention
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
+from lullm.device.choice import open_device
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
-from lullm.worker.device_choice import open_device
-from lullm.worker.graphs import DecodeGraphs, DecodeOutput, decode_sizes
-from lullm.worker.sampler import draw_tokens_
+from lullm.sampling.sampler import draw_tokens_
+from lullm.step.graphs import DecodeGraphs, DecodeOutput, decode_sizes
 
 pytest.importorskip("triton")
 

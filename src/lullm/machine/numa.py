@@ -11,7 +11,7 @@ import platform
 from collections.abc import Collection
 
 from lullm.log import get_logger
-from lullm.ops.cpu.processor import allowed_cpus, numa_nodes
+from lullm.machine.processor import allowed_cpus, numa_nodes
 
 logger = get_logger(__name__)
 

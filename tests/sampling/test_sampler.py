@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lullm.errors import ConfigError
+from lullm.sampling.sampler import Sampler
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import NO_TOKEN, Draw, DrawnToken
-from lullm.worker.sampler import Sampler
 
 V = 300
 MIXED = [

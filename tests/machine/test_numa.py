@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lullm.arena import numa
 from lullm.arena.host import HostArena
+from lullm.machine import numa
 
 MAPS = Path("/proc/self/numa_maps")
 SIZE = 4 << 20

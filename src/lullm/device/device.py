@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lullm.arena.arena import Arena
 from lullm.arena.workspace import Workspace
+from lullm.types.step import Running
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 Tensors = TypeVar("Tensors", bound=tuple[Tensor, ...])
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -27,14 +27,6 @@ class MemoryInfo:
 
     free_bytes: int
     total_bytes: int
-
-
-class Running(Protocol[T_co]):
-    """A piece of work that has been started."""
-
-    def result(self) -> T_co:
-        """What it gives. Blocks until it is done; raises what it raised. To be asked once, in the order of starts."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

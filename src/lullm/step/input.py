@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lullm.device.device import Device
 from lullm.ops.draw_table import DrawTable
+from lullm.sampling.randomness import uniforms_of
+from lullm.step.batch import Batch, BatchBuilder
+from lullm.step.feedback import TokenFeedback
 from lullm.types.step import StepPlan
-from lullm.worker.batch import Batch, BatchBuilder
-from lullm.worker.device import Device
-from lullm.worker.feedback import TokenFeedback
-from lullm.worker.randomness import uniforms_of
 
 if TYPE_CHECKING:
-    from lullm.worker.staging import StagedBatch, StageShape
+    from lullm.step.staging import StagedBatch, StageShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class InputBuilder:
         self._feedback = TokenFeedback(limits.max_num_seqs, device.torch_device)
         self._staging = None
         if device.is_accelerator:
-            from lullm.worker.staging import Staging  # loads triton
+            from lullm.step.staging import Staging  # loads triton
 
             self._staging = Staging(device, limits.max_num_seqs, *sizes, decode_sizes, vocab_size)
 

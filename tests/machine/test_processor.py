@@ -2,7 +2,7 @@
 
 import pytest
 
-from lullm.ops.cpu import processor
+from lullm.machine import processor
 
 
 @pytest.fixture

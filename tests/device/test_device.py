@@ -8,17 +8,17 @@ import torch
 from fake_device import FakeDevice, reference_attention
 
 from lullm import LLM
+from lullm.device import choice as device_choice
+from lullm.device.choice import open_device
+from lullm.device.cpu import CpuDevice
+from lullm.device.device import MemoryInfo
 from lullm.errors import CacheSizeError, UnsupportedError
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.step.feedback import TokenFeedback
+from lullm.step.graphs import decode_sizes
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import NO_TOKEN, PENDING_TOKEN, Draw, Span, StepPlan
 from lullm.units import GIB, MIB
-from lullm.worker import device_choice
-from lullm.worker.cpu_device import CpuDevice
-from lullm.worker.device import MemoryInfo
-from lullm.worker.device_choice import open_device
-from lullm.worker.feedback import TokenFeedback
-from lullm.worker.graphs import decode_sizes
 
 
 def test_what_a_gpu_needs(monkeypatch):
@@ -90,8 +90,8 @@ class TestMemory:
         """(bytes for KV, how many spans and tokens the profile runs had)."""
         from lullm.config.engine import EngineConfig
         from lullm.config.model import ModelConfig
+        from lullm.step.runner import StepRunner
         from lullm.worker.model_runner import ModelRunner
-        from lullm.worker.step import StepRunner
 
         model_config = ModelConfig.from_folder(folder)
         config = EngineConfig(

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from lullm.arena.workspace import Workspace
 from lullm.config.model import ModelConfig
+from lullm.device.device import Device
 from lullm.models.decoder import CausalLM
 from lullm.ops.attention_layout import AttentionLayout, KVCache
 from lullm.ops.cpu.native_attention import NativeLayout
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.table import Ops
+from lullm.step.batch import Batch
+from lullm.step.graphs import DecodeGraphs, DecodeOutput
 from lullm.units import MIB, cdiv
-from lullm.worker.batch import Batch
-from lullm.worker.device import Device
-from lullm.worker.graphs import DecodeGraphs, DecodeOutput
 
 
 def workspace_bytes(config: ModelConfig, max_num_seqs: int) -> int:

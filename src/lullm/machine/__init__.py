@@ -1,0 +1,1 @@
+"""Facts of this machine: its processor, memory and memory nodes. No torch."""
