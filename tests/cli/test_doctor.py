@@ -11,7 +11,8 @@ import pytest
 
 from lullm.cli import doctor
 from lullm.cli.main import main
-from lullm.ops.cpu import library, processor
+from lullm.machine import processor
+from lullm.ops.cpu import library
 
 ROOT = Path(__file__).parent.parent.parent
 
