@@ -43,7 +43,7 @@ class DriverDevice(FakeDevice):
 def build(qwen3_folder, fake, monkeypatch):
     """(an engine over a fake device); everything is given back at the end of the test, or `fake` says so."""
     monkeypatch.setattr("lullm.worker.model_runner.select_ops", lambda *args: FAKE_OPS)
-    monkeypatch.setattr("lullm.config.engine_check._refuse_missing_machinery", lambda config: None)
+    monkeypatch.setattr("lullm.config.engine._refuse_missing_machinery", lambda config: None)
     engines = []
 
     def make(**options):

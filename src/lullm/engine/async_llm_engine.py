@@ -46,12 +46,13 @@ class AsyncLLMEngine:
     """
 
     def __init__(self, config: EngineConfig):
-        self._engine = LLMEngine(config.threadless())
-        self.config = self._engine.config.with_thread_options(config)
+        self._engine = LLMEngine(config, has_thread=True)
+        self.config = self._engine.config
+        self.idle = config.idle
         self.model_config = self._engine.model_config
         self.tokenizer = self._engine.tokenizer
         self.default_params = self._engine.default_params
-        self._thread = EngineThread(self._engine, self.config)
+        self._thread = EngineThread(self._engine, self.idle)
         self._watch = self._thread.watch
         self._num_untaken = 0  # requests that were sent and not taken in; changes under the lock
         self._lock = threading.Lock()
@@ -76,7 +77,7 @@ class AsyncLLMEngine:
         stream = OutputStream(asyncio.get_running_loop(), time.monotonic(), keep_alive)
         finished = False
         try:
-            if self.config.wakes_by_request:
+            if self.idle.wakes_by_request:
                 await self._send_and_wait(request, stream)
             else:
                 self._thread.admit(request, stream)
@@ -98,15 +99,15 @@ class AsyncLLMEngine:
             EngineAsleepError: too many requests wait for that already, or it takes too long.
         """
         with self._lock:
-            if self._num_untaken >= self.config.max_num_wake_waiting and self._watch.is_away:
+            if self._num_untaken >= self.idle.max_num_wake_waiting and self._watch.is_away:
                 raise EngineAsleepError(f"{self._num_untaken} requests wait already for the engine to wake up")
             self._num_untaken += 1
         try:
             self._thread.admit(request, stream)
-            async with asyncio.timeout(self.config.wake_timeout):
+            async with asyncio.timeout(self.idle.wake_timeout):
                 await stream.is_taken.wait()
         except TimeoutError:
-            raise EngineAsleepError(f"the engine did not wake up within {self.config.wake_timeout:g} s") from None
+            raise EngineAsleepError(f"the engine did not wake up within {self.idle.wake_timeout:g} s") from None
         finally:
             with self._lock:
                 self._num_untaken -= 1

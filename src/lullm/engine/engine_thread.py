@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from lullm.config.engine import EngineConfig
+from lullm.config.resolved import IdleConfig
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.mailbox import OutputStream, call_on
 from lullm.engine.sleep_watch import SleepWatch
@@ -26,17 +26,14 @@ logger = get_logger(__name__)
 class EngineThread:
     """Runs from its construction until `stop`, or until the engine fails; then it has shut the engine down.
 
-    Args:
-        config: the one with the options that need a thread.
-
     Attributes:
         watch: puts the engine to sleep and wakes it, in commands.
     """
 
-    def __init__(self, engine: LLMEngine, config: EngineConfig):
-        self.watch = SleepWatch(engine, config, self._enter)
+    def __init__(self, engine: LLMEngine, idle: IdleConfig):
+        self.watch = SleepWatch(engine, idle, self._enter)
         self._engine = engine
-        self._wakes_by_request = config.wakes_by_request
+        self._wakes_by_request = idle.wakes_by_request
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams: dict[str, OutputStream] = {}  # owned by the thread
         self._failure: EngineDeadError | None = None

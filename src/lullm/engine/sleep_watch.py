@@ -12,7 +12,7 @@ reason is his to end.
 import time
 from collections.abc import Callable, Sequence
 
-from lullm.config.engine import EngineConfig
+from lullm.config.resolved import IdleConfig
 from lullm.config.sleep_after import SleepRung
 from lullm.engine.ladder import SleepLadder
 from lullm.engine.llm_engine import LLMEngine
@@ -32,23 +32,22 @@ class SleepWatch:
     """The sleep of one engine. Methods: on the engine's thread, but for those that say otherwise.
 
     Args:
-        config: the one with the options that need a thread. enter: hands a request to the engine. clock: seconds, such
-        as `time.monotonic`.
+        enter: hands a request to the engine. clock: seconds, such as `time.monotonic`.
     """
 
     def __init__(
         self,
         engine: LLMEngine,
-        config: EngineConfig,
+        idle: IdleConfig,
         enter: Callable[[GenerateRequest, OutputStream], None],
         clock: Callable[[], float] = time.monotonic,
     ):
         self._engine = engine
-        self._wakes_by_request = config.wakes_by_request
-        self._has_prefix_cache = config.enable_prefix_caching
+        self._wakes_by_request = idle.wakes_by_request
+        self._has_prefix_cache = engine.config.enable_prefix_caching
         self._enter = enter
         self._clock = clock
-        self.ladder = SleepLadder(config.sleep_rungs, clock)
+        self.ladder = SleepLadder(idle.rungs, clock)
         self.observers: list[SleepObserver] = []
         self._waiting_sleeps: list[Call[SleepReport]] = []
         self._parked: list[tuple[GenerateRequest, OutputStream]] = []

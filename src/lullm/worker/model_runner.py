@@ -6,8 +6,8 @@ import torch
 
 from lullm.arena.arena import ALIGNMENT, Arena
 from lullm.arena.workspace import Workspace
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES
 from lullm.kv.layout import SCALE_BYTES, block_bytes
@@ -50,8 +50,7 @@ class ModelRunner:
     results of recorded steps lie in one (`graphs`), too.
     """
 
-    def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
-        assert config.max_model_len is not None, "resolve the config first"
+    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
         self._config = config
         self._model_config = model_config
         self._folder = folder
@@ -66,7 +65,6 @@ class ModelRunner:
 
     def load_model(self) -> None:
         """Build the model and fill its weights. Blocking. Raises ModelLoadError, CacheSizeError."""
-        assert self._config.max_model_len is not None
         self.model = build_model(self._model_config, self._dtype, self._config.max_model_len)
         if self._config.quantization is not None:
             quantize_model(self.model, self._config.quantization)
@@ -135,7 +133,6 @@ class ModelRunner:
         config = self._config
         if config.num_gpu_blocks_override is not None or config.kv_cache_memory_bytes is not None:
             return info.free_bytes
-        assert config.gpu_memory_utilization is not None, "resolve the config first"
         largest = self._profile(max(config.max_num_batched_tokens // config.max_num_seqs, 1))
         graphs = 0
         if self._records_graphs:
@@ -161,7 +158,6 @@ class ModelRunner:
             for _ in range(self._model_config.num_hidden_layers)
         ]
         steps = self._new_step_runner(caches, [])
-        assert config.max_model_len is not None
         query_len = min(query_len, config.max_model_len)
         blocks = [0] * cdiv(query_len, config.block_size)
         params = SamplingParams(temperature=1.0, top_p=0.9)
@@ -178,7 +174,6 @@ class ModelRunner:
         enough to start with; the scheduler corrects both from the steps it sees.
         """
         config, num_layers = self._config, min(_NUM_MEASURED_LAYERS, len(self.kv_caches))
-        assert config.max_model_len is not None
         num_slots = len(self.kv_caches[0][0]) * config.block_size  # with a window fewer than max_model_len, perhaps
         num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, num_slots)
         blocks = range(min(cdiv(num_tokens, config.block_size), len(self.host_kv_caches[0][0])))
@@ -221,7 +216,6 @@ class ModelRunner:
         self, kv_caches: list[KVCache], host_kv_caches: list[KVCache], workspace: Workspace | None = None
     ) -> StepRunner:
         config = self._config
-        assert config.max_model_len is not None
         limits = StepLimits(
             config.max_num_seqs,
             config.max_num_batched_tokens,
@@ -238,7 +232,7 @@ class ModelRunner:
             self._sampler,
             limits,
             self._threads.scope,
-            runs_ahead=bool(config.async_scheduling),
+            runs_ahead=config.async_scheduling,
             decode_sizes=decode_sizes(config.max_num_seqs),
             workspace=workspace,
         )

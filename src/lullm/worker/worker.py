@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.types.sleep import Action, SleepForecast, SleepOrder, SleepReport
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.weights.store import WeightStore
@@ -17,10 +17,10 @@ from lullm.worker.sleeper import Sleeper
 class Worker:
     """Runs plans on one device. Every method but `launch_model` blocks until it is done."""
 
-    def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
+    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
         self.model_runner = ModelRunner(config, model_config, folder)
         directory = Path(config.sleep_dir) if config.sleep_dir else None
-        self._sleeper = Sleeper(self.model_runner, directory, config.verify_wake, bool(config.keep_backup))
+        self._sleeper = Sleeper(self.model_runner, directory, config.verify_wake, config.keep_backup)
 
     def load_model(self) -> None:
         """Raises ModelLoadError, CacheSizeError."""
