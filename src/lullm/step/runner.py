@@ -94,6 +94,11 @@ class StepRunner:
                 workspace,
             )
 
+    @property
+    def model(self) -> CausalLM:
+        """What the steps compute with. `model.load_weights` is where trainers push weights."""
+        return self._model
+
     def launch(self, plan: StepPlan) -> Running[StepResult]:
         """Start a step after those that were started before. The plan may change once this returns."""
         prepared = self._inputs.prepare(plan) if plan.spans else None
