@@ -1,0 +1,5 @@
+"""The fake driver, for what a device does with its memory."""
+
+from fake_driver import fake, fake_driver_path
+
+__all__ = ["fake", "fake_driver_path"]
