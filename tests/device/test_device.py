@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from engine_parts import use_device, use_ops
 from fake_device import FakeDevice, reference_attention
 
 from lullm import LLM
@@ -82,8 +83,8 @@ class TestMemory:
             attention=reference_attention,
             is_recordable=True,
         )
-        monkeypatch.setattr("lullm.worker.model_runner.open_device", lambda name: device)
-        monkeypatch.setattr("lullm.worker.model_runner.select_ops", lambda *args: ops)
+        use_device(monkeypatch, device)
+        use_ops(monkeypatch, ops)
         return device
 
     def build(self, folder, monkeypatch, **options):

@@ -8,6 +8,7 @@ import time
 import async_client
 import pytest
 from async_client import OPTIONS, is_asleep, run, tokens, until
+from engine_parts import break_steps, executor_of, weights_filled_by
 
 from lullm import AsyncLLMEngine, EngineConfig
 from lullm.errors import (
@@ -198,7 +199,7 @@ def test_a_failed_step_fails_a_waiting_sleep(engine, caplog):
         stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
         sleeping = await begin_waiting_sleep(engine)
         await anext(stream)
-        engine._engine.model_executor.driver_worker.model_runner._steps = None
+        break_steps(engine)
         with pytest.raises(EngineDeadError, match="died"):
             await sleeping
         with pytest.raises(EngineDeadError, match="died"):
@@ -248,11 +249,8 @@ def test_failures_are_told_and_the_engine_lives(engine, expected, monkeypatch):
                 await engine.sleep()
         assert not is_asleep(engine)
         await engine.sleep()
-        runner = engine._engine.model_executor.driver_worker.model_runner
-        with monkeypatch.context() as patch:
-            patch.setattr(runner, "fill_weights", lambda: None)
-            with pytest.raises(WakeUpError, match="checksum"):
-                await engine.wake_up()
+        with weights_filled_by(engine, lambda fill: None), pytest.raises(WakeUpError, match="checksum"):
+            await engine.wake_up()
         assert engine.sleeping_tags == ("weights", "kv_cache")
         await engine.wake_up()
         assert tokens([first] + [output async for output in stream]) == expected["hello world"]
@@ -267,7 +265,7 @@ def test_an_error_nobody_foresaw_ends_the_engine_and_every_call(engine, monkeypa
     async def main():
         stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
         for method in ("collective_rpc", "shutdown"):  # the engine's end fails of it, too
-            monkeypatch.setattr(engine._engine.model_executor, method, no_such_thing)
+            monkeypatch.setattr(executor_of(engine), method, no_such_thing)
         for call in (engine.sleep(), engine.wake_up()):
             with pytest.raises(EngineDeadError):
                 await call
