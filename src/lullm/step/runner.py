@@ -19,8 +19,9 @@ from lullm.log import get_logger
 from lullm.models.decoder import CausalLM
 from lullm.nn.kv_scale import calibrating_ops
 from lullm.ops.attention_layout import KVCache
+from lullm.ops.draw_table import DrawTable
 from lullm.ops.table import Ops
-from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, host_draw_table, is_plain
+from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
 from lullm.step.block_move import BlockMoves, StepMarks
 from lullm.step.graphs import DecodeGraphs, DecodeOutput
@@ -169,7 +170,7 @@ class StepRunner:
             assert self.host_decode is not None
             table = None
             if is_drawn and step.uniforms is not None:
-                table = host_draw_table(draws, step.uniforms, self._model.config.vocab_size)
+                table = DrawTable.of(draws, step.uniforms.numpy(), self._model.config.vocab_size)
             output = self.host_decode.run(batch, self._inputs.token_ids(step), table)
         if is_drawn:
             return Sampled(draws, output.tokens[: len(draws)], None, {})
