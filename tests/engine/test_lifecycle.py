@@ -38,12 +38,12 @@ ENTER = {
     "RR*": lambda llm: llm.sleep(0),
     "OO": lambda llm: llm.sleep(1),
     "DD": lambda llm: llm.sleep(2),
-    "OR": lambda llm: llm.sleep(1, W),
-    "RO": lambda llm: llm.sleep(1, KV),
-    "DR": lambda llm: llm.sleep(2, W),
-    "RD": lambda llm: llm.sleep(2, KV),
-    "OD": lambda llm: (llm.sleep(1), llm.sleep(2, KV)),
-    "DO": lambda llm: (llm.sleep(1), llm.sleep(2, W)),
+    "OR": lambda llm: llm.sleep(1, tags=W),
+    "RO": lambda llm: llm.sleep(1, tags=KV),
+    "DR": lambda llm: llm.sleep(2, tags=W),
+    "RD": lambda llm: llm.sleep(2, tags=KV),
+    "OD": lambda llm: (llm.sleep(1), llm.sleep(2, tags=KV)),
+    "DO": lambda llm: (llm.sleep(1), llm.sleep(2, tags=W)),
 }
 CALLS = {
     "sleep 0": lambda llm: llm.sleep(0),
@@ -84,7 +84,7 @@ def read_outcomes():
 
 
 def state_of(llm):
-    residence = llm.llm_engine._lifecycle._residence
+    residence = llm.llm_engine.lifecycle._residence
     return residence[WEIGHTS].name[0] + residence[KV_CACHE].name[0] + "*" * (llm.sleep_state == "paused")
 
 
@@ -92,7 +92,7 @@ def state_of(llm):
 def test_every_call_in_every_state(llm, state, call, outcome):
     ENTER[state](llm)
     assert state_of(llm) == state
-    assert llm.is_sleeping == (state != "RR")
+    assert llm.is_sleeping() == (state != "RR")
     if outcome == "NO":
         with pytest.raises(EngineAsleepError, match="wake_up"):
             CALLS[call](llm)
@@ -126,17 +126,17 @@ def test_sleep_goes_deeper(llm, monkeypatch):
     report = llm.sleep(1, backup="ram")
     assert targets_of(llm) == {WEIGHTS: "ram", KV_CACHE: "ram"}
     assert llm.sleep(1).tags == llm.sleep(1, backup="ram").tags == (), "there is nothing left to do"
-    forecast = llm.explain_sleep(1, W, backup="disk")
+    forecast = llm.explain_sleep(1, tags=W, backup="disk")
     assert (forecast.tags, forecast.backs_up_bytes, forecast.frees_bytes) == ((WEIGHTS,), weight.nbytes, weight.nbytes)
     forecast = llm.explain_sleep(2)
     assert (forecast.backs_up_bytes, forecast.frees_bytes) == (0, report.backed_up_bytes)
     assert llm.explain_sleep(1) == SleepForecast(1, (), 0, 0, 0.0, 0.0)
-    moved = llm.sleep(1, W, backup="disk")
+    moved = llm.sleep(1, tags=W, backup="disk")
     assert targets_of(llm) == {WEIGHTS: "disk", KV_CACHE: "ram"} and moved.backed_up_bytes == weight.nbytes
     moved = llm.sleep(1, backup="disk")
     assert targets_of(llm) == {WEIGHTS: "disk", KV_CACHE: "disk"}
     assert moved.backed_up_bytes == report.backed_up_bytes - weight.nbytes
-    llm.sleep(1, KV, backup="ram")
+    llm.sleep(1, tags=KV, backup="ram")
     assert targets_of(llm) == {WEIGHTS: "disk", KV_CACHE: "ram"}, "and back"
     restored = llm.wake_up()
     assert restored.tags == (WEIGHTS, KV_CACHE) and restored.seconds > 0
@@ -174,7 +174,7 @@ def test_a_damaged_backup_can_be_given_up(llm, backup):
         llm.sleep(1, backup="disk" if backup == "ram" else "ram")
     with pytest.raises(WakeUpError, match="damaged"):
         llm.wake_up()
-    llm.sleep(2, KV)
+    llm.sleep(2, tags=KV)
     llm.wake_up()
     while engine.has_unfinished_requests():
         outputs = engine.step()

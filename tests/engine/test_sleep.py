@@ -158,7 +158,7 @@ def test_while_asleep_work_is_refused_and_nothing_lost(llm, expected):
     engine.add_request("kept", PROMPTS[0], PARAMS[0])
     engine.step()
     report = llm.sleep()
-    assert llm.is_sleeping and llm.sleeping_tags == ("weights", "kv_cache")
+    assert llm.is_sleeping() and llm.sleeping_tags == ("weights", "kv_cache")
     assert report.backed_up_bytes > 0 and report.seconds > 0
     with pytest.raises(EngineAsleepError, match="wake_up"):
         llm.generate("x", use_tqdm=False)
@@ -171,7 +171,7 @@ def test_while_asleep_work_is_refused_and_nothing_lost(llm, expected):
         engine.step()
     llm.wake_up(tags=["kv_cache"])
     llm.wake_up()
-    assert not llm.is_sleeping
+    assert not llm.is_sleeping()
     while engine.has_unfinished_requests():
         outputs = engine.step()
     assert outputs[-1].outputs[0].token_ids == expected[0][0]
@@ -213,7 +213,15 @@ def test_misuse(llm, qwen3_folder):
         assert error.value.param == param
     with pytest.raises(InvalidRequestError):
         llm.wake_up(tags=["x"])
-    assert not llm.is_sleeping
+    for call in (
+        lambda: llm.sleep(1, "wait"),  # after the level everything has a name
+        lambda: llm.sleep(1, tag=["weights"]),
+        lambda: llm.explain_sleep(1, mode="wait"),
+        lambda: llm.llm_engine.sleep(1, "wait"),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    assert not llm.is_sleeping() and not llm.llm_engine.is_sleeping()
     with LLM(str(qwen3_folder), max_model_len=64) as other, pytest.raises(ConfigError, match="enable_sleep_mode"):
         other.sleep()
 
