@@ -14,6 +14,7 @@ from lullm.ops.cpu import native, native_attention, quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.cpu.recording import Recording
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.quantized_weight import QuantizedLayout
 from lullm.units import MIB
 
@@ -103,10 +104,11 @@ class Model:
         residual = native.embedding(self.token_ids, w["embedding"])
         hidden = native.rms_norm(residual, self.norm, 1e-6)
         qkv = native.linear(hidden, w["qkv"], None).unflatten(-1, (-1, HEAD_SIZE))
+        cache = LayerCache(*self.caches)
         q = native_attention.rope_and_cache(
-            qkv, self.head_norm, None, 1e-6, self.positions, self.cos_sin, *self.caches, self.slots
+            qkv, HeadNorm(self.head_norm, self.head_norm, 1e-6), self.positions, self.cos_sin, cache, self.slots
         )
-        out = native_attention.attention(q, *self.caches, attention, HEAD_SIZE**-0.5).flatten(1)
+        out = native_attention.attention(q, cache, attention, HEAD_SIZE**-0.5).flatten(1)
         hidden = native.linear(out, w["o"], self.norm)
         hidden, residual = native.add_rms_norm(hidden, residual, self.norm, 1e-6)
         hidden = native.linear(native.linear_silu_mul(hidden, w["gate_up"], None), w["down"], None)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
     """S spans with T tokens in all. The tokens of a span are consecutive rows; the spans are in order.

@@ -8,7 +8,7 @@ versions are in `selection`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,21 @@ _BlockPairs = list[tuple[int, int]]
 
 def _keep_weight(weight: Tensor) -> None:
     """For versions that read weights as the checkpoint has them."""
+
+
+class Attention(Protocol):
+    """See `Ops.attention`."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        cache: LayerCache,
+        prepared: Any,
+        scale: float,
+        soft_cap: float | None = None,
+        sinks: Tensor | None = None,
+        /,
+    ) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +88,7 @@ class Ops:
     prepare_attention: Callable[[AttentionLayout], Any]
     """layout -> what `attention` of the same table wants; once per step and KV cache group."""
 
-    attention: Callable[[Tensor, LayerCache, Any, float, float | None, _Maybe], Tensor]
+    attention: Attention
     """q `[T, Hq, D]`, cache, prepared, scale, soft_cap, sinks `[Hq]` float32 or None -> `[T, Hq, D]`.
 
     Causal: the row at position p sees the positions 0..p of its own sequence (with a window: the last so many of them).

@@ -15,8 +15,8 @@ from lullm.log import get_logger
 from lullm.models.registry import build_model
 from lullm.nn.attention import add_kv_scales
 from lullm.nn.kv_scale import KVScales
-from lullm.ops.attention_layout import KVCache
 from lullm.ops.float8_cache import FLOAT8
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import select_ops
 from lullm.ops.threads import StepThreads
 from lullm.sampling.sampler import Sampler
@@ -60,8 +60,8 @@ class ModelRunner:
         self._ops = select_ops(config.device, config.attention_backend)
         self._threads = StepThreads(config.threads)
         self.arenas: list[Arena] = []
-        self.kv_caches: list[KVCache] = []
-        self.host_kv_caches: list[KVCache] = []
+        self.kv_caches: list[LayerCache] = []
+        self.host_kv_caches: list[LayerCache] = []
         self._sampler = Sampler(model_config.vocab_size, config.logprobs_mode, self._ops.draw_tokens)
 
     def load_model(self) -> None:
@@ -100,7 +100,7 @@ class ModelRunner:
 
         On a CPU memory is taken as blocks are first written.
         """
-        self.kv_caches = self._map_blocks("kv_cache", num_blocks)
+        self.kv_caches = self._with_scales(self._map_blocks("kv_cache", num_blocks))
         self.host_kv_caches = self._map_blocks("kv_swap", num_host_blocks) if num_host_blocks else []
         workspace = None
         if self._records_graphs and not self.device.is_accelerator:
@@ -157,10 +157,10 @@ class ModelRunner:
         config = self._config
         shape, dtype = self._block_shape()
         caches = [
-            tuple(torch.zeros((1, *shape), dtype=dtype, device=self.device.torch_device) for _ in "kv")
+            LayerCache(*torch.zeros((2, 1, *shape), dtype=dtype, device=self.device.torch_device))
             for _ in range(self._model_config.num_hidden_layers)
         ]
-        steps = self._new_step_runner(caches, [])
+        steps = self._new_step_runner(self._with_scales(caches), [])
         assert config.max_model_len is not None
         query_len = min(query_len, config.max_model_len)
         blocks = [0] * cdiv(query_len, config.block_size)
@@ -179,9 +179,9 @@ class ModelRunner:
         """
         config, num_layers = self._config, min(_NUM_MEASURED_LAYERS, len(self.kv_caches))
         assert config.max_model_len is not None
-        num_slots = len(self.kv_caches[0][0]) * config.block_size  # with a window fewer than max_model_len, perhaps
+        num_slots = self.kv_caches[0].num_blocks * config.block_size  # with a window fewer than max_model_len, perhaps
         num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, num_slots)
-        blocks = range(min(cdiv(num_tokens, config.block_size), len(self.host_kv_caches[0][0])))
+        blocks = range(min(cdiv(num_tokens, config.block_size), self.host_kv_caches[0].num_blocks))
         pairs = [(block_id, block_id) for block_id in blocks]
         prompt = Span(0, 0, [0] * num_tokens, range(cdiv(num_tokens, config.block_size)))
         for _ in range(2):  # the first run meets cold kernels and untouched pages
@@ -218,7 +218,7 @@ class ModelRunner:
         self.arenas = []
 
     def _new_step_runner(
-        self, kv_caches: list[KVCache], host_kv_caches: list[KVCache], workspace: Workspace | None = None
+        self, kv_caches: list[LayerCache], host_kv_caches: list[LayerCache], workspace: Workspace | None = None
     ) -> StepRunner:
         config = self._config
         assert config.max_model_len is not None
@@ -254,7 +254,7 @@ class ModelRunner:
         dtype = {"int8": torch.int8, "fp8_e4m3": FLOAT8}.get(config.kv_dtype, self._dtype)
         return (config.block_size, model.num_key_value_heads, row_len), dtype
 
-    def _map_blocks(self, tag: str, num_blocks: int) -> list[KVCache]:
+    def _map_blocks(self, tag: str, num_blocks: int) -> list[LayerCache]:
         """A pool of blocks in an arena of its own."""
         model, config = self._model_config, self._config
         size = num_blocks * block_bytes(model, config.block_size, config.kv_dtype)
@@ -264,7 +264,16 @@ class ModelRunner:
         block_shape, dtype = self._block_shape()
         shape = (num_blocks, *block_shape)
         logger.info("%s: %d blocks of %d tokens, %s", tag, num_blocks, config.block_size, format_bytes(size))
-        return [(arena.empty(shape, dtype), arena.empty(shape, dtype)) for _ in range(model.num_hidden_layers)]
+        return [
+            LayerCache(arena.empty(shape, dtype), arena.empty(shape, dtype)) for _ in range(model.num_hidden_layers)
+        ]
+
+    def _with_scales(self, caches: list[LayerCache]) -> list[LayerCache]:
+        """The layers' caches with their scales, where the cache is fp8."""
+        scales = self._kv_scales()
+        if not scales:
+            return caches
+        return [LayerCache(*cache.tensors, s.k_scale, s.v_scale) for cache, s in zip(caches, scales, strict=True)]
 
     def _keep(self, arena: Arena) -> Arena:
         self.arenas.append(arena)

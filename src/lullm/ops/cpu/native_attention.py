@@ -135,7 +135,9 @@ def swap_blocks(sources: list[LayerCache], destinations: list[LayerCache], pairs
     if not pairs or not sources:
         return
     from_sides, to_sides = ([side for cache in caches for side in cache.tensors] for caches in (sources, destinations))
-    pointers = [(ctypes.c_void_p * len(sides))(*[side.data_ptr() for side in sides]) for sides in (from_sides, to_sides)]
+    pointers = [
+        (ctypes.c_void_p * len(sides))(*[side.data_ptr() for side in sides]) for sides in (from_sides, to_sides)
+    ]
     flat_pairs = torch.tensor(pairs, dtype=torch.int64)
     block_bytes = from_sides[0].stride(0) * from_sides[0].dtype.itemsize
     call("lullm_copy_blocks", *pointers, len(from_sides), flat_pairs.data_ptr(), len(pairs), block_bytes)
