@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_kernels
+from engine_part import captured_graphs_of, model_of
 from gpu_kernels import GIB, GPU_SHAPES, median_s
 
 # case: seconds it may take
@@ -143,7 +144,7 @@ def decode(shape: str) -> dict[str, float]:
             llm.generate([list(range(10, 10 + sizes.prompt_len))], params, use_tqdm=False)
             seconds.append(time.perf_counter() - started)
         per_token = statistics.median(seconds[1:]) / sizes.output_len
-        model = llm.llm_engine.model_executor.driver_worker.model_runner.model
+        model = model_of(llm)
         num_bytes = sum(parameter.nbytes for parameter in model.parameters())
         if not GPU_SHAPES[shape]["tie_word_embeddings"]:  # of the embedding one row is read
             num_bytes -= model.model.embed_tokens.weight.nbytes
@@ -243,12 +244,11 @@ def sleep(shape: str) -> dict[str, float]:
     def tokens() -> list[int]:
         return llm.generate(prompt, params, use_tqdm=False)[0].outputs[0].token_ids
 
-    runner = llm.llm_engine.model_executor.driver_worker.model_runner
     expected = tokens()
-    captured = dict(runner._steps.graphs._captured)
+    captured = dict(captured_graphs_of(llm))
     held = torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0]
     figures: dict[str, float] = {"awake_gib": held / GIB}
-    norm = runner.model.model.norm.weight.clone()
+    norm = model_of(llm).model.norm.weight.clone()
     for cycle, level in (("first", 1), ("unchanged", 1), ("level1", 1), ("level2", 2)):
         if cycle == "level1":
             llm.update_weights([("model.norm.weight", norm)])
@@ -267,7 +267,7 @@ def sleep(shape: str) -> dict[str, float]:
         }
         if tokens() != expected:
             raise SystemExit(f"other tokens after {cycle}")
-    figures["recaptured"] = float(runner._steps.graphs._captured != captured)
+    figures["recaptured"] = float(captured_graphs_of(llm) != captured)
     llm.shutdown()
     return figures
 

@@ -183,10 +183,7 @@ def block_figures() -> dict[str, float]:
     ops, shape = select_ops("cuda"), GPU_SHAPES["8b"]
     dims = (2 * max(SIZES.blocks), SIZES.block_size, shape["num_key_value_heads"], shape["head_dim"])
     pool, host = (
-        [
-            LayerCache(*(torch.zeros(dims, dtype=torch.bfloat16, **options) for _ in "kv"))
-            for _ in range(SIZES.num_layers)
-        ]
+        [LayerCache(*(torch.zeros(dims, dtype=torch.bfloat16, **place) for _ in "kv")) for _ in range(SIZES.num_layers)]
         for place in ({"device": "cuda"}, {"pin_memory": True})
     )
     block_bytes = 2 * SIZES.num_layers * pool[0].key[0].nbytes

@@ -25,9 +25,10 @@ from lullm.arena.host import HostArena
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.selection import TORCH_CPU_OPS
-from lullm.sampling.sampler import draw_tokens_, host_draw_table
+from lullm.sampling.sampler import draw_tokens_
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import Draw
 from lullm.units import cdiv
@@ -177,7 +178,7 @@ def head(args: argparse.Namespace) -> dict[str, object]:
         ):
             draws = [Draw(row, 0, params, row, [0], 1) for row in range(rows)]
             uniforms = torch.rand(rows, dtype=torch.float64)
-            table = host_draw_table(draws, uniforms, VOCAB)
+            table = DrawTable.of(draws, uniforms.numpy(), VOCAB)
             seconds = measure(
                 {
                     "native": lambda x=logits, table=table: native.draw_tokens(x, table),

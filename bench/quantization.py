@@ -9,18 +9,19 @@ and head in 4 bits, which no option offers: it is why they take 8.
 """
 
 import argparse
+import contextlib
 import json
 import random
 import tempfile
 from pathlib import Path
 
 import torch
+from engine_part import model_of, quantized_by
 from throughput import SHAPES
 
 from lullm import LLM, SamplingParams
 from lullm.demo.corpus import TASKS, held_out_items, user_turn
 from lullm.nn.linear import Matrix
-from lullm.worker import model_runner
 
 FORMATS = {"bfloat16": ("bfloat16", None), "int8": ("bfloat16", "int8"), "int4": ("bfloat16", "int4")}
 FORMATS |= {"int4 all": ("bfloat16", "int4 all")}
@@ -64,22 +65,19 @@ weight_bytes = [0]
 
 def logits_of(prompts, **options) -> torch.Tensor:
     """The logits of every position of every prompt, in order."""
-    quantize_model = model_runner.quantize_model
-    if options.get("quantization") == "int4 all":
-        options["quantization"] = "int4"
-        model_runner.quantize_model = quantize_everything
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     seen: list[torch.Tensor] = []
-    try:
-        with LLM(**options, enable_prefix_caching=False, max_num_seqs=1) as llm:
-            runner = llm.llm_engine.model_executor.driver_worker.model_runner
-            weight_bytes[0] = sum(parameter.nbytes for parameter in runner.model.parameters())
-            compute = runner.model.compute_logits
-            runner.model.compute_logits = lambda hidden, ops: seen.append(compute(hidden, ops).clone()) or seen[-1]
-            for prompt in prompts:
-                llm.generate([prompt], params, use_tqdm=False)
-    finally:
-        model_runner.quantize_model = quantize_model
+    with contextlib.ExitStack() as stack:
+        if options.get("quantization") == "int4 all":
+            options["quantization"] = "int4"
+            stack.enter_context(quantized_by(quantize_everything))
+        llm = stack.enter_context(LLM(**options, enable_prefix_caching=False, max_num_seqs=1))
+        model = model_of(llm)
+        weight_bytes[0] = sum(parameter.nbytes for parameter in model.parameters())
+        compute = model.compute_logits
+        model.compute_logits = lambda hidden, ops: seen.append(compute(hidden, ops).clone()) or seen[-1]
+        for prompt in prompts:
+            llm.generate([prompt], params, use_tqdm=False)
     return torch.cat(seen).float()
 
 

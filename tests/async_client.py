@@ -36,6 +36,11 @@ async def collect(engine, prompt="hello world", params=PARAMS, request_id="x", *
     return [output async for output in engine.generate(prompt, params, request_id, **options)]
 
 
+def is_asleep(engine):
+    """`AsyncLLMEngine.is_sleeping` without waiting."""
+    return engine.sleep_state != "awake"
+
+
 async def until(condition, limit_s=20.0):
     async with asyncio.timeout(limit_s):
         while not condition():

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from tqdm import tqdm
@@ -18,7 +18,7 @@ from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
-from lullm.types.sleep import BackupTarget, SleepForecast, SleepMode, SleepReport, SleepState, WakeReport
+from lullm.types.sleep import ForecastArguments, SleepArguments, SleepForecast, SleepReport, SleepState, WakeReport
 
 
 class LLM:
@@ -132,38 +132,36 @@ class LLM:
         """What a request without parameters uses: the model's generation_config.json."""
         return self.llm_engine.default_params
 
-    def sleep(
-        self,
-        level: int = 1,
-        tags: Sequence[str] | None = None,
-        mode: SleepMode = "keep",
-        backup: BackupTarget = "auto",
-        keep_prefix_cache: bool = False,
-    ) -> SleepReport:
-        """Release memory until `wake_up`; needs `enable_sleep_mode=True`. See `SleepOptions` and `LLMEngine.sleep`."""
-        with self._exclusive():
-            return self.llm_engine.sleep(level, mode, tags, backup, keep_prefix_cache)
+    def sleep(self, level: int = 1, **options: Unpack[SleepArguments]) -> SleepReport:
+        """Release memory until `wake_up`; needs `enable_sleep_mode=True`. Blocks until the memory is released.
 
-    def explain_sleep(
-        self,
-        level: int = 1,
-        tags: Sequence[str] | None = None,
-        backup: BackupTarget = "auto",
-        keep_prefix_cache: bool = False,
-    ) -> SleepForecast:
-        """What such a `sleep` would free and take, without doing it. See `LLMEngine.explain_sleep`."""
+        Args:
+            level: 0 pauses, 1 keeps what is needed to go on, 2 keeps nothing.
+            options: mode ('keep', 'wait', 'abort'), tags ('weights', 'kv_cache'), backup ('auto', 'ram', 'disk'),
+                keep_prefix_cache; `SleepOptions` says what each means.
+
+        Raises as `LLMEngine.sleep` does.
+        """
         with self._exclusive():
-            return self.llm_engine.explain_sleep(level, tags, backup, keep_prefix_cache)
+            return self.llm_engine.sleep(level, **options)
+
+    def explain_sleep(self, level: int = 1, **options: Unpack[ForecastArguments]) -> SleepForecast:
+        """What a `sleep` with these arguments would free, back up and take. Changes nothing; raises as `sleep` does."""
+        with self._exclusive():
+            return self.llm_engine.explain_sleep(level, **options)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        """Bring back what `sleep` released. See `LLMEngine.wake_up`."""
+        """Bring back what `sleep` released (`tags` None: all), at the same addresses. Idempotent.
+
+        Raises:
+            WakeUpError: the contents did not come back as they were; the engine is still asleep.
+        """
         with self._exclusive():
             return self.llm_engine.wake_up(tags)
 
-    @property
     def is_sleeping(self) -> bool:
         """Whether something is released, or the engine paused (level 0)."""
-        return self.llm_engine.is_sleeping
+        return self.llm_engine.is_sleeping()
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
@@ -187,12 +185,15 @@ class LLM:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call something on every worker, such as 'reload_weights'. See `LLMEngine.collective_rpc`."""
+        """Call `method` on every worker: 'reload_weights', another of `REMOTE_METHODS`, or a function of the worker.
+
+        Returns one answer per worker. Raises as `LLMEngine.collective_rpc` does.
+        """
         with self._exclusive():
             return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
 
     def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
-        """Replace weights by a trainer's, under the checkpoint's names. See `LLMEngine.update_weights`."""
+        """Replace weights by a trainer's, under the checkpoint's names; how many. Raises as the engine's does."""
         with self._exclusive():
             return self.llm_engine.update_weights(weights)
 

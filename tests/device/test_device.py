@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from engine_parts import use_device, use_ops
 from fake_device import FakeDevice, reference_attention
 
 from lullm import LLM
@@ -82,8 +83,8 @@ class TestMemory:
             attention=reference_attention,
             is_recordable=True,
         )
-        monkeypatch.setattr("lullm.worker.model_runner.open_device", lambda name: device)
-        monkeypatch.setattr("lullm.worker.model_runner.select_ops", lambda *args: ops)
+        use_device(monkeypatch, device)
+        use_ops(monkeypatch, ops)
         return device
 
     def build(self, folder, monkeypatch, **options):
@@ -91,7 +92,7 @@ class TestMemory:
         from lullm.config.engine import EngineConfig
         from lullm.config.model import ModelConfig
         from lullm.step.runner import StepRunner
-        from lullm.worker.model_runner import ModelRunner
+        from lullm.worker.worker import Worker
 
         model_config = ModelConfig.from_folder(folder)
         config = EngineConfig(
@@ -103,17 +104,16 @@ class TestMemory:
             max_num_batched_tokens=50,
             **options,
         ).resolve(model_config)
-        runner = ModelRunner(config, model_config, folder)
-        runner.load_model()
+        worker = Worker(config, model_config, folder)
         shapes = []
         launch = StepRunner.launch
         monkeypatch.setattr(
             StepRunner, "launch", lambda self, p: shapes.append((len(p.spans), p.num_tokens)) or launch(self, p)
         )
         try:
-            return runner.kv_memory_bytes(), shapes
+            return worker.kv_memory_bytes(), shapes
         finally:
-            runner.close()
+            worker.shutdown()
 
     def test_what_is_left(self, qwen3_folder, device, monkeypatch):
         found, shapes = self.build(qwen3_folder, monkeypatch, gpu_memory_utilization=0.8)

@@ -5,7 +5,7 @@ import contextlib
 import random
 
 import pytest
-from async_client import PARAMS, run, tokens, until
+from async_client import PARAMS, is_asleep, run, tokens, until
 
 from lullm.errors import EngineAsleepError, EngineDeadError, SleepCancelledError
 
@@ -53,7 +53,7 @@ async def toggle(engine, end, counts):
         await asyncio.sleep(source.random() * 0.15)
         tags = source.choice((None, None, ["kv_cache"], ["weights"]))
         with contextlib.suppress(SleepCancelledError, EngineAsleepError):
-            await engine.sleep(source.choice((0, 1, 1, 2)), source.choice(("keep", "keep", "wait")), tags)
+            await engine.sleep(source.choice((0, 1, 1, 2)), mode=source.choice(("keep", "keep", "wait")), tags=tags)
         counts["sleeps"] += 1
         await asyncio.sleep(source.random() * 0.05)
         if engine.sleep_state == "paused" or source.random() < 0.5:
@@ -72,7 +72,7 @@ def hammer(engine, expected, num_clients, seconds):
             group.create_task(toggle(engine, end, counts))
         await until(lambda: engine.stats().num_used_blocks == 0)
         # Nothing that a request held is forgotten: the ladder finds the engine idle.
-        await until(lambda: engine.is_sleeping and engine.next_sleep is None)
+        await until(lambda: is_asleep(engine) and engine.next_sleep is None)
 
     asyncio.run(main())
     return counts
@@ -158,7 +158,9 @@ def test_crossing_calls_and_a_shutdown_among_them(build, expected):
             try:
                 if source.random() < 0.4:
                     mode = source.choice(("keep", "wait"))
-                    await asyncio.wait_for(engine.sleep(source.choice((0, 1, 2)), mode, tags), source.random())
+                    await asyncio.wait_for(
+                        engine.sleep(source.choice((0, 1, 2)), mode=mode, tags=tags), source.random()
+                    )
                 else:
                     await engine.wake_up(source.choice((None, None, tags)))
                 counts["calls"] += 1

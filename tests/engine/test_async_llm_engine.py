@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from engine_parts import break_steps
 
 from lullm import AsyncLLMEngine, EngineConfig, SamplingParams
 from lullm.errors import EngineDeadError, InvalidRequestError
@@ -106,7 +107,7 @@ def test_a_failed_step_fails_every_request(engine, caplog):
             asyncio.ensure_future(collect(engine, "hello", PARAMS.replace(max_tokens=200), str(i))) for i in range(40)
         ]
         await until(lambda: engine.stats().num_running > 0)
-        engine._engine.model_executor.driver_worker.model_runner._steps = None
+        break_steps(engine)
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(result, EngineDeadError) and "died" in str(result)
         with pytest.raises(EngineDeadError):

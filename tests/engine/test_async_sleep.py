@@ -7,7 +7,8 @@ import time
 
 import async_client
 import pytest
-from async_client import OPTIONS, run, tokens, until
+from async_client import OPTIONS, is_asleep, run, tokens, until
+from engine_parts import break_steps, executor_of, weights_filled_by
 
 from lullm import AsyncLLMEngine, EngineConfig
 from lullm.errors import (
@@ -48,7 +49,7 @@ async def start(engine, params=PARAMS, request_id="x"):
 
 async def begin_waiting_sleep(engine):
     """A sleep of mode 'wait' that the engine has heard of; a task that was only created may not have run yet."""
-    sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+    sleeping = asyncio.create_task(engine.sleep(1, mode="wait"))
     await until(lambda: engine._watch._waiting_sleeps)
     return sleeping
 
@@ -66,19 +67,19 @@ def test_kept_streams_pause_and_go_on_with_the_next_token(engine, expected, leve
         tasks = [asyncio.create_task(collect(engine, prompt, request_id=prompt)) for prompt in expected]
         await until(lambda: engine.stats().generation_tokens_total > 20)
         report = await engine.sleep(level)
-        assert engine.is_sleeping and engine.sleeping_tags == report.tags == (("weights", "kv_cache") if level else ())
+        assert is_asleep(engine) and engine.sleeping_tags == report.tags == (("weights", "kv_cache") if level else ())
         await assert_paused(engine)
         assert not any(task.done() for task in tasks)
         with pytest.raises(EngineAsleepError, match="wake_up"):
             await collect(engine)
-        assert (await engine.sleep(level)).tags == ()
+        assert (await engine.sleep(level)).tags == () and await engine.is_sleeping()
         if level:
             await engine.wake_up(["weights"])
-            assert engine.is_sleeping and engine.sleeping_tags == ("kv_cache",)
+            assert is_asleep(engine) and engine.sleeping_tags == ("kv_cache",)
             await assert_paused(engine)
         await engine.wake_up()
         await engine.wake_up()
-        assert not engine.is_sleeping
+        assert not is_asleep(engine)
         for prompt, task in zip(expected, tasks, strict=True):
             assert tokens(await task) == expected[prompt]
         assert engine.stats().num_used_blocks == 0
@@ -96,8 +97,8 @@ def test_mode_wait_lets_requests_end_and_takes_no_new_ones(engine, expected):
             await collect(engine, request_id="late")
         outputs += [output async for output in stream]
         assert tokens(outputs) == expected["hello world"]
-        assert (await sleeping).tags == ("weights", "kv_cache") and engine.is_sleeping
-        assert (await engine.sleep(1, "wait")).tags == ()
+        assert (await sleeping).tags == ("weights", "kv_cache") and is_asleep(engine)
+        assert (await engine.sleep(1, mode="wait")).tags == ()
 
     run(main())
 
@@ -112,19 +113,19 @@ def test_a_waiting_sleep_is_cancelled(engine, expected, overtaken_by):
         if overtaken_by == "cancel":
             sleeping.cancel()
         elif overtaken_by == "sleep":
-            await engine.sleep(1, "keep")
+            await engine.sleep(1, mode="keep")
         else:
             await engine.wake_up()
         with pytest.raises(asyncio.CancelledError if overtaken_by == "cancel" else SleepCancelledError):
             await sleeping
-        assert engine.is_sleeping == (overtaken_by == "sleep")
-        if engine.is_sleeping:
+        assert is_asleep(engine) == (overtaken_by == "sleep")
+        if is_asleep(engine):
             with pytest.raises(EngineAsleepError):  # what is kept cannot end
-                await engine.sleep(1, "wait")
+                await engine.sleep(1, mode="wait")
         await engine.wake_up()
         assert tokens(await collect(engine, request_id="new")) == expected["hello world"]
         assert len([output async for output in stream]) == 58
-        assert not engine.is_sleeping
+        assert not is_asleep(engine)
 
     run(main())
 
@@ -133,13 +134,13 @@ def test_a_waiting_sleep_is_cancelled(engine, expected, overtaken_by):
 def test_mode_abort_ends_requests_with_an_output(engine):
     async def main():
         stream, _ = await start(engine)
-        await engine.sleep(1, "abort")
+        await engine.sleep(1, mode="abort")
         rest = [output async for output in stream]
         assert rest[-1].finished and rest[-1].outputs[0].finish_reason == "abort"
         await engine.wake_up()
         stream, _ = await start(engine)
         await engine.sleep(0)
-        await engine.sleep(1, "abort")  # kept by the first, not by the second
+        await engine.sleep(1, mode="abort")  # kept by the first, not by the second
         assert [output async for output in stream][-1].outputs[0].finish_reason == "abort"
         assert engine.stats().num_used_blocks == 0
 
@@ -198,7 +199,7 @@ def test_a_failed_step_fails_a_waiting_sleep(engine, caplog):
         stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
         sleeping = await begin_waiting_sleep(engine)
         await anext(stream)
-        engine._engine.model_executor.driver_worker.model_runner._steps = None
+        break_steps(engine)
         with pytest.raises(EngineDeadError, match="died"):
             await sleeping
         with pytest.raises(EngineDeadError, match="died"):
@@ -217,10 +218,12 @@ def test_misuse(engine, qwen3_folder):
                     await engine.sleep(mode=mode, **arguments)
                 assert error.value.param == param
         with pytest.raises(InvalidRequestError, match="mode"):
-            await engine.sleep(1, "later")
+            await engine.sleep(1, mode="later")
+        with pytest.raises(TypeError):
+            await engine.sleep(1, "wait")
         with pytest.raises(InvalidRequestError):
             await engine.wake_up(["x"])
-        assert not engine.is_sleeping
+        assert not is_asleep(engine)
         await anext(stream)
         await stream.aclose()
 
@@ -244,13 +247,10 @@ def test_failures_are_told_and_the_engine_lives(engine, expected, monkeypatch):
             patch.setattr("lullm.arena.backup.Backup.save", no_space)
             with pytest.raises(OSError, match="No space"):
                 await engine.sleep()
-        assert not engine.is_sleeping
+        assert not is_asleep(engine)
         await engine.sleep()
-        runner = engine._engine.model_executor.driver_worker.model_runner
-        with monkeypatch.context() as patch:
-            patch.setattr(runner, "fill_weights", lambda: None)
-            with pytest.raises(WakeUpError, match="checksum"):
-                await engine.wake_up()
+        with weights_filled_by(engine, lambda fill: None), pytest.raises(WakeUpError, match="checksum"):
+            await engine.wake_up()
         assert engine.sleeping_tags == ("weights", "kv_cache")
         await engine.wake_up()
         assert tokens([first] + [output async for output in stream]) == expected["hello world"]
@@ -265,7 +265,7 @@ def test_an_error_nobody_foresaw_ends_the_engine_and_every_call(engine, monkeypa
     async def main():
         stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
         for method in ("collective_rpc", "shutdown"):  # the engine's end fails of it, too
-            monkeypatch.setattr(engine._engine.model_executor, method, no_such_thing)
+            monkeypatch.setattr(executor_of(engine), method, no_such_thing)
         for call in (engine.sleep(), engine.wake_up()):
             with pytest.raises(EngineDeadError):
                 await call
@@ -286,7 +286,7 @@ def test_state_is_readable_from_any_thread(engine):
 
         def read():
             while not stop.is_set():
-                seen.add((engine.is_sleeping, engine.sleeping_tags))
+                seen.add((is_asleep(engine), engine.sleeping_tags))
 
         reader = threading.Thread(target=read)
         reader.start()

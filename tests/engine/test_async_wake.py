@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from async_client import OPTIONS, PARAMS, collect, run, tokens, until
+from async_client import OPTIONS, PARAMS, collect, is_asleep, run, tokens, until
 
 from lullm import LLM
 from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, InvalidRequestError, WakeUpError
@@ -31,12 +31,12 @@ def test_an_idle_engine_descends_and_a_request_wakes_it(build, expected):
 
     async def main():
         assert tokens(await collect(engine)) == expected["hello world"][:20]
-        await until(lambda: engine.is_sleeping)
+        await until(lambda: is_asleep(engine))
         assert engine.sleeping_tags == BOTH and engine.idle_s >= 0.05
         await until(lambda: engine.sleep_state == "discard_all")
         assert engine.next_sleep is None
         assert tokens(await collect(engine)) == expected["hello world"][:20]
-        assert not engine.is_sleeping
+        assert not is_asleep(engine)
         assert ("woke", "request", BOTH) in engine.observer.events
         assert ("slept", "idle", 1) in engine.observer.events and ("slept", "idle", 2) in engine.observer.events
 
@@ -65,7 +65,7 @@ def test_it_never_sleeps_while_requests_run(build, expected, monkeypatch):
     async def main():
         assert tokens(await collect(engine)) == expected["hello world"][:20]
         assert engine.observer.events == []
-        await until(lambda: engine.is_sleeping)
+        await until(lambda: is_asleep(engine))
 
     run(main())
 
@@ -79,7 +79,7 @@ def test_keep_alive(build):
 
     async def main():
         await collect(engine, keep_alive=0.0)
-        await until(lambda: engine.is_sleeping)
+        await until(lambda: is_asleep(engine))
         await collect(engine)
         assert 3500 < await wait_s() <= 3600
         await collect(engine, keep_alive=7200.0)
@@ -158,7 +158,7 @@ def test_without_auto_wake_it_is_refused(build):
     engine = build(sleep_after="20ms:1", auto_wake=False)
 
     async def main():
-        await until(lambda: engine.is_sleeping)
+        await until(lambda: is_asleep(engine))
         with pytest.raises(EngineAsleepError):
             await collect(engine)
         await engine.wake_up()
@@ -193,7 +193,7 @@ def test_a_request_waits_for_a_sleep_that_waits(build, expected, monkeypatch):
     async def main():
         stream = engine.generate("hello world", PARAMS, "x")
         first = await anext(stream)
-        sleeping = asyncio.create_task(engine.sleep(1, "wait"))
+        sleeping = asyncio.create_task(engine.sleep(1, mode="wait"))
         await until(lambda: engine._watch._waiting_sleeps)
         late = asyncio.create_task(collect(engine, request_id="late"))
         assert tokens([first] + [output async for output in stream]) == expected["hello world"][:20]
@@ -235,7 +235,7 @@ def test_a_wake_up_that_takes_too_long(build, expected, monkeypatch):
         for task in waiting:
             with pytest.raises(EngineAsleepError, match=r"within 0\.1 s"):
                 await task
-        await until(lambda: not engine.is_sleeping)
+        await until(lambda: not is_asleep(engine))
         await until(lambda: engine.stats().num_running == engine.stats().num_used_blocks == 0)
         assert tokens(await collect(engine)) == expected["hello world"][:20]
 
@@ -274,7 +274,7 @@ def test_nobody_is_woken_for_a_client_that_left(build, monkeypatch):
         release.set()
         await busy
         await engine.reset_prefix_cache()  # behind the request in the queue
-        assert engine.is_sleeping and engine._num_untaken == 0
+        assert is_asleep(engine) and engine._num_untaken == 0
 
     run(main())
 
@@ -315,20 +315,20 @@ def test_an_idle_engine_that_cannot_sleep_stays_awake_and_serves(build, expected
     engine = build(sleep_after="20ms:1")
     calls = []
 
-    def no_space(*_):
+    def no_space(*_, **__):
         calls.append(1)
         raise OSError(28, "No space left on device")
 
     async def main():
         with monkeypatch.context() as patch:
-            patch.setattr(engine._engine, "fall_asleep", no_space)
+            patch.setattr(engine._engine, "sleep", no_space)
             await until(lambda: len(calls) == 2)
             await asyncio.sleep(0.1)
             assert len(calls) == 2, "with the prefix cache and without, but not again and again"
             assert tokens(await collect(engine)) == expected["hello world"][:20]
             await until(lambda: len(calls) == 4)
         assert set(engine.observer.events) == {("sleep_failed", "idle")}
-        assert not engine.is_sleeping and "could not go to sleep" in caplog.text
+        assert not is_asleep(engine) and "could not go to sleep" in caplog.text
 
     run(main())
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from engine_parts import block_space_of
 from prompts import random_prompts
 from transformers import AutoModelForCausalLM
 
@@ -93,7 +94,7 @@ def test_beams_survive_preemption_and_chunks(llm, qwen3_folder, mode, chunk):
         found = tight.beam_search(prompts, 4, max_tokens=30, ignore_eos=True)
         assert lines(found) == lines(roomy)
         assert chunk == 6 or tight.llm_engine.stats().num_preemptions > 0
-        tight.llm_engine._block_space.check_conservation()
+        block_space_of(tight).check_conservation()
         assert tight.llm_engine.stats().num_used_blocks == 0
 
 

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 import torch
+from engine_parts import kv_caches_of, kv_scales_of, model_of
 from prompts import random_prompts
 from safetensors.torch import load_file, save_file
 
@@ -44,20 +45,16 @@ def scaled_folder(qwen3_folder, tmp_path_factory):
     return folder
 
 
-def runner_of(llm):
-    return llm.llm_engine.model_executor.driver_worker.model_runner
-
-
 def scales_of(llm):
     """`[2, Hkv]` of each layer, as nested lists."""
-    layers = runner_of(llm).model.model.layers
+    layers = model_of(llm).model.layers
     return [
         [layer.self_attn.kv_scales.k_scale.tolist(), layer.self_attn.kv_scales.v_scale.tolist()] for layer in layers
     ]
 
 
 def addresses_of(llm):
-    return [(s.k_scale.data_ptr(), s.v_scale.data_ptr()) for s in runner_of(llm)._kv_scales()]
+    return [(s.k_scale.data_ptr(), s.v_scale.data_ptr()) for s in kv_scales_of(llm)]
 
 
 ONES = [[[1.0, 1.0], [1.0, 1.0]]] * 3
@@ -70,8 +67,8 @@ def test_the_checkpoints(scaled_folder, qwen3_folder):
             llm.generate(PROMPTS, SHORT, use_tqdm=False)
             assert scales_of(llm) == expected
     with LLM(str(scaled_folder), **OPTIONS) as llm:
-        assert not runner_of(llm)._kv_scales(), "'auto' is no fp8, whatever the checkpoint was made for"
-        assert {cache.dtype for layer in runner_of(llm).kv_caches for cache in layer.tensors} == {torch.float32}
+        assert not kv_scales_of(llm), "'auto' is no fp8, whatever the checkpoint was made for"
+        assert {cache.dtype for layer in kv_caches_of(llm) for cache in layer.tensors} == {torch.float32}
 
 
 def test_a_scale_that_is_none(scaled_folder, tmp_path):
@@ -97,7 +94,7 @@ def test_the_first_batchs(qwen3_folder, chunk):
         assert scales_of(llm) == found
     with LLM(str(qwen3_folder), **options, swap_space=0) as llm:
         llm.generate(PROMPTS[0][:chunk], SamplingParams(temperature=0.0, max_tokens=1), use_tqdm=False)
-        for number, (layer, caches) in enumerate(zip(found, runner_of(llm).kv_caches, strict=True)):
+        for number, (layer, caches) in enumerate(zip(found, kv_caches_of(llm), strict=True)):
             for scales, cache, top in zip(layer, caches.tensors, (KEY_RANGE, VALUE_RANGE), strict=True):
                 wanted = pytest.approx((cache.abs().amax((0, 1, 3)) / top).tolist(), rel=0.15 if number else 1e-5)
                 assert scales == wanted, "exact in the first layer, whose input has seen no rounding"

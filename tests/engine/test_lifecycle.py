@@ -4,6 +4,7 @@ import resource
 
 import pytest
 import torch
+from engine_parts import arenas_of, backups_of, checkpoint_moved, device_of, executor_of, model_of, weights_filled_by
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
@@ -37,12 +38,12 @@ ENTER = {
     "RR*": lambda llm: llm.sleep(0),
     "OO": lambda llm: llm.sleep(1),
     "DD": lambda llm: llm.sleep(2),
-    "OR": lambda llm: llm.sleep(1, W),
-    "RO": lambda llm: llm.sleep(1, KV),
-    "DR": lambda llm: llm.sleep(2, W),
-    "RD": lambda llm: llm.sleep(2, KV),
-    "OD": lambda llm: (llm.sleep(1), llm.sleep(2, KV)),
-    "DO": lambda llm: (llm.sleep(1), llm.sleep(2, W)),
+    "OR": lambda llm: llm.sleep(1, tags=W),
+    "RO": lambda llm: llm.sleep(1, tags=KV),
+    "DR": lambda llm: llm.sleep(2, tags=W),
+    "RD": lambda llm: llm.sleep(2, tags=KV),
+    "OD": lambda llm: (llm.sleep(1), llm.sleep(2, tags=KV)),
+    "DO": lambda llm: (llm.sleep(1), llm.sleep(2, tags=W)),
 }
 CALLS = {
     "sleep 0": lambda llm: llm.sleep(0),
@@ -82,12 +83,8 @@ def read_outcomes():
             yield row.split()[0], call, row[start:].split()[0]
 
 
-def model_of(llm):
-    return llm.llm_engine.model_executor.driver_worker.model_runner.model
-
-
 def state_of(llm):
-    residence = llm.llm_engine._lifecycle._residence
+    residence = llm.llm_engine.lifecycle._residence
     return residence[WEIGHTS].name[0] + residence[KV_CACHE].name[0] + "*" * (llm.sleep_state == "paused")
 
 
@@ -95,7 +92,7 @@ def state_of(llm):
 def test_every_call_in_every_state(llm, state, call, outcome):
     ENTER[state](llm)
     assert state_of(llm) == state
-    assert llm.is_sleeping == (state != "RR")
+    assert llm.is_sleeping() == (state != "RR")
     if outcome == "NO":
         with pytest.raises(EngineAsleepError, match="wake_up"):
             CALLS[call](llm)
@@ -113,8 +110,8 @@ def test_the_table_of_transitions_is_complete():
     assert set(TRANSITIONS) == {(r, call) for r in Residence for call in ("sleep 1", "sleep 2", "wake_up")}
 
 
-def backups_of(llm):
-    return {tag: b.target for tag, b in llm.llm_engine.model_executor.driver_worker._sleeper._backups.items()}
+def targets_of(llm):
+    return {tag: backup.target for tag, backup in backups_of(llm).items()}
 
 
 def test_sleep_goes_deeper(llm, monkeypatch):
@@ -127,34 +124,34 @@ def test_sleep_goes_deeper(llm, monkeypatch):
     model_of(llm).load_weights([("model.norm.weight", weight.clone())])
     engine.step()
     report = llm.sleep(1, backup="ram")
-    assert backups_of(llm) == {WEIGHTS: "ram", KV_CACHE: "ram"}
+    assert targets_of(llm) == {WEIGHTS: "ram", KV_CACHE: "ram"}
     assert llm.sleep(1).tags == llm.sleep(1, backup="ram").tags == (), "there is nothing left to do"
-    forecast = llm.explain_sleep(1, W, backup="disk")
+    forecast = llm.explain_sleep(1, tags=W, backup="disk")
     assert (forecast.tags, forecast.backs_up_bytes, forecast.frees_bytes) == ((WEIGHTS,), weight.nbytes, weight.nbytes)
     forecast = llm.explain_sleep(2)
     assert (forecast.backs_up_bytes, forecast.frees_bytes) == (0, report.backed_up_bytes)
     assert llm.explain_sleep(1) == SleepForecast(1, (), 0, 0, 0.0, 0.0)
-    moved = llm.sleep(1, W, backup="disk")
-    assert backups_of(llm) == {WEIGHTS: "disk", KV_CACHE: "ram"} and moved.backed_up_bytes == weight.nbytes
+    moved = llm.sleep(1, tags=W, backup="disk")
+    assert targets_of(llm) == {WEIGHTS: "disk", KV_CACHE: "ram"} and moved.backed_up_bytes == weight.nbytes
     moved = llm.sleep(1, backup="disk")
-    assert backups_of(llm) == {WEIGHTS: "disk", KV_CACHE: "disk"}
+    assert targets_of(llm) == {WEIGHTS: "disk", KV_CACHE: "disk"}
     assert moved.backed_up_bytes == report.backed_up_bytes - weight.nbytes
-    llm.sleep(1, KV, backup="ram")
-    assert backups_of(llm) == {WEIGHTS: "disk", KV_CACHE: "ram"}, "and back"
+    llm.sleep(1, tags=KV, backup="ram")
+    assert targets_of(llm) == {WEIGHTS: "disk", KV_CACHE: "ram"}, "and back"
     restored = llm.wake_up()
     assert restored.tags == (WEIGHTS, KV_CACHE) and restored.seconds > 0
     assert restored.restored_bytes > report.backed_up_bytes
     assert llm.wake_up().tags == ()
-    assert backups_of(llm) == {}
+    assert targets_of(llm) == {}
     sizes = []
-    launch = engine.model_executor.launch_model
+    launch = executor_of(engine).launch_model
     with monkeypatch.context() as patch:
-        patch.setattr(engine.model_executor, "launch_model", lambda plan: sizes.append(plan.num_tokens) or launch(plan))
+        patch.setattr(executor_of(engine), "launch_model", lambda plan: sizes.append(plan.num_tokens) or launch(plan))
         engine.step()
     assert sizes == [1], "nothing was computed again"
     llm.sleep(1)
     llm.sleep(2)
-    assert backups_of(llm) == {}, "given up"
+    assert targets_of(llm) == {}, "given up"
     llm.wake_up()
     assert llm.collective_rpc("modified_weights") == [[]]
     while engine.has_unfinished_requests():
@@ -177,7 +174,7 @@ def test_a_damaged_backup_can_be_given_up(llm, backup):
         llm.sleep(1, backup="disk" if backup == "ram" else "ram")
     with pytest.raises(WakeUpError, match="damaged"):
         llm.wake_up()
-    llm.sleep(2, KV)
+    llm.sleep(2, tags=KV)
     llm.wake_up()
     while engine.has_unfinished_requests():
         outputs = engine.step()
@@ -196,7 +193,7 @@ def test_damaged_changed_weights_are_found(llm, backup):
 
 
 def flip_a_bit(llm, tag):
-    backup = llm.llm_engine.model_executor.driver_worker._sleeper._backups[tag]
+    backup = backups_of(llm)[tag]
     for job in backup._checksums:
         job.result()
     store = backup.store
@@ -227,7 +224,7 @@ def test_no_room_to_save_or_to_move(llm, tmp_path):
         llm.sleep(1, backup="ram")
         with pytest.raises(OSError, match="File too large"):
             llm.sleep(1, backup="disk")
-        assert state_of(llm) == "OO" and backups_of(llm) == {KV_CACHE: "ram"}
+        assert state_of(llm) == "OO" and targets_of(llm) == {KV_CACHE: "ram"}
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     llm.wake_up()
@@ -238,21 +235,19 @@ def test_no_room_to_save_or_to_move(llm, tmp_path):
 
 def test_in_front_of_a_device_host_memory_keeps_all_weights(llm, monkeypatch):
     """There 'auto' is RAM, and the checkpoint is not read again. The device is the host, which says it were none."""
-    runner = llm.llm_engine.model_executor.driver_worker.model_runner
-    monkeypatch.setattr(runner.device, "is_accelerator", True, raising=False)
+    monkeypatch.setattr(device_of(llm), "is_accelerator", True, raising=False)
     with torch.no_grad():
         before = {name: p.clone() for name, p in model_of(llm).named_parameters()}
     forecast = llm.explain_sleep()
     report = llm.sleep()
     assert report.backed_up_bytes == forecast.backs_up_bytes == sum(p.nbytes for p in before.values())
-    assert backups_of(llm) == {WEIGHTS: "ram"}
+    assert targets_of(llm) == {WEIGHTS: "ram"}
     assert not any(p.any() for p in model_of(llm).parameters())
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "fill_weights", None)
+    with weights_filled_by(llm, None):
         llm.wake_up()
     assert all(torch.equal(p, before[name]) for name, p in model_of(llm).named_parameters())
     llm.sleep(backup="disk")
-    assert backups_of(llm) == {}, "the checkpoint is a backup on disk"
+    assert targets_of(llm) == {}, "the checkpoint is a backup on disk"
     llm.wake_up()
     assert all(torch.equal(p, before[name]) for name, p in model_of(llm).named_parameters())
 
@@ -269,7 +264,7 @@ def test_what_cannot_fit_is_seen_before_anything_is_written(llm, monkeypatch):
 
 
 def test_a_failed_map_leaves_it_asleep(llm, monkeypatch):
-    arenas = {a.tag: a for a in llm.llm_engine.model_executor.driver_worker.model_runner.arenas}
+    arenas = arenas_of(llm)
 
     def refuse():
         raise WakeUpError("out of memory")
@@ -289,7 +284,7 @@ def test_a_failed_map_leaves_it_asleep(llm, monkeypatch):
 
 def test_memory_that_is_not_taken_back(llm, monkeypatch):
     expected = llm.generate(PROMPT, PARAMS, use_tqdm=False)[0].outputs[0].token_ids
-    arenas = {a.tag: a for a in llm.llm_engine.model_executor.driver_worker.model_runner.arenas}
+    arenas = arenas_of(llm)
 
     def refuse():
         raise LullmError("is it locked?")
@@ -303,11 +298,9 @@ def test_memory_that_is_not_taken_back(llm, monkeypatch):
     assert llm.generate(PROMPT, PARAMS, use_tqdm=False)[0].outputs[0].token_ids == expected
 
 
-def test_a_reload_that_fails_puts_the_weights_to_sleep(llm, monkeypatch, tmp_path):
+def test_a_reload_that_fails_puts_the_weights_to_sleep(llm, tmp_path):
     expected = llm.generate(PROMPT, PARAMS, use_tqdm=False)[0].outputs[0].token_ids
-    runner = llm.llm_engine.model_executor.driver_worker.model_runner
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "_folder", tmp_path)
+    with checkpoint_moved(llm, tmp_path):
         with pytest.raises(LullmError, match="lacks the weight files"):
             llm.collective_rpc("reload_weights")
         assert state_of(llm) == "DR"

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from engine_parts import block_space_of, break_steps, executor_of, model_of, open_requests_of
 
 from lullm import LLM, LLMEngine, SamplingParams
 from lullm.config.engine import EngineConfig
@@ -33,9 +34,9 @@ def llm(qwen3_folder):
 def engine(llm):
     yield llm.llm_engine
     assert not llm.llm_engine.has_unfinished_requests()
-    llm.llm_engine._block_space.check_conservation()
+    block_space_of(llm).check_conservation()
     assert llm.llm_engine.stats().num_used_blocks == 0
-    assert llm.llm_engine._loop._output_processor._requests == {}
+    assert open_requests_of(llm) == {}
 
 
 def drain(engine: LLMEngine):
@@ -83,7 +84,7 @@ def test_calls_from_several_threads_take_turns(llm, engine):
 
 def interrupt_in_step(monkeypatch, engine, number: int, times: int = 1) -> None:
     """Ctrl-C comes, so often, while the model computes the n-th step from now."""
-    launch, num_steps = engine.model_executor.launch_model, 0
+    launch, num_steps = executor_of(engine).launch_model, 0
 
     def interrupted(plan):
         nonlocal num_steps
@@ -92,7 +93,7 @@ def interrupt_in_step(monkeypatch, engine, number: int, times: int = 1) -> None:
             signal.raise_signal(signal.SIGINT)
         return launch(plan)
 
-    monkeypatch.setattr(engine.model_executor, "launch_model", interrupted)
+    monkeypatch.setattr(executor_of(engine), "launch_model", interrupted)
 
 
 def test_an_interrupt_leaves_a_usable_engine(llm, engine, monkeypatch):
@@ -311,7 +312,7 @@ def test_a_refused_call_leaves_the_requests_of_others_alone(llm, engine):
 def test_a_failed_step_kills_the_engine_with_its_cause(qwen3_folder, caplog):
     engine = LLMEngine(EngineConfig(model=str(qwen3_folder), max_model_len=64))
     engine.add_request("x", "hello", PARAMS)
-    engine.model_executor.driver_worker.model_runner._steps = None
+    break_steps(engine)
     with pytest.raises(EngineDeadError, match="died in a step"):
         engine.step()
     with pytest.raises(EngineDeadError, match="died earlier"):
@@ -320,15 +321,15 @@ def test_a_failed_step_kills_the_engine_with_its_cause(qwen3_folder, caplog):
 
 
 def test_an_unusable_row_ends_its_request_alone(llm, engine, monkeypatch):
-    runner = engine.model_executor.driver_worker.model_runner
-    compute_logits = runner.model.compute_logits
+    model = model_of(engine)
+    compute_logits = model.compute_logits
 
     def break_second_row(hidden, ops):
         logits = compute_logits(hidden, ops)
         logits[1:] = float("nan")
         return logits
 
-    monkeypatch.setattr(runner.model, "compute_logits", break_second_row)
+    monkeypatch.setattr(model, "compute_logits", break_second_row)
     engine.add_request("fine", "hello", PARAMS)
     engine.add_request("stuck", "hello", PARAMS)
     ends = {o.request_id: o.outputs[0] for o in drain(engine) if o.finished}

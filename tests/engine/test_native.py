@@ -1,12 +1,12 @@
 """The same tokens from every version of the ops (fp32, greedy): native, torch, and the golden reference."""
 
 import pytest
+from engine_parts import use_ops
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.ops.cpu.library import absence
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
-from lullm.worker import model_runner
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True)
 
@@ -17,7 +17,7 @@ def test_same_tokens_from_every_version(family, request, monkeypatch):
     folder = request.getfixturevalue(f"{family}_folder")
     found = {}
     for ops in (REFERENCE_OPS, TORCH_CPU_OPS, NATIVE_CPU_OPS):
-        monkeypatch.setattr(model_runner, "select_ops", lambda device, attention_backend, ops=ops: ops)
+        use_ops(monkeypatch, ops)
         with LLM(str(folder), dtype="float32", max_model_len=128, max_num_batched_tokens=48, max_num_seqs=16) as llm:
             outputs = llm.generate(random_prompts(8, 60), GREEDY, use_tqdm=False)
         found[ops.name] = [output.outputs[0].token_ids for output in outputs]

@@ -7,6 +7,7 @@ import asyncio
 import random
 
 import pytest
+from engine_parts import block_space_of, steps_in_flight_of
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
@@ -70,11 +71,11 @@ def run(folder, requests, disturb=lambda llm, step: None, **options) -> tuple[di
                     if completion.finish_reason:
                         assert key not in ends, "one end"
                         ends[key] = completion.finish_reason, completion.stop_reason
-            num_ahead += len(engine._loop._in_flight)
+            num_ahead += len(steps_in_flight_of(engine))
             disturb(llm, step)
             step += 1
-        engine._block_space.check_conservation()
-        assert engine._block_space.num_used_blocks == 0 and not engine._loop._in_flight
+        block_space_of(engine).check_conservation()
+        assert block_space_of(engine).num_used_blocks == 0 and not steps_in_flight_of(engine)
         stats = engine.stats()
     tokens = {key: (entry[0], entry[1], [list(row) for row in entry[2]], ends[key]) for key, entry in deltas.items()}
     return tokens, num_ahead, stats
@@ -112,7 +113,7 @@ def test_with_sleep_in_between(qwen3_folder, requests, expected):
     def disturb(llm, step):
         if step % 10 == 9:
             llm.sleep(level=1 + step % 20 // 10)
-            assert not llm.llm_engine._loop._in_flight, "nothing runs in one's sleep"
+            assert not steps_in_flight_of(llm), "nothing runs in one's sleep"
             llm.wake_up()
 
     options = {"enable_sleep_mode": True, "async_scheduling": True}

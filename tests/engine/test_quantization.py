@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from engine_parts import arenas_of, model_of, ops_of, use_ops
 from prompts import random_prompts
 from safetensors.torch import load_file, save_file
 
@@ -20,17 +21,12 @@ def tokens(llm):
     return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, GREEDY, use_tqdm=False)]
 
 
-def runner_of(llm):
-    return llm.llm_engine.model_executor.driver_worker.model_runner
-
-
 def weights_of(llm):
-    return {name: parameter.clone() for name, parameter in runner_of(llm).model.named_parameters()}
+    return {name: parameter.clone() for name, parameter in model_of(llm).named_parameters()}
 
 
 def arena_bytes(llm):
-    (arena,) = (arena for arena in runner_of(llm).arenas if arena.tag == "weights")
-    return arena.used_bytes
+    return arenas_of(llm)["weights"].used_bytes
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +60,7 @@ def test_batching_and_preemption_change_nothing(qwen3_folder, expected, quantiza
 @FORMATS
 def test_all_versions_of_the_ops_agree(qwen3_folder, expected, quantization, monkeypatch):
     for ops in (REFERENCE_OPS, TORCH_CPU_OPS):
-        monkeypatch.setattr("lullm.worker.model_runner.select_ops", lambda *_, ops=ops: ops)
+        use_ops(monkeypatch, ops)
         with LLM(str(qwen3_folder), **OPTIONS, quantization=quantization) as llm:
             found = tokens(llm)
         pairs = [(a, b) for ours, theirs in zip(found, expected[quantization], strict=True)
@@ -78,7 +74,7 @@ def test_weights_take_less_memory(qwen3_folder):
     for quantization in (None, "int8", "int4"):
         with LLM(str(qwen3_folder), dtype="bfloat16", max_model_len=64, quantization=quantization) as llm:
             sizes[quantization] = arena_bytes(llm)
-            parameters = runner_of(llm).model.named_parameters()
+            parameters = model_of(llm).named_parameters()
             kinds = {name: parameter.dtype for name, parameter in parameters}
         is_matrix = [dtype == torch.uint8 for name, dtype in kinds.items() if "norm" not in name]
         assert all(is_matrix) if quantization else not any(is_matrix)
@@ -119,7 +115,7 @@ def test_an_update_quantizes_into_its_rows_only(qwen3_folder, expected, quantiza
         changed = weights_of(llm)
         fused = "model.layers.1.self_attn.qkv_proj.weight"
         assert [key for key in before if not torch.equal(before[key], changed[key])] == [fused]
-        layer = runner_of(llm).model.get_submodule(fused.removesuffix(".weight"))
+        layer = model_of(llm).get_submodule(fused.removesuffix(".weight"))
         q_size, k_size, _ = layer.part_sizes
         rows = dequantize(before[fused], layer.layout), dequantize(changed[fused], layer.layout)
         is_same = (rows[0] == rows[1]).all(dim=1)
@@ -159,14 +155,14 @@ def test_dummy_weights_are_those_of_the_model_in_full(qwen3_folder, quantization
     options = {**OPTIONS, "load_format": "dummy"}
     with LLM(str(qwen3_folder), **options) as llm:
         wanted = {}
-        for name, layer in runner_of(llm).model.named_modules():
+        for name, layer in model_of(llm).named_modules():
             if getattr(layer, "layout", 0) is None and layer.weight is not None:
                 weight = layer.weight.data.clone()
-                runner_of(llm)._ops.unpack_weight_(weight)
+                ops_of(llm).unpack_weight_(weight)
                 wanted[name] = weight
     with LLM(str(qwen3_folder), **options, quantization=quantization) as llm:
         for name, weight in wanted.items():
-            layer = runner_of(llm).model.get_submodule(name)
+            layer = model_of(llm).get_submodule(name)
             error = (dequantize(layer.weight, layer.layout) - weight).norm() / weight.norm()
             assert error < (0.01 if layer.layout.bits == 8 else 0.1)
             assert layer.layout.bits == (8 if quantization == "int8" or "proj" not in name else 4)

@@ -6,6 +6,7 @@ Rounding makes a tiny difference (of another batch) a larger one now and then, s
 import os
 
 import pytest
+from engine_parts import kv_caches_of
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
@@ -42,7 +43,7 @@ def test_a_budget_buys_more_blocks(qwen3_folder, kind):
     for dtype, cache in (("bfloat16", "auto"), ("bfloat16", kind), ("float32", kind)):
         with LLM(str(qwen3_folder), dtype=dtype, kv_cache_dtype=cache, kv_cache_memory_bytes=2**20) as llm:
             counts[dtype, cache] = llm.llm_engine.stats().num_blocks
-            caches = llm.llm_engine.model_executor.driver_worker.model_runner.kv_caches
+            caches = kv_caches_of(llm)
             assert sum(cache.nbytes for layer in caches for cache in layer.tensors) <= 2**20
     wanted = pytest.approx(counts["bfloat16", "auto"] * 32 / ROW_BYTES[kind], 1)
     assert counts["bfloat16", kind] == counts["float32", kind] == wanted

@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 from conftest import write_checkpoint
+from engine_parts import block_space_of, host_decode_of, threads_of, use_ops
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
@@ -14,7 +15,6 @@ from lullm.ops.cpu import native
 from lullm.ops.cpu.library import absence
 from lullm.ops.cpu.recording import Recording
 from lullm.ops.selection import NATIVE_CPU_OPS
-from lullm.worker import model_runner
 
 pytestmark = pytest.mark.skipif(absence() is not None, reason="the native ops are not built here")
 
@@ -52,10 +52,6 @@ def generate(llm):
     ]
 
 
-def decode_of(llm):
-    return llm.llm_engine.model_executor.driver_worker.model_runner._steps.host_decode
-
-
 @pytest.fixture
 def replays(monkeypatch):
     """Grows by one with every replay."""
@@ -87,13 +83,13 @@ def test_replay_equals_eager_bit_for_bit(family, options, request, replays):
     folder = str(request.getfixturevalue(f"{family}_folder"))
     with LLM(folder, **{**OPTIONS, **options}, enforce_eager=True) as llm:
         expected = generate(llm)
-        assert decode_of(llm) is None and not replays
+        assert host_decode_of(llm) is None and not replays
     with LLM(folder, **{**OPTIONS, **options}) as llm:
         assert generate(llm) == expected
-        assert decode_of(llm).graphs.refusal is None and len(replays) > 30
+        assert host_decode_of(llm).graphs.refusal is None and len(replays) > 30
         if "num_gpu_blocks_override" in options:
             assert llm.llm_engine.stats().num_preemptions > 0
-        llm.llm_engine._block_space.check_conservation()
+        block_space_of(llm).check_conservation()
 
 
 def test_every_size_is_recorded_once(qwen3_folder, replays):
@@ -104,7 +100,7 @@ def test_every_size_is_recorded_once(qwen3_folder, replays):
             outputs = [llm.generate(random_prompts(12, 60), params, use_tqdm=False) for _ in range(2)]
             found[enforce_eager] = [o.outputs[0].token_ids for run in outputs for o in run]
             if not enforce_eager:
-                assert decode_of(llm).graphs.sizes == list(range(1, 13))
+                assert host_decode_of(llm).graphs.sizes == list(range(1, 13))
     assert found[True] == found[False] and len({id(recording) for recording in replays}) == 12
 
 
@@ -124,7 +120,7 @@ def test_recordings_outlive_every_sleep(qwen3_folder, replays, quantization):
             str(qwen3_folder), **OPTIONS, enable_sleep_mode=True, quantization=quantization, enforce_eager=enforce_eager
         ) as llm:
             runs = [tokens(llm)]
-            recorded = None if enforce_eager else dict(decode_of(llm).graphs._captured)
+            recorded = None if enforce_eager else dict(host_decode_of(llm).graphs._captured)
             for call in ({"level": 1}, {"level": 2}, {"level": 1, "tags": ["kv_cache"]}, {"level": 2, "backup": "ram"}):
                 llm.sleep(**call)
                 assert llm.collective_rpc("resident_bytes")[0].get("graphs", 0) == 0
@@ -138,7 +134,7 @@ def test_recordings_outlive_every_sleep(qwen3_folder, replays, quantization):
             llm.collective_rpc("reload_weights")
             runs.append(tokens(llm))
             if recorded is not None:
-                assert recorded and dict(decode_of(llm).graphs._captured) == recorded, "nothing is recorded anew"
+                assert recorded and dict(host_decode_of(llm).graphs._captured) == recorded, "nothing is recorded anew"
                 assert len({id(recording) for recording in replays}) == len(recorded)
                 assert llm.collective_rpc("resident_bytes")[0]["graphs"] > 0
         found[enforce_eager] = runs
@@ -167,7 +163,9 @@ def test_two_engines_at_the_same_time(qwen3_folder, llama_folder):
             thread.start()
         for thread in threads:
             thread.join()
-        assert all(decode_of(engine).graphs.refusal is None and decode_of(engine).graphs.sizes for engine in engines)
+        assert all(
+            host_decode_of(engine).graphs.refusal is None and host_decode_of(engine).graphs.sizes for engine in engines
+        )
     assert found == [[answer] * 3 for answer in expected]
 
 
@@ -175,7 +173,7 @@ def test_a_change_of_the_number_of_threads(qwen3_folder, replays):
     params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
     found = []
     with LLM(str(qwen3_folder), **OPTIONS) as llm:
-        threads = llm.llm_engine.model_executor.driver_worker.model_runner._threads
+        threads = threads_of(llm)
         for num_threads in (1, 4, 2):
             threads.num_threads = num_threads
             outputs = llm.generate(random_prompts(4, 60), params, use_tqdm=False)
@@ -199,7 +197,7 @@ def rms_norm_of_torch(x, weight, eps):
 )
 def test_a_model_with_an_operation_of_torch_stays_eager(qwen3_folder, monkeypatch, replays, options, ops, refusal):
     table = dataclasses.replace(NATIVE_CPU_OPS, **ops)
-    monkeypatch.setattr(model_runner, "select_ops", lambda device, attention_backend: table)
+    use_ops(monkeypatch, table)
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)
     found = {}
     for enforce_eager in (True, False):
@@ -207,11 +205,11 @@ def test_a_model_with_an_operation_of_torch_stays_eager(qwen3_folder, monkeypatc
             outputs = llm.generate(random_prompts(5, 60), params, use_tqdm=False)
             found[enforce_eager] = [(o.outputs[0].token_ids, o.outputs[0].cumulative_logprob) for o in outputs]
             if not enforce_eager:
-                graphs = decode_of(llm).graphs
+                graphs = host_decode_of(llm).graphs
                 assert graphs.refusal is not None and refusal in graphs.refusal and graphs.sizes == []
     assert found[True] == found[False] and not replays
 
 
 def test_torch_attention_records_nothing(qwen3_folder):
     with LLM(str(qwen3_folder), **OPTIONS, attention_backend="torch") as llm:
-        assert decode_of(llm) is None
+        assert host_decode_of(llm) is None

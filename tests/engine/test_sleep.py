@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from engine_parts import backups_of, executor_of, model_of, weights_filled_by
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
@@ -40,14 +41,14 @@ def llm(qwen3_folder):
 def run_with_sleeps(llm, every, **call):
     """All requests through the engine, with a sleep after every so many steps: (tokens, tokens computed)."""
     engine = llm.llm_engine
-    launch, num_computed = engine.model_executor.launch_model, 0
+    launch, num_computed = executor_of(engine).launch_model, 0
 
     def count(plan):
         nonlocal num_computed
         num_computed += plan.num_tokens
         return launch(plan)
 
-    engine.model_executor.launch_model = count
+    executor_of(engine).launch_model = count
     for number, (prompt, params) in enumerate(zip(PROMPTS, PARAMS, strict=True)):
         engine.add_request(str(number), prompt, params)
     ended, steps = {}, 0
@@ -131,17 +132,17 @@ def test_unverified(qwen3_folder, expected):
     """Without checksums it works as well, and a flipped bit goes unseen."""
     with LLM(str(qwen3_folder), **OPTIONS, verify_wake=False) as llm:
         assert run_with_sleeps(llm, every=7, level=1)[0] == expected
-        model = llm.llm_engine.model_executor.driver_worker.model_runner.model
+        model = model_of(llm)
         llm.update_weights([("model.norm.weight", torch.ones(64))])
         llm.sleep(1, backup="ram")
         with torch.inference_mode():
-            llm.llm_engine.model_executor.driver_worker._sleeper._backups["weights"].store._chunks[0][3] ^= 0x80
+            backups_of(llm)["weights"].store._chunks[0][3] ^= 0x80
         llm.wake_up()
         assert model.model.norm.weight.tolist() == [-1.0] + [1.0] * 63
 
 
 def test_addresses_and_weights_come_back(llm):
-    model = llm.llm_engine.model_executor.driver_worker.model_runner.model
+    model = model_of(llm)
     before = {name: (p.data_ptr(), p.clone()) for name, p in model.named_parameters()}
     for level in (1, 2, 1):
         llm.sleep(level)
@@ -157,7 +158,7 @@ def test_while_asleep_work_is_refused_and_nothing_lost(llm, expected):
     engine.add_request("kept", PROMPTS[0], PARAMS[0])
     engine.step()
     report = llm.sleep()
-    assert llm.is_sleeping and llm.sleeping_tags == ("weights", "kv_cache")
+    assert llm.is_sleeping() and llm.sleeping_tags == ("weights", "kv_cache")
     assert report.backed_up_bytes > 0 and report.seconds > 0
     with pytest.raises(EngineAsleepError, match="wake_up"):
         llm.generate("x", use_tqdm=False)
@@ -170,7 +171,7 @@ def test_while_asleep_work_is_refused_and_nothing_lost(llm, expected):
         engine.step()
     llm.wake_up(tags=["kv_cache"])
     llm.wake_up()
-    assert not llm.is_sleeping
+    assert not llm.is_sleeping()
     while engine.has_unfinished_requests():
         outputs = engine.step()
     assert outputs[-1].outputs[0].token_ids == expected[0][0]
@@ -190,22 +191,17 @@ def test_modes_wait_and_abort(llm, expected):
     assert [o.outputs[0].token_ids for o in llm.generate(PROMPTS[0], PARAMS[0], use_tqdm=False)] == expected[0]
 
 
-def test_a_changed_checkpoint_is_found_and_the_engine_stays_asleep(llm, monkeypatch, expected):
-    runner = llm.llm_engine.model_executor.driver_worker.model_runner
-    fill = runner.fill_weights
-
-    def fill_with_a_flipped_byte():
+def test_a_changed_checkpoint_is_found_and_the_engine_stays_asleep(llm, expected):
+    def fill_with_a_flipped_byte(fill):
         fill()
-        runner.model.lm_head.weight.view(-1)[5].neg_()
+        model_of(llm).lm_head.weight.view(-1)[5].neg_()
 
     llm.sleep(1)
-    monkeypatch.setattr(runner, "fill_weights", fill_with_a_flipped_byte)
-    with pytest.raises(WakeUpError, match="lm_head"):
+    with weights_filled_by(llm, fill_with_a_flipped_byte), pytest.raises(WakeUpError, match="lm_head"):
         llm.wake_up()
     assert llm.sleeping_tags == ("weights", "kv_cache")
     with pytest.raises(EngineAsleepError):
         llm.generate("x", use_tqdm=False)
-    monkeypatch.undo()
     llm.wake_up()
     assert [o.outputs[0].token_ids for o in llm.generate(PROMPTS[0], PARAMS[0], use_tqdm=False)] == expected[0]
 
@@ -217,7 +213,15 @@ def test_misuse(llm, qwen3_folder):
         assert error.value.param == param
     with pytest.raises(InvalidRequestError):
         llm.wake_up(tags=["x"])
-    assert not llm.is_sleeping
+    for call in (
+        lambda: llm.sleep(1, "wait"),  # after the level everything has a name
+        lambda: llm.sleep(1, tag=["weights"]),
+        lambda: llm.explain_sleep(1, mode="wait"),
+        lambda: llm.llm_engine.sleep(1, "wait"),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    assert not llm.is_sleeping() and not llm.llm_engine.is_sleeping()
     with LLM(str(qwen3_folder), max_model_len=64) as other, pytest.raises(ConfigError, match="enable_sleep_mode"):
         other.sleep()
 

@@ -11,6 +11,7 @@ SETUP = """
 import json, sys
 from pathlib import Path
 import torch
+from engine_parts import arenas_of
 from lullm import LLM, SamplingParams
 from lullm.machine.memory import resident_bytes
 
@@ -24,11 +25,11 @@ llm = LLM(str(folder), tokenizer="demo", load_format="dummy", enable_sleep_mode=
 params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 prompts = [[3 + i] * 200 for i in range(16)]
 """
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 CYCLES = """
 engine = llm.llm_engine
-runner = engine.model_executor.driver_worker.model_runner
-weights = next(a.used_bytes for a in runner.arenas if a.tag == "weights")
+weights = arenas_of(llm)["weights"].used_bytes
 block = 16 * 2 * 6 * 8 * 128 * 2  # tokens, keys and values, layers, heads, bfloat16
 llm.generate(prompts, params, use_tqdm=False)
 for number, prompt in enumerate(prompts):
@@ -63,7 +64,8 @@ print(json.dumps(dict(rows=rows, left=[p.name for p in sleep_dir.iterdir()])))
 
 
 def run(code, *folders):
-    result = subprocess.run([sys.executable, "-c", SETUP + code, *map(str, folders)], capture_output=True, text=True)
+    command = [sys.executable, "-c", SETUP + code, *map(str, folders)]
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -108,7 +110,7 @@ while True:
 def test_a_kill_in_the_middle_of_sleep_leaves_nothing_behind(tmp_path):
     model, sleep_dir = folders(tmp_path)
     arguments = [sys.executable, "-c", SETUP + FALL_ASLEEP, str(model), str(sleep_dir)]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "ready\n"

@@ -1,5 +1,6 @@
 """No leak: resident memory and the engine's own books after a hundred thousand requests."""
 
+import os
 import subprocess
 import sys
 
@@ -7,6 +8,8 @@ import pytest
 
 SOAK = """
 import sys
+from engine_parts import block_space_of, open_requests_of, scheduler_of
+
 from lullm import LLM, SamplingParams
 from lullm.machine.memory import resident_bytes
 
@@ -20,9 +23,9 @@ for batch in range(100):
     assert len(outputs) == 1000
     del outputs
     found.append(resident_bytes())
-engine._block_space.check_conservation()
-assert engine._loop._output_processor._requests == {} and len(engine._scheduler._roster) == 0
-assert engine._block_space._tables == {} and engine._scheduler._roster._members == {}
+block_space_of(engine).check_conservation()
+assert open_requests_of(engine) == {} and len(scheduler_of(engine)._roster) == 0
+assert block_space_of(engine)._tables == {} and scheduler_of(engine)._roster._members == {}
 assert sum(engine.stats().finished_total.values()) == 100_000
 print((found[-1] - found[20]) / 2**20)
 """
@@ -30,6 +33,8 @@ print((found[-1] - found[20]) / 2**20)
 
 @pytest.mark.slow
 def test_a_hundred_thousand_requests(qwen3_folder):
-    result = subprocess.run([sys.executable, "-c", SOAK, str(qwen3_folder)], capture_output=True, text=True)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SOAK, str(qwen3_folder)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert float(result.stdout) < 8, "MiB of growth over the last 80,000 requests"

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from engine_parts import model_of
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
@@ -49,10 +50,6 @@ def train(model, seed=0):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * parameter.std().nan_to_num(1.0) * torch.randn_like(parameter))
-
-
-def model_of(llm):
-    return llm.llm_engine.model_executor.driver_worker.model_runner.model
 
 
 def push(llm, model):

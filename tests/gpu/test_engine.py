@@ -3,6 +3,7 @@
 import pytest
 import torch
 from decisive import decisive_answers
+from engine_parts import block_space_of
 from prompts import random_prompts
 from transformers import AutoModelForCausalLM
 
@@ -38,7 +39,7 @@ def mixed_params(num: int) -> list[SamplingParams]:
 def answers(folder, prompts, params, **options):
     with LLM(str(folder), **{**GPU, **options}) as llm:
         outputs = llm.generate(prompts, params, use_tqdm=False)
-        llm.llm_engine._block_space.check_conservation()
+        block_space_of(llm).check_conservation()
         stats = llm.llm_engine.stats()
     return [[(c.token_ids, c.finish_reason) for c in output.outputs] for output in outputs], stats
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from engine_parts import model_of
 
 from lullm import LLM, SamplingParams
 from lullm.units import MIB
@@ -39,12 +40,12 @@ def tokens(llm: LLM) -> list[list[int]]:
 def test_memory_goes_and_comes_back(qwen3_folder, level, enforce_eager):
     with LLM(str(qwen3_folder), **{**GPU, "enforce_eager": enforce_eager}) as llm:
         expected, awake = tokens(llm), used_bytes()
-        addresses = [p.data_ptr() for p in llm.llm_engine.model_executor.driver_worker.model_runner.model.parameters()]
+        addresses = [p.data_ptr() for p in model_of(llm).parameters()]
         llm.sleep(level=level)
         assert awake - used_bytes() > 500 * MIB
         llm.wake_up()
         assert abs(used_bytes() - awake) < 64 * MIB
-        model = llm.llm_engine.model_executor.driver_worker.model_runner.model
+        model = model_of(llm)
         assert [p.data_ptr() for p in model.parameters()] == addresses
         assert tokens(llm) == expected, "graphs are still valid"
 
@@ -55,7 +56,7 @@ def test_unchanged_weights_are_not_copied_again(qwen3_folder):
         saved = []
         for cycle in range(4):
             if cycle == 2:
-                norm = llm.llm_engine.model_executor.driver_worker.model_runner.model.model.norm.weight
+                norm = model_of(llm).model.norm.weight
                 llm.update_weights([("model.norm.weight", norm.clone())])
             saved.append(llm.sleep().backed_up_bytes)
             llm.wake_up()

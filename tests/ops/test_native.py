@@ -20,8 +20,9 @@ from lullm.ops import reference
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import HeadNorm, LayerCache
-from lullm.sampling.sampler import draw_tokens_, host_draw_table
+from lullm.sampling.sampler import draw_tokens_
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import Draw
 
@@ -255,7 +256,7 @@ def test_swap_blocks():
 
 
 def draw_table(params, uniforms, vocab_size):
-    return host_draw_table([Draw(0, 0, p, 0, [1], 1) for p in params], torch.tensor(uniforms).double(), vocab_size)
+    return DrawTable.of([Draw(0, 0, p, 0, [1], 1) for p in params], np.array(uniforms, np.float64), vocab_size)
 
 
 DRAWS = [

@@ -222,7 +222,7 @@ def test_a_token_out_of_range_is_said_by_a_replay_too(workspace):
         (lambda x: native.rms_norm(x, NORM, float(x.shape[0] + len(x.tolist()))), "tolist"),
         (lambda x: x.__setitem__(0, 1.0) or native.rms_norm(x, NORM, 1e-6), "__setitem__"),
         (lambda x: native.rms_norm(torch.zeros_like(x), NORM, 1e-6), "zeros_like"),
-        (lambda x: native_attention.copy_blocks([(x.unsqueeze(0), x.unsqueeze(0))], [(0, 0)]), "tensor"),
+        (lambda x: native_attention.copy_blocks([LayerCache(x.unsqueeze(0), x.unsqueeze(0))], [(0, 0)]), "tensor"),
         (lambda x: native.pack_weight_(x), "lullm_pack_weight"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

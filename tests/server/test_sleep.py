@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from decisive import decisive_answers
+from engine_parts import weights_filled_by
 from prometheus_client.parser import text_string_to_metric_families
 
 from lullm import AsyncLLMEngine, EngineConfig
@@ -126,11 +127,9 @@ def test_arguments_that_the_engine_refuses(running):
 
 
 def test_a_failed_wake_up_is_told_and_can_be_tried_again(running, expected, monkeypatch, caplog):
-    runner = running.engine._engine.model_executor.driver_worker.model_runner
     with running.http() as http:
         http.post("/sleep")
-        with monkeypatch.context() as patch:
-            patch.setattr(runner, "fill_weights", lambda: None)
+        with weights_filled_by(running.engine, lambda fill: None):
             response = http.post("/wake_up")
         assert response.status_code == 500 and response.json()["error"]["code"] == "wake_up_failed"
         assert "checksum" in response.json()["error"]["message"]

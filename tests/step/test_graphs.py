@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 import torch
+from engine_parts import block_space_of, kv_scales_of, use_device, use_host, use_ops
 from fake_device import FakeDevice, reference_attention
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
-from lullm.device.choice import open_device
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.sampling.sampler import draw_tokens_
 from lullm.step.graphs import DecodeGraphs, DecodeOutput, decode_sizes
@@ -74,7 +74,7 @@ def run(folder, **options):
     prompts, params = zip(*requests(), strict=True)
     with LLM(str(folder), **{**OPTIONS, **options}) as llm:
         outputs = llm.generate(prompts, list(params), use_tqdm=False)
-        llm.llm_engine._block_space.check_conservation()
+        block_space_of(llm).check_conservation()
     return [
         [
             (c.token_ids, c.finish_reason, c.cumulative_logprob, [list(p.items()) for p in c.logprobs or []])
@@ -87,8 +87,8 @@ def run(folder, **options):
 @pytest.fixture
 def device(monkeypatch):
     device = FakeDevice()
-    monkeypatch.setattr("lullm.worker.model_runner.open_device", lambda name: device)
-    monkeypatch.setattr("lullm.worker.model_runner.select_ops", lambda *args: OPS)
+    use_device(monkeypatch, device)
+    use_ops(monkeypatch, OPS)
     return device
 
 
@@ -100,9 +100,7 @@ def on_device(folder, device, **options):
 @pytest.mark.parametrize("draws_on_device", [False, True])
 def test_replay_equals_eager_bit_for_bit(qwen3_folder, device, monkeypatch, async_scheduling, draws_on_device):
     if draws_on_device:
-        monkeypatch.setattr(
-            "lullm.worker.model_runner.select_ops", lambda *args: dataclasses.replace(OPS, draw_tokens=draw_by_table)
-        )
+        use_ops(monkeypatch, dataclasses.replace(OPS, draw_tokens=draw_by_table))
     eager = on_device(qwen3_folder, device, enforce_eager=True, async_scheduling=async_scheduling)
     assert ("capture", None) not in device.calls and ("replay", None) not in device.calls
     device.calls.clear()
@@ -122,8 +120,8 @@ def test_the_device_says_what_the_host_says(qwen3_folder, device):
     assert ("beside", None) in device.calls, "swapped out as late as the step allows"
     with pytest.MonkeyPatch.context() as patch:
         patch.undo()
-        patch.setattr("lullm.worker.model_runner.open_device", open_device)
-        patch.setattr("lullm.worker.model_runner.select_ops", lambda *args: TORCH_CPU_OPS)
+        use_host(patch)
+        use_ops(patch, TORCH_CPU_OPS)
         expected = tokens_of(run(qwen3_folder))
     assert tokens_of(found) == expected and tokens_of(found_small) == expected
 
@@ -137,17 +135,15 @@ def test_scales_of_an_fp8_cache(qwen3_folder, device, prompts):
     for enforce_eager in (True, False):
         with LLM(str(qwen3_folder), **sizes, enforce_eager=enforce_eager, async_scheduling=True) as llm:
             outputs = llm.generate(prompts, params, use_tqdm=False)
-            scales = [s.k_scale.tolist() for s in llm.llm_engine.model_executor.driver_worker.model_runner._kv_scales()]
+            scales = [s.k_scale.tolist() for s in kv_scales_of(llm)]
             found.append(([output.outputs[0].token_ids for output in outputs], scales))
     assert found[0] == found[1] and [name for name, _ in device.calls].count("replay") > 10
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lullm.worker.model_runner.open_device", open_device)
-        patch.setattr("lullm.worker.model_runner.select_ops", lambda *args: OPS_ON_HOST)
+        use_host(patch)
+        use_ops(patch, OPS_ON_HOST)
         with LLM(str(qwen3_folder), **sizes) as llm:
             llm.generate(prompts, params, use_tqdm=False)
-            on_host = [
-                s.k_scale.tolist() for s in llm.llm_engine.model_executor.driver_worker.model_runner._kv_scales()
-            ]
+            on_host = [s.k_scale.tolist() for s in kv_scales_of(llm)]
     assert scales[0] == pytest.approx(on_host[0]) and 1.0 not in scales[0]
 
 

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+from engine_parts import backups_of, store_of, use_device, use_ops
 from fake_device import FAKE_OPS, FakeDevice
 
 from lullm import LLM, SamplingParams
@@ -42,13 +43,13 @@ class DriverDevice(FakeDevice):
 @pytest.fixture
 def build(qwen3_folder, fake, monkeypatch):
     """(an engine over a fake device); everything is given back at the end of the test, or `fake` says so."""
-    monkeypatch.setattr("lullm.worker.model_runner.select_ops", lambda *args: FAKE_OPS)
+    use_ops(monkeypatch, FAKE_OPS)
     monkeypatch.setattr("lullm.config.engine_check._refuse_missing_machinery", lambda config: None)
     engines = []
 
     def make(**options):
         backend = fake.build("cuda")
-        monkeypatch.setattr("lullm.worker.model_runner.open_device", lambda name: DriverDevice(backend))
+        use_device(monkeypatch, DriverDevice(backend))
         engines.append(LLM(str(qwen3_folder), **{**OPTIONS, "keep_backup": True, **options}))
         return engines[-1]
 
@@ -73,7 +74,7 @@ def num_copies(fake):
 
 def test_weights_stay_in_host_memory_until_they_change(build, fake):
     llm = build()
-    expected, num_weights = tokens(llm), llm.llm_engine.model_executor.driver_worker._store.num_bytes
+    expected, num_weights = tokens(llm), store_of(llm).num_bytes
     fake.reset()
     assert llm.sleep().backed_up_bytes == num_weights
     assert num_copies(fake)[0] > 0 and fake.counts()["handles"] == 0
@@ -137,8 +138,7 @@ def test_a_backup_is_verified_every_time(build):
     llm.sleep()
     llm.wake_up()
     llm.sleep()
-    sleeper = llm.llm_engine.model_executor.driver_worker._sleeper
-    chunk = sleeper._backups["weights"].store.get(0, 1000).numpy()
+    chunk = backups_of(llm)["weights"].store.get(0, 1000).numpy()
     chunk[5] ^= 1
     with pytest.raises(WakeUpError, match="damaged"):
         llm.wake_up()

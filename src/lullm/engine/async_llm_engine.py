@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import torch
 
@@ -23,7 +23,8 @@ from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest, Prompt
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import (
-    BackupTarget,
+    ForecastArguments,
+    SleepArguments,
     SleepForecast,
     SleepMode,
     SleepOptions,
@@ -119,16 +120,9 @@ class AsyncLLMEngine:
         if not math.isfinite(keep_alive):
             raise InvalidRequestError(f"keep_alive must be a finite number of seconds, not {keep_alive}", "keep_alive")
 
-    async def sleep(
-        self,
-        level: int = 1,
-        mode: SleepMode = "keep",
-        tags: Sequence[str] | None = None,
-        backup: BackupTarget = "auto",
-        keep_prefix_cache: bool = False,
-    ) -> SleepReport:
-        """See `EngineClient.sleep`."""
-        options = SleepOptions(level, mode, tags, backup, keep_prefix_cache)
+    async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
+        """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`."""
+        options = SleepOptions(level, **arguments)
         call = Call(lambda: self._watch.sleep(options))
         return await self._answer(call, lambda: self._watch.begin_sleep(call, options))
 
@@ -136,19 +130,13 @@ class AsyncLLMEngine:
         """See `EngineClient.wake_up`."""
         return await self._call(lambda: self._watch.wake_up(tags))
 
-    async def explain_sleep(
-        self,
-        level: int = 1,
-        tags: Sequence[str] | None = None,
-        backup: BackupTarget = "auto",
-        keep_prefix_cache: bool = False,
-    ) -> SleepForecast:
-        """See `EngineClient.explain_sleep`."""
-        return await self._call(lambda: self._engine.explain_sleep(level, tags, backup, keep_prefix_cache))
+    async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
+        """What such a `sleep` would do now, and how long waking would take. Changes nothing."""
+        return await self._call(lambda: self._engine.explain_sleep(level, **arguments))
 
     async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
         """See `EngineClient.pause_generation`."""
-        await self.sleep(0, mode)
+        await self.sleep(0, mode=mode)
         if clear_cache and mode != "keep":
             await self.reset_prefix_cache()
 
@@ -156,10 +144,9 @@ class AsyncLLMEngine:
         """See `EngineClient.resume_generation`."""
         await self._call(self._watch.resume)
 
-    @property
-    def is_sleeping(self) -> bool:
-        """See `EngineClient.is_sleeping`."""
-        return self._engine.is_sleeping
+    async def is_sleeping(self) -> bool:
+        """Whether something is released, or the engine paused (level 0)."""
+        return self._engine.is_sleeping()
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:

@@ -87,10 +87,10 @@ class EngineThread:
     def _run(self) -> None:
         try:
             while not (self._must_stop and not self._engine.has_unfinished_requests()):
-                if self._engine.is_sleeping or not self._engine.has_unfinished_requests():
+                if self._engine.is_sleeping() or not self._engine.has_unfinished_requests():
                     self._wait_for_command(self.watch.wait_s())
                 self._take_commands()
-                if self._engine.is_sleeping:
+                if self._engine.is_sleeping():
                     self._deliver(self._engine.take_pending())
                 elif self._engine.has_unfinished_requests():
                     self._deliver(self._engine.step())
@@ -132,7 +132,7 @@ class EngineThread:
     def _stop(self, drain: bool) -> None:
         self._must_stop = True
         self.watch.stop(self._failure or _shut_down())
-        if not drain or self._engine.is_sleeping:
+        if not drain or self._engine.is_sleeping():
             for request_id in self._engine.unfinished_request_ids():
                 self._engine.abort_request(request_id)
 

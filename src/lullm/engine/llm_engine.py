@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -27,9 +27,9 @@ from lullm.types.request import GenerateRequest, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.sleep import (
     REMOTE_METHODS,
-    BackupTarget,
+    ForecastArguments,
+    SleepArguments,
     SleepForecast,
-    SleepMode,
     SleepOptions,
     SleepReport,
     SleepState,
@@ -47,7 +47,7 @@ class LLMEngine:
     Attributes:
         config, model_config: resolved. tokenizer. default_params: from the model's generation_config.json.
         input_processor: may be called from other threads, as `stats` may.
-        model_executor: runs the workers.
+        model_executor: runs the workers. lifecycle: the owner of the question whether the engine is awake.
 
     Raises:
         ModelLoadError, ConfigError, CacheSizeError: from the constructor, which blocks until the model is loaded.
@@ -82,7 +82,7 @@ class LLMEngine:
         self._loop = StepLoop(
             self._scheduler, self.model_executor, self.tokenizer, max_in_flight=2 if self.config.async_scheduling else 1
         )
-        self._lifecycle = Lifecycle(
+        self.lifecycle = Lifecycle(
             self.model_executor, self._scheduler, self._block_space, self.config.enable_sleep_mode
         )
         logger.info("ready in %.1f s: %s", time.monotonic() - started, self.config.served_model_name)
@@ -104,7 +104,7 @@ class LLMEngine:
     def add_processed(self, request: GenerateRequest) -> None:
         """Queue a request that `input_processor` has made. Raises as `add_request` does."""
         self.check_health()
-        self._lifecycle.check_awake()
+        self.lifecycle.check_awake()
         params = request.params
         if params.output_kind is OutputKind.DELTA and (params.beam_width or params.num_sequences > params.n):
             name = "beam_width" if params.beam_width else "best_of"
@@ -122,10 +122,10 @@ class LLMEngine:
         """
         self.check_health()
         if self._scheduler.has_unfinished:
-            self._lifecycle.check_awake()
-            if self._lifecycle.is_behind:
+            self.lifecycle.check_awake()
+            if self.lifecycle.is_behind:
                 self._loop.drain()
-                self._lifecycle.follow()
+                self.lifecycle.follow()
         with deferred_interrupt() as interrupt:
             outputs = self._loop.step()
             if interrupt.is_set():
@@ -151,14 +151,7 @@ class LLMEngine:
         """Ids of the requests that have not ended, in the order in which they came."""
         return self._scheduler.unfinished_ids
 
-    def sleep(
-        self,
-        level: int = 1,
-        mode: SleepMode = "keep",
-        tags: Sequence[str] | None = None,
-        backup: BackupTarget = "auto",
-        keep_prefix_cache: bool = False,
-    ) -> SleepReport:
+    def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`.
 
         With mode 'wait' the outputs of the requests that end first come with the next `step`.
@@ -168,35 +161,23 @@ class LLMEngine:
             be kept could not be saved; the engine is awake. EngineAsleepError: mode 'wait', but the engine sleeps
             already and keeps requests, which cannot end.
         """
-        return self.fall_asleep(SleepOptions(level, mode, tags, backup, keep_prefix_cache))
-
-    def fall_asleep(self, options: SleepOptions) -> SleepReport:
-        """`sleep`, with its arguments in one piece."""
-        self.check_sleep(options)
+        options = SleepOptions(level, **arguments)
+        self.check_health()
+        self.lifecycle.check(options)
         while options.mode == "wait" and self._scheduler.has_unfinished:
             self._loop.pending = self.step()
         self._loop.drain()
         if options.mode == "abort":
             for request_id in self._scheduler.unfinished_ids:
                 self.abort_request(request_id)
-        return self._lifecycle.sleep(options)
+        return self.lifecycle.sleep(options)
 
-    def check_sleep(self, options: SleepOptions) -> None:
-        """Return if such a sleep would be taken. Raises as `sleep` does otherwise."""
+    def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
+        """What a `sleep` with these arguments would free, back up and take. Changes nothing; raises as `sleep` does."""
+        options = SleepOptions(level, mode="keep", **arguments)
         self.check_health()
-        self._lifecycle.check(options)
-
-    def explain_sleep(
-        self,
-        level: int = 1,
-        tags: Sequence[str] | None = None,
-        backup: BackupTarget = "auto",
-        keep_prefix_cache: bool = False,
-    ) -> SleepForecast:
-        """What such a `sleep` would free, back up and take; changes nothing. Raises as `sleep` does."""
-        options = SleepOptions(level, "keep", tags, backup, keep_prefix_cache)
-        self.check_sleep(options)
-        return self._lifecycle.forecast(options)
+        self.lifecycle.check(options)
+        return self.lifecycle.forecast(options)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         """Bring back what `sleep` released (`tags` None: all), at the same addresses. Idempotent.
@@ -205,22 +186,21 @@ class LLMEngine:
             WakeUpError: it did not come back as it was; the engine is still asleep.
         """
         self.check_health()
-        return self._lifecycle.wake_up(tags)
+        return self.lifecycle.wake_up(tags)
 
-    @property
     def is_sleeping(self) -> bool:
         """Whether something is released, or the engine paused (level 0)."""
-        return self._lifecycle.is_sleeping
+        return self.lifecycle.is_sleeping
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
         """What is released now."""
-        return self._lifecycle.sleeping_tags
+        return self.lifecycle.sleeping_tags
 
     @property
     def sleep_state(self) -> SleepState:
         """Awake or how deep asleep, in one word."""
-        return self._lifecycle.state
+        return self.lifecycle.state
 
     def collective_rpc(
         self,
@@ -250,7 +230,7 @@ class LLMEngine:
         try:
             return self.model_executor.collective_rpc(method, timeout, args, kwargs)
         finally:
-            self._lifecycle.follow()
+            self.lifecycle.follow()
 
     def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
         """Replace some or all weights by tensors under the checkpoint's own names; how many. Blocking.
@@ -267,13 +247,13 @@ class LLMEngine:
         try:
             return self.model_executor.collective_rpc("update_weights", args=(weights,))[0]
         finally:
-            self._lifecycle.follow()
+            self.lifecycle.follow()
 
     def reload_weights(self) -> None:
         """Read the weights from the checkpoint again. See `Lifecycle.reload_weights`."""
         self.check_health()
         self._loop.drain()
-        self._lifecycle.reload_weights()
+        self.lifecycle.reload_weights()
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; running requests keep theirs. Always True: it cannot fail."""

@@ -1,7 +1,7 @@
 """What the faces may ask of a running engine. The server is written against this and loads no torch."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Unpack
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
@@ -10,7 +10,15 @@ from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Prompt
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.sleep import BackupTarget, SleepForecast, SleepMode, SleepReport, SleepState, WakeReport
+from lullm.types.sleep import (
+    ForecastArguments,
+    SleepArguments,
+    SleepForecast,
+    SleepMode,
+    SleepReport,
+    SleepState,
+    WakeReport,
+)
 from lullm.types.stats import EngineStats
 
 SleepCause = Literal["call", "idle", "request"]
@@ -72,21 +80,11 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def sleep(
-        self,
-        level: int = 1,
-        mode: SleepMode = "keep",
-        tags: Sequence[str] | None = None,
-        backup: BackupTarget = "auto",
-        keep_prefix_cache: bool = False,
-    ) -> SleepReport:
-        """Release memory; returns once it is released. Idempotent.
+    async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
+        """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`.
 
-        With mode 'wait' running requests end first, and new ones are refused, or wait, meanwhile. Whoever is cancelled
-        while waiting cancels the sleep.
-
-        Args:
-            level, mode, tags, backup, keep_prefix_cache: see `SleepOptions`.
+        With mode 'wait' running requests end first, and new ones are refused, or wait, meanwhile. Cancelling the call
+        while it waits cancels the sleep.
 
         Raises:
             ConfigError, InvalidRequestError, EngineAsleepError, OSError: see `LLMEngine.sleep`.
@@ -104,18 +102,12 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def explain_sleep(
-        self,
-        level: int = 1,
-        tags: Sequence[str] | None = None,
-        backup: BackupTarget = "auto",
-        keep_prefix_cache: bool = False,
-    ) -> SleepForecast:
+    async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
         """What such a `sleep` would do now, and how long waking would take. Changes nothing; raises as `sleep` does."""
         ...
 
     async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
-        """Stop scheduling, as `sleep(0, mode)` does; then forget cached prefixes, but not with mode 'keep'."""
+        """Stop scheduling, as `sleep(0, mode=mode)` does; then forget cached prefixes, but not with mode 'keep'."""
         ...
 
     async def resume_generation(self) -> None:
@@ -130,11 +122,6 @@ class EngineClient(Protocol):
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Call one of `REMOTE_METHODS` on every worker, between steps. Raises as `LLMEngine.collective_rpc` does."""
-        ...
-
-    @property
-    def is_sleeping(self) -> bool:
-        """Whether something is released, or the engine paused (level 0). From any thread."""
         ...
 
     @property

@@ -9,6 +9,7 @@ pause, or a sleep that waits for running requests, waits with it: whoever paused
 reason is his to end.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
@@ -59,7 +60,7 @@ class SleepWatch:
     @property
     def is_away(self) -> bool:
         """Whether a request would have to wait, or be refused, from when a sleep begins. From any thread."""
-        return self._is_falling_asleep or bool(self._waiting_sleeps) or self._engine.is_sleeping
+        return self._is_falling_asleep or bool(self._waiting_sleeps) or self._engine.is_sleeping()
 
     @property
     def next_sleep(self) -> tuple[SleepRung, float] | None:
@@ -73,7 +74,7 @@ class SleepWatch:
         self.check_running()
         self._is_falling_asleep = True
         try:
-            report = self._engine.fall_asleep(options)
+            report = self._engine.sleep(**dataclasses.asdict(options))
         except (OSError, WakeUpError):  # the latter: a backup that was to move is damaged
             self._tell(lambda observer: observer.sleep_failed(cause))
             raise
@@ -87,11 +88,12 @@ class SleepWatch:
 
     def begin_sleep(self, call: Call[SleepReport], options: SleepOptions) -> None:
         """Run `call`, which sleeps so, now; or with mode 'wait' once the running requests have ended."""
-        if options.mode != "wait" or self._engine.is_sleeping or not self._engine.has_unfinished_requests():
+        if options.mode != "wait" or self._engine.is_sleeping() or not self._engine.has_unfinished_requests():
             call.run()
             return
         try:
-            self._engine.check_sleep(options)
+            self._engine.check_health()
+            self._engine.lifecycle.check(options)
             self.check_running()
         except LullmError as error:
             call.fail(error)
@@ -101,7 +103,7 @@ class SleepWatch:
     def wake_up(self, tags: Sequence[str] | None, cause: SleepCause = "call") -> WakeReport:
         """Bring back `tags`, and cancel the sleeps that wait. Raises as `LLMEngine.wake_up` does."""
         self.check_running()
-        was_sleeping = self._engine.is_sleeping
+        was_sleeping = self._engine.is_sleeping()
         try:
             report = self._engine.wake_up(tags)
         except WakeUpError:
@@ -109,7 +111,7 @@ class SleepWatch:
             raise
         if cause == "call":
             self._reset_ladder()
-        if report.tags or (was_sleeping and not self._engine.is_sleeping):
+        if report.tags or (was_sleeping and not self._engine.is_sleeping()):
             self._tell(lambda observer: observer.woke(report, cause))
         self._fail_waiting_sleeps(SleepCancelledError("wake_up was called before the running requests had ended"))
         return report
@@ -150,7 +152,7 @@ class SleepWatch:
                 self.check_running()
                 self._parked.append((request, stream))
             else:
-                if self._wakes_by_request and self._engine.is_sleeping:
+                if self._wakes_by_request and self._engine.is_sleeping():
                     self._wake_for(stream)
                 self._enter(request, stream)
                 self.ladder.busy()
@@ -232,7 +234,7 @@ class SleepWatch:
             calls, self._waiting_sleeps = self._waiting_sleeps, []
             for call in calls:
                 call.run()
-        elif self._engine.is_sleeping:
+        elif self._engine.is_sleeping():
             error = SleepCancelledError("another call put the engine to sleep before the running requests had ended")
             self._fail_waiting_sleeps(error)
 

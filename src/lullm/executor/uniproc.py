@@ -20,11 +20,6 @@ class UniProcExecutor:
         self._model_config = model_config
         self._is_shut_down = False
         self.driver_worker = Worker(config, model_config, folder)
-        try:
-            self.driver_worker.load_model()
-        except BaseException:
-            self.shutdown()
-            raise
 
     def collective_rpc(
         self,
@@ -64,10 +59,6 @@ class UniProcExecutor:
     def launch_model(self, plan: StepPlan) -> Running[StepResult]:
         self.check_health()
         return self.driver_worker.launch_model(plan)
-
-    def execute_model(self, plan: StepPlan) -> StepResult:
-        self.check_health()
-        return self.driver_worker.execute_model(plan)
 
     def check_health(self) -> None:
         if self._is_shut_down:

@@ -4,7 +4,7 @@ A family differs in its `DecoderStyle`. Parameters carry the names of a Llama ch
 stand on the meta device until `weights.materialize` gives them memory.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,6 @@ from lullm.nn.norm import RMSNorm
 from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
 from lullm.weights.rule import WeightRules
-from lullm.weights.store import WeightStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class CausalLM(nn.Module):
         super().__init__()
         self.config = config
         self.rules = style.rules
-        self.store: WeightStore | None = None  # once there is memory
+        self.update_weights: Callable[[Iterable[tuple[str, Tensor]]], list[str]] | None = None  # once there is memory
         self.model = Decoder(config, style, dtype, max_model_len)
         self.lm_head = LMHead(config.vocab_size, config.hidden_size, config.tie_word_embeddings, dtype)
 
@@ -106,6 +105,6 @@ class CausalLM(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Replace some weights, under the checkpoint's names; those that were replaced. See `WeightStore.update`."""
-        if self.store is None:
+        if self.update_weights is None:
             raise ModelLoadError("the model has no memory for weights yet")
-        return set(self.store.update(weights))
+        return set(self.update_weights(weights))

@@ -70,3 +70,19 @@ class KVScales(nn.Module):
         scales = torch.where(self.given.isnan(), scales, self.given)
         self.k_scale.copy_(scales[0])
         self.v_scale.copy_(scales[1])
+
+
+def kv_scales_of(model: nn.Module) -> list[KVScales]:
+    """By layer; empty if the KV cache is not fp8."""
+    return [module for module in model.modules() if isinstance(module, KVScales)]
+
+
+def with_scales(caches: list[LayerCache], model: nn.Module) -> list[LayerCache]:
+    """The layers' caches with the scales that the model has for them."""
+    all_scales = kv_scales_of(model)
+    if not all_scales:
+        return caches
+    return [
+        LayerCache(cache.key, cache.value, scales.k_scale, scales.v_scale)
+        for cache, scales in zip(caches, all_scales, strict=True)
+    ]

@@ -38,15 +38,12 @@ def router(context: ServerContext) -> APIRouter:
     waking = asyncio.Lock()  # so that of two calls at the same time one says that it woke the engine, not both
 
     def state() -> dict[str, Any]:
-        return {
-            "state": engine.sleep_state,
-            "is_sleeping": engine.is_sleeping,
-            "sleeping_tags": list(engine.sleeping_tags),
-        }
+        name = engine.sleep_state
+        return {"state": name, "is_sleeping": name != "awake", "sleeping_tags": list(engine.sleeping_tags)}
 
     async def put_to_sleep(body: SleepBody) -> JSONResponse:
         try:
-            report = await engine.sleep(body.level, body.mode, body.tags, body.backup, body.keep_prefix_cache)
+            report = await engine.sleep(**body.model_dump())
         except EngineAsleepError as error:  # mode 'wait' for requests that are kept: the state forbids it
             raise _conflict(error, "mode") from None
         except (OSError, WakeUpError) as error:
@@ -55,7 +52,7 @@ def router(context: ServerContext) -> APIRouter:
 
     async def wake(tags: list[str] | None) -> JSONResponse:
         async with waking:
-            was_sleeping = engine.is_sleeping
+            was_sleeping = engine.sleep_state != "awake"
             report = await engine.wake_up(tags)
         return JSONResponse({"was_sleeping": was_sleeping} | dataclasses.asdict(report) | state())
 
@@ -71,7 +68,7 @@ def router(context: ServerContext) -> APIRouter:
     async def explain_sleep(request: Request) -> JSONResponse:
         body = await _arguments(request, ExplainBody)
         try:
-            forecast = await engine.explain_sleep(body.level, body.tags, body.backup, body.keep_prefix_cache)
+            forecast = await engine.explain_sleep(**body.model_dump())
         except OSError as error:
             raise ApiError(500, f"the speed of backups cannot be measured: {error}", code="explain_failed") from None
         return JSONResponse(dataclasses.asdict(forecast) | state())
@@ -108,7 +105,9 @@ def router(context: ServerContext) -> APIRouter:
 
     @routes.get("/is_paused")
     async def is_paused() -> JSONResponse:
-        return JSONResponse({"is_paused": engine.is_sleeping})  # nothing is scheduled on an engine that sleeps, either
+        return JSONResponse(
+            {"is_paused": engine.sleep_state != "awake"}
+        )  # an engine that sleeps schedules nothing, either
 
     @routes.post("/reset_prefix_cache")
     async def reset_prefix_cache(request: Request) -> JSONResponse:

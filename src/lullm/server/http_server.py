@@ -149,7 +149,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.drain_timeout_s
         # What a sleeping engine keeps cannot end: nobody can wake it any more.
-        while (left_s := deadline - loop.time()) > 0 and not self._engine.is_sleeping:
+        while (left_s := deadline - loop.time()) > 0 and self._engine.sleep_state == "awake":
             done, _ = await asyncio.wait(
                 {idle, hurried}, timeout=min(left_s, SLEEP_CHECK_S), return_when=asyncio.FIRST_COMPLETED
             )

@@ -65,7 +65,7 @@ class EngineCollector(Collector):
         finished = {(reason,): num for reason, num in stats.finished_total.items()}
         yield self._counter("requests_finished", "Requests that ended, by reason.", finished, "finished_reason")
         yield self._gauge(
-            "engine_is_sleeping", "1 while requests are refused: paused or asleep.", {(): self._engine.is_sleeping}
+            "engine_is_sleeping", "1 while requests are refused: paused or asleep.", {(): state != "awake"}
         )
         sleeping = {(tag,): tag in tags for tag in TAGS}
         yield self._gauge("engine_sleeping", "1 while the memory of a tag is released.", sleeping, "tag")

@@ -42,7 +42,7 @@ def router(context: ServerContext) -> APIRouter:
     async def health() -> JSONResponse:
         context.check_serving()
         # An engine that sleeps is healthy: it can be woken, and must not be replaced for having been put to sleep.
-        return JSONResponse({"status": "ok", "is_sleeping": engine.is_sleeping})
+        return JSONResponse({"status": "ok", "is_sleeping": engine.sleep_state != "awake"})
 
     @routes.get("/version")
     async def version() -> JSONResponse:

@@ -18,9 +18,10 @@ from lullm.device.device import Device
 from lullm.log import get_logger
 from lullm.models.protocol import Model
 from lullm.nn.context import StepContext
+from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import LayerCache
 from lullm.ops.table import Ops
-from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, host_draw_table, is_plain
+from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
 from lullm.step.block_move import BlockMoves, StepMarks
 from lullm.step.graphs import DecodeGraphs, DecodeOutput
@@ -95,6 +96,11 @@ class StepRunner:
                 workspace,
             )
 
+    @property
+    def model(self) -> Model:
+        """What the steps compute with. `model.load_weights` is where trainers push weights."""
+        return self._model
+
     def launch(self, plan: StepPlan) -> Running[StepResult]:
         """Start a step after those that were started before. The plan may change once this returns."""
         prepared = self._inputs.prepare(plan) if plan.spans else None
@@ -166,7 +172,7 @@ class StepRunner:
             assert self.host_decode is not None
             table = None
             if is_drawn and step.uniforms is not None:
-                table = host_draw_table(draws, step.uniforms, self._model.config.vocab_size)
+                table = DrawTable.of(draws, step.uniforms.numpy(), self._model.config.vocab_size)
             output = self.host_decode.run(batch, self._inputs.token_ids(step), table)
         if is_drawn:
             return Sampled(draws, output.tokens[: len(draws)], None, {})

@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 from lullm.errors import InvalidRequestError
 
@@ -60,6 +60,20 @@ class SleepOptions:
                 )
         if self.keep_prefix_cache and self.level == 2:
             raise InvalidRequestError("level 2 keeps nothing, the prefix cache neither", "keep_prefix_cache")
+
+
+class ForecastArguments(TypedDict, total=False):
+    """What `explain_sleep` takes by keyword; see `SleepOptions`."""
+
+    tags: Sequence[str] | None
+    backup: BackupTarget
+    keep_prefix_cache: bool
+
+
+class SleepArguments(ForecastArguments, total=False):
+    """What `sleep` takes by keyword; see `SleepOptions`."""
+
+    mode: SleepMode
 
 
 def check_tags(tags: Sequence[str] | None) -> None:

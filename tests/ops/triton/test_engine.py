@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from engine_parts import model_of, use_device, use_ops
 from fake_device import FakeDevice
 
 from lullm import LLM, SamplingParams
@@ -24,8 +25,8 @@ def tokens(folder, **options):
 
 
 def use_kernels(monkeypatch, device):
-    monkeypatch.setattr("lullm.worker.model_runner.open_device", lambda name: device)
-    monkeypatch.setattr("lullm.worker.model_runner.select_ops", lambda *args: TRITON_OPS)
+    use_device(monkeypatch, device)
+    use_ops(monkeypatch, TRITON_OPS)
 
 
 pytestmark = pytest.mark.skipif(
@@ -53,7 +54,7 @@ def test_an_fp8_cache(qwen3_folder, monkeypatch):
             str(qwen3_folder), dtype="float32", swap_space=0, kv_cache_dtype="fp8", calculate_kv_scales=True, **sizes
         ) as llm:
             outputs = llm.generate(PROMPTS[:2], params, use_tqdm=False)
-            model = llm.llm_engine.model_executor.driver_worker.model_runner.model
+            model = model_of(llm)
         scales = torch.stack([torch.stack((s.k_scale, s.v_scale)) for s in model.modules() if isinstance(s, KVScales)])
         said = [next(iter(position.values())).logprob for o in outputs for position in o.prompt_logprobs[1:]]
         found.append(([o.outputs[0].token_ids for o in outputs], torch.tensor(said), scales))
