@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from workspace_room import room_of
 
 from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
@@ -171,14 +172,14 @@ def test_a_replay_gives_the_bits_of_the_calls(isa, dtype, workspace):
 
 @torch.inference_mode()
 def test_the_workspace_holds_what_is_alive_at_the_peak(workspace):
-    capacity = workspace.num_free_bytes()
+    capacity = room_of(workspace)
     model = Model(torch.float32, 2)
     model.set_input(0)
     peak = 0
     for size in range(256, capacity, 128):
         arena = HostArena("graphs", 2 * MIB)
         small = Workspace(arena)
-        blocker = small.try_empty((small.num_free_bytes() - size,), torch.uint8)
+        blocker = small.try_empty((room_of(small) - size,), torch.uint8)
         captured = CpuDevice().capture(model, small)
         del blocker
         arena.close()
@@ -189,7 +190,7 @@ def test_the_workspace_holds_what_is_alive_at_the_peak(workspace):
     results = 4 * 2 * (4 * VOCAB + HIDDEN + 30)  # what is given back in float32
     assert results < peak < 2 * results, "much less than all that was ever written"
     assert CpuDevice().capture(model, workspace).refusal is None
-    assert workspace.num_free_bytes() == capacity, "recordings keep no range"
+    assert room_of(workspace) == capacity, "recordings keep no range"
 
 
 @torch.inference_mode()
@@ -273,12 +274,12 @@ WEIGHT = normal(64, 64, seed=2)
 
 @torch.inference_mode()
 def test_an_error_ends_the_recording(workspace):
-    x, capacity = normal(2, 64), workspace.num_free_bytes()
+    x, capacity = normal(2, 64), room_of(workspace)
     with pytest.raises(ZeroDivisionError), Recording(workspace) as recording:
         native.rms_norm(x, NORM, 1e-6)
         _ = 1 / 0
     result = native.rms_norm(x, NORM, 1e-6)
-    assert workspace.num_free_bytes() == capacity and len(result) == 2, "results have memory of their own again"
+    assert room_of(workspace) == capacity and len(result) == 2, "results have memory of their own again"
     with pytest.raises(AssertionError, match="nothing was recorded"):
         recording.replay()
 
