@@ -10,7 +10,8 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
 from lullm.models.decoder import CausalLM
-from lullm.ops.attention_layout import KVCache
+from lullm.nn.kv_scale import with_scales
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import select_ops
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
@@ -43,8 +44,8 @@ class WorkerSetup:
     def new_step_runner(
         self,
         model: CausalLM,
-        kv_caches: list[KVCache],
-        host_kv_caches: list[KVCache],
+        kv_caches: list[LayerCache],
+        host_kv_caches: list[LayerCache],
         workspace: Workspace | None = None,
     ) -> StepRunner:
         """A runner of steps over these pools. The arguments are those of `StepRunner`."""
@@ -60,7 +61,7 @@ class WorkerSetup:
             self.device,
             self.ops,
             model,
-            kv_caches,
+            with_scales(kv_caches, model),
             host_kv_caches,
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
             limits,
