@@ -2,8 +2,8 @@
 
 import bisect
 
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError
 from lullm.kv.cache_group import CacheLayout, cache_layout
 from lullm.types.layer_kind import FullAttention, SlidingWindow
@@ -26,7 +26,7 @@ def cache_layout_of(model: ModelConfig) -> CacheLayout:
 
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
-    """Bytes of one block: keys and values of `block_size` tokens in all its layer-slots. `dtype`: of the cache."""
+    """Bytes of one block: keys and values of `block_size` tokens in its layer-slots. `dtype`: as in `kv_dtype`."""
     row_bytes = model.head_dim * DTYPE_BYTES[dtype] + (SCALE_BYTES if dtype == "int8" else 0)
     return 2 * cache_layout_of(model).num_slots * model.num_key_value_heads * row_bytes * block_size
 
@@ -42,19 +42,18 @@ def max_len_within(model: ModelConfig, block_size: int, num_blocks: int, limit: 
     return bisect.bisect_right(lens, num_blocks, key=lambda length: layout.num_blocks_for_len(length, block_size))
 
 
-def num_host_blocks_within(config: EngineConfig, model: ModelConfig, num_blocks: int) -> int:
+def num_host_blocks_within(config: ResolvedConfig, model: ModelConfig, num_blocks: int) -> int:
     """Number of host blocks that `swap_space` buys; no more than the device pool has, since more is never of use."""
     return min(int(config.swap_space * GIB) // block_bytes(model, config.block_size, config.kv_dtype), num_blocks)
 
 
-def num_blocks_within(config: EngineConfig, model: ModelConfig, available_bytes: int) -> int:
+def num_blocks_within(config: ResolvedConfig, model: ModelConfig, available_bytes: int) -> int:
     """Number of KV blocks of a resolved config on a device with `available_bytes` left after the weights.
 
     Raises:
         CacheSizeError: not even one sequence of `max_model_len` tokens fits, and the user asked for that length; or
             not even one block does.
     """
-    assert config.max_model_len is not None, "resolve the config first"
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
     size = block_bytes(model, config.block_size, config.kv_dtype)
