@@ -15,7 +15,7 @@ from torch import Tensor
 from lullm.ops import quantized_torch
 from lullm.ops.attention_layout import AttentionLayout, KVCache
 from lullm.ops.draw_table import DrawTable
-from lullm.ops.quantized_weight import QuantizedLayout
+from lullm.ops.quantized_weight import QuantizedLayout, quantize_rows_
 
 _Maybe = Tensor | None
 
@@ -57,6 +57,8 @@ class Ops:
         pack_weight_: (weight `[out, in]`) -> None; rearranges in place what `linear` and `embedding` of this table are
             given, once, when it is complete. Shape and dtype stay, but rows are no longer rows.
         unpack_weight_: (weight) -> None; undoes it.
+        quantize_rows_: (weight and its layout, first row, rows `[n, in]`) -> None; see
+            `quantized_weight.quantize_rows_`.
         quantized_embedding: (token_ids `[T]` int64, weight of 8 bits and its layout (`quantized_weight`), dtype) ->
             `[T, H]` of that dtype.
         quantized_linear: (x `[T, in]`, weight and its layout, bias `[out]` or None) -> `[T, out]`. Versions may round
@@ -85,6 +87,7 @@ class Ops:
     swap_blocks: Callable[[list[KVCache], list[KVCache], list[tuple[int, int]]], None]
     pack_weight_: Callable[[Tensor], None] = _keep_weight
     unpack_weight_: Callable[[Tensor], None] = _keep_weight
+    quantize_rows_: Callable[[Tensor, QuantizedLayout, int, Tensor], None] = quantize_rows_
     quantized_embedding: Callable[[Tensor, Tensor, QuantizedLayout, torch.dtype], Tensor] = (
         quantized_torch.quantized_embedding
     )
