@@ -47,10 +47,8 @@ def test_one_tensor_changes_its_slice_only(make_model, checkpoint, name, fused, 
     model = make_model()
     before = {key: parameter.clone() for key, parameter in model.named_parameters()}
     tensor = checkpoint[f"model.layers.1.{name}.weight"]
-    assert (
-        write(WeightTargets(model, TORCH_CPU_OPS), f"model.layers.1.{name}.weight", tensor)
-        == f"model.layers.1.{name}.weight"
-    )
+    full_name = f"model.layers.1.{name}.weight"
+    assert write(WeightTargets(model, TORCH_CPU_OPS), full_name, tensor) == full_name
     before[f"model.layers.1.{fused}.weight"][rows] = tensor
     for key, parameter in model.named_parameters():
         assert torch.equal(parameter, before[key]), key

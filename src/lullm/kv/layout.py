@@ -1,7 +1,7 @@
 """How large a KV block is, and how many of them a budget buys."""
 
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError
 from lullm.units import GIB, cdiv, format_bytes
 
@@ -16,7 +16,7 @@ programs a CPU is shared with, need the rest more than a cache does."""
 
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
-    """Bytes of one block: keys and values of `block_size` tokens in all layers. `dtype`: `EngineConfig.kv_dtype`."""
+    """Bytes of one block: keys and values of `block_size` tokens in all layers. `dtype`: `ResolvedConfig.kv_dtype`."""
     row_bytes = model.head_dim * DTYPE_BYTES[dtype] + (SCALE_BYTES if dtype == "int8" else 0)
     return 2 * model.num_hidden_layers * model.num_key_value_heads * row_bytes * block_size
 
@@ -34,19 +34,18 @@ def num_blocks_for_len(model: ModelConfig, block_size: int, num_tokens: int) -> 
     return min(num_blocks, num_window_blocks(model.sliding_window, block_size))
 
 
-def num_host_blocks_within(config: EngineConfig, model: ModelConfig, num_blocks: int) -> int:
+def num_host_blocks_within(config: ResolvedConfig, model: ModelConfig, num_blocks: int) -> int:
     """Number of host blocks that `swap_space` buys; no more than the device pool has, since more is never of use."""
     return min(int(config.swap_space * GIB) // block_bytes(model, config.block_size, config.kv_dtype), num_blocks)
 
 
-def num_blocks_within(config: EngineConfig, model: ModelConfig, available_bytes: int) -> int:
+def num_blocks_within(config: ResolvedConfig, model: ModelConfig, available_bytes: int) -> int:
     """Number of KV blocks of a resolved config on a device with `available_bytes` left after the weights.
 
     Raises:
         CacheSizeError: not even one sequence of `max_model_len` tokens fits, and the user asked for that length; or
             not even one block does.
     """
-    assert config.max_model_len is not None, "resolve the config first"
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
     size = block_bytes(model, config.block_size, config.kv_dtype)

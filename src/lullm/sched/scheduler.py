@@ -24,7 +24,7 @@ import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lullm.config.engine import SchedulingPolicy
+from lullm.config.engine_option import SchedulingPolicy
 from lullm.errors import InvalidRequestError
 from lullm.kv.block_space import AllocStatus, BlockSpaceManager
 from lullm.sched.draft import Draft

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from lullm.arena.arena import Arena
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import StepRunner
 from lullm.types.sleep import Action, SleepForecast, SleepOrder, SleepReport
@@ -37,7 +37,7 @@ class Worker:
     model_runner: StepRunner
     _sleeper: Sleeper
 
-    def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
+    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
         self.setup = open_setup(config, model_config)
         self.loaded = load_model(self.setup, folder)
         self._undo = ExitStack()
