@@ -8,7 +8,7 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError
 from lullm.executor.protocol import Executor
 from lullm.kv.block_space import BlockSpaceManager
-from lullm.kv.layout import block_bytes, num_blocks_for_len
+from lullm.kv.layout import block_bytes, cache_layout_of, max_len_within, num_blocks_for_len
 from lullm.log import get_logger
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.sched.scheduler import Scheduler, SchedulerLimits
@@ -37,7 +37,7 @@ def open_scheduler(
         config.watermark,
         config.enable_prefix_caching,
         num_host_blocks,
-        window=model.sliding_window,
+        groups=cache_layout_of(model).groups,
     )
     return config, Scheduler(
         SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len),
@@ -73,7 +73,7 @@ def _fit_model_len(config: ResolvedConfig, model: ModelConfig, num_blocks: int, 
     Raises:
         CacheSizeError: the chosen length does not fit.
     """
-    capacity = num_blocks * config.block_size
+    capacity = max_len_within(model, config.block_size, num_blocks, config.max_model_len)
     if num_blocks_for_len(model, config.block_size, config.max_model_len) <= num_blocks:
         return config
     if has_chosen_len:

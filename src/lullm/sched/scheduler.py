@@ -184,7 +184,7 @@ class Scheduler:
 
     def _slide(self) -> None:
         """Free the blocks that have left their sequences' windows."""
-        if self.block_space.window is not None:
+        if self.block_space.has_windows:
             for group in self.running:
                 for seq in group.unfinished:
                     self.block_space.slide(seq)
