@@ -86,7 +86,9 @@ def test_an_arena_too_small(make_model):
 
 def test_dummy_models_are_finite():
     """What `load_format='dummy'` runs: activations neither die nor explode over many layers."""
+    from lullm.nn.context import StepContext
     from lullm.ops.attention_layout import AttentionLayout
+    from lullm.ops.layer_cache import LayerCache
 
     config = ModelConfig.from_dict(
         {
@@ -102,11 +104,10 @@ def test_dummy_models_are_finite():
     model = build_model(config, torch.bfloat16, 64)
     materialize(model, HostArena("weights", weights_bytes(model)))
     fill_dummy_weights(model, TORCH_CPU_OPS)
-    caches = [(torch.zeros(1, 16, 4, 16, dtype=torch.bfloat16),) * 2 for _ in range(24)]
-    prepared = TORCH_CPU_OPS.prepare_attention(
-        AttentionLayout([16], [16], torch.zeros(1, 1).long(), torch.arange(16), 16)
-    )
+    caches = [LayerCache(*torch.zeros(2, 1, 16, 4, 16, dtype=torch.bfloat16)) for _ in range(24)]
+    layout = AttentionLayout([16], [16], torch.zeros(1, 1).long(), torch.arange(16), 16)
+    prepared = TORCH_CPU_OPS.prepare_attention(layout)
     with torch.inference_mode():
-        hidden = model(torch.arange(16), torch.arange(16), caches, prepared, TORCH_CPU_OPS)
+        hidden = model(torch.arange(16), StepContext(torch.arange(16), (prepared,), caches, TORCH_CPU_OPS))
         logits = model.compute_logits(hidden, TORCH_CPU_OPS)
     assert logits.isfinite().all() and 0.01 < logits.std() < 10
