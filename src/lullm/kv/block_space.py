@@ -10,6 +10,7 @@ from lullm.kv.hashing import salted_root
 from lullm.kv.layout import num_window_blocks
 from lullm.kv.pool_pair import PoolPair
 from lullm.kv.snapshot import BlockOwner, Holding, MemorySnapshot, take_pool_snapshot
+from lullm.types.packed import PackedInts
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.sleep import UsedBlocks
 from lullm.types.step import BlockPair
@@ -236,6 +237,10 @@ class BlockSpaceManager:
     def block_ids(self, seq: Sequence) -> list[int]:
         """The physical blocks of a sequence in order, NULL_BLOCK for what has left the window; not to be changed."""
         return self._tables[seq.seq_id].block_ids
+
+    def packed_block_ids(self, seq: Sequence) -> tuple[PackedInts, ...]:
+        """The same for a plan, by KV cache group."""
+        return (self._tables[seq.seq_id].packed_ids,)
 
     def reset_prefix_cache(self, salt: bytes | None = None) -> None:
         """Forget all cached contents, in both pools; blocks in use stay with their sequences.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from lullm.kv.allocator import BlockAllocator
 from lullm.kv.hashing import ROOT_HASH, extend_hashes
+from lullm.types.packed import PackedInts, pack
 from lullm.types.step import BlockPair
 from lullm.units import cdiv
 
@@ -30,8 +31,8 @@ class BlockTable:
     """
 
     __slots__ = (
-        "_block_size", "_duplicates", "_forked_tail", "_hashes", "_num_dropped", "_num_promoted", "_root", "allocator",
-        "block_ids",
+        "_block_size", "_duplicates", "_forked_tail", "_hashes", "_num_dropped", "_num_promoted", "_packed_ids",
+        "_root", "allocator", "block_ids",
     )  # fmt: skip
 
     def __init__(self, allocator: BlockAllocator, block_size: int, root: bytes = ROOT_HASH):
@@ -43,12 +44,20 @@ class BlockTable:
         self._num_dropped = 0
         self._num_promoted = 0
         self._forked_tail = -1
+        self._packed_ids: PackedInts | None = None
         self._duplicates: list[int] = []  # indices of full blocks whose content another block had first
 
     @property
     def num_slots(self) -> int:
         """Tokens the table has room for."""
         return len(self.block_ids) * self._block_size
+
+    @property
+    def packed_ids(self) -> PackedInts:
+        """The blocks as they stand now. The same bytes until one changes, which is every `block_size` tokens."""
+        if self._packed_ids is None:
+            self._packed_ids = pack(self.block_ids)
+        return self._packed_ids
 
     @property
     def held_ids(self) -> list[int]:
@@ -102,6 +111,7 @@ class BlockTable:
         (None: all) are immutable already.
         """
         self.block_ids = list(shared_ids)
+        self._packed_ids = None
         self._num_dropped = 0
         self._num_promoted = len(shared_ids) if num_promoted is None else num_promoted
         self._forked_tail = -1
@@ -137,6 +147,7 @@ class BlockTable:
         if shared is not None:
             index = first_slot // self._block_size
             self.block_ids[index] = self.allocator.allocate()
+            self._packed_ids = None
             self.allocator.release((shared,))
             copies.append((shared, self.block_ids[index]))
         self._grow(num_tokens)
@@ -159,6 +170,7 @@ class BlockTable:
             leaving = slice(self._num_dropped, num_blocks)
             self.allocator.release([b for b in self.block_ids[leaving] if b != NULL_BLOCK])
             self.block_ids[leaving] = [NULL_BLOCK] * (num_blocks - self._num_dropped)
+            self._packed_ids = None
             self._num_dropped = num_blocks
 
     def borrow(self, other: "BlockTable", first: int, end: int) -> None:
@@ -167,6 +179,7 @@ class BlockTable:
             if self.block_ids[index] == NULL_BLOCK:
                 self.allocator.share(other.block_ids[index])
                 self.block_ids[index] = other.block_ids[index]
+                self._packed_ids = None
 
     def fork(self) -> "BlockTable":
         """A table for a sequence with the same tokens: all blocks are shared."""
@@ -185,13 +198,14 @@ class BlockTable:
         The contents are moved by the step that is being planned; which blocks are shared does not change.
         """
         held = self.held_ids
-        self.block_ids, self.allocator = block_ids, pool
+        self.block_ids, self.allocator, self._packed_ids = block_ids, pool, None
         return held
 
     def free(self) -> None:
         """Let go of all blocks, the tail first: the head of a prompt is the part most likely to be asked for again."""
         self.allocator.release(reversed(self.held_ids))
         self.block_ids = []
+        self._packed_ids = None
         self._num_dropped = 0
         self._num_promoted = 0
         self._duplicates = []
@@ -211,8 +225,10 @@ class BlockTable:
                 self.allocator.share(first)
                 self.allocator.release((self.block_ids[index],))
                 self.block_ids[index] = first
+                self._packed_ids = None
         self._duplicates = []
 
     def _grow(self, num_tokens: int) -> None:
         for _ in range(cdiv(num_tokens, self._block_size) - len(self.block_ids)):
             self.block_ids.append(self.allocator.allocate())
+            self._packed_ids = None

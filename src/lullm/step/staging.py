@@ -22,7 +22,7 @@ from lullm.device.device import Device
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.triton.layout import DeviceLayout, new_semaphores
 from lullm.step.batch import Batch
-from lullm.types.step import Draw
+from lullm.types.draw import Draw
 from lullm.units import cdiv, round_up
 
 _ALIGNMENT = 16

@@ -24,8 +24,9 @@ from lullm.step.graphs import decode_sizes
 from lullm.step.host_decode import workspace_bytes
 from lullm.step.input import StepLimits
 from lullm.step.runner import StepRunner
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw, Running, Span, StepPlan, StepResult
+from lullm.types.draw import Draw, DrawParams
+from lullm.types.packed import pack
+from lullm.types.step import Running, Span, StepPlan, StepResult
 from lullm.units import MIB, cdiv, format_bytes
 from lullm.weights.dummy import fill_dummy_weights
 from lullm.weights.loader import load_weights
@@ -163,12 +164,11 @@ class ModelRunner:
         steps = self._new_step_runner(caches, [])
         assert config.max_model_len is not None
         query_len = min(query_len, config.max_model_len)
-        blocks = [0] * cdiv(query_len, config.block_size)
-        params = SamplingParams(temperature=1.0, top_p=0.9)
+        tokens, blocks = pack([0] * query_len), (pack([0] * cdiv(query_len, config.block_size)),)
+        params = DrawParams(temperature=1.0, top_p=0.9)
         spans = []
         for number in range(min(config.max_num_seqs, config.max_num_batched_tokens // query_len)):
-            draw = Draw(number, 0, params, 0, [0] * query_len, query_len)
-            spans.append(Span(number, 0, [0] * query_len, blocks, [draw]))
+            spans.append(Span(number, 0, tokens, blocks, (Draw(number, query_len - 1, params),)))
         return self.device.peak_bytes(lambda: steps.launch(StepPlan(spans)).result())
 
     def measure_speeds(self) -> tuple[float, float]:
@@ -183,7 +183,7 @@ class ModelRunner:
         num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, num_slots)
         blocks = range(min(cdiv(num_tokens, config.block_size), len(self.host_kv_caches[0][0])))
         pairs = [(block_id, block_id) for block_id in blocks]
-        prompt = Span(0, 0, [0] * num_tokens, range(cdiv(num_tokens, config.block_size)))
+        prompt = Span(0, 0, pack([0] * num_tokens), (pack(range(cdiv(num_tokens, config.block_size))),))
         for _ in range(2):  # the first run meets cold kernels and untouched pages
             result = self.execute(StepPlan([prompt]))
             swap_s = self._time_swap(num_layers, pairs)
