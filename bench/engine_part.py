@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from lullm import LLM
-from lullm.worker import model_runner as builder
+from lullm.worker import loaded_model as builder
 
 
 def _runner_of(llm: LLM) -> Any:
@@ -19,7 +19,7 @@ def model_of(llm: LLM) -> Any:
 
 def captured_graphs_of(llm: LLM) -> dict[Any, Any]:
     """Recorded decodes of a GPU, by size."""
-    return _runner_of(llm)._steps.graphs._captured
+    return _runner_of(llm).graphs._captured
 
 
 @contextlib.contextmanager

@@ -25,16 +25,16 @@ PARTS = {
     "read the configuration": (("lullm.engine.llm_engine", "ModelConfig.from_folder"),),
     "tokenizer": (("lullm.engine.llm_engine", "Tokenizer.from_folder"),),
     "build the model": (
-        ("lullm.worker.model_runner", "build_model"),
-        ("lullm.worker.model_runner", "materialize"),
+        ("lullm.worker.loaded_model", "build_model"),
+        ("lullm.worker.loaded_model", "materialize"),
     ),
     "load the weights": (
-        ("lullm.worker.model_runner", "load_weights"),
-        ("lullm.worker.model_runner", "fill_dummy_weights"),
+        ("lullm.worker.loaded_model", "load_weights"),
+        ("lullm.worker.loaded_model", "fill_dummy_weights"),
     ),
-    "pack the weights": (("lullm.worker.model_runner", "pack_weights"),),
-    "map the KV cache": (("lullm.worker.model_runner", "ModelRunner.initialize_cache"),),
-    "measure speeds (first steps)": (("lullm.worker.model_runner", "ModelRunner.measure_speeds"),),
+    "pack the weights": (("lullm.worker.loaded_model", "pack_weights"),),
+    "map the KV cache": (("lullm.worker.worker", "Worker.initialize_cache"),),
+    "measure speeds (first steps)": (("lullm.worker.worker", "Worker.measure_speeds"),),
 }
 
 

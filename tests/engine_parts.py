@@ -8,8 +8,9 @@ import contextlib
 import pytest
 
 from lullm import LLM
+from lullm.worker.loaded_model import fill_weights
 
-_BUILDER = "lullm.worker.model_runner"
+_BUILDER = "lullm.worker.setup"
 """The module that opens the device and selects the ops."""
 
 
@@ -29,17 +30,17 @@ def worker_of(llm):
 
 
 def runner_of(llm):
-    """Owner of the model, its arenas and its KV cache."""
+    """What runs the plans."""
     return worker_of(llm).model_runner
 
 
 def device_of(llm):
-    return runner_of(llm).device
+    return worker_of(llm).setup.device
 
 
 def ops_of(llm):
     """The table of ops that the engine computes with."""
-    return runner_of(llm)._ops
+    return worker_of(llm).setup.ops
 
 
 def model_of(llm):
@@ -48,31 +49,31 @@ def model_of(llm):
 
 def store_of(llm):
     """The `WeightStore`."""
-    return worker_of(llm)._store
+    return worker_of(llm).loaded.store
 
 
 def arenas_of(llm):
     """Arenas by tag."""
-    return {arena.tag: arena for arena in runner_of(llm).arenas}
+    return {arena.tag: arena for arena in worker_of(llm).arenas}
 
 
 def kv_caches_of(llm):
-    """(keys, values) of the device pool, by layer."""
-    return runner_of(llm).kv_caches
+    """The `LayerCache`s of the device pool, by layer."""
+    return worker_of(llm).pools.device
 
 
 def kv_scales_of(llm):
     """The `KVScales` by layer; empty if the cache is not fp8."""
-    return runner_of(llm)._kv_scales()
+    return worker_of(llm).loaded.kv_scales
 
 
 def threads_of(llm):
     """The `StepThreads`."""
-    return runner_of(llm)._threads
+    return worker_of(llm).setup.threads
 
 
 def host_decode_of(llm):
-    return runner_of(llm)._steps.host_decode
+    return runner_of(llm).host_decode
 
 
 def backups_of(llm):
@@ -99,16 +100,16 @@ def open_requests_of(llm):
 
 def break_steps(llm):
     """Let every further step raise."""
-    runner_of(llm)._steps = None
+    worker_of(llm).model_runner = None
 
 
 @contextlib.contextmanager
 def weights_filled_by(llm, fill):
     """For a while, `fill(original)` stands where the weights are read from the checkpoint."""
-    runner = runner_of(llm)
-    original = runner.fill_weights
+    store = store_of(llm)
+    original = store._fill
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "fill_weights", lambda: fill(original))
+        patch.setattr(store, "_fill", lambda: fill(original))
         yield
 
 
@@ -116,7 +117,8 @@ def weights_filled_by(llm, fill):
 def checkpoint_moved(llm, folder):
     """For a while, the engine reads its weights from this folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner_of(llm), "_folder", folder)
+        worker = worker_of(llm)
+        patch.setattr(worker.loaded.store, "_fill", lambda: fill_weights(worker.setup, worker.loaded.model, folder))
         yield
 
 

@@ -94,7 +94,7 @@ class TestMemory:
         from lullm.config.engine import EngineConfig
         from lullm.config.model import ModelConfig
         from lullm.step.runner import StepRunner
-        from lullm.worker.model_runner import ModelRunner
+        from lullm.worker.worker import Worker
 
         model_config = ModelConfig.from_folder(folder)
         config = EngineConfig(
@@ -106,17 +106,16 @@ class TestMemory:
             max_num_batched_tokens=50,
             **options,
         ).resolve(model_config)
-        runner = ModelRunner(config, model_config, folder)
-        runner.load_model()
+        worker = Worker(config, model_config, folder)
         shapes = []
         launch = StepRunner.launch
         monkeypatch.setattr(
             StepRunner, "launch", lambda self, p: shapes.append((len(p.spans), p.num_tokens)) or launch(self, p)
         )
         try:
-            return runner.kv_memory_bytes(), shapes
+            return worker.kv_memory_bytes(), shapes
         finally:
-            runner.close()
+            worker.shutdown()
 
     def test_what_is_left(self, qwen3_folder, device, monkeypatch):
         found, shapes = self.build(qwen3_folder, monkeypatch, gpu_memory_utilization=0.8)

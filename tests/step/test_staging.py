@@ -73,7 +73,7 @@ def test_draws_as_the_kernel_wants_them():
     table = stage(staging, spans, None, np.array([0.1, 0.2, 0.3]))[1].parts.draw_table(4)
     tiny = float(np.finfo(np.float32).tiny)
     assert table.temperatures.tolist() == [0.0, tiny, 0.5, 0.0], "a row that fills up is greedy"
-    assert table.top_k.tolist() == [7, VOCAB, 9, VOCAB] and table.top_p.tolist() == [1.0, 0.25, 1.0, 1.0]
+    assert table.top_k.tolist() == [7, VOCAB, 9, 1] and table.top_p.tolist() == [1.0, 0.25, 1.0, 1.0]
     assert table.uniforms.tolist() == [0.1, 0.2, 0.3, 0.5]
     floors = table.min_p_floors.tolist()
     assert floors[0] == floors[1] == floors[3] == -math.inf and floors[2] == pytest.approx(math.log(0.5))

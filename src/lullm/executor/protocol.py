@@ -55,10 +55,6 @@ class Executor(Protocol):
         """Start a step after those that were started before; `result()` blocks for it. In the order of the starts."""
         ...
 
-    def execute_model(self, plan: StepPlan) -> StepResult:
-        """Run one plan on all workers; the result of the one that samples."""
-        ...
-
     def check_health(self) -> None:
         """Return if all workers live. Raises EngineDeadError otherwise."""
         ...

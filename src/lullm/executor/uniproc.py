@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
 from lullm.types.step import Running, StepPlan, StepResult
@@ -15,16 +15,11 @@ from lullm.worker.worker import Worker
 class UniProcExecutor:
     """Builds its worker and loads the model at once. Implements `Executor`; the config must be resolved."""
 
-    def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
+    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
         self._config = config
         self._model_config = model_config
         self._is_shut_down = False
         self.driver_worker = Worker(config, model_config, folder)
-        try:
-            self.driver_worker.load_model()
-        except BaseException:
-            self.shutdown()
-            raise
 
     def collective_rpc(
         self,
@@ -64,10 +59,6 @@ class UniProcExecutor:
     def launch_model(self, plan: StepPlan) -> Running[StepResult]:
         self.check_health()
         return self.driver_worker.launch_model(plan)
-
-    def execute_model(self, plan: StepPlan) -> StepResult:
-        self.check_health()
-        return self.driver_worker.execute_model(plan)
 
     def check_health(self) -> None:
         if self._is_shut_down:

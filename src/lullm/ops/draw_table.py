@@ -1,20 +1,25 @@
 """DrawTable: what a device needs to draw one token per row, as tensors: the parameters, and the randomness."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from torch import Tensor
+
+from lullm.types.draw import Draw
 
 
 @dataclass(frozen=True, slots=True)
 class DrawTable:
-    """N rows, each in its own tensors so that a graph's can be filled in place. All stand on the logits' device.
+    """N rows, each column a tensor of its own so that a graph's can be filled in place. All on the logits' device.
 
     Args:
         temperatures: `[N]` float32; 0: greedy, and nothing else of the row counts.
         top_k: `[N]` int32 in 1..V; V keeps all.
         top_p: `[N]` float64 in (0, 1]; 1 keeps all.
         min_p_floors: `[N]` float32: log(min_p), -inf for none.
-        uniforms: `[N]` float64 in (0, 1), as `worker.randomness.uniforms_of` gives them.
+        uniforms: `[N]` float64 in (0, 1), as `sampling.randomness.uniforms_of` gives them.
     """
 
     temperatures: Tensor
@@ -22,3 +27,34 @@ class DrawTable:
     top_p: Tensor
     min_p_floors: Tensor
     uniforms: Tensor
+
+    @staticmethod
+    def of(draws: Sequence[Draw], uniforms: np.ndarray | None, vocab_size: int) -> "DrawTable":
+        """The table of these draws, in host memory.
+
+        Args:
+            uniforms: `[N]` float64; None: all draws are greedy. Only `temperatures` has contents then.
+            vocab_size: V.
+        """
+        num_draws = len(draws)
+        if uniforms is None:
+            rest = (torch.empty(num_draws, dtype=dtype) for dtype in _DTYPES[1:])
+            return DrawTable(torch.zeros(num_draws), *rest)
+        params = [draw.params for draw in draws]
+        limits = np.finfo(np.float32)
+        temperatures = np.array([p.temperature for p in params])
+        # A positive temperature stays positive: in float32 1e-60 would be 0, and the row greedy.
+        temperatures = np.where(temperatures == 0.0, 0.0, temperatures.clip(limits.tiny, limits.max))
+        min_p = np.array([p.min_p for p in params])
+        floors = np.log(min_p, out=np.full(num_draws, -np.inf), where=min_p > 0)
+        return DrawTable(
+            torch.from_numpy(temperatures.astype(np.float32)),
+            torch.tensor([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], dtype=torch.int32),
+            torch.tensor([p.top_p for p in params], dtype=torch.float64),
+            torch.from_numpy(floors.astype(np.float32)),
+            torch.from_numpy(uniforms),
+        )
+
+
+_DTYPES = (torch.float32, torch.int32, torch.float64, torch.float32, torch.float64)
+"""Of the columns of a `DrawTable`."""

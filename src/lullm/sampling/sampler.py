@@ -11,7 +11,6 @@ What a draw gives depends on its own row and parameters alone, never on the othe
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -124,7 +123,7 @@ class Sampler:
         ranked_rows = [row for row, draw in enumerate(draws) if draw.params.num_logprobs is not None]
         logprobs = _log_softmax(logits, ranked_rows) if ranked_rows and self._wants_raw_logprobs else None
         if self._choose is not None and table is None and draws and not logits.is_cuda:
-            table = host_draw_table(draws, uniforms, self._vocab_size)
+            table = self._host_table(draws, uniforms)
         if self._choose is not None and table is not None:
             apply_penalties_(logits, draws)
             apply_restrictions_(logits, draws)
@@ -136,6 +135,12 @@ class Sampler:
         if logprobs is None:
             logprobs = _log_softmax(logits, ranked_rows)
         return _with_logprobs(draws, tokens, ranked_rows, logprobs)
+
+    def _host_table(self, draws: Sequence[Draw], uniforms: Tensor | None) -> DrawTable:
+        if all(draw.params.is_greedy for draw in draws):
+            return DrawTable.of(draws, None, self._vocab_size)
+        numbers = uniforms_of(draws) if uniforms is None else uniforms.numpy()
+        return DrawTable.of(draws, numbers, self._vocab_size)
 
     @torch.inference_mode()
     def prompt_logprobs(self, logits: Tensor, targets: Sequence[int], num_logprobs: int) -> list[TokenLogprobs]:
@@ -153,27 +158,6 @@ class Sampler:
         chosen = torch.tensor(targets).to(logits.device, non_blocking=True)
         packed = pack_ranked_logprobs(logits.log_softmax(-1), chosen, num_logprobs).tolist()
         return [unpack_ranked_logprobs(row, target, num_logprobs) for row, target in zip(packed, targets, strict=True)]
-
-
-def host_draw_table(draws: Sequence[Draw], uniforms: Tensor | None, vocab_size: int) -> DrawTable:
-    """The table of these draws in host memory; `uniforms` [N] float64 or None: made here."""
-    params = [draw.params for draw in draws]
-    limits = np.finfo(np.float32)
-    temperatures = np.array([p.temperature for p in params])
-    is_greedy = temperatures == 0.0
-    if is_greedy.all():  # and then nothing else counts
-        empty = torch.empty(0)
-        return DrawTable(torch.zeros(len(params)), empty, empty, empty, empty)
-    min_p = np.array([p.min_p for p in params])
-    floors = np.log(min_p, out=np.full(len(params), -np.inf), where=min_p > 0)
-    top_k = np.array([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], np.int32)
-    return DrawTable(
-        torch.from_numpy(np.where(is_greedy, 0.0, temperatures.clip(limits.tiny, limits.max)).astype(np.float32)),
-        torch.from_numpy(top_k),
-        torch.tensor([p.top_p for p in params], dtype=torch.float64),
-        torch.from_numpy(floors.astype(np.float32)),
-        torch.from_numpy(uniforms_of(draws)) if uniforms is None else uniforms,
-    )
 
 
 def is_plain(draws: Sequence[Draw], only_greedy: bool) -> bool:

@@ -22,7 +22,6 @@ from lullm.device.device import Device
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.triton.layout import DeviceLayout, new_semaphores
 from lullm.step.batch import Batch
-from lullm.types.draw import Draw
 from lullm.units import cdiv, round_up
 
 _ALIGNMENT = 16
@@ -133,7 +132,8 @@ class Staging:
         buffer = self._host[self._turn]
         parts = self._parts(buffer, self._turn, shape)
         _write(parts, batch, sources)
-        _write_draws(parts, batch.draws, uniforms, self._vocab_size)
+        table = DrawTable.of(batch.draws, uniforms, self._vocab_size)
+        _write_draws(parts, table, all_greedy=uniforms is None)
         return shape, buffer[: stage_bytes(shape)]
 
     def upload(self, shape: StageShape, buffer: Tensor, layout_source: Batch) -> StagedBatch:
@@ -218,24 +218,15 @@ def _write(parts: StageParts, batch: Batch, sources: np.ndarray | None) -> None:
         _copy(parts.sources, torch.from_numpy(sources), padding=-1)
 
 
-def _write_draws(parts: StageParts, draws: Sequence[Draw], uniforms: np.ndarray | None, vocab_size: int) -> None:
-    """The draw table; without random numbers all draws are greedy, and of a greedy row nothing else counts."""
-    if uniforms is None:
-        parts.temperatures.fill_(0.0)
+def _write_draws(parts: StageParts, table: DrawTable, all_greedy: bool) -> None:
+    """Of a greedy row nothing but the temperature counts."""
+    _copy(parts.temperatures, table.temperatures, padding=0.0)
+    if all_greedy:
         return
-    params = [draw.params for draw in draws]
-    limits = np.finfo(np.float32)
-    temperatures = np.array([p.temperature for p in params])
-    is_greedy = temperatures == 0.0
-    temperatures = np.where(is_greedy, 0.0, temperatures.clip(limits.tiny, limits.max))
-    min_p = np.array([p.min_p for p in params])
-    floors = np.log(min_p, out=np.full(len(params), -np.inf), where=min_p > 0)
-    top_k = np.array([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params])
-    _copy(parts.temperatures, torch.from_numpy(temperatures), padding=0.0)
-    _copy(parts.top_k, torch.from_numpy(top_k), padding=vocab_size)
-    _copy(parts.top_p, torch.tensor([p.top_p for p in params], dtype=torch.float64), padding=1.0)
-    _copy(parts.min_p_floors, torch.from_numpy(floors), padding=-np.inf)
-    _copy(parts.uniforms, torch.from_numpy(uniforms), padding=0.5)
+    _copy(parts.top_k, table.top_k, padding=1)
+    _copy(parts.top_p, table.top_p, padding=1.0)
+    _copy(parts.min_p_floors, table.min_p_floors, padding=-np.inf)
+    _copy(parts.uniforms, table.uniforms, padding=0.5)
 
 
 def _copy(part: Tensor, values: Tensor, padding: float) -> None:

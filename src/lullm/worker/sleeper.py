@@ -30,7 +30,8 @@ from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, SleepForecast, SleepOrd
 from lullm.units import MIB, format_bytes, round_up
 from lullm.weights.store import WeightStore
 from lullm.worker.block_gather import BlockGather
-from lullm.worker.model_runner import ModelRunner
+from lullm.worker.kv_pools import KVPools
+from lullm.worker.setup import WorkerSetup
 from lullm.worker.speed import SleepSpeeds
 
 ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
@@ -48,21 +49,24 @@ class Sleeper:
     """The sleep of one worker. The engine sees to it that nothing runs and that orders come in a legal sequence.
 
     Args:
-        directory: for files; None: the system's folder for temporary ones. verify: compare checksums on wake-up.
-        keep_backup: backups in host memory stay after a wake-up, until another kind of sleep.
+        arenas: all memory of the worker.
     """
 
-    def __init__(self, runner: ModelRunner, directory: Path | None, verify: bool, keep_backup: bool):
-        self._runner = runner
-        self._directory = directory
-        self._verify = verify
-        self._keep_backup = keep_backup
+    def __init__(self, setup: WorkerSetup, store: WeightStore, pools: KVPools, arenas: list[Arena]):
+        config = setup.config
+        self._device = setup.device
+        self._store = store
+        self._pools = pools
+        self._all_arenas = arenas
+        self._directory = Path(config.sleep_dir) if config.sleep_dir else None
+        self._verify = config.verify_wake
+        self._keep_backup = config.keep_backup
         self._backups: dict[str, Backup] = {}
         self._kept: dict[str, Backup] = {}
         self._kept_version = -1  # of the weights in there
         self._saved_blocks = UsedBlocks([], [])
         self._saved_weights: frozenset[str] = frozenset()
-        self._speeds = SleepSpeeds(runner.device, directory)
+        self._speeds = SleepSpeeds(self._device, self._directory)
 
     @torch.inference_mode()
     def sleep(self, order: SleepOrder) -> tuple[SleepReport, str | None]:
@@ -76,7 +80,7 @@ class Sleeper:
             OSError: something could not be saved (disk full); then nothing has changed.
             WakeUpError: a backup that was to move is damaged; then nothing has changed.
         """
-        self._runner.device.synchronize()
+        self._device.synchronize()
         started, free = time.perf_counter(), self._free_bytes()
         order = self._needed(order)
         made: dict[str, Backup] = {}
@@ -106,7 +110,7 @@ class Sleeper:
                     self._release(tag)
                 except LullmError as error:
                     failure = str(error)
-        self._runner.device.trim()
+        self._device.trim()
         freed = self._free_bytes() - free
         for target in targets:
             self._speeds.observe(f"save {target}", num_saved, saved - started)
@@ -131,12 +135,12 @@ class Sleeper:
                 if action == "refill":
                     store.load()
                 else:
-                    store.restore(self._saved_weights, backup, self._runner.device.synchronize)
+                    store.restore(self._saved_weights, backup, self._device.synchronize)
                 store.is_resident = True
             elif backup is not None:
                 backup.restore(self._blocks(self._saved_blocks).places(), in_turn=True)
                 self._speeds.observe(f"restore {backup.target}", num_saved, time.perf_counter() - started)
-            self._runner.device.synchronize()
+            self._device.synchronize()
         except (LullmError, OSError, MemoryError, torch.OutOfMemoryError) as error:
             with contextlib.suppress(LullmError):  # the first error says why
                 self._release(tag)
@@ -164,7 +168,7 @@ class Sleeper:
             released = 0
             if action in ("offload", "discard"):
                 released = sum(resident[arena.tag] for arena in self._arenas(tag) if self._is_counted(arena))
-            if not self._runner.device.is_accelerator:  # whose memory is not where backups are
+            if not self._device.is_accelerator:  # whose memory is not where backups are
                 if old is not None and old.target == "ram" and (action == "drop" or held):
                     released += old_bytes
                 released -= held if target == "ram" else 0
@@ -176,12 +180,12 @@ class Sleeper:
             if tag == WEIGHTS and kept < self._store.num_bytes:
                 wake_s += self._store.fill_s
         # A sleep frees what an allocator keeps for later, too, and nobody knows how much of that is resident.
-        self._runner.device.trim()
+        self._device.trim()
         return SleepForecast(order.level, order.tags, frees, num_saved, sleep_s, wake_s)
 
     def resident_bytes(self) -> dict[str, int]:
         """Physical memory behind each arena now, by tag."""
-        return {arena.tag: self._runner.device.resident_bytes(arena) for arena in self._runner.arenas}
+        return {arena.tag: self._device.resident_bytes(arena) for arena in self._all_arenas}
 
     def close(self) -> None:
         """Drop what was saved. Idempotent."""
@@ -230,8 +234,8 @@ class Sleeper:
     def _new_store(self, num_bytes: int, target: str) -> MemoryStore | FileStore:
         if target == "disk":
             return FileStore(self._directory)
-        chunk_bytes = _DEVICE_CHUNK_BYTES if self._runner.device.is_accelerator else CHUNK_BYTES
-        arena = self._runner.device.new_host_arena("backup", round_up(num_bytes, chunk_bytes))
+        chunk_bytes = _DEVICE_CHUNK_BYTES if self._device.is_accelerator else CHUNK_BYTES
+        arena = self._device.new_host_arena("backup", round_up(num_bytes, chunk_bytes))
         return MemoryStore(arena, chunk_bytes)
 
     def _is_kept(self, tag: str, action: Action, order: SleepOrder) -> bool:
@@ -246,7 +250,7 @@ class Sleeper:
 
     def _weights_to_save(self, order: SleepOrder) -> frozenset[str]:
         """Names of the parameters that the checkpoint is no backup of."""
-        if self._runner.device.is_accelerator and self._target(order) == "ram":
+        if self._device.is_accelerator and self._target(order) == "ram":
             return self._store.names
         return frozenset(self._store.modified)
 
@@ -269,12 +273,12 @@ class Sleeper:
 
     def _target(self, order: SleepOrder) -> str:
         if order.backup == "auto":
-            return "ram" if self._runner.device.is_accelerator else "disk"
+            return "ram" if self._device.is_accelerator else "disk"
         return order.backup
 
     def _free_bytes(self) -> int:
         """Of the memory that is to be released; on a CPU only differences mean something."""
-        device = self._runner.device
+        device = self._device
         return device.memory_info().free_bytes if device.is_accelerator else -resident_bytes()
 
     def _check_room(self, wanted: int, order: SleepOrder) -> None:
@@ -291,7 +295,7 @@ class Sleeper:
             raise OSError(code, f"{format_bytes(wanted)} must be saved and {where} has {format_bytes(free)} left")
 
     def _blocks(self, used: UsedBlocks) -> BlockGather:
-        return BlockGather(self._runner.device, self._runner.kv_caches, self._runner.host_kv_caches, used)
+        return BlockGather(self._device, self._pools.device, self._pools.host, used)
 
     def _release(self, tag: str) -> None:
         """Raises LullmError: the driver refuses; the rest is released."""
@@ -307,12 +311,7 @@ class Sleeper:
             raise failures[0]
 
     def _arenas(self, tag: str) -> list[Arena]:
-        return [arena for arena in self._runner.arenas if arena.tag in ARENA_TAGS[tag]]
-
-    @property
-    def _store(self) -> WeightStore:
-        assert self._runner.model.store is not None, "loaded"
-        return self._runner.model.store
+        return [arena for arena in self._all_arenas if arena.tag in ARENA_TAGS[tag]]
 
     def _is_counted(self, arena: Arena) -> bool:
         """Whether it is of the memory that `_free_bytes` speaks of."""
@@ -321,12 +320,12 @@ class Sleeper:
     @property
     def _backend(self) -> Backend:
         """Of the device's memory."""
-        return self._runner.arenas[0].backend
+        return self._all_arenas[0].backend
 
     @property
     def _num_threads(self) -> int:
         """For the checksums of a backup in memory."""
-        if not self._runner.device.is_accelerator:
+        if not self._device.is_accelerator:
             return 1  # nothing waits for it, and requests of other engines want the cores
         return min(_NUM_HASH_THREADS, len(os.sched_getaffinity(0)))
 

@@ -1,52 +1,87 @@
 """Worker: one device's share of the model, behind the calls an executor makes."""
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
-from lullm.config.engine import EngineConfig
+from lullm.arena.arena import Arena
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
+from lullm.step.graphs import decode_sizes
+from lullm.step.runner import StepRunner
 from lullm.types.sleep import Action, SleepForecast, SleepOrder, SleepReport
 from lullm.types.step import Running, StepPlan, StepResult
-from lullm.weights.store import WeightStore
-from lullm.worker.model_runner import ModelRunner
+from lullm.worker.kv_pools import KVPools, map_pools
+from lullm.worker.loaded_model import load_model
+from lullm.worker.setup import open_setup
+from lullm.worker.sizing import kv_memory_bytes, measure_speeds
 from lullm.worker.sleeper import Sleeper
 
 
 class Worker:
-    """Runs plans on one device. Every method but `launch_model` blocks until it is done."""
+    """Runs plans on one device: the constructor loads the model, `initialize_cache` makes it ready for plans.
 
-    def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
-        self.model_runner = ModelRunner(config, model_config, folder)
-        directory = Path(config.sleep_dir) if config.sleep_dir else None
-        self._sleeper = Sleeper(self.model_runner, directory, config.verify_wake, bool(config.keep_backup))
+    Every method but `launch_model` blocks until it is done.
 
-    def load_model(self) -> None:
-        """Raises ModelLoadError, CacheSizeError."""
-        self.model_runner.load_model()
+    Attributes:
+        loaded: the model and its weights. arenas: all memory of the worker.
+        pools, model_runner: from `initialize_cache` on. The runner's `model` is the one that trainers write into.
+
+    Raises:
+        ModelLoadError, CacheSizeError, UnsupportedError: from the constructor.
+    """
+
+    pools: KVPools
+    model_runner: StepRunner
+    _sleeper: Sleeper
+
+    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
+        self.setup = open_setup(config, model_config)
+        self.loaded = load_model(self.setup, folder)
+        self._undo = ExitStack()
+        self._undo.callback(self.loaded.arena.close)
+        self.arenas: list[Arena] = [self.loaded.arena]
 
     def available_memory_bytes(self) -> int:
-        """Memory of the device that nobody holds."""
-        return self.model_runner.device.memory_info().free_bytes
+        """Free memory of the device."""
+        return self.setup.device.memory_info().free_bytes
 
     def kv_memory_bytes(self) -> int:
-        """See `ModelRunner.kv_memory_bytes`; before `initialize_cache`."""
-        return self.model_runner.kv_memory_bytes()
+        """Memory for the KV cache; before `initialize_cache`. See `sizing.kv_memory_bytes`."""
+        return kv_memory_bytes(self.setup, self.loaded.model)
 
     def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
-        self.model_runner.initialize_cache(num_blocks, num_host_blocks)
+        """Map both pools of the KV cache, and get ready for steps: a GPU records its graphs. Raises CacheSizeError."""
+        setup, model = self.setup, self.loaded.model
+        self.pools = map_pools(setup, num_blocks, num_host_blocks)
+        self._undo.callback(self.pools.close)
+        self.arenas += self.pools.arenas
+        self._sleeper = Sleeper(setup, self.loaded.store, self.pools, self.arenas)
+        self._undo.callback(self._sleeper.close)
+        self.model_runner = setup.new_step_runner(model, self.pools.device, self.pools.host, self.pools.workspace)
+        if setup.records_graphs and setup.device.is_accelerator:
+            self.model_runner.capture_graphs(decode_sizes(setup.config.max_num_seqs))
+        self.reset_kv_scales()
+
+    def reset_kv_scales(self) -> None:
+        """Start over with the scales of an fp8 cache; no block may hold anything. Any other cache has none.
+
+        The checkpoint's are back. The others are 1 or, with `calculate_kv_scales`, those of the next step's tokens.
+        """
+        is_open = [scales.reset() for scales in self.loaded.kv_scales]
+        self.model_runner.calibrates = self.setup.config.calculate_kv_scales and any(is_open)
 
     def measure_speeds(self) -> tuple[float, float]:
-        """See `ModelRunner.measure_speeds`."""
-        return self.model_runner.measure_speeds()
+        """(bytes per second between the pools, tokens per second of prefill). See `sizing.measure_speeds`."""
+        speeds = measure_speeds(self.setup, self.model_runner, self.pools)
+        self.reset_kv_scales()  # those found belong to a prompt of the measurement
+        return speeds
 
     def launch_model(self, plan: StepPlan) -> Running[StepResult]:
-        """See `ModelRunner.launch`. Does not block for the step."""
+        """Start a step; results are to be asked for in order. Does not block for it."""
         return self.model_runner.launch(plan)
-
-    def execute_model(self, plan: StepPlan) -> StepResult:
-        return self.model_runner.execute(plan)
 
     def sleep(self, order: SleepOrder) -> tuple[SleepReport, str | None]:
         """See `Sleeper.sleep`."""
@@ -62,39 +97,30 @@ class Worker:
 
     def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
         """See `WeightStore.update`; the number of tensors."""
-        return len(self._store.update(weights))
+        return len(self.loaded.store.update(weights))
 
     def reload_weights(self) -> None:
         """Read the checkpoint again. Raises EngineAsleepError: the weights are asleep. See `WeightStore.load`."""
-        self._store.check_resident()
-        self._store.load()
-
-    def reset_kv_scales(self) -> None:
-        """See `ModelRunner.reset_kv_scales`."""
-        self.model_runner.reset_kv_scales()
+        self.loaded.store.check_resident()
+        self.loaded.store.load()
 
     def weights_version(self) -> int:
         """See `WeightStore`."""
-        return self._store.version
+        return self.loaded.store.version
 
     def has_pushed_weights(self) -> bool:
         """Whether weights were changed since they were loaded or woke up."""
-        return self._store.has_news
+        return self.loaded.store.has_news
 
     def modified_weights(self) -> list[str]:
         """Parameters that differ from the checkpoint, by name."""
-        return sorted(self._store.modified)
+        return sorted(self.loaded.store.modified)
 
     def resident_bytes(self) -> dict[str, int]:
         """Physical memory behind each arena now, by tag."""
         return self._sleeper.resident_bytes()
 
-    @property
-    def _store(self) -> WeightStore:
-        assert self.model_runner.model.store is not None, "loaded"
-        return self.model_runner.model.store
-
     def shutdown(self) -> None:
         """Give all memory back. Idempotent."""
-        self._sleeper.close()
-        self.model_runner.close()
+        self.setup.device.synchronize()
+        self._undo.close()

@@ -1,0 +1,88 @@
+"""KVPools: the KV blocks of one worker, on its device and in host memory, as views into arenas."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+
+from lullm.arena.arena import ALIGNMENT, Arena
+from lullm.arena.workspace import Workspace
+from lullm.kv.layout import SCALE_BYTES, block_bytes
+from lullm.log import get_logger
+from lullm.ops.float8_cache import FLOAT8
+from lullm.ops.layer_cache import LayerCache
+from lullm.step.host_decode import workspace_bytes
+from lullm.units import format_bytes
+from lullm.worker.setup import WorkerSetup
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KVPools:
+    """Both pools by layer, without scales, and the workspace of a CPU's recorded decodes, which sleeps with them.
+
+    `arenas`: all memory behind these, with the tags 'kv_cache', 'kv_swap' and 'graphs'.
+    """
+
+    device: list[LayerCache]
+    host: list[LayerCache]
+    workspace: Workspace | None
+    arenas: list[Arena]
+
+    def close(self) -> None:
+        """Give the memory back. Idempotent."""
+        for arena in self.arenas:
+            arena.close()
+
+
+def map_pools(setup: WorkerSetup, num_blocks: int, num_host_blocks: int) -> KVPools:
+    """Pools of so many blocks; a CPU takes memory as blocks are first written. Blocking. Raises CacheSizeError."""
+    config, model = setup.config, setup.model_config
+    arenas: list[Arena] = []
+    with ExitStack() as undo:
+
+        def keep(arena: Arena) -> Arena:
+            undo.callback(arena.close)
+            arenas.append(arena)
+            return arena
+
+        new_arena, room = setup.device.new_arena, _pool_bytes(setup, num_blocks)
+        device = _map_blocks(setup, keep(new_arena("kv_cache", room)), num_blocks)
+        host = []
+        if num_host_blocks:
+            room = _pool_bytes(setup, num_host_blocks)
+            host = _map_blocks(setup, keep(setup.device.new_host_arena("kv_swap", room)), num_host_blocks)
+        workspace = None
+        if setup.records_graphs and not setup.device.is_accelerator:
+            workspace = Workspace(keep(new_arena("graphs", workspace_bytes(model, config.max_num_seqs))))
+        undo.pop_all()
+    return KVPools(device, host, workspace, arenas)
+
+
+def block_shape(setup: WorkerSetup) -> tuple[tuple[int, int, int], torch.dtype]:
+    """Shape `[block_size, Hkv, D]` and type of one block in the keys, or the values, of one layer."""
+    config, model = setup.config, setup.model_config
+    row_len = model.head_dim + (SCALE_BYTES if config.kv_dtype == "int8" else 0)
+    dtype = {"int8": torch.int8, "fp8_e4m3": FLOAT8}.get(config.kv_dtype, setup.dtype)
+    return (config.block_size, model.num_key_value_heads, row_len), dtype
+
+
+def _pool_bytes(setup: WorkerSetup, num_blocks: int) -> int:
+    """Of the arena of a pool: its blocks, and room for the alignment of each layer's two tensors."""
+    config, model = setup.config, setup.model_config
+    size = num_blocks * block_bytes(model, config.block_size, config.kv_dtype)
+    return size + 2 * ALIGNMENT * model.num_hidden_layers
+
+
+def _map_blocks(setup: WorkerSetup, arena: Arena, num_blocks: int) -> list[LayerCache]:
+    shape, dtype = block_shape(setup)
+    shape = (num_blocks, *shape)
+    caches = [
+        LayerCache(arena.empty(shape, dtype), arena.empty(shape, dtype))
+        for _ in range(setup.model_config.num_hidden_layers)
+    ]
+    logger.info(
+        "%s: %d blocks of %d tokens, %s", arena.tag, num_blocks, setup.config.block_size, format_bytes(arena.used_bytes)
+    )
+    return caches

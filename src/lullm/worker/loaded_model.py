@@ -1,0 +1,73 @@
+"""LoadedModel: a model whose weights are views into an arena of their own, and the store that knows their versions."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from lullm.arena.arena import Arena
+from lullm.log import get_logger
+from lullm.models.decoder import CausalLM
+from lullm.models.registry import build_model
+from lullm.nn.attention import add_kv_scales
+from lullm.nn.kv_scale import KVScales, kv_scales_of
+from lullm.units import format_bytes
+from lullm.weights.dummy import fill_dummy_weights
+from lullm.weights.loader import load_weights
+from lullm.weights.materialize import materialize, weights_bytes
+from lullm.weights.packing import pack_weights
+from lullm.weights.quantization import quantize_model
+from lullm.weights.store import WeightStore
+from lullm.worker.setup import WorkerSetup
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with its weights. `arena`: the memory of all parameters, with the tag 'weights'."""
+
+    model: CausalLM
+    store: WeightStore
+    arena: Arena
+
+    @property
+    def kv_scales(self) -> list[KVScales]:
+        """By layer; empty if the KV cache is not fp8."""
+        return kv_scales_of(self.model)
+
+
+def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
+    """Build the model of a folder and fill its weights. Blocking. Raises ModelLoadError, CacheSizeError."""
+    config = setup.config
+    model = build_model(setup.model_config, setup.dtype, config.max_model_len)
+    if config.quantization is not None:
+        quantize_model(model, config.quantization)
+    if config.kv_dtype == "fp8_e4m3":
+        add_kv_scales(model)
+    arena = setup.device.new_arena("weights", weights_bytes(model))
+    try:
+        materialize(model, arena)
+        for module in model.modules():
+            for name, buffer in module.named_buffers(recurse=False):  # small, computed, and never asleep
+                setattr(module, name, buffer.to(setup.device.torch_device))
+        fill = partial(fill_weights, setup, model, folder)
+        store = WeightStore(model, setup.ops, fill, config.enable_sleep_mode and config.verify_wake)
+        model.update_weights = store.update
+        store.load()
+    except BaseException:
+        arena.close()
+        raise
+    logger.info("weights: %s in %s", format_bytes(arena.used_bytes), config.quantization or config.dtype)
+    return LoadedModel(model, store, arena)
+
+
+def fill_weights(setup: WorkerSetup, model: CausalLM, folder: Path) -> None:
+    """Read the weights from where they come from into their places. Blocking. Raises ModelLoadError."""
+    for scales in kv_scales_of(model):
+        scales.forget_given()
+    with setup.threads.scope():
+        if setup.config.load_format == "dummy":
+            fill_dummy_weights(model, setup.config.seed or 0)
+        else:
+            load_weights(model, folder, setup.threads.num_threads)
+        pack_weights(model, setup.ops)

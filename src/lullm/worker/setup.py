@@ -1,0 +1,83 @@
+"""WorkerSetup: what every part of a worker computes with: configuration, device, ops and threads."""
+
+from dataclasses import dataclass
+
+import torch
+
+from lullm.arena.workspace import Workspace
+from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
+from lullm.device.choice import open_device
+from lullm.device.device import TORCH_DTYPES, Device
+from lullm.models.decoder import CausalLM
+from lullm.nn.kv_scale import with_scales
+from lullm.ops.layer_cache import LayerCache
+from lullm.ops.selection import select_ops
+from lullm.ops.table import Ops
+from lullm.ops.threads import StepThreads
+from lullm.sampling.sampler import Sampler
+from lullm.step.graphs import decode_sizes
+from lullm.step.input import StepLimits
+from lullm.step.runner import StepRunner
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSetup:
+    """Both configurations are resolved."""
+
+    config: ResolvedConfig
+    model_config: ModelConfig
+    device: Device
+    ops: Ops
+    threads: StepThreads
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of activations and of weights that are not quantized."""
+        return TORCH_DTYPES[self.config.dtype]
+
+    @property
+    def records_graphs(self) -> bool:
+        """Whether decodes are recorded once and replayed."""
+        return self.ops.is_recordable and not self.config.enforce_eager
+
+    def new_step_runner(
+        self,
+        model: CausalLM,
+        kv_caches: list[LayerCache],
+        host_kv_caches: list[LayerCache],
+        workspace: Workspace | None = None,
+    ) -> StepRunner:
+        """A runner of steps over these pools. The arguments are those of `StepRunner`."""
+        config = self.config
+        limits = StepLimits(
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            config.max_model_len,
+            config.block_size,
+            self.model_config.sliding_window,
+        )
+        return StepRunner(
+            self.device,
+            self.ops,
+            model,
+            with_scales(kv_caches, model),
+            host_kv_caches,
+            Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
+            limits,
+            self.threads.scope,
+            runs_ahead=config.async_scheduling,
+            decode_sizes=decode_sizes(config.max_num_seqs),
+            workspace=workspace,
+        )
+
+
+def open_setup(config: ResolvedConfig, model_config: ModelConfig) -> WorkerSetup:
+    """Open the device that the config names. Raises UnsupportedError: it, or ops for it, are missing."""
+    return WorkerSetup(
+        config,
+        model_config,
+        open_device(config.device),
+        select_ops(config.device, config.attention_backend),
+        StepThreads(config.threads),
+    )

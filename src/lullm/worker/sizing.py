@@ -1,0 +1,103 @@
+"""Sizing: how much memory a worker has for KV blocks, and how fast it copies and computes. Measured before requests."""
+
+import torch
+
+from lullm.kv.layout import block_bytes
+from lullm.log import get_logger
+from lullm.models.decoder import CausalLM
+from lullm.ops.layer_cache import LayerCache
+from lullm.step.graphs import decode_sizes
+from lullm.step.runner import StepRunner
+from lullm.types.draw import Draw, DrawParams
+from lullm.types.packed import pack
+from lullm.types.step import Span, StepPlan
+from lullm.units import MIB, cdiv, format_bytes
+from lullm.worker.kv_pools import KVPools, block_shape
+from lullm.worker.setup import WorkerSetup
+
+logger = get_logger(__name__)
+
+_GRAPH_BYTES = 4 * MIB
+"""What the driver keeps for each recorded graph, about: a node for every kernel of every layer."""
+
+_NUM_MEASURED_LAYERS = 4
+"""Layers whose blocks are copied to measure the speed. All layers would keep a huge page each for good."""
+
+
+def kv_memory_bytes(setup: WorkerSetup, model: CausalLM) -> int:
+    """Memory for the KV cache. Blocking.
+
+    On a GPU: `gpu_memory_utilization` of all memory, less what is taken after a run of the largest batch, whose
+    activations torch's allocator keeps, and less what graphs will take.
+    """
+    config, device = setup.config, setup.device
+    info = device.memory_info()
+    if not device.is_accelerator:
+        return info.free_bytes
+    if config.num_gpu_blocks_override is not None or config.kv_cache_memory_bytes is not None:
+        return info.free_bytes
+    largest = _profile(setup, model, max(config.max_num_batched_tokens // config.max_num_seqs, 1))
+    graphs = 0
+    if setup.records_graphs:
+        graphs = _profile(setup, model, 1) + _GRAPH_BYTES * len(decode_sizes(config.max_num_seqs))
+    info = device.memory_info()
+    taken = info.total_bytes - info.free_bytes
+    available = int(info.total_bytes * config.gpu_memory_utilization) - taken - graphs
+    logger.info(
+        "memory: %s in all, %s taken (activations up to %s), %s for graphs, %s left for the KV cache",
+        *map(format_bytes, (info.total_bytes, taken, largest, graphs, max(available, 0))),
+    )
+    return available
+
+
+def _profile(setup: WorkerSetup, model: CausalLM, query_len: int) -> int:
+    """The most memory that a step with `max_num_seqs` spans of so many tokens takes beside weights and KV cache.
+
+    All spans write over each other in one block. That is harmless, because the tokens are thrown away.
+    """
+    config = setup.config
+    shape, dtype = block_shape(setup)
+    caches = [
+        LayerCache(*torch.zeros((2, 1, *shape), dtype=dtype, device=setup.device.torch_device))
+        for _ in range(setup.model_config.num_hidden_layers)
+    ]
+    runner = setup.new_step_runner(model, caches, [])
+    query_len = min(query_len, config.max_model_len)
+    tokens, blocks = pack([0] * query_len), (pack([0] * cdiv(query_len, config.block_size)),)
+    params = DrawParams(temperature=1.0, top_p=0.9)
+    spans = []
+    for number in range(min(config.max_num_seqs, config.max_num_batched_tokens // query_len)):
+        spans.append(Span(number, 0, tokens, blocks, (Draw(number, query_len - 1, params),)))
+    return setup.device.peak_bytes(lambda: runner.launch(StepPlan(spans)).result())
+
+
+def measure_speeds(setup: WorkerSetup, runner: StepRunner, pools: KVPools) -> tuple[float, float]:
+    """(bytes per second between the pools, tokens per second of prefill), from one short run of each. Blocking.
+
+    Writes into the first blocks of both pools, which must be free. A prompt of 64 tokens and a few blocks are enough
+    to start with: the scheduler corrects both figures from the steps it sees.
+    """
+    config, num_layers = setup.config, min(_NUM_MEASURED_LAYERS, len(pools.device))
+    num_slots = pools.device[0].num_blocks * config.block_size  # with a window perhaps fewer than max_model_len
+    num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, num_slots)
+    blocks = range(min(cdiv(num_tokens, config.block_size), pools.host[0].num_blocks))
+    pairs = [(block_id, block_id) for block_id in blocks]
+    prompt = Span(0, 0, pack([0] * num_tokens), (pack(range(cdiv(num_tokens, config.block_size))),))
+    for _ in range(2):  # the first run meets cold kernels and untouched pages
+        result = runner.launch(StepPlan([prompt])).result()
+        swap_s = _time_swap(setup, pools, num_layers, pairs)
+    size = len(pairs) * block_bytes(setup.model_config, config.block_size, config.kv_dtype)
+    copied = size * num_layers // len(pools.device)
+    return copied / max(swap_s, 1e-9), num_tokens / max(result.compute_s, 1e-9)
+
+
+def _time_swap(setup: WorkerSetup, pools: KVPools, num_layers: int, pairs: list[tuple[int, int]]) -> float:
+    device = setup.device
+
+    def swap() -> tuple[object, object]:
+        started = device.mark()
+        with torch.inference_mode():
+            setup.ops.swap_blocks(pools.device[:num_layers], pools.host[:num_layers], pairs)
+        return started, device.mark()
+
+    return device.seconds_between(*device.start(swap).result())
