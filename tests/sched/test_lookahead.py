@@ -125,7 +125,7 @@ def test_an_abort_while_a_step_runs():
     assert other.seqs[0].token_ids == [0] * 4 + [3, 4]
 
 
-@pytest.mark.parametrize("params", [{"presence_penalty": 0.1}, {"repetition_penalty": 2.0}, {"beam_width": 2}])
+@pytest.mark.parametrize("params", [{"presence_penalty": 0.1}, {"min_tokens": 2}, {"beam_width": 2}])
 def test_draws_that_read_tokens_are_waited_for(params):
     sim = Simulation(max_in_flight=2)
     sim.add("a", [1] * 4, max_tokens=4, **params)

@@ -98,7 +98,8 @@ class Draft:
             params = draw_params(group.request, seq.index) if beam is None else beam.draw_params
             seq.draw_params = params
         token_ids = b""
-        if params.edits is not None and params.reads_tokens:
-            token_ids = pack(seq.token_ids)
-            self.holds_up = True
+        if params.edits is not None:
+            self.holds_up = self.holds_up or params.reads_tokens or params.edits.min_tokens > 0
+            if params.reads_tokens:
+                token_ids = pack(seq.token_ids)
         return Draw(seq.seq_id, row, params, seq.output_len, token_ids)
