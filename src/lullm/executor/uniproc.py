@@ -50,8 +50,8 @@ class UniProcExecutor:
         num_blocks = num_blocks_within(self._config, self._model_config, available)
         return num_blocks, num_host_blocks_within(self._config, self._model_config, num_blocks)
 
-    def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
-        self.driver_worker.initialize_cache(num_blocks, num_host_blocks)
+    def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
+        self.driver_worker.initialize_cache(num_blocks, num_host_blocks, max_model_len)
 
     def measure_speeds(self) -> tuple[float, float]:
         return self.driver_worker.measure_speeds()
