@@ -30,6 +30,11 @@ class KVPools:
     workspace: Workspace | None
     arenas: list[Arena]
 
+    @property
+    def block_bytes(self) -> int:
+        """Of one block in all layers; it is the same in both pools."""
+        return sum(cache[0].nbytes for layer in self.device for cache in layer)
+
     def close(self) -> None:
         """Give the memory back. Idempotent."""
         for arena in self.arenas:
