@@ -3,6 +3,7 @@
 import asyncio
 
 from lullm import SamplingParams
+from lullm.engine.mailbox import ThreadState
 from lullm.types.sampling_params import OutputKind
 
 OPTIONS = {"dtype": "float32", "max_model_len": 256, "num_gpu_blocks_override": 64, "enable_sleep_mode": True}
@@ -39,6 +40,11 @@ async def collect(engine, prompt="hello world", params=PARAMS, request_id="x", *
 def is_asleep(engine):
     """`AsyncLLMEngine.is_sleeping` without waiting."""
     return engine.sleep_state != "awake"
+
+
+def is_ending(engine):
+    """Whether a shutdown has begun."""
+    return engine._mailbox.state is not ThreadState.RUNNING
 
 
 async def until(condition, limit_s=20.0):

@@ -107,25 +107,9 @@ print("alive", flush=True)
     assert result.stdout == "mapped\n" and result.returncode < 0
 
 
-def test_parts(fake, kind, names):
-    backend = fake.build(kind, chunk_bytes=2 * MIB)
-    arena = Arena(backend, "kv_cache", 12 * MIB)
-    first = arena.empty((3 * MIB,), torch.uint8).fill_(1)
-    second = arena.empty((7 * MIB,), torch.uint8).fill_(2)  # bytes 3 to 10 MiB: chunks 2, 3 and 4 are all its own
-    assert arena.chunks_within(first) == range(0, 1) and arena.chunks_within(second) == range(2, 5)
-    assert len(arena.chunks_within(second[:100])) == 0
-    with pytest.raises(LullmError, match="not a contiguous tensor of the arena 'kv_cache'"):
-        arena.chunks_within(torch.empty(3))
-    fake.reset()
-    arena.release(arena.chunks_within(second))
-    assert arena.state is ArenaState.PARTLY and arena.mapped_bytes == 6 * MIB
-    assert fake.names(names.make_current) == [names.unmap, names.release] * 3
-    assert (first == 1).all() and (second[:MIB] == 2).all()
-    arena.map()
-    assert arena.state is ArenaState.MAPPED
-    assert (first == 1).all() and (second[:MIB] == 2).all() and not second[MIB:].any()
+def test_a_chunk_without_a_byte(fake, kind):
     with pytest.raises(CacheSizeError, match="a chunk needs at least one byte"):
-        Arena(backend, "kv_cache", 1, chunk_bytes=0)
+        Arena(fake.build(kind), "kv_cache", 1, chunk_bytes=0)
 
 
 def test_twenty_cycles_leak_nothing(fake, kind, names):

@@ -8,9 +8,9 @@ import sys
 import pytest
 import torch
 
-from lullm.arena.arena import Arena, ArenaState
-from lullm.arena.host import ALIGNMENT, HOST, HostArena, host_backend
-from lullm.errors import CacheSizeError, LullmError, WakeUpError
+from lullm.arena.arena import ALIGNMENT, Arena, ArenaState
+from lullm.arena.host import HOST, HostArena
+from lullm.errors import CacheSizeError, LullmError
 from lullm.units import MIB
 
 
@@ -70,7 +70,7 @@ def test_close():
     arena.close()
     assert not tensor.any()  # its pages are gone, its address is not
     tensor.fill_(1.0)
-    for call in (lambda: arena.empty((1,), torch.float32), arena.map, lambda: arena.chunks_within(tensor)):
+    for call in (lambda: arena.empty((1,), torch.float32), arena.map):
         with pytest.raises(LullmError, match="the arena 'weights' is closed"):
             call()
     arena.release()
@@ -95,31 +95,12 @@ def test_release_and_map():
     assert tensor.data_ptr() == address and arena.used_bytes == 4000
 
 
-def test_parts():
+def test_chunks_are_no_smaller_than_a_huge_page():
     arena = Arena(HOST, "kv_cache", 8 * MIB, chunk_bytes=MIB)
     tensor = arena.empty((8 * MIB,), torch.uint8).fill_(1)
-    assert arena.num_chunks == 4  # of 2 MiB: no smaller than a huge page
-    arena.release([1])
-    assert arena.state is ArenaState.PARTLY and arena.mapped_bytes == 6 * MIB
-    assert tensor.view(4, -1).sum(1).tolist() == [2 * MIB, 0, 2 * MIB, 2 * MIB]
-
-
-def test_a_wake_up_for_which_there_is_no_memory():
-    available = [10 * MIB]
-    arena = Arena(host_backend(available_bytes=lambda: available[0]), "weights", 4 * MIB)
-    tensor = arena.empty((4,), torch.float32)
+    assert arena.num_chunks == 4
     arena.release()
-    available[0] = 3 * MIB
-    with pytest.raises(WakeUpError, match="'weights' stays released: 4.0 MiB of host memory .* 3.0 MiB are available"):
-        arena.map()
-    assert arena.state is ArenaState.RELEASED
-    available[0] = 4 * MIB
-    arena.map()
-    assert arena.state is ArenaState.MAPPED and tensor.fill_(1).sum() == 4
-    with pytest.raises(
-        CacheSizeError, match="no arena of 6.0 MiB of host memory for 'kv_cache': 6.0 MiB of host memory"
-    ):
-        Arena(arena.backend, "kv_cache", 6 * MIB)
+    assert arena.mapped_bytes == 0 and not tensor.any()
 
 
 def test_a_release_that_the_system_refuses():

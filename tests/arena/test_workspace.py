@@ -1,10 +1,11 @@
-"""The workspace: addresses that are handed out again exactly when nobody holds them any more."""
+"""The workspace: addresses that are given out again exactly when no tensor holds them any more."""
 
 import random
 import threading
 
 import pytest
 import torch
+from workspace_room import room_of
 
 from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
@@ -29,16 +30,16 @@ def test_the_lowest_range_is_used_again_when_its_last_view_is_gone(workspace):
 
 
 def test_neighbours_become_one_range_again(workspace):
-    capacity = workspace.num_free_bytes()
+    capacity = room_of(workspace)
     tensors = [workspace.try_empty((100,), torch.bfloat16) for _ in range(9)]
     rng = random.Random(0)
     while tensors:
         tensors.pop(rng.randrange(len(tensors)))
     whole = workspace.try_empty((capacity,), torch.uint8)
-    assert whole is not None and workspace.num_free_bytes() == 0
+    assert whole is not None and room_of(workspace) == 0
     assert workspace.try_empty((1,), torch.uint8) is None
     del whole
-    assert workspace.num_free_bytes() == capacity
+    assert room_of(workspace) == capacity
 
 
 def test_what_borrows_keeps_nothing(workspace):
@@ -48,11 +49,11 @@ def test_what_borrows_keeps_nothing(workspace):
     assert borrowed.data_ptr() == address and borrowed.tolist() == tensor.tolist()
     del tensor
     workspace.try_empty((3, 5), torch.float32).fill_(7.0)
-    assert borrowed.unique().tolist() == [7.0], "somebody else's by now"
+    assert borrowed.unique().tolist() == [7.0], "given out again"
 
 
 def test_tensors_die_on_any_thread(workspace):
-    capacity = workspace.num_free_bytes()
+    capacity = room_of(workspace)
     held = [[workspace.try_empty((64,), torch.float32)] for _ in range(200)]
     threads = [
         threading.Thread(target=lambda part: [box.clear() for box in part], args=(held[i::4],)) for i in range(4)
@@ -63,4 +64,4 @@ def test_tensors_die_on_any_thread(workspace):
     for thread in threads:
         thread.join()
     del some
-    assert workspace.num_free_bytes() == capacity
+    assert room_of(workspace) == capacity

@@ -5,7 +5,7 @@ import contextlib
 import random
 
 import pytest
-from async_client import PARAMS, is_asleep, run, tokens, until
+from async_client import PARAMS, is_asleep, is_ending, run, tokens, until
 
 from lullm.errors import EngineAsleepError, EngineDeadError, SleepCancelledError
 
@@ -36,7 +36,7 @@ async def client(engine, number, expected, end, counts):
             await asyncio.sleep(0.005)
             continue
         if outputs[-1].finished and outputs[-1].outputs[0].finish_reason == "abort":
-            assert engine._thread._is_closing
+            assert is_ending(engine)
             return
         found = tokens(outputs)
         assert found == expected[prompt][: len(found)], "no token of another request, none lost, none twice"
@@ -102,7 +102,7 @@ def test_few_clients_let_the_ladder_descend_between_them(build, expected):
             while True:
                 await asyncio.sleep(source.random() * 0.05)
                 await client(engine, number, expected, asyncio.get_running_loop().time() + 0.001, counts)
-        assert engine._thread._is_closing
+        assert is_ending(engine)
 
     def num(event):
         return [seen[:2] for seen in engine.observer.events].count(event)
@@ -173,7 +173,7 @@ def test_crossing_calls_and_a_shutdown_among_them(build, expected):
     async def generate(number):
         with contextlib.suppress(EngineDeadError):
             await client(engine, number, expected, asyncio.get_running_loop().time() + 60, counts)
-        assert engine._thread._is_closing
+        assert is_ending(engine)
 
     async def main():
         async with asyncio.TaskGroup() as group:

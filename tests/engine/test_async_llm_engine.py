@@ -1,11 +1,13 @@
 """AsyncLLMEngine: streams, disconnects, shutdown and failure; nobody waits forever."""
 
 import asyncio
+import threading
 
 import pytest
 from engine_parts import break_steps
 
 from lullm import AsyncLLMEngine, EngineConfig, SamplingParams
+from lullm.engine.mailbox import ThreadState
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.types.sampling_params import OutputKind
 
@@ -112,5 +114,58 @@ def test_a_failed_step_fails_every_request(engine, caplog):
             assert isinstance(result, EngineDeadError) and "died" in str(result)
         with pytest.raises(EngineDeadError):
             engine.check_health()
+
+    asyncio.run(main())
+
+
+def test_calls_behind_the_one_that_ended_the_engine_fail_and_so_do_all_streams(engine, monkeypatch, caplog):
+    began, release = threading.Event(), threading.Event()
+
+    def block():
+        began.set()
+        assert release.wait(20)
+
+    def fail():
+        raise RuntimeError("a bug")
+
+    async def main():
+        stream = engine.generate("hello", PARAMS.replace(max_tokens=200), "x")
+        await anext(stream)
+        monkeypatch.setattr(engine._engine, "reset_prefix_cache", fail)
+        busy = asyncio.ensure_future(engine._call(block))
+        await until(began.is_set)
+        calls = [asyncio.ensure_future(engine.reset_prefix_cache()) for _ in range(3)]
+        await asyncio.sleep(0)  # all three are sent
+        release.set()
+        async with asyncio.timeout(20):
+            for call in calls:
+                with pytest.raises(EngineDeadError, match="a bug"):
+                    await call
+            with pytest.raises(EngineDeadError):
+                async for _ in stream:
+                    pass
+        await busy
+
+    asyncio.run(main())
+
+
+def test_a_drain_takes_in_what_was_sent_before_it(engine):
+    began, release = threading.Event(), threading.Event()
+
+    def block():
+        began.set()
+        assert release.wait(20)
+
+    async def main():
+        busy = asyncio.ensure_future(engine._call(block))
+        await until(began.is_set)
+        sent = asyncio.ensure_future(collect(engine, "hello"))
+        await asyncio.sleep(0.01)  # it waits behind the call
+        ending = asyncio.ensure_future(engine.shutdown(drain=True))
+        await until(lambda: engine._mailbox.state is ThreadState.DRAINING)
+        release.set()
+        assert len(tokens(await sent)) == 20
+        await ending
+        await busy
 
     asyncio.run(main())

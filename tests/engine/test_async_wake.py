@@ -173,10 +173,10 @@ def test_a_request_waits_for_the_end_of_a_pause(build, expected):
         await engine.pause_generation()
         waiting = asyncio.create_task(collect(engine))
         gone = asyncio.create_task(collect(engine, request_id="gone"))
-        await until(lambda: len(engine._watch._parked) == 2)
+        await until(lambda: len(engine._admission._parked) == 2)
         assert engine.sleep_state == "paused"
         gone.cancel()
-        await until(lambda: len(engine._watch._parked) == 1)
+        await until(lambda: len(engine._admission._parked) == 1)
         await engine.resume_generation()
         assert tokens(await waiting) == expected["hello world"][:20]
         await engine.sleep(1)
@@ -249,7 +249,7 @@ def test_a_pause_that_takes_too_long(build):
         await engine.pause_generation()
         with pytest.raises(EngineAsleepError, match="did not wake up"):
             await collect(engine)
-        await until(lambda: not engine._watch._parked)
+        await until(lambda: not engine._admission._parked)
 
     run(main())
 
@@ -268,13 +268,13 @@ def test_nobody_is_woken_for_a_client_that_left(build, monkeypatch):
         busy = asyncio.create_task(engine._call(lambda: block(None)))
         await until(began.is_set)
         gone = asyncio.create_task(collect(engine))
-        await until(lambda: engine._num_untaken == 1)
+        await until(lambda: engine._admission._num_untaken == 1)
         gone.cancel()
         await asyncio.wait({gone})
         release.set()
         await busy
         await engine.reset_prefix_cache()  # behind the request in the queue
-        assert is_asleep(engine) and engine._num_untaken == 0
+        assert is_asleep(engine) and engine._admission._num_untaken == 0
 
     run(main())
 
@@ -364,7 +364,7 @@ def test_shutdown_while_requests_wait(build, monkeypatch, state, drain):
         waiting = []
         if state != "asleep":
             waiting = [asyncio.create_task(collect(engine, request_id=str(i))) for i in range(3)]
-            await until(begun.is_set if state == "waking" else lambda: len(engine._watch._parked) == 3)
+            await until(begun.is_set if state == "waking" else lambda: len(engine._admission._parked) == 3)
         await engine.shutdown(drain)
         for answer in await asyncio.gather(*waiting, return_exceptions=True):
             if isinstance(answer, list):  # it was taken in when the wake-up ended

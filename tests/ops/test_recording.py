@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from workspace_room import room_of
 
 from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
@@ -14,6 +15,7 @@ from lullm.ops.cpu import native, native_attention, quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.cpu.recording import Recording
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.quantized_weight import QuantizedLayout
 from lullm.units import MIB
 
@@ -103,10 +105,11 @@ class Model:
         residual = native.embedding(self.token_ids, w["embedding"])
         hidden = native.rms_norm(residual, self.norm, 1e-6)
         qkv = native.linear(hidden, w["qkv"], None).unflatten(-1, (-1, HEAD_SIZE))
+        cache = LayerCache(*self.caches)
         q = native_attention.rope_and_cache(
-            qkv, self.head_norm, None, 1e-6, self.positions, self.cos_sin, *self.caches, self.slots
+            qkv, HeadNorm(self.head_norm, self.head_norm, 1e-6), self.positions, self.cos_sin, cache, self.slots
         )
-        out = native_attention.attention(q, *self.caches, attention, HEAD_SIZE**-0.5).flatten(1)
+        out = native_attention.attention(q, cache, attention, HEAD_SIZE**-0.5).flatten(1)
         hidden = native.linear(out, w["o"], self.norm)
         hidden, residual = native.add_rms_norm(hidden, residual, self.norm, 1e-6)
         hidden = native.linear(native.linear_silu_mul(hidden, w["gate_up"], None), w["down"], None)
@@ -169,14 +172,14 @@ def test_a_replay_gives_the_bits_of_the_calls(isa, dtype, workspace):
 
 @torch.inference_mode()
 def test_the_workspace_holds_what_is_alive_at_the_peak(workspace):
-    capacity = workspace.num_free_bytes()
+    capacity = room_of(workspace)
     model = Model(torch.float32, 2)
     model.set_input(0)
     peak = 0
     for size in range(256, capacity, 128):
         arena = HostArena("graphs", 2 * MIB)
         small = Workspace(arena)
-        blocker = small.try_empty((small.num_free_bytes() - size,), torch.uint8)
+        blocker = small.try_empty((room_of(small) - size,), torch.uint8)
         captured = CpuDevice().capture(model, small)
         del blocker
         arena.close()
@@ -187,7 +190,7 @@ def test_the_workspace_holds_what_is_alive_at_the_peak(workspace):
     results = 4 * 2 * (4 * VOCAB + HIDDEN + 30)  # what is given back in float32
     assert results < peak < 2 * results, "much less than all that was ever written"
     assert CpuDevice().capture(model, workspace).refusal is None
-    assert workspace.num_free_bytes() == capacity, "recordings keep no range"
+    assert room_of(workspace) == capacity, "recordings keep no range"
 
 
 @torch.inference_mode()
@@ -220,7 +223,7 @@ def test_a_token_out_of_range_is_said_by_a_replay_too(workspace):
         (lambda x: native.rms_norm(x, NORM, float(x.shape[0] + len(x.tolist()))), "tolist"),
         (lambda x: x.__setitem__(0, 1.0) or native.rms_norm(x, NORM, 1e-6), "__setitem__"),
         (lambda x: native.rms_norm(torch.zeros_like(x), NORM, 1e-6), "zeros_like"),
-        (lambda x: native_attention.copy_blocks([(x.unsqueeze(0), x.unsqueeze(0))], [(0, 0)]), "tensor"),
+        (lambda x: native_attention.copy_blocks([LayerCache(x.unsqueeze(0), x.unsqueeze(0))], [(0, 0)]), "tensor"),
         (lambda x: native.pack_weight_(x), "lullm_pack_weight"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -271,12 +274,12 @@ WEIGHT = normal(64, 64, seed=2)
 
 @torch.inference_mode()
 def test_an_error_ends_the_recording(workspace):
-    x, capacity = normal(2, 64), workspace.num_free_bytes()
+    x, capacity = normal(2, 64), room_of(workspace)
     with pytest.raises(ZeroDivisionError), Recording(workspace) as recording:
         native.rms_norm(x, NORM, 1e-6)
         _ = 1 / 0
     result = native.rms_norm(x, NORM, 1e-6)
-    assert workspace.num_free_bytes() == capacity and len(result) == 2, "results have memory of their own again"
+    assert room_of(workspace) == capacity and len(result) == 2, "results have memory of their own again"
     with pytest.raises(AssertionError, match="nothing was recorded"):
         recording.replay()
 

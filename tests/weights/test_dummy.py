@@ -6,7 +6,8 @@ import sys
 import pytest
 import torch
 
-from lullm.arena.host import ALIGNMENT, HostArena
+from lullm.arena.arena import ALIGNMENT
+from lullm.arena.host import HostArena
 from lullm.config.model import ModelConfig
 from lullm.errors import CacheSizeError
 from lullm.models.registry import build_model

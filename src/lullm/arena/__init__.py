@@ -1,1 +1,1 @@
-"""Memory that large tensors live in: reserved once, at one address, owned by an engine."""
+"""Memory for large tensors: an engine reserves addresses once and keeps them; the memory behind them comes and goes."""

@@ -1,6 +1,6 @@
 """AddressRange: reserved addresses, cut into chunks that are each mapped or released.
 
-It lives as long as anybody points into it: the arena, and every tensor cut from it. Then it gives itself back.
+The arena and every tensor cut from it hold the range. It is given back when the last of them is gone.
 """
 
 import weakref
@@ -17,7 +17,7 @@ logger = get_logger(__name__)
 
 
 class ChunkState(Enum):
-    """RELEASED --create_and_map--> MAPPED --unmap_and_release--> RELEASED; there is nothing between."""
+    """RELEASED --create_and_map--> MAPPED --unmap_and_release--> RELEASED; there is no third state."""
 
     RELEASED = "released"
     MAPPED = "mapped"
@@ -32,7 +32,7 @@ class Chunk:
 
 
 class AddressRange:
-    """`num_bytes` of addresses, none of them mapped yet.
+    """`num_bytes` of reserved addresses; no chunk is mapped at first.
 
     Raises:
         LullmError: the back end refuses to reserve them.
@@ -47,7 +47,7 @@ class AddressRange:
             for start in range(0, num_bytes, chunk_bytes)
         ]
         self._backend = backend
-        # The end of the process gives everything back by itself, and a driver may be gone by then.
+        # Not at exit: the system takes everything back then, and the driver may be unloaded already.
         weakref.finalize(self, _give_back, backend, self.address, num_bytes, self.chunks).atexit = False
 
     @property
@@ -59,7 +59,7 @@ class AddressRange:
         return range(offset // self.chunk_bytes, cdiv(offset + num_bytes, self.chunk_bytes))
 
     def map(self, chunk_ids: Iterable[int]) -> None:
-        """Put memory behind the released ones among these chunks: all of them, or none.
+        """Put memory behind those of the chunks that are released: behind all of them, or none.
 
         Raises:
             LullmError: the back end refuses; what this call had mapped is released again.
@@ -76,14 +76,14 @@ class AddressRange:
             raise
 
     def release(self, chunk_ids: Iterable[int]) -> None:
-        """Give back the memory of the mapped ones among these chunks: as many as can be.
+        """Give back the memory of those of the chunks that are mapped: of as many as the back end takes.
 
         Raises:
             LullmError: the first refusal; chunks that were refused are still mapped.
         """
         refusals: list[LullmError] = []
         held_bytes = 0
-        # Where memory comes back by itself, a chunk that was released may hold some again.
+        # Where a touch brings memory back, a released chunk may hold some again.
         states = tuple(ChunkState) if self._backend.faults_in else (ChunkState.MAPPED,)
         for chunk in self._in_state(chunk_ids, *states):
             try:
@@ -104,7 +104,7 @@ def _release(backend: Backend, chunk: Chunk) -> None:
 
 
 def _release_or_log(backend: Backend, chunk: Chunk) -> None:
-    """For a way back, where there is nobody left to refuse to."""
+    """For an undo or a destructor, whose caller cannot handle a refusal."""
     try:
         _release(backend, chunk)
     except LullmError as error:
@@ -115,7 +115,7 @@ def _give_back(backend: Backend, address: int, num_bytes: int, chunks: list[Chun
     for chunk in chunks:
         if chunk.state is ChunkState.MAPPED:
             _release_or_log(backend, chunk)
-    # A driver refuses to free what is mapped; a host takes pages and addresses away in one.
+    # A driver refuses to free mapped addresses. A host frees pages and addresses in one call.
     if backend.faults_in or all(chunk.state is ChunkState.RELEASED for chunk in chunks):
         try:
             backend.free(address, num_bytes)

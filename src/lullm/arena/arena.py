@@ -1,6 +1,6 @@
-"""Arena: memory for the tensors of one kind, at addresses that stay while the memory itself comes and goes."""
+"""Arena: memory for the tensors of one kind. The addresses stay; the memory behind them comes and goes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from math import prod
 
@@ -15,7 +15,7 @@ from lullm.log import get_logger
 from lullm.units import format_bytes, round_up
 
 ALIGNMENT = 128
-"""Bytes. Two cache lines: no tensor shares one with its neighbour, not even through the adjacent-line prefetcher."""
+"""Bytes: two cache lines, so that the adjacent-line prefetcher does not make two tensors share one."""
 
 _MAX_BYTES = 1 << 62  # what fits into a pointer difference
 
@@ -23,7 +23,7 @@ logger = get_logger(__name__)
 
 
 class ArenaState(Enum):
-    """MAPPED <--map / release--> RELEASED, by chunks (PARTLY: some of each); any --close--> CLOSED, for good."""
+    """MAPPED <--map / release--> RELEASED; any --close--> CLOSED, for good. PARTLY: a driver refused some chunks."""
 
     MAPPED = "mapped"
     PARTLY = "partly"
@@ -32,18 +32,18 @@ class ArenaState(Enum):
 
 
 class Arena:
-    """Memory of a back end for one kind of tensors (`tag`), handed out left to right, released and mapped in place.
+    """Memory of a back end for one kind of tensors (`tag`), cut into tensors from left to right.
 
-    Starts mapped. Its calls belong to one thread at a time; tensors cut from it may live and die anywhere.
+    Starts mapped. One thread at a time may call it; any thread may drop a tensor cut from it.
 
     Args:
-        backend: where the memory is.
-        tag: what lives here ('weights', 'kv_cache'), for people and logs.
+        backend: the kind of memory.
+        tag: what the tensors are ('weights', 'kv_cache'), for messages and logs.
         capacity_bytes: rounded up to the back end's granularity.
-        chunk_bytes: the pieces in which memory comes and goes, rounded up likewise; None: the back end's own size.
+        chunk_bytes: size of the pieces that the driver maps, rounded up likewise; None: the back end's own.
 
     Raises:
-        CacheSizeError: there is no room for an arena of this size. LullmError: the driver fails otherwise.
+        CacheSizeError: there is no room for an arena of this size. LullmError: the driver fails for another reason.
     """
 
     def __init__(self, backend: Backend, tag: str, capacity_bytes: int, chunk_bytes: int | None = None):
@@ -70,7 +70,7 @@ class Arena:
 
     @property
     def mapped_bytes(self) -> int:
-        """How much physical memory may be behind the addresses now (a host takes it at the first touch only)."""
+        """The most physical memory that may be behind the addresses now; on a host untouched pages hold none."""
         return 0 if self._memory is None else self._memory.mapped_bytes
 
     @property
@@ -86,11 +86,12 @@ class Arena:
         return ArenaState.PARTLY if self.mapped_bytes else ArenaState.RELEASED
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A contiguous tensor of the arena's memory, aligned to 128 bytes. Its contents are undefined on a device; on
-        the host it reads as zeros until it is written.
+        """A contiguous tensor of the arena's memory, aligned to 128 bytes.
+
+        Its contents are undefined on a device, and zeros on the host.
 
         Raises:
-            CacheSizeError: it does not fit into what is left. LullmError: the arena is closed or released there.
+            CacheSizeError: it does not fit into what is left. LullmError: the arena is closed, or released there.
         """
         memory = self._open()
         num_elements = prod(shape)
@@ -108,26 +109,11 @@ class Arena:
         self.used_bytes = offset + num_bytes
         return over_storage(flat, dtype, shape)
 
-    def chunks_within(self, tensor: torch.Tensor) -> range:
-        """The chunks that hold nothing but `tensor`, a contiguous one of this arena; for `release` and `map`.
+    def release(self) -> None:
+        """Give the physical memory back now; the addresses stay. Idempotent, blocking.
 
-        Raises:
-            LullmError: the tensor lies elsewhere, or the arena is closed.
-        """
-        memory = self._open()
-        start = tensor.data_ptr() - self.base_address
-        end = start + tensor.nbytes
-        if start < 0 or end > self.used_bytes or not tensor.is_contiguous():
-            raise LullmError(f"not a contiguous tensor of the arena {self.tag!r}")
-        first, last = round_up(start, memory.chunk_bytes) // memory.chunk_bytes, end // memory.chunk_bytes
-        return range(first, max(first, last))
-
-    def release(self, chunk_ids: Iterable[int] | None = None) -> None:
-        """Give the physical memory of these chunks (None: of all) back now; the addresses stay. Idempotent, blocking.
-
-        Whatever computes on them must be done. Contents are lost, tensors keep their addresses. On the host they read
-        as zeros, and memory comes back page by page as they are written again; on a device they must not be touched
-        before `map`.
+        No computation may still use the tensors. They lose their contents and keep their addresses. On a device they
+        must not be touched before `map`. On the host they read as zeros, and a write brings memory back page by page.
 
         Raises:
             LullmError: the driver refuses; what it refused is still held (`mapped_bytes`), the rest is released.
@@ -135,28 +121,28 @@ class Arena:
         if self._memory is None:
             return
         try:
-            self._memory.release(self._all_or(chunk_ids))
+            self._memory.release(range(self.num_chunks))
         except LullmError as error:
             raise type(error)(f"the arena {self.tag!r} is not released: {error}") from error
 
-    def map(self, chunk_ids: Iterable[int] | None = None) -> None:
-        """Put memory behind the released ones of these chunks (None: of all) again. Idempotent, blocking.
+    def map(self) -> None:
+        """Put memory behind all addresses again. Idempotent, blocking.
 
         Raises:
             WakeUpError: the driver refuses; the arena is as it was before the call. LullmError: the arena is closed.
         """
         memory = self._open()
         try:
-            memory.map(self._all_or(chunk_ids))
+            memory.map(range(self.num_chunks))
         except LullmError as error:
             raise WakeUpError(f"the arena {self.tag!r} stays released: {error}") from error
 
     def region(self) -> Region:
-        """`with arena.region():` code that allocates through torch's factories gets memory of this arena."""
+        """Inside `with arena.region():`, torch's factories allocate from this arena."""
         return Region(self)
 
     def check_mapped(self, offset: int, num_bytes: int) -> None:
-        """Raises LullmError if any of these bytes may not be touched now."""
+        """Raises LullmError: some of these bytes have no memory now."""
         memory = self._open()
         if self.backend.faults_in:
             return
@@ -166,8 +152,8 @@ class Arena:
     def close(self) -> None:
         """Give the memory back now, for good. Idempotent.
 
-        Tensors that are still around lose their contents; on the host they stay safe to touch (they read as zeros), on
-        a device they must not be. The address range goes when the last of them does.
+        Tensors that are still alive lose their contents. On the host they read as zeros; on a device they must not be
+        touched. The addresses are freed with the last of these tensors.
         """
         if self._memory is None:
             return
@@ -181,6 +167,3 @@ class Arena:
         if self._memory is None:
             raise LullmError(f"the arena {self.tag!r} is closed")
         return self._memory
-
-    def _all_or(self, chunk_ids: Iterable[int] | None) -> Iterable[int]:
-        return range(self.num_chunks) if chunk_ids is None else chunk_ids

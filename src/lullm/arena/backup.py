@@ -1,9 +1,9 @@
-"""Backup: contents of tensors, kept in memory or in a file while their own memory is released, with checksums.
+"""Backup: contents of tensors with checksums, kept in memory or in a file while the tensors' memory is released.
 
-Contents stream through chunks: while one is written and hashed, the next is gathered. What stays in memory is hashed
-after `save` has returned, so that checksums cost a sleep next to nothing; `restore` waits for them, and verifies some
-chunks ahead of the one that is copied. From a device a chunk is on its way while the one before it is taken in, and to
-a device all are on their way that are verified (`Transfer`), so that the bus sets the pace if the memory is pinned.
+Contents stream through chunks: while one chunk is written and hashed, the next is gathered. A store in memory is hashed
+after `save` has returned, so that checksums do not slow a sleep. `restore` waits for these checksums and verifies some
+chunks ahead of the copy. Copies from and to a device run beside the host (`Transfer`); with pinned memory the bus sets
+the pace.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from lullm.errors import WakeUpError
 
 
 def checksum(tensor: torch.Tensor) -> int:
-    """XXH3-64 of a contiguous tensor's bytes: 13 GB/s on one core, so that verifying costs little beside copying."""
+    """XXH3-64 of a contiguous tensor's bytes. One core does 13 GB/s, which is faster than most copies."""
     return xxhash.xxh3_64_intdigest(_bytes_of(tensor).cpu().numpy())
 
 
@@ -31,10 +31,10 @@ class Backup:
     """The contents of some tensors in a store, in the order in which they were saved.
 
     Args:
-        what: whose contents they are, for errors.
-        verify: keep checksums, and compare them on return.
-        backend: of the tensors that are not the host's.
-        num_threads: that compute checksums of what stays in memory. One does 13 GB/s.
+        what: the tensors' owner in words, for errors.
+        verify: keep checksums, and compare them in `restore`.
+        backend: the memory of those tensors that are not on the host.
+        num_threads: threads for the checksums of a store in memory.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Backup:
         return sum(self._lens)
 
     def save(self, tensors: Iterable[torch.Tensor], in_turn: bool = False) -> None:
-        """Take the contents of contiguous tensors, in place of what is kept. Blocking.
+        """Replace the backup's contents by those of contiguous tensors. Blocking.
 
         Args:
-            tensors: what computes them must be done.
-            in_turn: they share memory: each is taken before the next is asked for.
+            tensors: their computation must be done.
+            in_turn: the tensors share memory; each is copied before the iterator is asked for the next.
 
         Raises:
-            OSError: the disk is full, say. LullmError: a device's driver fails. What is kept is of no use then.
+            OSError: the disk is full, say. LullmError: a device's driver fails. The backup is incomplete then.
         """
         self._write(map(_bytes_of, tensors), in_turn)
 
@@ -72,11 +72,10 @@ class Backup:
         """Put the contents into contiguous tensors of the sizes that were saved. Blocking.
 
         Args:
-            in_turn: the places share memory: each is complete when the next one is asked for, so that a generator may
-                take it away.
+            in_turn: the places share memory; each is complete before the iterator is asked for the next.
 
         Raises:
-            WakeUpError: the contents are not what was saved; some places are filled. LullmError: a driver fails.
+            WakeUpError: a checksum or the size differs; some places are filled. LullmError: a driver fails.
         """
         chunks = self._read()
         chunk = torch.empty(0, dtype=torch.uint8)
@@ -86,7 +85,7 @@ class Backup:
                 while len(data):
                     if not len(chunk):
                         if not self.store.keeps_chunks:
-                            transfer.wait()  # for the buffer that is read into next
+                            transfer.wait()  # the store reads the next chunk into a buffer that may still be copied
                         chunk = next(chunks, chunk)
                     if not len(chunk):
                         raise WakeUpError(f"the backup of {self._what} holds less than is wanted back")
@@ -99,7 +98,7 @@ class Backup:
             raise WakeUpError(f"the backup of {self._what} holds more than is wanted back")
 
     def moved(self, store: ChunkStore) -> "Backup":
-        """The same contents in another store, verified on the way. This one stays. Raises OSError, WakeUpError."""
+        """A backup of the same contents in another store, verified while it is copied. Raises OSError, WakeUpError."""
         other = Backup(store, self._what, self._verify, self._backend, self._num_threads)
         other._write(self._read(), in_turn=True)
         return other
@@ -110,7 +109,7 @@ class Backup:
 
     def _write(self, pieces: Iterable[torch.Tensor], in_turn: bool) -> None:
         for old in self._checksums:
-            old.result()  # of what is overwritten now
+            old.result()  # these threads still read the chunks that are overwritten below
         self._lens, self._checksums = [], []
         self.store.begin()
         hasher = ThreadPoolExecutor(self._num_threads)
@@ -122,22 +121,22 @@ class Backup:
                         job.result()
                     self._lens.append(num_bytes)
                     pending = [writer.submit(self.store.put, chunk, num_bytes)]
-                    if self._verify and not self.store.keeps_chunks:  # before the next content takes its place
+                    if self._verify and not self.store.keeps_chunks:  # before the buffer is filled again
                         self._checksums.append(hasher.submit(checksum, chunk[:num_bytes]))
                         pending.append(self._checksums[-1])
                 for job in pending:
                     job.result()
-            if self._verify and self.store.keeps_chunks:  # nobody need wait for it
+            if self._verify and self.store.keeps_chunks:  # in the background: `_checked` waits for it
                 chunks = [self.store.get(number, num_bytes) for number, num_bytes in enumerate(self._lens)]
                 self._checksums = [hasher.submit(checksum, chunk) for chunk in chunks]
         finally:
             hasher.shutdown(wait=False)
-        self.store.rest()
+        self.store.drop_buffers()
 
     def _filled(
         self, pieces: Iterable[torch.Tensor], in_turn: bool, transfer: Transfer
     ) -> Iterator[tuple[torch.Tensor, int]]:
-        """(chunk, bytes in it), complete. Where chunks are kept, the next one is on its way by then."""
+        """(chunk, bytes in it), complete. A store that keeps chunks lets the next one be copied meanwhile."""
         flying: deque[tuple[torch.Tensor, int, int]] = deque()  # chunk, bytes, mark
         num_ahead = 1 if self.store.keeps_chunks else 0
         chunk, used = None, 0
@@ -166,7 +165,7 @@ class Backup:
             yield landed()
 
     def _read(self) -> Iterator[torch.Tensor]:
-        """The chunks, verified; as many of them ahead as the store can give at once."""
+        """The chunks, verified; several ahead if the store keeps them, else one."""
         with ThreadPoolExecutor(self._num_threads) as reader:
             jobs = (reader.submit(self._checked, number) for number in range(len(self._lens)))
             ahead = deque(islice(jobs, self._num_threads if self.store.keeps_chunks else 1))
@@ -174,7 +173,7 @@ class Backup:
                 chunk = ahead.popleft().result()
                 ahead.extend(islice(jobs, 1))
                 yield chunk
-        self.store.rest()
+        self.store.drop_buffers()
 
     def _checked(self, number: int) -> torch.Tensor:
         chunk = self.store.get(number, self._lens[number])

@@ -1,7 +1,7 @@
-"""ChunkStore: where the chunks of a backup are kept: in an arena of host memory, or in a file.
+"""ChunkStore: keeps the chunks of a backup in an arena of host memory, or in a file.
 
-The file is written and read past the page cache where its file system can do that (`O_DIRECT`): pages that wait to be
-written would be memory that is not free. It has no name, so that a killed process leaves nothing behind.
+The file bypasses the page cache where its file system allows it (`O_DIRECT`), because pages that wait to be written
+would take the memory that a sleep frees. The file has no name, so that a killed process leaves nothing behind.
 """
 
 import errno
@@ -22,18 +22,18 @@ _DISK_BLOCK = 4096
 
 
 class ChunkStore(Protocol):
-    """Where chunks are kept, by number. What `get` gives is valid until the call after the next."""
+    """Chunks by number. A chunk from `get` or `new_chunk` is valid until the second such call after it."""
 
     target: Literal["ram", "disk"]
     keeps_chunks: bool
-    """What was filled stays in memory as it is, and is what `get` gives."""
+    """Every chunk stays in memory where it was filled, and `get` gives that memory."""
 
     def begin(self) -> None:
-        """What is put from now on takes the place of what is kept."""
+        """Start over: the next `put` stores chunk 0."""
         ...
 
     def new_chunk(self) -> torch.Tensor:
-        """uint8 in host memory, always of one size, to be filled and then passed to `put`. Raises OSError."""
+        """uint8 in host memory, always of one size, to fill and to pass to `put`. Raises OSError."""
         ...
 
     def put(self, chunk: torch.Tensor, num_bytes: int) -> None:
@@ -44,8 +44,8 @@ class ChunkStore(Protocol):
         """The first `num_bytes` of a chunk; read only. Raises OSError."""
         ...
 
-    def rest(self) -> None:
-        """Give up memory that only `put` and `get` need, until they are called again."""
+    def drop_buffers(self) -> None:
+        """Free the memory that only `put` and `get` need; the next call takes it again."""
         ...
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class ChunkStore(Protocol):
 
 
 class MemoryStore:
-    """Chunks in an arena of host memory, which is closed with the store and large enough for what will come."""
+    """Chunks in an arena of host memory. The arena must be large enough; `close` closes it, too."""
 
     target: Literal["ram", "disk"] = "ram"
     keeps_chunks = True
@@ -79,13 +79,13 @@ class MemoryStore:
         return self._chunks[self._num_given - 1]
 
     def put(self, chunk: torch.Tensor, num_bytes: int) -> None:
-        """It stands where it was filled."""
+        """The chunk is in the arena already."""
 
     def get(self, number: int, num_bytes: int) -> torch.Tensor:
         return self._chunks[number][:num_bytes]
 
-    def rest(self) -> None:
-        """There is nothing to give up."""
+    def drop_buffers(self) -> None:
+        """There are none."""
 
     def close(self) -> None:
         self._chunks = []
@@ -96,7 +96,7 @@ class FileStore:
     """Chunks in a file without a name.
 
     Args:
-        directory: in whose file system it is; None: the system's folder for temporary files.
+        directory: the file is in its file system; None: the system's folder for temporary files.
 
     Raises:
         OSError: no file can be made there.
@@ -132,7 +132,7 @@ class FileStore:
                 if error.errno != errno.EINVAL or not self._set_direct(False):
                     raise
             else:
-                if done % _DISK_BLOCK:  # the rest is not aligned; it may fail, and then says why
+                if done % _DISK_BLOCK:  # the remainder is not aligned; its write may fail with the reason
                     self._set_direct(False)
         self._num_chunks += 1
 
@@ -143,7 +143,7 @@ class FileStore:
             raise OSError(errno.EIO, "the backup file is shorter than what was written to it")
         return chunk[:num_bytes]
 
-    def rest(self) -> None:
+    def drop_buffers(self) -> None:
         self._buffers = []
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class FileStore:
         self._buffers = []
 
     def _set_direct(self, is_direct: bool) -> bool:
-        """Bypass the page cache, or not; whether that changed anything."""
+        """Bypass the page cache, or stop doing so. Returns whether the flag has changed."""
         flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
         wanted = flags | os.O_DIRECT if is_direct else flags & ~os.O_DIRECT
         if wanted == flags:

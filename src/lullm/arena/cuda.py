@@ -1,7 +1,7 @@
 """The CUDA back end: virtual memory of the driver API (libcuda), by ctypes.
 
-The driver's calls need torch's own context: the primary one of the device, retained here and made current on every
-thread that calls. Not yet run on a GPU; see docs/arenas.md.
+The calls need torch's own context, the primary one of the device: it is retained here and made current on every calling
+thread. Not yet run on a GPU; see docs/arenas.md.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import torch
 
 from lullm.arena.backend import CHUNK_BYTES, Backend, CopyKind
 from lullm.arena.driver import (
-    Device,
+    DeviceDriver,
     Library,
     MemoryFunctions,
     PinFunctions,
@@ -70,9 +70,9 @@ def cuda_backend(
 
     Args:
         device_index: torch's index of the device ('cuda:0').
-        chunk_bytes: the pieces in which memory comes and goes, rounded up to the driver's granularity (2 MiB).
+        chunk_bytes: size of the pieces that are mapped, rounded up to the driver's granularity (2 MiB).
         library: the driver, by name or path.
-        initialize: called first; makes torch create its state for the device.
+        initialize: called first; lets torch create its state for the device.
 
     Raises:
         UnsupportedError: no driver, no such device, or one without virtual memory. LullmError: the driver fails.
@@ -106,7 +106,7 @@ def cuda_backend(
         make_current()
         properties = AllocationProperties.on_device(device_index)
         granularity = allocation_granularity(driver, "cuMemGetAllocationGranularity", properties)
-        gpu = Device(
+        gpu = DeviceDriver(
             library=driver,
             memory=_MEMORY,
             streams=_STREAMS,
@@ -122,7 +122,7 @@ def cuda_backend(
     except LullmError:
         _release_context(driver, device)
         raise
-    # The table's functions hold `gpu`, arenas and their tensors hold the table: its end is the end of the last of them.
+    # The table holds `gpu`; arenas and their tensors hold the table. With the last of them the context is released.
     weakref.finalize(gpu, _release_context, driver, device).atexit = False
     return backend
 

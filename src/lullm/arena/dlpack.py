@@ -1,6 +1,6 @@
 """Tensors over memory that torch did not allocate, by DLPack (https://dmlc.github.io/dlpack/latest/c_api.html).
 
-One way for the host and for every device, so what runs on a GPU is the code that runs on a CPU.
+The host and every device go through the same code.
 """
 
 import ctypes
@@ -33,12 +33,12 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _ManagedTensor(ctypes.Structure):
-    """DLManagedTensor. `export` is the manager's context: the address of the `_Export` that holds all of this."""
+    """DLManagedTensor. `export` is the manager's context: the address of the `_Export` that owns this struct."""
 
     _fields_ = (("tensor", _Tensor), ("export", ctypes.c_void_p), ("deleter", _Deleter))
 
 
-_python = ctypes.PyDLL(None)  # a handle of its own: declaring argument types on the shared one would touch others
+_python = ctypes.PyDLL(None)  # a separate handle: argument types on the shared one would change it for other users
 _python.Py_IncRef.argtypes = _python.Py_DecRef.argtypes = (ctypes.c_void_p,)
 _python.Py_IncRef.restype = _python.Py_DecRef.restype = None
 _python.PyCapsule_New.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
@@ -52,11 +52,11 @@ def _forget(managed: int) -> None:
     _python.Py_DecRef(_ManagedTensor.from_address(managed).export)
 
 
-_python.Py_IncRef(id(_forget))  # tensors may outlive this module when the interpreter goes down
+_python.Py_IncRef(id(_forget))  # at exit, tensors may outlive this module
 
 
 class _Export:
-    """Everything that must live as long as the tensor does; torch holds one reference to it, as an integer."""
+    """Keeps all that the tensor needs alive. Torch holds one reference to it, as an integer."""
 
     def __init__(self, address: int, num_bytes: int, device: tuple[int, int], owner: object):
         self.owner = owner
@@ -66,11 +66,11 @@ class _Export:
 
 
 def view(address: int, num_bytes: int, device: tuple[int, int], owner: object) -> torch.Tensor:
-    """A tensor of uint8 over `num_bytes` at `address`, which may not be zero. `[num_bytes]`
+    """A tensor of uint8 `[num_bytes]` over the memory at `address`, which may not be zero.
 
     Args:
         device: (DLDeviceType, index).
-        owner: kept alive until the last tensor that shares the memory is gone.
+        owner: held until the last tensor that shares the memory is gone.
     """
     export = _Export(address, num_bytes, device, owner)
     capsule = _python.PyCapsule_New(ctypes.addressof(export.managed), _CAPSULE_NAME, None)
@@ -86,7 +86,7 @@ def view(address: int, num_bytes: int, device: tuple[int, int], owner: object) -
 def over_storage(
     memory: torch.Tensor, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """A tensor of its own (to autograd not a view) over all of `memory`'s storage; contiguous without `strides`."""
+    """A new tensor, not a view, over all of `memory`'s storage; contiguous unless `strides` are given."""
     if strides is None:
         strides = torch.empty(shape, device="meta").stride()
     tensor = torch.empty(0, dtype=dtype, device=memory.device)

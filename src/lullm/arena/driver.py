@@ -1,6 +1,6 @@
-"""What the drivers of CUDA, ROCm and Ascend have in common: addresses and memory that are made and joined separately.
+"""The shared part of CUDA's, ROCm's and Ascend's back ends: drivers that reserve addresses and create memory apart.
 
-Each back end names the functions and structs of its driver; the order of calls, the ways back and the errors are here.
+Each back end names the functions and structs of its driver. The order of calls, the undoing and the errors are here.
 """
 
 import ctypes
@@ -17,17 +17,17 @@ from lullm.units import format_bytes, round_up
 logger = get_logger(__name__)
 
 Uint64Out = ctypes.POINTER(ctypes.c_uint64)
-"""Where a driver writes an address or a handle; all of them are 64 bits wide."""
+"""An output argument for an address or a handle, which are all 64 bits wide."""
 
 
 class Library:
     """A driver's shared library, whose functions return 0 or an error code.
 
     Args:
-        title: for people: 'CUDA'.
-        paths: names or paths to load; the first that loads is taken.
-        describe: a code -> the driver's own words for it, given the loaded library.
-        out_of_memory, unsupported: codes that mean this.
+        title: for messages: 'CUDA'.
+        paths: names or paths to load; the first that loads is used.
+        describe: (loaded library, code) -> the driver's own words for the code.
+        out_of_memory, unsupported: the codes with this meaning.
 
     Raises:
         UnsupportedError: none of `paths` loads.
@@ -67,7 +67,7 @@ class Library:
         self._functions[name] = function
 
     def call(self, name: str, *arguments: object, doing: str = "") -> None:
-        """Call a declared function; `doing` ('map 2.0 MiB') says for what.
+        """Call a declared function. `doing` ('map 2.0 MiB') is its purpose, for errors.
 
         Raises:
             CacheSizeError: the device is out of memory. UnsupportedError: the device or driver cannot do this.
@@ -85,14 +85,14 @@ class Library:
         raise LullmError(f"{text}; if it happens again, look for earlier {self.title} errors and restart the process")
 
     def output(self, name: str, *arguments: object, doing: str = "") -> int:
-        """`call`, for a function whose first argument receives the result: 64 bits, or fewer of a little-endian one."""
+        """`call` a function whose first argument receives the result, an integer of at most 64 bits (little-endian)."""
         result = ctypes.c_uint64()
         self.call(name, ctypes.byref(result), *arguments, doing=doing)
         return result.value
 
 
 def initialize_torch(title: str, initialize: Callable[[], object]) -> None:
-    """Have torch create its own state for a device before a driver is called. Raises UnsupportedError if it cannot."""
+    """Let torch create its state for a device, which the driver's calls need. Raises UnsupportedError: it cannot."""
     try:
         initialize()
     except (RuntimeError, AssertionError) as error:
@@ -114,7 +114,7 @@ class MemoryFunctions:
     release: str
     free: str
     takes_sizes: bool = True
-    """`unmap` and `free` want the size, too."""
+    """`unmap` and `free` take the size, too."""
     reserve_flags: int = 0
 
 
@@ -129,7 +129,7 @@ class PinFunctions:
 
 @dataclass(frozen=True)
 class StreamFunctions:
-    """The names of a driver's functions for streams and events, and the flags for making them (none: not taken)."""
+    """The names of a driver's functions for streams and events, and their flags (none: the function takes none)."""
 
     create: str
     synchronize: str
@@ -143,11 +143,11 @@ class StreamFunctions:
 
 
 @dataclass(frozen=True)
-class Device:
-    """One device of a driver, ready for calls.
+class DeviceDriver:
+    """One device and the functions of its driver.
 
-    `make_current` makes it the calling thread's. `properties` and `access` are the driver's structs; `copy_async` takes
-    (destination, source, num_bytes, kind, stream handle). `pinning` None: host memory is not pinned for such a device.
+    `make_current` makes the device current on the calling thread. `properties` and `access` are the driver's structs.
+    `copy_async` takes (destination, source, num_bytes, kind, stream handle). `pinning` None: `pin` is not supported.
     """
 
     library: Library
@@ -162,7 +162,7 @@ class Device:
     pinning: PinFunctions | None = None
 
 
-def device_backend(device: Device, chunk_bytes: int) -> Backend:
+def device_backend(device: DeviceDriver, chunk_bytes: int) -> Backend:
     """The table for a device. Raises UnsupportedError if its driver lacks one of the functions."""
     _declare(device)
     return Backend(
@@ -182,7 +182,7 @@ def device_backend(device: Device, chunk_bytes: int) -> Backend:
     )
 
 
-def _declare(device: Device) -> None:
+def _declare(device: DeviceDriver) -> None:
     declare, memory, streams = device.library.declare, device.memory, device.streams
     address = handle = flags = ctypes.c_uint64
     size, struct = ctypes.c_size_t, ctypes.c_void_p
@@ -205,13 +205,13 @@ def _declare(device: Device) -> None:
         declare(device.pinning.unpin, address)
 
 
-def _reserve(device: Device, num_bytes: int) -> int:
+def _reserve(device: DeviceDriver, num_bytes: int) -> int:
     device.make_current()
     names, doing = device.memory, f"reserve {format_bytes(num_bytes)}"
     return device.library.output(names.reserve, num_bytes, 0, 0, names.reserve_flags, doing=doing)
 
 
-def _create_and_map(device: Device, address: int, num_bytes: int) -> int:
+def _create_and_map(device: DeviceDriver, address: int, num_bytes: int) -> int:
     device.make_current()
     names, call = device.memory, device.library.call
     doing = f"create {format_bytes(num_bytes)}"
@@ -224,7 +224,7 @@ def _create_and_map(device: Device, address: int, num_bytes: int) -> int:
     return handle
 
 
-def _map(device: Device, address: int, num_bytes: int, handle: int) -> None:
+def _map(device: DeviceDriver, address: int, num_bytes: int, handle: int) -> None:
     names, call, doing = device.memory, device.library.call, f"map {format_bytes(num_bytes)}"
     call(names.map, address, num_bytes, 0, handle, 0, doing=doing)
     if names.set_access is None:
@@ -236,34 +236,34 @@ def _map(device: Device, address: int, num_bytes: int, handle: int) -> None:
         raise
 
 
-def _unmap(device: Device, address: int, num_bytes: int) -> None:
+def _unmap(device: DeviceDriver, address: int, num_bytes: int) -> None:
     sizes = (num_bytes,) if device.memory.takes_sizes else ()
     device.library.call(device.memory.unmap, address, *sizes, doing=f"unmap {format_bytes(num_bytes)}")
 
 
-def _unmap_and_release(device: Device, address: int, num_bytes: int, handle: int) -> None:
+def _unmap_and_release(device: DeviceDriver, address: int, num_bytes: int, handle: int) -> None:
     device.make_current()
     _unmap(device, address, num_bytes)
     try:
         device.library.call(device.memory.release, handle, doing=f"release {format_bytes(num_bytes)}")
     except LullmError:
-        # The memory is still there, so it goes back to where it was: mapped, contents and all.
+        # The memory still exists, contents included: map it again, so that the failed call has changed nothing.
         _or_log(lambda: _map(device, address, num_bytes, handle))
         raise
 
 
-def _free(device: Device, address: int, num_bytes: int) -> None:
+def _free(device: DeviceDriver, address: int, num_bytes: int) -> None:
     device.make_current()
     sizes = (num_bytes,) if device.memory.takes_sizes else ()
     device.library.call(device.memory.free, address, *sizes, doing=f"free {format_bytes(num_bytes)} of addresses")
 
 
-def _copy(device: Device, destination: int, source: int, num_bytes: int, kind: CopyKind, stream: int) -> None:
+def _copy(device: DeviceDriver, destination: int, source: int, num_bytes: int, kind: CopyKind, stream: int) -> None:
     device.make_current()
     device.copy_async(destination, source, num_bytes, kind, stream)
 
 
-def _pin(device: Device, address: int, num_bytes: int) -> None:
+def _pin(device: DeviceDriver, address: int, num_bytes: int) -> None:
     if device.pinning is None:
         raise UnsupportedError(f"host memory cannot be pinned for {device.library.title} devices yet")
     device.make_current()
@@ -271,25 +271,25 @@ def _pin(device: Device, address: int, num_bytes: int) -> None:
     device.library.call(device.pinning.pin, address, num_bytes, device.pinning.flags, doing=doing)
 
 
-def _unpin(device: Device, address: int) -> None:
+def _unpin(device: DeviceDriver, address: int) -> None:
     if device.pinning is not None:
         device.make_current()
         device.library.call(device.pinning.unpin, address, doing="unpin host memory")
 
 
-def _or_log(way_back: Callable[[], None]) -> None:
-    """A second failure on the way back from a first one must not hide it."""
+def _or_log(undo: Callable[[], None]) -> None:
+    """Undo a step after a failure. A second failure is logged, so that it does not hide the first."""
     try:
-        way_back()
+        undo()
     except LullmError as error:
-        logger.error("and the way back failed, too: %s", error)
+        logger.error("undoing it failed, too: %s", error)
 
 
 @dataclass
 class DeviceStream(CopyStream):
     """A stream of a device and the events that mark points in it."""
 
-    device: Device
+    device: DeviceDriver
     handle: int = field(init=False)
     _marks: set[int] = field(init=False, default_factory=set)
 

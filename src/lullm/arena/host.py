@@ -1,22 +1,19 @@
-"""The host back end: anonymous private memory, given back and taken again page by page at one address.
+"""The host back end: anonymous private memory (`mmap`), which `madvise` gives back page by page.
 
-Physical memory comes at the first touch, so a large arena that is never written costs address space only, and mapping
-it again after a release needs nothing but advice.
+A page takes physical memory when it is first touched. So an arena that is never written costs addresses only, and after
+a release the next touch brings memory back without a call.
 """
 
 import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Callable
 
-from lullm.arena.arena import ALIGNMENT, Arena
+from lullm.arena.arena import Arena
 from lullm.arena.backend import Backend, CopyKind
 from lullm.errors import CacheSizeError, LullmError
 from lullm.machine.numa import spread
 from lullm.units import MIB, format_bytes
-
-__all__ = ["ALIGNMENT", "HOST", "HostArena", "host_backend"]
 
 _HUGE_PAGE = 2 * MIB
 _DLPACK_CPU = 1
@@ -31,43 +28,6 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-def host_backend(available_bytes: Callable[[], int] | None = None) -> Backend:
-    """The table for host memory.
-
-    Args:
-        available_bytes: how much memory may be taken now. A chunk larger than that is not mapped (CacheSizeError; an
-            arena is one chunk unless it is told otherwise), where without it the kernel would end the process at some
-            later touch. None: no such check.
-    """
-
-    def create_and_map(address: int, num_bytes: int) -> int:
-        if available_bytes is not None and num_bytes > (available := available_bytes()):
-            raise CacheSizeError(
-                f"{format_bytes(num_bytes)} of host memory are needed, {format_bytes(available)} are available; "
-                "free some and try again"
-            )
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            _libc.madvise(address, num_bytes, mmap.MADV_HUGEPAGE)  # advice: without huge pages there are small ones
-        spread(address, num_bytes)
-        return 0
-
-    return Backend(
-        name="host",
-        dlpack_device=(_DLPACK_CPU, 0),
-        granularity=_HUGE_PAGE,
-        chunk_bytes=None,
-        faults_in=True,
-        reserve=_reserve,
-        create_and_map=create_and_map,
-        unmap_and_release=_unmap_and_release,
-        copy=_copy,
-        free=_free,
-        open_stream=_Immediate,
-        pin=lambda address, num_bytes: None,
-        unpin=lambda address: None,
-    )
-
-
 def _reserve(num_bytes: int) -> int:
     protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     address = _libc.mmap(None, num_bytes, protection, flags, -1, 0)
@@ -76,6 +36,13 @@ def _reserve(num_bytes: int) -> int:
         advice = "; ask for less, or raise the limit on address space" if code == errno.ENOMEM else ""
         raise CacheSizeError(f"mmap of {format_bytes(num_bytes)} failed with {_named(code)}{advice}")
     return address
+
+
+def _create_and_map(address: int, num_bytes: int) -> int:
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        _libc.madvise(address, num_bytes, mmap.MADV_HUGEPAGE)  # advice: the kernel may use small pages all the same
+    spread(address, num_bytes)
+    return 0
 
 
 def _unmap_and_release(address: int, num_bytes: int, handle: int) -> None:
@@ -100,7 +67,7 @@ def _named(code: int) -> str:
 
 
 class _Immediate:
-    """The host's stream: a copy is done when it returns."""
+    """The stream of synchronous copies: there is never anything to wait for."""
 
     handle = 0
 
@@ -114,11 +81,26 @@ class _Immediate:
         pass
 
 
-HOST = host_backend()
+HOST = Backend(
+    name="host",
+    dlpack_device=(_DLPACK_CPU, 0),
+    granularity=_HUGE_PAGE,
+    chunk_bytes=None,
+    faults_in=True,
+    reserve=_reserve,
+    create_and_map=_create_and_map,
+    unmap_and_release=_unmap_and_release,
+    copy=_copy,
+    free=_free,
+    open_stream=_Immediate,
+    pin=lambda address, num_bytes: None,
+    unpin=lambda address: None,
+)
+"""The table for host memory."""
 
 
 class HostArena(Arena):
-    """An arena of host memory, without a check of what is available.
+    """An arena of host memory. The kernel takes memory at the first touch, so it is not checked what is available.
 
     Raises:
         CacheSizeError: the operating system refuses a mapping of this size.

@@ -1,7 +1,7 @@
 """The Ascend back end: virtual memory of AscendCL (libascendcl), by ctypes.
 
-Mapped memory is accessible at once, and unmapping goes by address alone. Needs torch_npu, which teaches torch the
-device. Not yet run on an NPU; see docs/arenas.md.
+Mapped memory is accessible without a further call, and unmapping needs the address only. Requires torch_npu, torch's
+plug-in for the device. Not yet run on an NPU, and no config reaches it yet; see docs/arenas.md.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from lullm.arena.backend import CHUNK_BYTES, Backend, CopyKind
-from lullm.arena.driver import Device, Library, MemoryFunctions, StreamFunctions, device_backend, initialize_torch
+from lullm.arena.driver import DeviceDriver, Library, MemoryFunctions, StreamFunctions, device_backend, initialize_torch
 
 _MEMORY = MemoryFunctions(
     reserve="aclrtReserveMemAddress",
@@ -65,9 +65,9 @@ def npu_backend(
 
     Args:
         device_index: torch's index of the device ('npu:0').
-        chunk_bytes: the pieces in which memory comes and goes, rounded up to the driver's granularity (2 MiB).
+        chunk_bytes: size of the pieces that are mapped, rounded up to the driver's granularity (2 MiB).
         library: AscendCL, by name or path.
-        initialize: called first, with the index; makes torch create its state for the device.
+        initialize: called first, with the index; lets torch create its state for the device.
 
     Raises:
         UnsupportedError: no AscendCL, or a device without virtual memory. LullmError: AscendCL fails.
@@ -92,7 +92,7 @@ def npu_backend(
     )
     granularity = size()
     driver.call("aclrtMemGetAllocationGranularity", ctypes.byref(properties), _MINIMUM, ctypes.byref(granularity))
-    device = Device(
+    device = DeviceDriver(
         library=driver,
         memory=_MEMORY,
         streams=_STREAMS,

@@ -1,9 +1,8 @@
-"""PinnedArena: host memory that a device reads and writes by itself, and that can sleep all the same."""
+"""PinnedArena: host memory that a device reads and writes directly, and that can be released nevertheless."""
 
 import ctypes
 import os
 import weakref
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from lullm.arena.arena import Arena
@@ -23,11 +22,11 @@ _MAX_THREADS = 8
 class PinnedArena(Arena):
     """An arena of host memory that is pinned while it is mapped.
 
-    The kernel cannot take pinned pages back, so that `release` unpins them first, and `map` pins them again. Pages are
-    touched by several threads before: the driver would touch them with one, at 1 to 2 GB/s.
+    The kernel cannot take pinned pages back, so `release` unpins them first, and `map` pins them again. Several threads
+    touch the pages before they are pinned, because the driver touches them with one thread (1 to 2 GB/s).
 
     Args:
-        device: whose memory it is near. tag, capacity_bytes: see `Arena`.
+        device: the back end that pins. tag, capacity_bytes: see `Arena`.
 
     Raises:
         CacheSizeError, LullmError: the operating system or the driver refuses; nothing is left behind.
@@ -35,64 +34,64 @@ class PinnedArena(Arena):
 
     def __init__(self, device: Backend, tag: str, capacity_bytes: int):
         super().__init__(HOST, tag, capacity_bytes)
-        self._pin = _Pin(device, self.base_address, self.capacity_bytes)
+        self._range = _PinnedRange(device, self.base_address, self.capacity_bytes)
         try:
-            self._pin.take()
+            self._range.pin()
         except LullmError:
             self.close()
             raise
-        # If nobody closes the arena: before the addresses go, which the driver would know as pinned ever after. Of an
-        # object's finalizers the last runs first.
-        weakref.finalize(self._memory, self._pin.give_up).atexit = False
+        # For an arena that is dropped without `close`: unpin before the addresses are freed, or the driver would still
+        # know them as pinned. An object's finalizers run in reverse order of their creation.
+        weakref.finalize(self._memory, self._range.unpin_or_log).atexit = False
 
-    def map(self, chunk_ids: Iterable[int] | None = None) -> None:
-        super().map(chunk_ids)
+    def map(self) -> None:
+        super().map()
         try:
-            self._pin.take()
+            self._range.pin()
         except LullmError as error:
             raise WakeUpError(f"the arena {self.tag!r} stays released: {error}") from error
 
-    def release(self, chunk_ids: Iterable[int] | None = None) -> None:
-        self._pin.give_back()
-        super().release(chunk_ids)
+    def release(self) -> None:
+        self._range.unpin()
+        super().release()
 
     def close(self) -> None:
-        self._pin.give_up()
+        self._range.unpin_or_log()
         super().close()
 
 
-class _Pin:
-    """Whether a piece of host memory is pinned."""
+class _PinnedRange:
+    """A piece of host memory and whether it is pinned."""
 
     def __init__(self, device: Backend, address: int, num_bytes: int):
         self._device = device
         self._address = address
         self._num_bytes = num_bytes
-        self._is_held = False
+        self._is_pinned = False
 
-    def take(self) -> None:
+    def pin(self) -> None:
         """Idempotent. Raises LullmError."""
-        if not self._is_held:
+        if not self._is_pinned:
             _populate(self._address, self._num_bytes)
             self._device.pin(self._address, self._num_bytes)
-            self._is_held = True
+            self._is_pinned = True
 
-    def give_back(self) -> None:
-        """Idempotent. Raises LullmError: it is still pinned."""
-        if self._is_held:
+    def unpin(self) -> None:
+        """Idempotent. Raises LullmError: the memory is still pinned."""
+        if self._is_pinned:
             self._device.unpin(self._address)
-            self._is_held = False
+            self._is_pinned = False
 
-    def give_up(self) -> None:
-        """`give_back`, where there is nobody left to refuse to."""
+    def unpin_or_log(self) -> None:
+        """`unpin`, for `close` and a destructor, whose caller cannot handle a refusal."""
         try:
-            self.give_back()
+            self.unpin()
         except LullmError as error:
             logger.error("%s of host memory stay pinned: %s", format_bytes(self._num_bytes), error)
 
 
 def _populate(address: int, num_bytes: int) -> None:
-    """Have the kernel put pages behind the addresses now. An older kernel does not, and the driver will."""
+    """Let the kernel put pages behind the addresses now. A kernel before 5.14 refuses; then the driver does it."""
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     with ThreadPoolExecutor(min(_MAX_THREADS, len(os.sched_getaffinity(0)))) as pool:

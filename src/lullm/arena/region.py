@@ -1,7 +1,7 @@
-"""Region: code that allocates through torch's factories (`torch.empty`, `nn.Linear(...)`) gets an arena's memory.
+"""Region: inside a `with`, torch's factories (`torch.empty`, `nn.Linear(...)`) allocate from an arena.
 
-A mode of torch on the calling thread, not an allocator hook: other threads, and everything after the `with`, see torch
-as it always was. Models of this package are built on the meta device and do not need it; models of others do.
+It is a torch function mode of the calling thread, not an allocator hook: other threads, and code after the `with`, are
+not affected. Models of this package are built on the meta device and do not need it; models of other packages do.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ _COMPUTED: frozenset[Callable[..., Any]] = frozenset(
      torch.arange, torch.linspace, torch.logspace, torch.eye, torch.tril_indices, torch.triu_indices, torch.randperm,
      torch.rand, torch.rand_like, torch.randn, torch.randn_like, torch.randint, torch.randint_like)
 )  # fmt: skip
-"""Made as always, then moved: their values are torch's own, random ones included."""
+"""Torch makes these, and the result is copied into the arena: so the values are torch's own, random ones included."""
 
 
 class ArenaMemory(Protocol):
@@ -37,11 +37,11 @@ class ArenaMemory(Protocol):
 
 
 class Region(TorchFunctionMode):
-    """Served are dense tensors from torch's factories that would come to lie on the arena's device.
+    """Serves the dense tensors that torch's factories make for the arena's device.
 
-    Left to torch: tensors for another device (`device='meta'`), sparse or pinned ones, those with `out=`, and the
-    results of operations (`a + b`, `x.to(...)`, `clone`). Refused is a tensor that does not fit: the factory raises
-    CacheSizeError (LullmError if the arena is closed or released), and nothing is silently put elsewhere.
+    Torch makes all others: tensors for another device (`device='meta'`), sparse or pinned ones, those with `out=`, and
+    results of operations (`a + b`, `x.to(...)`, `clone`). For a tensor that does not fit the factory raises
+    CacheSizeError (LullmError if the arena is closed or released); it never allocates elsewhere.
     """
 
     def __init__(self, arena: ArenaMemory):
@@ -78,7 +78,7 @@ class Region(TorchFunctionMode):
         device = kwargs.get("device")
         if device is None:
             device = torch.get_default_device()
-            # `*_like` and `new_*` follow their tensor; the data of `torch.tensor` may be one, too.
+            # `*_like` and `new_*` take the device of their tensor, and `torch.tensor` that of tensor data.
             if args and isinstance(args[0], torch.Tensor):
                 if args[0].layout is not torch.strided:
                     return False

@@ -1,6 +1,6 @@
 """The ROCm back end: virtual memory of HIP (libamdhip64), by ctypes.
 
-Memory is mapped in chunks of a size that can be chosen. Not yet run on a GPU; see docs/arenas.md.
+Not yet run on a GPU; see docs/arenas.md.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import torch
 
 from lullm.arena.backend import CHUNK_BYTES, Backend, CopyKind
 from lullm.arena.driver import (
-    Device,
+    DeviceDriver,
     Library,
     MemoryFunctions,
     PinFunctions,
@@ -58,9 +58,9 @@ def rocm_backend(
 
     Args:
         device_index: torch's index of the device.
-        chunk_bytes: the pieces in which memory comes and goes, rounded up to HIP's granularity.
-        library: HIP, by name or path; None: the copy that torch brings, else the system's.
-        initialize: called first, with the index; makes torch create its state for the device.
+        chunk_bytes: size of the pieces that are mapped, rounded up to HIP's granularity.
+        library: HIP, by name or path; None: the copy that comes with torch, else the system's.
+        initialize: called first, with the index; lets torch create its state for the device.
 
     Raises:
         UnsupportedError: no HIP, no such device, or one without virtual memory. LullmError: HIP fails.
@@ -82,7 +82,7 @@ def rocm_backend(
 
     make_current()
     properties = AllocationProperties.on_device(device_index)
-    device = Device(
+    device = DeviceDriver(
         library=driver,
         memory=_MEMORY,
         streams=_STREAMS,

@@ -1,7 +1,7 @@
-"""Transfer: copies between host memory and the tensors of a back end, one after the other.
+"""Transfer: ordered copies between host memory and the tensors of a back end.
 
-On a device they run on a stream of their own, beside the host: `copy_out` and `copy_in` return at once, and `wait` says
-when the bytes are there. Tensors of the host are copied by the caller's thread, at once, whatever the back end.
+A device copies on a stream of the transfer: `copy_out` and `copy_in` return at once, and `wait` blocks until the bytes
+have arrived. Tensors of the host are copied synchronously, whatever the back end.
 """
 
 from types import TracebackType
@@ -14,11 +14,11 @@ _DLPACK_CPU = 1
 
 
 class Transfer:
-    """A `with` block, at whose end everything has arrived: also when it ends by an error.
+    """A context manager: at the end of its `with` block all copies have arrived, after an error, too.
 
-    The stream knows of no other: what has computed a source must be done before it is given here, and what was copied
-    must be waited for before it is used, overwritten or released. Host memory should be pinned: CUDA and HIP copy to
-    other, too, but the caller waits for it; Ascend does not.
+    The stream is not ordered against others. A source must be computed before it is passed here; a copy must be waited
+    for before its memory is used, overwritten or released. Host memory should be pinned: with other memory CUDA and HIP
+    block the caller, and Ascend refuses.
     """
 
     def __init__(self, backend: Backend):
@@ -42,7 +42,7 @@ class Transfer:
         self._copy(destination, source, CopyKind.TO_ARENA, destination)
 
     def mark(self) -> int:
-        """A point behind all copies so far, to be waited for once. Does not block."""
+        """A point behind all copies so far; `wait` takes it once. Does not block."""
         return self._stream.mark()
 
     def wait(self, mark: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What CUDA and HIP write down alike: the structs that say where memory is made and who may touch it."""
+"""Structs that CUDA and HIP share: where memory is created, and which device may access it."""
 
 import ctypes
 from typing import Self
@@ -42,6 +42,6 @@ class AccessDescription(ctypes.Structure):
 
 
 def allocation_granularity(library: Library, name: str, properties: AllocationProperties) -> int:
-    """The sizes and addresses of such memory are multiples of this many bytes."""
+    """Sizes and addresses of such memory are multiples of so many bytes."""
     library.declare(name, Uint64Out, ctypes.c_void_p, ctypes.c_int)
     return library.output(name, ctypes.byref(properties), _MINIMUM)

@@ -1,9 +1,9 @@
-"""Workspace: memory for results that come and go within a computation that is recorded and done again.
+"""Workspace: memory for the intermediate results of a recorded computation.
 
-A recorded call writes to the address that it wrote to the first time. So that address must stay, and it may be reused
-only by results that came to life after this one had died. `try_empty` therefore hands out the lowest free range of an
-arena, and takes it back when the last tensor over it is gone: all results together fit into as little memory as the
-computation needs at its peak, and that little stays in the caches.
+A replayed call writes to the address that it wrote to while it was recorded. So a result's address must stay, and only
+a result that is made after this one is dropped may reuse it. `try_empty` therefore gives out the lowest free range of
+an arena, and takes it back with the last tensor over it. All results together then need as little memory as the
+computation does at its peak, and this little stays in the caches.
 """
 
 from collections import deque
@@ -20,19 +20,19 @@ _Range = tuple[int, int]  # start and end, in bytes from the arena's start
 
 
 class Workspace:
-    """Ranges of an arena that has nothing else in it. Its calls belong to one thread; tensors may die in any.
+    """Ranges of an arena. One thread calls it; any thread may drop a tensor.
 
-    Contents are worth something only while a computation runs, so that the arena may be released between two.
+    Contents matter only while a computation runs, so the arena may be released between two computations.
 
     Args:
-        arena: taken whole.
+        arena: an empty one; all of it is used.
     """
 
     def __init__(self, arena: Arena):
         self._memory = arena.empty((arena.capacity_bytes,), torch.uint8)
         self._device = arena.backend.dlpack_device
         self._free: list[_Range] = [(0, arena.capacity_bytes)]  # in order; no two of them touch
-        # A destructor must not wait for a lock, for it may run in the middle of anything: it leaves a note.
+        # A destructor may run anywhere and must not wait for a lock; so it only appends here.
         self._returned: deque[_Range] = deque()
 
     def try_empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
@@ -49,16 +49,12 @@ class Workspace:
         return None
 
     def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same contiguous tensor, but its range may be handed out again while this one lives."""
+        """The same contiguous tensor without a hold on its range, which may be given out again while this one lives."""
         flat = view(tensor.data_ptr(), max(tensor.nbytes, 1), self._device, self._memory)
         return over_storage(flat, tensor.dtype, tensor.shape)
 
-    def num_free_bytes(self) -> int:
-        self._collect()
-        return sum(end - start for start, end in self._free)
-
     def _collect(self) -> None:
-        """Put what was returned back among the free ranges."""
+        """Merge the returned ranges into the free ones."""
         if not self._returned:
             return
         while self._returned:
@@ -73,7 +69,7 @@ class Workspace:
 
 
 class _Owner:
-    """Held by the tensors over a range: its end is the end of the last of them."""
+    """Held by all tensors over a range; with the last of them the range is returned."""
 
     def __init__(self, returned: deque[_Range], taken: _Range):
         self._returned, self._taken = returned, taken

@@ -1,12 +1,10 @@
 """AsyncLLMEngine: the engine on a thread of its own, behind asyncio streams. Implements `EngineClient`.
 
-Everything here runs on the callers' event loops; what it asks for is done by the `EngineThread`.
+Everything here runs on the callers' event loops and asks for work, which the `EngineThread` does.
 """
 
 import asyncio
-import math
-import threading
-import time
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
@@ -14,13 +12,14 @@ import torch
 
 from lullm.config.engine import EngineConfig
 from lullm.config.sleep_after import SleepRung
+from lullm.engine.admission import Admission
 from lullm.engine.engine_thread import EngineThread
 from lullm.engine.llm_engine import LLMEngine
-from lullm.engine.mailbox import Call, OutputStream
+from lullm.engine.mailbox import EngineCall, Mailbox
 from lullm.engine.protocol import SleepObserver
-from lullm.errors import EngineAsleepError, InvalidRequestError
+from lullm.engine.sleep_watch import SleepWatch
 from lullm.types.outputs import RequestOutput
-from lullm.types.request import GenerateRequest, Prompt
+from lullm.types.request import Prompt
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import (
     ForecastArguments,
@@ -47,15 +46,16 @@ class AsyncLLMEngine:
     """
 
     def __init__(self, config: EngineConfig):
-        self._engine = LLMEngine(config.threadless())
-        self.config = self._engine.config.with_thread_options(config)
+        self._engine = LLMEngine(config, has_thread=True)
+        self.config = self._engine.config
+        self.idle = config.idle
         self.model_config = self._engine.model_config
         self.tokenizer = self._engine.tokenizer
         self.default_params = self._engine.default_params
-        self._thread = EngineThread(self._engine, self.config)
-        self._watch = self._thread.watch
-        self._num_untaken = 0  # requests that were sent and not taken in; changes under the lock
-        self._lock = threading.Lock()
+        self._mailbox = Mailbox()
+        self._watch = SleepWatch(self._engine, self._mailbox, self.idle)
+        self._admission = Admission(self._engine, self._mailbox, self._watch, self.idle)
+        self._thread = EngineThread(self._engine, self._mailbox, self._watch, self._admission)
 
     async def generate(
         self,
@@ -67,63 +67,19 @@ class AsyncLLMEngine:
     ) -> AsyncGenerator[RequestOutput, None]:
         """See `EngineClient.generate`."""
         self.check_health()
-        self._check_keep_alive(keep_alive)
         process = self._engine.input_processor.process
         if _num_chars(prompt) >= _LONG_PROMPT_CHARS:
             request = await asyncio.to_thread(process, request_id, prompt, params, priority)
         else:
             request = process(request_id, prompt, params, priority)
-        self.check_health()
-        stream = OutputStream(asyncio.get_running_loop(), time.monotonic(), keep_alive)
-        finished = False
-        try:
-            if self.config.wakes_by_request:
-                await self._send_and_wait(request, stream)
-            else:
-                self._thread.admit(request, stream)
-            while not finished:
-                item = await stream.items.get()
-                finished = not isinstance(item, RequestOutput) or item.finished
-                if not isinstance(item, RequestOutput):
-                    raise item
-                yield item
-        finally:
-            if not finished:
-                stream.is_closed = True
-                self._thread.abort(request_id, stream)
-
-    async def _send_and_wait(self, request: GenerateRequest, stream: OutputStream) -> None:
-        """Return once the engine has taken or refused the request, which may have to wake it first.
-
-        Raises:
-            EngineAsleepError: too many requests wait for that already, or it takes too long.
-        """
-        with self._lock:
-            if self._num_untaken >= self.config.max_num_wake_waiting and self._watch.is_away:
-                raise EngineAsleepError(f"{self._num_untaken} requests wait already for the engine to wake up")
-            self._num_untaken += 1
-        try:
-            self._thread.admit(request, stream)
-            async with asyncio.timeout(self.config.wake_timeout):
-                await stream.is_taken.wait()
-        except TimeoutError:
-            raise EngineAsleepError(f"the engine did not wake up within {self.config.wake_timeout:g} s") from None
-        finally:
-            with self._lock:
-                self._num_untaken -= 1
-
-    def _check_keep_alive(self, keep_alive: float | None) -> None:
-        if keep_alive is None:
-            return
-        if not self._watch.ladder:
-            raise InvalidRequestError("keep_alive needs an engine with a sleep_after", "keep_alive")
-        if not math.isfinite(keep_alive):
-            raise InvalidRequestError(f"keep_alive must be a finite number of seconds, not {keep_alive}", "keep_alive")
+        async with contextlib.aclosing(self._admission.outputs(request, keep_alive)) as outputs:
+            async for output in outputs:
+                yield output
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`."""
         options = SleepOptions(level, **arguments)
-        call = Call(lambda: self._watch.sleep(options))
+        call = EngineCall(lambda: self._watch.sleep(options))
         return await self._answer(call, lambda: self._watch.begin_sleep(call, options))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
@@ -161,7 +117,7 @@ class AsyncLLMEngine:
     @property
     def idle_s(self) -> float:
         """See `EngineClient.idle_s`."""
-        return self._watch.ladder.idle_s
+        return self._watch.idle_s
 
     @property
     def next_sleep(self) -> tuple[SleepRung, float] | None:
@@ -170,7 +126,7 @@ class AsyncLLMEngine:
 
     def observe_sleep(self, observer: SleepObserver) -> None:
         """See `EngineClient.observe_sleep`."""
-        self._watch.observers.append(observer)
+        self._watch.observe(observer)
 
     async def collective_rpc(
         self,
@@ -192,23 +148,23 @@ class AsyncLLMEngine:
 
     async def _call(self, function: Callable[[], T]) -> T:
         """The result of `function`, run on the engine's thread."""
-        call = Call(function)
+        call = EngineCall(function)
         return await self._answer(call, call.run)
 
     async def _call_foreign(self, function: Callable[[], T]) -> T:
-        """The same, for the caller's own code, whose errors are his."""
+        """The same, for code of the caller, which gets its errors as they are."""
 
         def run() -> T:
-            self._watch.ladder.reset()
+            self._watch.restart_clock()
             return function()
 
-        call = Call(run, is_foreign=True)
+        call = EngineCall(run, is_foreign=True)
         return await self._answer(call, call.run)
 
-    async def _answer(self, call: Call[T], command: Callable[[], None]) -> T:
+    async def _answer(self, call: EngineCall[T], command: Callable[[], None]) -> T:
         """Send a command that sees to `call`; its answer."""
         self.check_health()
-        self._thread.send(command)
+        self._mailbox.send(command)
         return await asyncio.wrap_future(call.answer)
 
     def stats(self) -> EngineStats:
@@ -217,7 +173,7 @@ class AsyncLLMEngine:
 
     def check_health(self) -> None:
         """See `EngineClient.check_health`."""
-        self._thread.check_health()
+        self._mailbox.check_running()
 
     async def shutdown(self, drain: bool = True) -> None:
         """See `EngineClient.shutdown`. May be called again with `drain=False` to cut a drain short."""

@@ -1,6 +1,10 @@
-"""What passes between event loops and the engine's thread: calls with an answer, and streams of outputs."""
+"""What passes between event loops and the engine's thread: commands, calls with an answer, streams of outputs."""
 
 import asyncio
+import contextlib
+import enum
+import queue
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -11,16 +15,93 @@ from lullm.log import get_logger
 from lullm.types.outputs import RequestOutput
 
 T = TypeVar("T")
+Command = Callable[[], None]
 
 logger = get_logger(__name__)
 
 
+class ThreadState(enum.Enum):
+    """Whether the engine's thread takes work: all of it; none, while it ends what it has; none, and it has ended."""
+
+    RUNNING = enum.auto()
+    DRAINING = enum.auto()
+    CLOSED = enum.auto()
+    FAILED = enum.auto()
+
+
+class Mailbox:
+    """Commands for the engine's thread in the order of their sending, and whether that thread still takes them.
+
+    Attributes:
+        state: changes under the lock that `send` takes, so that no command is sent and never read.
+    """
+
+    def __init__(self) -> None:
+        self.state = ThreadState.RUNNING
+        self._error = EngineDeadError("the engine has been shut down")
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+
+    # -- from any thread -----------------------------------------------------------------------------------------
+
+    def check_running(self) -> None:
+        """Return if the thread takes new work. Raises EngineDeadError otherwise, with the cause."""
+        if self.state is ThreadState.DRAINING:
+            raise EngineDeadError("the engine is being shut down and takes no new requests")
+        if self.state is not ThreadState.RUNNING:
+            raise self._error
+
+    def send(self, command: Command) -> None:
+        """Have `command` run between two steps. Raises EngineDeadError if the thread has ended."""
+        with self._lock:
+            if self._has_ended:
+                raise self._error
+            self._commands.put(command)
+
+    def drain(self, command: Command) -> None:
+        """End the thread after its last request, and after `command`. Nothing happens if the thread has ended."""
+        with self._lock:
+            if not self._has_ended:
+                # The command first: a thread that drains and has nothing to read ends at once.
+                self._commands.put(command)
+                self.state = ThreadState.DRAINING
+
+    # -- on the engine's thread ----------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every command that was sent has run."""
+        return self._commands.empty()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Run the next command once it comes; return without it after `timeout_s`."""
+        with contextlib.suppress(queue.Empty):
+            self._commands.get(timeout=timeout_s)()
+
+    def run_all(self) -> None:
+        """Run the commands that have come."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._commands.get_nowait()()
+
+    def close(self, failure: EngineDeadError | None) -> EngineDeadError:
+        """Refuse everything from now on; what every later sender is told. `failure`: why the thread ended early."""
+        with self._lock:
+            self._error = failure or self._error
+            self.state = ThreadState.CLOSED if failure is None else ThreadState.FAILED
+        return self._error
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.state in (ThreadState.CLOSED, ThreadState.FAILED)
+
+
 @dataclass(slots=True, eq=False)
-class Call(Generic[T]):
+class EngineCall(Generic[T]):
     """A call that runs on the engine's thread, and where its answer goes. Methods: on the engine's thread.
 
     Args:
-        is_foreign: the function is, or calls, the caller's own code: its errors are his, not the engine's.
+        is_foreign: the function is, or calls, the caller's own code: its errors are the caller's, not the engine's.
     """
 
     function: Callable[[], T]
@@ -28,7 +109,7 @@ class Call(Generic[T]):
     answer: Future[T] = field(default_factory=Future)
 
     def run(self) -> None:
-        """Answer with the result or the error, unless nobody waits any more. An error nobody foresaw is raised too."""
+        """Answer with the result or the error, unless the call was cancelled. An unforeseen error is raised too."""
         if not self.answer.set_running_or_notify_cancel():
             return
         try:
@@ -37,7 +118,7 @@ class Call(Generic[T]):
             if self.is_foreign or isinstance(error, (LullmError, OSError)):
                 self.answer.set_exception(error)
             else:
-                self.answer.set_exception(EngineDeadError(f"engine failed: {type(error).__name__}: {error}"))
+                self.answer.set_exception(unforeseen(error))
                 raise
         else:
             self.answer.set_result(result)
@@ -53,9 +134,9 @@ class OutputStream:
     """Where the outputs of one request go: the queue of the event loop that reads them.
 
     Attributes:
-        sent_s: when the request was sent to the engine's thread. keep_alive: see `EngineClient.generate`.
+        sent_s: when the request was sent to the engine's thread. keep_alive: see `EngineClient.stream`.
         is_taken: set, on the loop, once the engine has taken or refused the request.
-        is_closed: nobody reads any more; written on the loop.
+        is_closed: the reader has gone; written on the loop.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -65,8 +146,8 @@ class OutputStream:
     is_taken: asyncio.Event = field(default_factory=asyncio.Event)
     is_closed: bool = False
 
-    def take(self) -> None:
-        """The engine has the request. From any thread, as the methods below."""
+    def confirm(self) -> None:
+        """The engine has the request. From any thread, as the method below."""
         call_on(self.loop, self.is_taken.set)
 
     def fail(self, error: LullmError) -> None:
@@ -83,5 +164,10 @@ def call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None
     """Run `call` on the loop's thread, soon; nothing happens if the loop is closed. From any thread."""
     try:
         loop.call_soon_threadsafe(call)
-    except RuntimeError:  # the loop is closed: nobody listens any more
+    except RuntimeError:  # the loop is closed, and its readers are gone
         logger.debug("an event loop was closed with requests open")
+
+
+def unforeseen(error: Exception) -> EngineDeadError:
+    """What a caller is told of an error that is a bug."""
+    return EngineDeadError(f"engine failed: {type(error).__name__}: {error}")

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.executor.protocol import Executor
 from lullm.executor.uniproc import UniProcExecutor
 
 
-def open_executor(config: EngineConfig, model_config: ModelConfig, folder: Path) -> Executor:
+def open_executor(config: ResolvedConfig, model_config: ModelConfig, folder: Path) -> Executor:
     """An executor whose workers have loaded the model of this folder. Blocking.
 
     Raises:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
 from lullm.executor.merged import MergedExecutor
 from lullm.executor.protocol import Answer, WorkerVerb
@@ -58,12 +58,12 @@ def _answer(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Answer:
 
 
 class UniProcExecutor(MergedExecutor):
-    """One worker, which the constructor loads. Both configurations are resolved.
+    """One worker, which the constructor loads.
 
     Attributes:
         driver_worker: the worker. Trainers reach the model through it: `driver_worker.model_runner.model`.
     """
 
-    def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
+    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
         self.driver_worker = Worker(config, model_config, folder)
         super().__init__(LocalWorkers([self.driver_worker]))

@@ -1,8 +1,8 @@
-"""From the meta device into an arena: every parameter of a model becomes a view into it."""
+"""From the meta device into an arena: every parameter of a model becomes a tensor of the arena."""
 
 from torch import nn
 
-from lullm.arena.host import ALIGNMENT, HostArena
+from lullm.arena.arena import ALIGNMENT, Arena
 from lullm.units import round_up
 
 
@@ -11,7 +11,7 @@ def weights_bytes(model: nn.Module) -> int:
     return sum(round_up(p.numel() * p.dtype.itemsize, ALIGNMENT) for p in model.parameters())
 
 
-def materialize(model: nn.Module, arena: HostArena) -> None:
+def materialize(model: nn.Module, arena: Arena) -> None:
     """Replace every meta parameter by one of the same name, shape and dtype in the arena; contents are zeros.
 
     Raises:

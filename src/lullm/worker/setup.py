@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import torch
 
 from lullm.arena.workspace import Workspace
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
 from lullm.models.decoder import CausalLM
-from lullm.ops.attention_layout import KVCache
+from lullm.nn.kv_scale import with_scales
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import select_ops
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
@@ -24,7 +25,7 @@ from lullm.step.runner import StepRunner
 class WorkerSetup:
     """Both configurations are resolved."""
 
-    config: EngineConfig
+    config: ResolvedConfig
     model_config: ModelConfig
     device: Device
     ops: Ops
@@ -43,8 +44,8 @@ class WorkerSetup:
     def new_step_runner(
         self,
         model: CausalLM,
-        kv_caches: list[KVCache],
-        host_kv_caches: list[KVCache],
+        kv_caches: list[LayerCache],
+        host_kv_caches: list[LayerCache],
         workspace: Workspace | None = None,
     ) -> StepRunner:
         """A runner of steps over these pools. The arguments are those of `StepRunner`."""
@@ -60,18 +61,18 @@ class WorkerSetup:
             self.device,
             self.ops,
             model,
-            kv_caches,
+            with_scales(kv_caches, model),
             host_kv_caches,
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
             limits,
             self.threads.scope,
-            runs_ahead=bool(config.async_scheduling),
+            runs_ahead=config.async_scheduling,
             decode_sizes=decode_sizes(config.max_num_seqs),
             workspace=workspace,
         )
 
 
-def open_setup(config: EngineConfig, model_config: ModelConfig) -> WorkerSetup:
+def open_setup(config: ResolvedConfig, model_config: ModelConfig) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: it, or ops for it, are missing."""
     return WorkerSetup(
         config,

@@ -73,7 +73,7 @@ class Sleeper:
         self._all_arenas = arenas
         self._directory = Path(config.sleep_dir) if config.sleep_dir else None
         self._verify = config.verify_wake
-        self._keep_backup = bool(config.keep_backup)
+        self._keep_backup = config.keep_backup
         self._saved: dict[str, Saved] = {}  # of what sleeps
         self._kept: dict[str, Saved] = {}  # in host memory, of what is awake
         self._prepared: _Prepared | None = None

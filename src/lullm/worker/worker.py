@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from lullm.arena.arena import Arena
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import StepRunner
@@ -40,7 +40,7 @@ class Worker:
     _sleeper: Sleeper
     _update: WeightUpdate
 
-    def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
+    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
         self.setup = open_setup(config, model_config)
         self.loaded = load_model(self.setup, folder)
         self._undo = ExitStack()
