@@ -25,8 +25,8 @@ class FakeWorker:
         self._note("num_available_blocks")
         return 100 - self.rank, 10 + self.rank
 
-    def initialize_cache(self, num_blocks, num_host_blocks):
-        self._note("initialize_cache", num_blocks, num_host_blocks)
+    def initialize_cache(self, num_blocks, num_host_blocks, max_model_len):
+        self._note("initialize_cache", num_blocks, num_host_blocks, max_model_len)
 
     def measure_speeds(self):
         self._note("measure_speeds")

@@ -69,7 +69,7 @@ def load_model(folder, dtype=torch.float32, max_model_len=128):
     arena = HostArena("weights", weights_bytes(model))
     materialize(model, arena)
     assert arena.used_bytes <= weights_bytes(model)
-    load_weights(model, folder)
+    load_weights(model, folder, TORCH_CPU_OPS)
     return model
 
 

@@ -30,7 +30,7 @@ def open_scheduler(
     """
     num_blocks, num_host_blocks = executor.determine_num_available_blocks()
     config = _fit_model_len(config, model, num_blocks, has_chosen_len)
-    executor.initialize_cache(num_blocks, num_host_blocks)
+    executor.initialize_cache(num_blocks, num_host_blocks, config.max_model_len)
     block_space = BlockSpaceManager(
         num_blocks,
         config.block_size,

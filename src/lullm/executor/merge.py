@@ -1,11 +1,14 @@
 """Merge rules: how the answers of several workers, in rank order, become one. Pure functions; nothing else merges."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from lullm.errors import LullmError
 from lullm.executor.protocol import Answer
 from lullm.types.sleep import Released, SleepForecast
+
+Number = TypeVar("Number", int, float)
+T = TypeVar("T")
 
 
 def values(answers: Sequence[Answer]) -> list[Any]:
@@ -19,13 +22,13 @@ def values(answers: Sequence[Answer]) -> list[Any]:
     return [answer.value for answer in answers]
 
 
-def minimum(pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+def minimum(pairs: Sequence[tuple[Number, Number]]) -> tuple[Number, Number]:
     """The minimum of each side: blocks that fit everywhere, or the speeds of the slowest."""
     firsts, seconds = zip(*pairs, strict=True)
     return min(firsts), min(seconds)
 
 
-def agreed(found: Sequence[Any], what: str) -> Any:
+def agreed(found: Sequence[T], what: str) -> T:
     """The one value that all workers gave. Raises LullmError: they differ, so that the workers are out of step."""
     if any(value != found[0] for value in found):
         raise LullmError(f"the workers disagree about {what}: {list(found)}")

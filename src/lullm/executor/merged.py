@@ -24,8 +24,8 @@ class MergedExecutor:
     def determine_num_available_blocks(self) -> tuple[int, int]:
         return minimum(self._call("num_available_blocks"))
 
-    def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
-        self._call("initialize_cache", num_blocks, num_host_blocks)
+    def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
+        self._call("initialize_cache", num_blocks, num_host_blocks, max_model_len)
 
     def measure_speeds(self) -> tuple[float, float]:
         return minimum(self._call("measure_speeds"))
@@ -53,7 +53,7 @@ class MergedExecutor:
 
     def wake_up(self, tag: str, action: Action) -> int:
         try:
-            num_bytes = sum(self._call("wake_up", tag, action))
+            num_bytes: int = sum(self._call("wake_up", tag, action))
         except BaseException:
             self._call("cancel_wake_up", tag)
             raise
@@ -118,4 +118,5 @@ class _MergedStep:
                 answers.append(Answer(step.result()))
             except Exception as error:
                 answers.append(Answer(error=error))
-        return values(answers)[0]
+        results: list[StepResult] = values(answers)
+        return results[0]

@@ -1,6 +1,6 @@
 """WorkerSetup: what every part of a worker computes with: configuration, device, ops and threads."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,6 +30,10 @@ class WorkerSetup:
     device: Device
     ops: Ops
     threads: StepThreads
+
+    def fitted(self, max_model_len: int) -> "WorkerSetup":
+        """The same for sequences of at most `max_model_len` tokens."""
+        return replace(self, config=replace(self.config, max_model_len=max_model_len))
 
     @property
     def dtype(self) -> torch.dtype:

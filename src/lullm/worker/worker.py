@@ -58,8 +58,12 @@ class Worker:
         num_blocks = num_blocks_within(setup.config, setup.model_config, available)
         return num_blocks, num_host_blocks_within(setup.config, setup.model_config, num_blocks)
 
-    def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
-        """Map both pools of the KV cache, and get ready for steps: a GPU records its graphs. Raises CacheSizeError."""
+    def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
+        """Map both pools of the KV cache, and get ready for steps: a GPU records its graphs. Raises CacheSizeError.
+
+        `max_model_len`: what the engine admits, at most the configured length; the buffers of a step are as long.
+        """
+        self.setup = self.setup.fitted(max_model_len)
         setup, model = self.setup, self.loaded.model
         self.pools = map_pools(setup, num_blocks, num_host_blocks)
         self._undo.callback(self.pools.close)
