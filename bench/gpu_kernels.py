@@ -97,6 +97,7 @@ def attention_step(
     import torch
 
     from lullm.ops.attention_layout import AttentionLayout
+    from lullm.ops.layer_cache import LayerCache
     from lullm.ops.selection import select_ops
 
     shape, block_size = GPU_SHAPES["8b"], SIZES.block_size
@@ -110,7 +111,7 @@ def attention_step(
     slots = torch.zeros(spans * query_len, dtype=torch.int64)
     layout = AttentionLayout([query_len] * spans, [context_len] * spans, tables, slots, block_size)
     q = torch.randn(spans * query_len, shape["num_attention_heads"], size, device="cuda", dtype=torch.bfloat16)
-    return q, *caches, select_ops("cuda").prepare_attention(layout)
+    return q, LayerCache(*caches), select_ops("cuda").prepare_attention(layout)
 
 
 def attention_figures() -> dict[str, float]:
@@ -142,6 +143,7 @@ def row_figures() -> dict[str, float]:
     """GB/s of the kernels that go over rows."""
     import torch
 
+    from lullm.ops.layer_cache import HeadNorm, LayerCache
     from lullm.ops.selection import select_ops
     from lullm.ops.triton.elementwise import silu_mul
 
@@ -154,15 +156,16 @@ def row_figures() -> dict[str, float]:
         x, residual = torch.randn(rows, hidden, **options), torch.randn(rows, hidden, **options)
         weight, gate_up = torch.ones(hidden, **options), torch.randn(rows, 2 * inner, **options)
         qkv = torch.randn(rows, num_q + 2 * num_kv, size, **options)
-        caches = [torch.zeros(-(-rows // SIZES.block_size), SIZES.block_size, num_kv, size, **options) for _ in "kv"]
+        cache = LayerCache(*torch.zeros(2, -(-rows // SIZES.block_size), SIZES.block_size, num_kv, size, **options))
         places = torch.arange(rows, device="cuda")
         angles, norm = torch.ones(rows, size, device="cuda"), torch.ones(size, **options)
+        head_norm = HeadNorm(norm, norm, 1e-6)
         kinds = {
             "norm": (4 * rows * hidden, lambda x=x, r=residual, w=weight: ops.add_rms_norm(x, r, w, 1e-6)),
             "activation": (3 * rows * inner, lambda x=gate_up: silu_mul(x)),
             "rope": (
                 2 * qkv.numel(),
-                lambda x=qkv, n=norm, p=places, a=angles, c=caches: ops.rope_and_cache(x, n, n, 1e-6, p, a, *c, p),
+                lambda x=qkv, n=head_norm, p=places, a=angles, c=cache: ops.rope_and_cache(x, n, p, a, c, p),
             ),
         }
         for kind, (num_values, work) in kinds.items():
@@ -174,15 +177,16 @@ def block_figures() -> dict[str, float]:
     """GB/s of copies within the device (read and written), and over the bus (once)."""
     import torch
 
+    from lullm.ops.layer_cache import LayerCache
     from lullm.ops.selection import select_ops
 
     ops, shape = select_ops("cuda"), GPU_SHAPES["8b"]
     dims = (2 * max(SIZES.blocks), SIZES.block_size, shape["num_key_value_heads"], shape["head_dim"])
     pool, host = (
-        [tuple(torch.zeros(dims, dtype=torch.bfloat16, **options) for _ in "kv") for _ in range(SIZES.num_layers)]
-        for options in ({"device": "cuda"}, {"pin_memory": True})
+        [LayerCache(*(torch.zeros(dims, dtype=torch.bfloat16, **place) for _ in "kv")) for _ in range(SIZES.num_layers)]
+        for place in ({"device": "cuda"}, {"pin_memory": True})
     )
-    block_bytes = 2 * SIZES.num_layers * pool[0][0][0].nbytes
+    block_bytes = 2 * SIZES.num_layers * pool[0].key[0].nbytes
     figures = {}
     for num in SIZES.blocks:
         pairs = [(i, i + num) for i in range(num)]
@@ -201,11 +205,10 @@ def draw_figures() -> dict[str, float]:
     """Microseconds of drawing from all rows in one way, and of the sampler's stages in torch."""
     import torch
 
-    from lullm import SamplingParams
     from lullm.ops.draw_table import DrawTable
     from lullm.ops.selection import select_ops
     from lullm.sampling.sampler import draw_tokens_
-    from lullm.types.step import Draw
+    from lullm.types.draw import Draw, DrawParams
 
     ops, vocab_size = select_ops("cuda"), GPU_SHAPES["8b"]["vocab_size"]
     kinds = {"greedy": (0.0, vocab_size, 1.0), "temperature": (0.8, vocab_size, 1.0), "top_k": (0.8, 50, 1.0),
@@ -225,7 +228,7 @@ def draw_figures() -> dict[str, float]:
             )  # fmt: skip
             work_s = replayed_s(lambda logits=logits, table=table: ops.draw_tokens(logits, table, False))
             figures[f"draw_{kind}_{rows}_us"] = work_s * 1e6
-        draws = [Draw(i, 0, SamplingParams(temperature=0.8, top_p=0.9), 0, [0], 1) for i in range(rows)]
+        draws = [Draw(i, 0, DrawParams(temperature=0.8, top_p=0.9)) for i in range(rows)]
         staged_s = median_s(lambda logits=logits, draws=draws: draw_tokens_(logits.clone(), draws))
         figures[f"draw_in_torch_top_p_{rows}_us"] = staged_s * 1e6
     return figures

@@ -21,9 +21,9 @@ from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.sampling.sampler import draw_tokens_
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw
+from lullm.types.draw import Draw, DrawParams
 
 from .test_attention import STEPS, make_step
 
@@ -195,7 +195,7 @@ def test_add_rms_norm(dtype, shape):
 def test_rope_and_cache(dtype, head_size, num_rows, with_norms):
     # Columns to the right belong to somebody else.
     qkv = normal(num_rows, 10, head_size, dtype=dtype)[:, :8]
-    weights = [normal(head_size, dtype=dtype, seed=s) if with_norms else None for s in (2, 3)]
+    head_norm = HeadNorm(*(normal(head_size, dtype=dtype, seed=s) for s in (2, 3)), 1e-6) if with_norms else None
     angles = torch.outer(torch.arange(500.0), 1 / 100 ** torch.linspace(0, 1, head_size // 2))
     cache = torch.cat((angles.cos(), angles.sin()), dim=-1)
     positions = torch.randint(0, 500, (num_rows,), generator=torch.Generator().manual_seed(1))
@@ -204,8 +204,8 @@ def test_rope_and_cache(dtype, head_size, num_rows, with_norms):
     actual = [torch.full((4, 16, 2, head_size), 7.0, dtype=dtype) for _ in range(2)]
     expected = [cache.clone() for cache in actual]
     before = qkv.clone()
-    gold = reference.rope_and_cache(qkv, *weights, 1e-6, positions, cache, *expected, slots)
-    q = native_attention.rope_and_cache(qkv, *weights, 1e-6, positions, cache, *actual, slots)
+    gold = reference.rope_and_cache(qkv, head_norm, positions, cache, LayerCache(*expected), slots)
+    q = native_attention.rope_and_cache(qkv, head_norm, positions, cache, LayerCache(*actual), slots)
     # Norm and rotation round in turn: where they fall on two sides of a border, two steps of values up to 8.
     bounds = {"float32": 4e-6, "bfloat16": 2**-6 if with_norms else 2**-8}
     assert_close(q, gold, **bounds)
@@ -235,31 +235,27 @@ def test_linear_silu_mul(dtype, shape, num_rows):
 
 @pytest.mark.parametrize("pairs", [[], [(0, 1)], [(0, 1), (1, 2)], [(0, 1), (2, 0)], [(3, 3), (0, 4), (4, 5)]], ids=str)
 def test_copy_blocks(pairs):
-    actual = [
-        (normal(6, 4, 2, 8, dtype=torch.bfloat16, seed=s), normal(6, 4, 2, 8, dtype=torch.bfloat16)) for s in (1, 2)
-    ]
-    expected = [(k.clone(), v.clone()) for k, v in actual]
+    actual = [LayerCache(*normal(2, 6, 4, 2, 8, dtype=torch.bfloat16, seed=seed)) for seed in (1, 2)]
+    expected = [LayerCache(cache.key.clone(), cache.value.clone()) for cache in actual]
     native_attention.copy_blocks(actual, pairs)
     reference.copy_blocks(expected, pairs)
-    for layer, gold in zip(actual, expected, strict=True):
-        assert torch.equal(layer[0], gold[0]) and torch.equal(layer[1], gold[1])
+    for cache, gold in zip(actual, expected, strict=True):
+        assert torch.equal(cache.key, gold.key) and torch.equal(cache.value, gold.value)
 
 
 def test_swap_blocks():
-    sources = [
-        (normal(6, 4, 2, 8, dtype=torch.bfloat16, seed=s), normal(6, 4, 2, 8, dtype=torch.bfloat16)) for s in (1, 2)
-    ]
-    actual = [(torch.zeros(9, 4, 2, 8).bfloat16(), torch.zeros(9, 4, 2, 8).bfloat16()) for _ in sources]
-    expected = [(k.clone(), v.clone()) for k, v in actual]
+    sources = [LayerCache(*normal(2, 6, 4, 2, 8, dtype=torch.bfloat16, seed=seed)) for seed in (1, 2)]
+    actual = [LayerCache(*torch.zeros(2, 9, 4, 2, 8).bfloat16()) for _ in sources]
+    expected = [LayerCache(cache.key.clone(), cache.value.clone()) for cache in actual]
     pairs = [(0, 8), (5, 0), (5, 3)]
     native_attention.swap_blocks(sources, actual, pairs)
     reference.swap_blocks(sources, expected, pairs)
-    for layer, gold in zip(actual, expected, strict=True):
-        assert torch.equal(layer[0], gold[0]) and torch.equal(layer[1], gold[1])
+    for cache, gold in zip(actual, expected, strict=True):
+        assert torch.equal(cache.key, gold.key) and torch.equal(cache.value, gold.value)
 
 
 def draw_table(params, uniforms, vocab_size):
-    return DrawTable.of([Draw(0, 0, p, 0, [1], 1) for p in params], np.array(uniforms, np.float64), vocab_size)
+    return DrawTable.of([Draw(0, 0, p) for p in params], np.array(uniforms, np.float64), vocab_size)
 
 
 DRAWS = [
@@ -282,13 +278,13 @@ DRAWS = [
 @pytest.mark.parametrize("vocab_size", [1, 5, 512, 3001])
 def test_draw_tokens(vocab_size, spread):
     """Against the sampler's own way: the same tokens, and the same logits that were drawn from."""
-    params = [SamplingParams(**options) for options in DRAWS]
+    params = [DrawParams(**options) for options in DRAWS]
     logits = normal(len(DRAWS), vocab_size, dtype=torch.float32) * spread
     logits[:, vocab_size // 2 :: 7] -= 1.0  # ties
     if vocab_size > 5:
         logits[:, 3] = -torch.inf
     uniforms = np.random.default_rng(vocab_size).random(len(DRAWS))
-    draws = [Draw(0, 0, p, 0, [1], 1) for p in params]
+    draws = [Draw(0, 0, p) for p in params]
     expected_logits, actual_logits = logits.clone(), logits.clone()
     expected = draw_tokens_(expected_logits, draws, torch.from_numpy(uniforms))
     table = draw_table(params, uniforms, vocab_size)
@@ -309,7 +305,7 @@ def test_draw_tokens_follows_the_probabilities():
     row = torch.full((700,), -9.0)
     row[[10, 600, 601, 650]] = torch.tensor([2.0, 1.0, 0.5, 0.5])
     uniforms = np.random.default_rng(0).random(20000)
-    table = draw_table([SamplingParams(top_p=0.9)] * 20000, uniforms, 700)
+    table = draw_table([DrawParams(top_p=0.9)] * 20000, uniforms, 700)
     found = native.draw_tokens(row.repeat(20000, 1), table).bincount(minlength=700) / 20000
     expected = torch.zeros(700)
     expected[[10, 600, 601, 650]] = row[[10, 600, 601, 650]].softmax(0)
@@ -326,16 +322,16 @@ def test_draw_tokens_of_broken_rows():
     logits[3, 577] = -3.0
     logits[4, [20, 500]] = 9.0  # the first of equals
     for temperature in (0.0, 1.0):
-        table = draw_table([SamplingParams(temperature=temperature, top_p=0.001)] * 6, [0.999] * 6, 600)
+        table = draw_table([DrawParams(temperature=temperature, top_p=0.001)] * 6, [0.999] * 6, 600)
         tokens = native.draw_tokens(logits, table).tolist()
         assert tokens[:4] == [-1, -1, -1, 577] and tokens[4] == (20 if temperature == 0.0 else 500)
 
 
 def assert_attention(layout, q, caches, scale):
-    expected = reference.attention(q, *caches, layout, scale)
+    expected = reference.attention(q, LayerCache(*caches), layout, scale)
     prepared = native_attention.prepare_attention(layout)
     assert prepared.slot_mapping is layout.slot_mapping
-    assert_close(native_attention.attention(q, *caches, prepared, scale), expected, 4e-6, 2**-6)
+    assert_close(native_attention.attention(q, LayerCache(*caches), prepared, scale), expected, 4e-6, 2**-6)
 
 
 @DTYPES
@@ -365,8 +361,8 @@ def test_attention_of_rows_that_see_nothing(dtype, others):
     rows = [0, len(others) + 1]
     context_lens = [0 if row in rows else length for row, length in enumerate(layout.context_lens)]
     prepared = native_attention.prepare_attention(dataclasses.replace(layout, context_lens=context_lens))
-    found = native_attention.attention(q, *caches, prepared, 32**-0.5)
-    expected = reference.attention(q, *caches, layout, 32**-0.5)
+    found = native_attention.attention(q, LayerCache(*caches), prepared, 32**-0.5)
+    expected = reference.attention(q, LayerCache(*caches), layout, 32**-0.5)
     expected[rows] = 0
     assert_close(found, expected, 4e-6, 2**-6)
 
@@ -399,8 +395,8 @@ def test_attention_of_large_scores(dtype):
     """
     layout, q, caches = make_step([(200, 500), (1, 300), (3, 90), (40, 40)], 4, 2, 32, 16, dtype)
     assert_close(
-        native_attention.attention(q * 30, *caches, native_attention.prepare_attention(layout), 1.0),
-        reference.attention(q * 30, *caches, layout, 1.0),
+        native_attention.attention(q * 30, LayerCache(*caches), native_attention.prepare_attention(layout), 1.0),
+        reference.attention(q * 30, LayerCache(*caches), layout, 1.0),
         float32=1e-3,
         bfloat16=2**-6,
     )
@@ -422,7 +418,7 @@ def test_an_empty_step():
     layout = AttentionLayout([], [], torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 16)
     cache = torch.zeros(2, 16, 2, 16)
     out = native_attention.attention(
-        torch.zeros(0, 4, 16), cache, cache, native_attention.prepare_attention(layout), 1.0
+        torch.zeros(0, 4, 16), LayerCache(cache, cache), native_attention.prepare_attention(layout), 1.0
     )
     assert out.shape == (0, 4, 16)
 

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lullm.device.device import Device
-from lullm.ops.attention_layout import AttentionLayout, KVCache
+from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.types.step import BlockPair, StepPlan
 
@@ -45,7 +46,7 @@ class StepMarks:
 class BlockMoves:
     """Moves between and within the two pools of blocks, `kv_caches` and `host_kv_caches`, by layer."""
 
-    def __init__(self, device: Device, ops: Ops, kv_caches: list[KVCache], host_kv_caches: list[KVCache]):
+    def __init__(self, device: Device, ops: Ops, kv_caches: list[LayerCache], host_kv_caches: list[LayerCache]):
         self._device = device
         self._ops = ops
         self._kv_caches = kv_caches

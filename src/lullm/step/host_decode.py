@@ -12,10 +12,12 @@ from torch import Tensor
 from lullm.arena.workspace import Workspace
 from lullm.config.model import ModelConfig
 from lullm.device.device import Device
-from lullm.models.decoder import CausalLM
-from lullm.ops.attention_layout import AttentionLayout, KVCache
+from lullm.models.protocol import Model
+from lullm.nn.context import StepContext
+from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu.native_attention import NativeLayout
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.step.batch import Batch
 from lullm.step.graphs import DecodeGraphs, DecodeOutput
@@ -48,8 +50,8 @@ class HostDecode:
         self,
         device: Device,
         ops: Ops,
-        model: CausalLM,
-        kv_caches: list[KVCache],
+        model: Model,
+        kv_caches: list[LayerCache],
         max_num_seqs: int,
         max_model_len: int,
         block_size: int,
@@ -116,7 +118,7 @@ class HostDecode:
             [1] * size, self._context_lens[:size].tolist(), block_tables, slot_mapping, self._block_size, self._window
         )
         attention = NativeLayout(layout, slot_mapping, query_starts, context_lens)
-        hidden = self._model(token_ids, positions, self._kv_caches, attention, self._ops)
+        hidden = self._model(token_ids, StepContext(positions, (attention,), self._kv_caches, self._ops))
         logits = self._model.compute_logits(hidden, self._ops)
         draw_table = DrawTable(*(torch.from_numpy(column[:size]) for column in self._draw_columns))
         return DecodeOutput(logits, self._ops.draw_tokens(logits, draw_table, False))

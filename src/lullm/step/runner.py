@@ -16,10 +16,10 @@ from torch import Tensor
 from lullm.arena.workspace import Workspace
 from lullm.device.device import Device
 from lullm.log import get_logger
-from lullm.models.decoder import CausalLM
-from lullm.nn.kv_scale import calibrating_ops
-from lullm.ops.attention_layout import KVCache
+from lullm.models.protocol import Model
+from lullm.nn.context import StepContext
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
@@ -27,6 +27,7 @@ from lullm.step.block_move import BlockMoves, StepMarks
 from lullm.step.graphs import DecodeGraphs, DecodeOutput
 from lullm.step.host_decode import HostDecode
 from lullm.step.input import InputBuilder, PreparedInput, StepInput, StepLimits
+from lullm.types.packed import unpack
 from lullm.types.step import Running, Span, StepPlan, StepResult, TokenLogprobs
 
 logger = get_logger(__name__)
@@ -54,16 +55,17 @@ class StepRunner:
         workspace: for what a CPU records; None: it runs decodes as any other batch. See `DecodeGraphs`.
 
     Attributes:
-        calibrates: the next step that computes something finds the scales of an fp8 cache (`calibrating_ops`).
+        calibrates: the next step that computes something finds the open scales of an fp8 cache
+            (`KVScales.calibrate`).
     """
 
     def __init__(
         self,
         device: Device,
         ops: Ops,
-        model: CausalLM,
-        kv_caches: list[KVCache],
-        host_kv_caches: list[KVCache],
+        model: Model,
+        kv_caches: list[LayerCache],
+        host_kv_caches: list[LayerCache],
         sampler: Sampler,
         limits: StepLimits,
         scope: Callable[[], AbstractContextManager[None]],
@@ -96,12 +98,12 @@ class StepRunner:
             )
 
     @property
-    def model(self) -> CausalLM:
+    def model(self) -> Model:
         """What the steps compute with. `model.load_weights` is where trainers push weights."""
         return self._model
 
     def launch(self, plan: StepPlan) -> Running[StepResult]:
-        """Start a step after those that were started before. The plan may change once this returns."""
+        """Start a step after those that were started before."""
         prepared = self._inputs.prepare(plan) if plan.spans else None
         work = self._device.start(lambda: self._do(plan, prepared))
         return _RunningStep(work, self._device)
@@ -129,16 +131,14 @@ class StepRunner:
 
     def _run(self, batch: Batch, step: StepInput) -> tuple[Sampled | None, dict[int, list[TokenLogprobs]]]:
         """The model over all spans, and the draws."""
-        ops = self._take_ops(batch)
-        if self._is_decode(batch, step, ops):
-            return self._run_decode(batch, step, ops), {}
+        calibrates = self._take_calibration(batch)
+        if self._is_decode(batch, step, calibrates):
+            return self._run_decode(batch, step, calibrates), {}
         attention = self._ops.prepare_attention(batch.layout) if step.attention is None else step.attention
         token_ids = self._inputs.token_ids(step)
-        hidden = self._model(token_ids, step.positions, self._kv_caches, attention, ops)  # [T, H]
-        prompt_logprobs = {
-            span.seq_id: self._prompt_logprobs(hidden[row : row + len(span.prompt_targets)], span)
-            for row, span in batch.prompt_spans
-        }
+        context = StepContext(step.positions, (attention,), self._kv_caches, self._ops, calibrates=calibrates)
+        hidden = self._model(token_ids, context)  # [T, H]
+        prompt_logprobs = {span.seq_id: self._prompt_logprobs(hidden[row:], span) for row, span in batch.prompt_spans}
         if not batch.draws:
             return None, prompt_logprobs
         logits = self._model.compute_logits(hidden[step.drawn_rows], self._ops)  # [R, V]
@@ -146,26 +146,26 @@ class StepRunner:
             logits = logits[step.draw_index]
         return self._sampler.draw(logits, batch.draws, step.uniforms, step.table), prompt_logprobs
 
-    def _take_ops(self, batch: Batch) -> Ops:
-        """What this step computes with: other ops, once, if it is to find the scales of the cache."""
-        is_calibrating, self.calibrates = self.calibrates, False
-        if not is_calibrating:
-            return self._ops
-        logger.info("the scales of the KV cache are those of %d tokens", len(batch.token_ids))
-        return calibrating_ops(self._ops, self._model)
+    def _take_calibration(self, batch: Batch) -> bool:
+        """Whether this step finds the scales of the cache: only the first one does."""
+        calibrates, self.calibrates = self.calibrates, False
+        if calibrates:
+            logger.info("the scales of the KV cache are those of %d tokens", len(batch.token_ids))
+        return calibrates
 
-    def _is_decode(self, batch: Batch, step: StepInput, ops: Ops) -> bool:
+    def _is_decode(self, batch: Batch, step: StepInput, calibrates: bool) -> bool:
         """Whether it goes the short way, which is recorded: staged for it, or one that `HostDecode` takes."""
         if step.staged_size is not None:
             return True
-        return self.host_decode is not None and ops is self._ops and self.host_decode.takes(batch)
+        return self.host_decode is not None and not calibrates and self.host_decode.takes(batch)
 
-    def _run_decode(self, batch: Batch, step: StepInput, ops: Ops) -> Sampled:
+    def _run_decode(self, batch: Batch, step: StepInput, calibrates: bool) -> Sampled:
         """Draws that more is wanted of than a token are made behind the recording."""
         draws = batch.draws
         is_drawn = is_plain(draws, only_greedy=self._ops.draw_tokens is None)
         if step.staged_size is not None:
-            output = self.graphs.run(step.staged_size) if ops is self._ops else self._decode(step.staged_size, ops)
+            size = step.staged_size
+            output = self._decode(size, calibrates=True) if calibrates else self.graphs.run(size)
         else:
             assert self.host_decode is not None
             table = None
@@ -176,10 +176,11 @@ class StepRunner:
             return Sampled(draws, output.tokens[: len(draws)], None, {})
         return self._sampler.draw(output.logits[: len(draws)], draws, step.uniforms, step.table)
 
-    def _decode(self, size: int, ops: Ops | None = None) -> DecodeOutput:
+    def _decode(self, size: int, calibrates: bool = False) -> DecodeOutput:
         """What graphs record: the staged batch, filled up to `size`, and the choice of every row as far as one can."""
-        ops, step = ops or self._ops, self._inputs.staged_decode(size)
-        hidden = self._model(self._inputs.token_ids(step), step.positions, self._kv_caches, step.attention, ops)
+        ops, step = self._ops, self._inputs.staged_decode(size)
+        context = StepContext(step.positions, (step.attention,), self._kv_caches, ops, calibrates=calibrates)
+        hidden = self._model(self._inputs.token_ids(step), context)
         logits = self._model.compute_logits(hidden, ops)
         if ops.draw_tokens is None:
             return DecodeOutput(logits, greedy_tokens(logits))
@@ -188,10 +189,11 @@ class StepRunner:
 
     def _prompt_logprobs(self, hidden: Tensor, span: Span) -> list[TokenLogprobs]:
         found: list[TokenLogprobs] = []
-        for start in range(0, len(span.prompt_targets), PROMPT_LOGPROB_ROWS):
-            part = slice(start, start + PROMPT_LOGPROB_ROWS)
-            logits = self._model.compute_logits(hidden[part], self._ops)
-            found += self._sampler.prompt_logprobs(logits, span.prompt_targets[part], span.num_prompt_logprobs)
+        targets = unpack(span.prompt_targets)
+        for start in range(0, len(targets), PROMPT_LOGPROB_ROWS):
+            part = targets[start : start + PROMPT_LOGPROB_ROWS]
+            logits = self._model.compute_logits(hidden[start : start + len(part)], self._ops)
+            found += self._sampler.prompt_logprobs(logits, part, span.num_prompt_logprobs)
         return found
 
 
@@ -205,4 +207,9 @@ class _RunningStep:
     def result(self) -> StepResult:
         outcome, marks = self.work.result()
         tokens = [] if outcome.sampled is None else outcome.sampled.drawn()
-        return StepResult(tokens, outcome.prompt_logprobs, marks.swap_s(self.device), marks.compute_s(self.device))
+        return StepResult(
+            tokens,
+            outcome.prompt_logprobs,
+            swap_s=marks.swap_s(self.device),
+            compute_s=marks.compute_s(self.device),
+        )

@@ -5,10 +5,12 @@ import torch
 from lullm.kv.layout import block_bytes
 from lullm.log import get_logger
 from lullm.models.decoder import CausalLM
+from lullm.ops.layer_cache import LayerCache
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import StepRunner
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw, Span, StepPlan
+from lullm.types.draw import Draw, DrawParams
+from lullm.types.packed import pack
+from lullm.types.step import Span, StepPlan
 from lullm.units import MIB, cdiv, format_bytes
 from lullm.worker.kv_pools import KVPools, block_shape
 from lullm.worker.setup import WorkerSetup
@@ -56,17 +58,16 @@ def _profile(setup: WorkerSetup, model: CausalLM, query_len: int) -> int:
     config = setup.config
     shape, dtype = block_shape(setup)
     caches = [
-        tuple(torch.zeros((1, *shape), dtype=dtype, device=setup.device.torch_device) for _ in "kv")
+        LayerCache(*torch.zeros((2, 1, *shape), dtype=dtype, device=setup.device.torch_device))
         for _ in range(setup.model_config.num_hidden_layers)
     ]
     runner = setup.new_step_runner(model, caches, [])
     query_len = min(query_len, config.max_model_len)
-    blocks = [0] * cdiv(query_len, config.block_size)
-    params = SamplingParams(temperature=1.0, top_p=0.9)
+    tokens, blocks = pack([0] * query_len), (pack([0] * cdiv(query_len, config.block_size)),)
+    params = DrawParams(temperature=1.0, top_p=0.9)
     spans = []
     for number in range(min(config.max_num_seqs, config.max_num_batched_tokens // query_len)):
-        draw = Draw(number, 0, params, 0, [0] * query_len, query_len)
-        spans.append(Span(number, 0, [0] * query_len, blocks, [draw]))
+        spans.append(Span(number, 0, tokens, blocks, (Draw(number, query_len - 1, params),)))
     return setup.device.peak_bytes(lambda: runner.launch(StepPlan(spans)).result())
 
 
@@ -77,11 +78,11 @@ def measure_speeds(setup: WorkerSetup, runner: StepRunner, pools: KVPools) -> tu
     to start with: the scheduler corrects both figures from the steps it sees.
     """
     config, num_layers = setup.config, min(_NUM_MEASURED_LAYERS, len(pools.device))
-    num_slots = len(pools.device[0][0]) * config.block_size  # with a window perhaps fewer than max_model_len
+    num_slots = pools.device[0].num_blocks * config.block_size  # with a window perhaps fewer than max_model_len
     num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, num_slots)
-    blocks = range(min(cdiv(num_tokens, config.block_size), len(pools.host[0][0])))
+    blocks = range(min(cdiv(num_tokens, config.block_size), pools.host[0].num_blocks))
     pairs = [(block_id, block_id) for block_id in blocks]
-    prompt = Span(0, 0, [0] * num_tokens, range(cdiv(num_tokens, config.block_size)))
+    prompt = Span(0, 0, pack([0] * num_tokens), (pack(range(cdiv(num_tokens, config.block_size))),))
     for _ in range(2):  # the first run meets cold kernels and untouched pages
         result = runner.launch(StepPlan([prompt])).result()
         swap_s = _time_swap(setup, pools, num_layers, pairs)

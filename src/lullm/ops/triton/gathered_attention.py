@@ -8,17 +8,17 @@ from torch import Tensor
 
 from lullm.ops import grouped_attention
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.triton.layout import DeviceLayout
 
 
 def attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: LayerCache,
     prepared: DeviceLayout,
     scale: float,
-    key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See `Ops.attention`. Blocking."""
     starts, context_lens = prepared.query_starts.tolist(), prepared.context_lens.tolist()
@@ -27,12 +27,12 @@ def attention(
     layout = AttentionLayout(
         query_lens=[end - start for start, end in zip(starts, starts[1:], strict=False)],
         context_lens=[max(context_len, 1) for context_len in context_lens],
-        block_tables=prepared.block_tables.cpu().long().clamp_(0, len(key_cache) - 1),
+        block_tables=prepared.block_tables.cpu().long().clamp_(0, cache.num_blocks - 1),
         slot_mapping=prepared.slot_mapping,
         block_size=prepared.block_size,
         window=prepared.window,
     )
     grouped = grouped_attention.prepare_attention(layout).to(q.device)
-    out = grouped_attention.attention(q, key_cache, value_cache, grouped, scale, key_scales, value_scales)
+    out = grouped_attention.attention(q, cache, grouped, scale, soft_cap, sinks)
     out[padding] = 0
     return out
