@@ -41,8 +41,9 @@ def make_door(template: str | None = TEMPLATE) -> InputProcessor:
         "architectures": ["X"], "vocab_size": 300, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
         "num_attention_heads": 2, "max_position_embeddings": 64,
     }  # fmt: skip
+    model = ModelConfig.from_dict(config)
     return InputProcessor(
-        EngineConfig(max_model_len=64, max_logprobs=5), ModelConfig.from_dict(config), byte_tokenizer(template), (7,)
+        EngineConfig(max_model_len=64, max_logprobs=5).resolve(model), model, byte_tokenizer(template), (7,)
     )
 
 
