@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(THREADS)
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads unwritten memory; filling costs 9 %
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling costs 9 %
     started = time.monotonic()
     tokenizer = train_tokenizer(sample_text(options.seed, TOKENIZER_DOCUMENTS), DenseConfig.vocab_size)
     config = DenseConfig(vocab_size=tokenizer.get_vocab_size())
