@@ -3,16 +3,18 @@
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.cache_group import CacheGroup
 from lullm.sched.preemption import PreemptionPolicy
 from lullm.sched.scheduler import Scheduler, SchedulerLimits, SequenceUpdate
+from lullm.types.draw import Draw
 from lullm.types.layer_kind import FullAttention, SlidingWindow
+from lullm.types.packed import unpack
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import PENDING_TOKEN, Draw, DrawnToken, Span, StepPlan, StepResult
+from lullm.types.step import PENDING_TOKEN, DrawnToken, Span, StepPlan, StepResult
+from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
 
 
 class PagedMemory:
@@ -27,7 +29,7 @@ class PagedMemory:
         num_blocks: int,
         num_host_blocks: int,
         block_size: int,
-        choose: Callable[[Draw], int],
+        choose: Callable[[Draw, list[int]], int],
         window: int | None = None,
     ):
         self.block_size = block_size
@@ -36,6 +38,7 @@ class PagedMemory:
         self.host_slots: list[list[int | None]] = [[None] * block_size for _ in range(num_host_blocks)]
         self.choose = choose
         self.sequences: dict[int, list[int]] = {}
+        self.drawn: dict[tuple[int, int], int] = {}  # (sequence, position) -> the token that was drawn for it
 
     def execute(self, plan: StepPlan) -> StepResult:
         for device, host in plan.blocks_to_swap_out:
@@ -44,42 +47,51 @@ class PagedMemory:
             self.slots[device] = self.host_slots[host].copy()
         for source, destination in plan.blocks_to_copy:
             self.slots[destination] = self.slots[source].copy()
-        for span in plan.spans:  # all writes of a layer come before any attention
-            history = self._history(span.seq_id, span.start, list(span.token_ids))
-            for position in range(span.start, span.end):
-                block_id = span.block_ids[position // self.block_size]
-                assert block_id >= 0, f"sequence {span.seq_id} has no block at {position}"
-                self.slots[block_id][position % self.block_size] = history[position]
-        tokens = []
-        for span in plan.spans:
-            history = self._history(span.seq_id, span.start, list(span.token_ids))
+        spans = [(span, unpack(span.block_ids[0]), self._tokens(span)) for span in plan.spans]
+        histories = [running_hashes(tokens) for _, _, tokens in spans]
+        for (span, blocks, _), history in zip(spans, histories, strict=True):
+            for position in range(span.start, span.end):  # all writes of a layer come before any attention
+                self._slots(blocks, position)[position % self.block_size] = history[position]
+        drawn = []
+        for (span, blocks, tokens), history in zip(spans, histories, strict=True):
             first = 0 if self.window is None else max(span.start + 1 - self.window, 0)
             for position in range(first, span.end):
-                block_id = span.block_ids[position // self.block_size]
-                assert block_id >= 0, f"sequence {span.seq_id} has no block at {position}"
-                found = self.slots[block_id][position % self.block_size]
+                found = self._slots(blocks, position)[position % self.block_size]
                 assert found == history[position], f"sequence {span.seq_id} would attend to foreign KV at {position}"
-            for draw in span.draws:
-                assert len(draw.token_ids) == span.end
-                tokens.append(self.draw(draw))
-        return StepResult(tokens, {s.seq_id: [[(t, 0.0, 1)] for t in s.prompt_targets] for s in plan.spans})
+            drawn += [self._draw(draw, tokens[: span.start + draw.row + 1]) for draw in span.draws]
+        targets = {span.seq_id: unpack(span.prompt_targets) for span in plan.spans if span.prompt_targets}
+        return StepResult(drawn, {seq_id: [((t, 0.0, 1),) for t in ids] for seq_id, ids in targets.items()})
 
-    def draw(self, draw: Draw) -> DrawnToken:
-        if draw.params.logprobs is None:
-            return DrawnToken(draw.seq_id, self.choose(draw))
-        # Beams: a made-up model over four tokens, a function of the sequence alone.
-        rng = random.Random(hash(tuple(draw.token_ids)))
-        ranked = sorted(((t, -rng.random() * 3, 1) for t in range(4)), key=lambda offer: -offer[1])
-        return DrawnToken(draw.seq_id, ranked[0][0], ranked)
+    def _draw(self, draw: Draw, tokens: list[int]) -> DrawnToken:
+        """The token behind `tokens`."""
+        assert unpack(draw.token_ids) == (tokens if draw.params.reads_tokens else [])
+        if draw.params.num_logprobs is None:
+            drawn = DrawnToken(draw.seq_id, self.choose(draw, tokens))
+        else:  # Beams: a made-up model over four tokens, a function of the sequence alone.
+            rng = random.Random(hash(tuple(tokens)))
+            ranked = sorted(((t, -rng.random() * 3, 1) for t in range(4)), key=lambda offer: -offer[1])
+            drawn = DrawnToken(draw.seq_id, ranked[0][0], tuple(ranked))
+        self.drawn[draw.seq_id, len(tokens)] = drawn.token_id
+        return drawn
 
-    def _history(self, seq_id: int, start: int, token_ids: list[int]) -> list[int]:
-        """The running hash at every position up to the span's end."""
-        known = self.sequences[seq_id][:start] + token_ids
-        running, history = 0, []
-        for token_id in known:
-            running = hash((running, token_id))
-            history.append(running)
-        return history
+    def _slots(self, blocks: list[int], position: int) -> list[int | None]:
+        block_id = blocks[position // self.block_size]
+        assert block_id >= 0, f"no block at {position}"
+        return self.slots[block_id]
+
+    def _tokens(self, span: Span) -> list[int]:
+        """All tokens up to the span's end, the pending ones filled in."""
+        tokens = self.sequences[span.seq_id][: span.start] + unpack(span.token_ids)
+        return [self.drawn[span.seq_id, i] if t == PENDING_TOKEN else t for i, t in enumerate(tokens)]
+
+
+def running_hashes(tokens: list[int]) -> list[int]:
+    """At every position a hash of all tokens up to it."""
+    running, hashes = 0, []
+    for token_id in tokens:
+        running = hash((running, token_id))
+        hashes.append(running)
+    return hashes
 
 
 class Simulation:
@@ -114,9 +126,8 @@ class Simulation:
         self.random = random.Random(seed)
         self.plans: list[StepPlan] = []
         self._max_in_flight = max_in_flight
-        # Plans that have not run, each with a copy of what it held when it was made and of its sequences' tokens.
-        self._in_flight: deque[tuple[StepPlan, StepPlan, dict[int, list[int]]]] = deque()
-        self._last_drawn: dict[int, int] = {}
+        # Plans that have not run, each with its bytes and its sequences' tokens when it was made.
+        self._in_flight: deque[tuple[StepPlan, bytes, dict[int, list[int]]]] = deque()
         self.num_pending = 0
 
     def add(self, request_id: str, prompt: list[int], priority: int = 0, end: int | None = None, **params: object):
@@ -141,30 +152,22 @@ class Simulation:
             if plan.is_empty and self._in_flight:
                 break
             tokens = {seq.seq_id: list(seq.token_ids) for group in self.scheduler.running for seq in group.seqs}
-            self._in_flight.append((plan, replace(plan, spans=[_copy(span) for span in plan.spans]), tokens))
+            self._in_flight.append((plan, encode_plan(plan), tokens))
             if self.window is not None:
                 self._check_window(plan)
         self.now += 1.0
-        # Late, as on a device: the next plan has been made already, and its placeholders stand in the live sequences.
-        plan, copied, tokens = self._in_flight.popleft()
-        for span in copied.spans:
-            self._fill_in(span.seq_id, span.token_ids)
-            for draw in span.draws:
-                self._fill_in(span.seq_id, draw.token_ids)
-        for seq_id, ids in tokens.items():
-            self._fill_in(seq_id, ids)
+        # Late, as on a device: the next plans have been made already. The worker gets bytes, as one far away does.
+        plan, encoded, tokens = self._in_flight.popleft()
+        assert encode_plan(plan) == encoded, "a plan does not change"
+        received = decode_plan(encoded)
+        assert received == plan
+        self.num_pending += sum(unpack(span.token_ids)[-1] == PENDING_TOKEN for span in received.spans)
         self.memory.sequences |= tokens
-        result = self.memory.execute(copied)
-        self._last_drawn = {drawn.seq_id: drawn.token_id for drawn in result.tokens}
+        result = self.memory.execute(received)
+        assert decode_result(encode_result(result)) == result
         updates = self.scheduler.apply(plan, result)
         self.block_space.check_conservation()
         return updates
-
-    def _fill_in(self, seq_id: int, token_ids: list[int]) -> None:
-        assert PENDING_TOKEN not in token_ids[:-1]
-        if token_ids[-1] == PENDING_TOKEN:
-            token_ids[-1] = self._last_drawn[seq_id]
-            self.num_pending += 1
 
     def run(self, max_steps: int = 10_000) -> list[SequenceUpdate]:
         """Step until nothing is left; the updates that ended a sequence, in order."""
@@ -175,30 +178,24 @@ class Simulation:
             ends += [update for update in self.step() if update.seq.is_finished]
         raise AssertionError(f"requests still unfinished after {max_steps} steps")
 
-    def _choose(self, draw: Draw) -> int:
+    def _choose(self, draw: Draw, tokens: list[int]) -> int:
         # A function of the sequence alone, as a seeded draw is: preemption and chunking must not change it.
-        return random.Random(hash((tuple(draw.token_ids), draw.seq_index))).randrange(2)
+        return random.Random(hash((tuple(tokens), draw.params.seq_index))).randrange(2)
 
     def _check_window(self, plan: StepPlan) -> None:
         """A sequence that decodes holds the blocks of its window and no more."""
         for span in plan.spans:
-            if len(span.token_ids) == 1:
-                num_held = sum(block_id >= 0 for block_id in span.block_ids)
+            if span.num_tokens == 1:
+                num_held = sum(block_id >= 0 for block_id in unpack(span.block_ids[0]))
                 assert num_held <= (self.window - 1) // self.block_space.block_size + 2
 
     def _check(self, plan: StepPlan) -> None:
         assert plan.num_tokens <= self.limits.max_num_batched_tokens
         assert sum(group.num_seats for group in self.scheduler.running) <= self.limits.max_num_seqs
         assert len({span.seq_id for span in plan.spans}) == len(plan.spans)
-        written = [
-            (span.block_ids[p // self.block_space.block_size], p % self.block_space.block_size)
-            for span in plan.spans
-            for p in range(span.start, span.end)
-        ]
+        block_size = self.block_space.block_size
+        written = []
+        for span in plan.spans:
+            blocks = unpack(span.block_ids[0])
+            written += [(blocks[p // block_size], p % block_size) for p in range(span.start, span.end)]
         assert len(set(written)) == len(written), "two sequences write the same slot"
-
-
-def _copy(span: Span) -> Span:
-    """The span as it is now."""
-    draws = [replace(draw, token_ids=list(draw.token_ids)) for draw in span.draws]
-    return replace(span, token_ids=list(span.token_ids), block_ids=list(span.block_ids), draws=draws)

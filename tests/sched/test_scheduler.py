@@ -26,7 +26,7 @@ def test_a_long_prompt_is_chunked_and_decodes_go_on_beside_it():
         [(0, 4, 5), (1, 7, 14)],
         [(0, 5, 6), (1, 14, 17)],
     ]
-    assert sim.plans[2].spans[1].draws == []
+    assert sim.plans[2].spans[1].draws == ()
     assert len(sim.plans[3].spans[1].draws) == 1
 
 
@@ -121,7 +121,7 @@ def test_the_model_length_ends_a_sequence():
 
 def test_end_of_sequence_and_stop_tokens():
     sim = Simulation()
-    sim.memory.choose = lambda draw: 7
+    sim.memory.choose = lambda draw, tokens: 7
     ended = sim.add("eos", [0], end=7, max_tokens=5)
     stopped = sim.add("stop", [0], stop_token_ids=[7], max_tokens=5)
     later = sim.add("later", [0], end=7, min_tokens=3, max_tokens=5)

@@ -66,8 +66,8 @@ class RowPacker:
         self._kind = kind
         self._tokenizer = tokenizer
         pad = tokenizer.token_to_id(END_OF_TEXT)
-        assert pad is not None, "the tokenizer of the demo has it"
-        self._pad: int = pad
+        assert pad is not None, "the demo's tokenizer has it"
+        self._pad = pad
         self._drawn = self._draw(random.Random(seed))
         self._waiting: list[Encoded] = []
 
