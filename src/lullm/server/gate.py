@@ -73,7 +73,7 @@ class Gate:
             self._check_origin(headers)
         if scope["method"] in ("GET", "HEAD"):
             # The routes know GET alone. uvicorn keeps its own scope, and sends no body to who asked for the head.
-            await self._app(scope | {"method": "GET"}, receive, send)
+            await self._app({**scope, "method": "GET"}, receive, send)
             return
         self._context.check_serving()
         self._check_body(headers)
