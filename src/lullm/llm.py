@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, cast, Unpack
+from typing import Any, Literal, Unpack, cast
 
 import torch
 from tqdm import tqdm
