@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.cache_group import CacheGroup
@@ -16,12 +16,16 @@ from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import PENDING_TOKEN, DrawnToken, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
 
+Content = tuple[int, int] | None
+"""Of a slot: (cache group, running hash of the tokens up to its own); None: never written."""
+
 
 class PagedMemory:
     """Slots hold (position, token) instead of keys and values; a block nobody wrote holds nothing.
 
     A slot's content also names all tokens before it (a running hash), as a real key does through attention: KV that
-    was computed behind another prefix is not the same KV.
+    was computed behind another prefix is not the same KV. It names its cache group too: other layers have other keys.
+    `windows`: by group, the tokens that a token sees; None: all before it.
     """
 
     def __init__(
@@ -30,12 +34,12 @@ class PagedMemory:
         num_host_blocks: int,
         block_size: int,
         choose: Callable[[Draw, list[int]], int],
-        window: int | None = None,
+        windows: Sequence[int | None] = (None,),
     ):
         self.block_size = block_size
-        self.window = window
-        self.slots: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
-        self.host_slots: list[list[int | None]] = [[None] * block_size for _ in range(num_host_blocks)]
+        self.windows = windows
+        self.slots: list[list[Content]] = [[None] * block_size for _ in range(num_blocks)]
+        self.host_slots: list[list[Content]] = [[None] * block_size for _ in range(num_host_blocks)]
         self.choose = choose
         self.sequences: dict[int, list[int]] = {}
         self.drawn: dict[tuple[int, int], int] = {}  # (sequence, position) -> the token that was drawn for it
@@ -49,17 +53,20 @@ class PagedMemory:
             self.slots[device] = self.host_slots[host].copy()
         for source, destination in plan.blocks_to_copy:
             self.slots[destination] = self.slots[source].copy()
-        spans = [(span, unpack(span.block_ids[0]), self._tokens(span)) for span in plan.spans]
+        spans = [(span, [unpack(ids) for ids in span.block_ids], self._tokens(span)) for span in plan.spans]
         histories = [running_hashes(tokens) for _, _, tokens in spans]
-        for (span, blocks, _), history in zip(spans, histories, strict=True):
-            for position in range(span.start, span.end):  # all writes of a layer come before any attention
-                self._slots(blocks, position)[position % self.block_size] = history[position]
+        for (span, tables, _), history in zip(spans, histories, strict=True):
+            for group, blocks in enumerate(tables):
+                for position in range(span.start, span.end):  # all writes of a layer come before any attention
+                    self._slots(blocks, position)[position % self.block_size] = group, history[position]
         drawn, num_accepted = [], {}
-        for (span, blocks, tokens), history in zip(spans, histories, strict=True):
-            first = 0 if self.window is None else max(span.start + 1 - self.window, 0)
-            for position in range(first, span.end):
-                found = self._slots(blocks, position)[position % self.block_size]
-                assert found == history[position], f"sequence {span.seq_id} would attend to foreign KV at {position}"
+        for (span, tables, tokens), history in zip(spans, histories, strict=True):
+            for group, (blocks, window) in enumerate(zip(tables, self.windows, strict=True)):
+                first = 0 if window is None else max(span.start + 1 - window, 0)
+                for position in range(first, span.end):
+                    found = self._slots(blocks, position)[position % self.block_size]
+                    expected = group, history[position]
+                    assert found == expected, f"sequence {span.seq_id} would attend to foreign KV at {position}"
             found = [self._draw(draw, tokens[: span.start + draw.row + 1]) for draw in span.draws]
             if len({draw.row for draw in span.draws}) > 1:
                 num_accepted[span.seq_id] = self._num_accepted(found, tokens[-len(found) + 1 :])
@@ -89,7 +96,7 @@ class PagedMemory:
         self.drawn[draw.seq_id, len(tokens)] = drawn.token_id
         return drawn
 
-    def _slots(self, blocks: list[int], position: int) -> list[int | None]:
+    def _slots(self, blocks: list[int], position: int) -> list[Content]:
         block_id = blocks[position // self.block_size]
         assert block_id >= 0, f"no block at {position}"
         return self.slots[block_id]
@@ -130,16 +137,17 @@ class Simulation:
         watermark: float = 0.01,
         num_host_blocks: int = 0,
         preemption: PreemptionPolicy | None = None,
-        window: int | None = None,
+        windows: Sequence[int | None] = (None,),
         max_in_flight: int = 1,
         most_drafts: int = 0,
         **options: object,
     ):
         self.limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
-        self.window = window
-        kind = FullAttention() if window is None else SlidingWindow(window)
+        self.windows = windows
+        kinds = [FullAttention() if window is None else SlidingWindow(window) for window in windows]
+        groups = [CacheGroup(kind, (layer,)) for layer, kind in enumerate(kinds)]
         self.block_space = BlockSpaceManager(
-            num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks, groups=[CacheGroup(kind, (0,))]
+            num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks, groups=groups
         )
         self.now = 0.0
         self.scheduler = Scheduler(
@@ -151,7 +159,7 @@ class Simulation:
             max_in_flight=max_in_flight,
             **options,
         )
-        self.memory = PagedMemory(num_blocks, num_host_blocks, block_size, self._choose, window)
+        self.memory = PagedMemory(num_blocks, num_host_blocks, block_size, self._choose, windows)
         self.random = random.Random(seed)
         self.plans: list[StepPlan] = []
         # Plans that have not run, each with its bytes and its sequences' tokens when it was made.
@@ -191,8 +199,7 @@ class Simulation:
                 break
             tokens = {seq.seq_id: list(seq.token_ids) for group in self.scheduler.running for seq in group.seqs}
             self._in_flight.append((plan, encode_plan(plan), tokens))
-            if self.window is not None:
-                self._check_window(plan)
+            self._check_windows(plan)
         self.now += 1.0
         if not self._in_flight:
             return self.scheduler.take_capped()
@@ -231,12 +238,13 @@ class Simulation:
                     tokens.append(token_id if self.random.random() < 0.8 else 1 - token_id)
                 seq.draft_token_ids = tokens[len(seq) :]
 
-    def _check_window(self, plan: StepPlan) -> None:
-        """A sequence that decodes holds the blocks of its window and no more."""
+    def _check_windows(self, plan: StepPlan) -> None:
+        """A sequence that decodes holds the blocks of its windows and no more."""
         for span in plan.spans:
-            if span.num_tokens == 1:
-                num_held = sum(block_id >= 0 for block_id in unpack(span.block_ids[0]))
-                assert num_held <= (self.window - 1) // self.block_space.block_size + 2
+            for packed, window in zip(span.block_ids, self.windows, strict=True):
+                if span.num_tokens == 1 and window is not None:
+                    num_held = sum(block_id >= 0 for block_id in unpack(packed))
+                    assert num_held <= (window - 1) // self.block_space.block_size + 2
 
     def _check(self, plan: StepPlan) -> None:
         assert plan.num_tokens <= self.limits.max_num_batched_tokens
@@ -246,6 +254,6 @@ class Simulation:
         block_size = self.block_space.block_size
         written = []
         for span in plan.spans:
-            blocks = unpack(span.block_ids[0])
-            written += [(blocks[p // block_size], p % block_size) for p in range(span.start, span.end)]
+            for blocks in map(unpack, span.block_ids):
+                written += [(blocks[p // block_size], p % block_size) for p in range(span.start, span.end)]
         assert len(set(written)) == len(written), "two sequences write the same slot"

@@ -39,18 +39,18 @@ def answers(seed: int, max_in_flight: int, **options: object) -> tuple[dict[str,
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
-@pytest.mark.parametrize("window", [None, 6])
-def test_the_same_tokens(mode, enable_prefix_caching, window):
+@pytest.mark.parametrize("windows", [(None,), (6,), (None, 6)])
+def test_the_same_tokens(mode, enable_prefix_caching, windows):
     for seed in range(2):
         runs = [
             answers(
                 seed,
                 max_in_flight,
-                num_blocks=30,  # room for any one group, so that none is capped
+                num_blocks=18 + 12 * len(windows),  # room for any one group, so that none is capped
                 num_host_blocks=40 if mode == "swap" else 0,
                 preemption=PreemptionPolicy(mode, block_bytes=100, speeds=Speeds(600.0, 10.0)),
                 enable_prefix_caching=enable_prefix_caching,
-                window=window,
+                windows=windows,
                 policy="priority",
             )
             for max_in_flight in (1, 2, 3, 4)

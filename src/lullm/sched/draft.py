@@ -61,7 +61,7 @@ class Draft:
         """Spans for the group's sequences within the budget, of which `reserved` tokens are promised to others."""
         leader = seqs[0]
         may_draw = self._roster.beam(group) is None or self._can_draw_together(seqs, reserved)
-        for seq in seqs:
+        for index, seq in enumerate(seqs):
             # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
             # The same step is early enough: within a layer all KV is written before any attention reads it.
             if seq is not leader:
@@ -75,7 +75,9 @@ class Draft:
             )
             if num_tokens <= 0:
                 continue
-            drafts = self._take_drafts(group, seq, num_tokens, reserved) if seq.draft_token_ids else []
+            drafts: list[int] = []
+            if seq.draft_token_ids:
+                drafts = self._take_drafts(group, seq, num_tokens, reserved + len(seqs) - 1 - index)
             self._copies.extend(self._block_space.append_slots(seq, num_tokens + len(drafts)))
             self.spans.append(self._span(group, seq, num_tokens, drafts))
             self.budget -= num_tokens + len(drafts)
@@ -91,9 +93,10 @@ class Draft:
         fits = self._block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
         return fits and num_uncomputed <= self.budget - reserved
 
-    def _take_drafts(self, group: SequenceGroup, seq: Sequence, num_tokens: int, reserved: int) -> list[int]:
+    def _take_drafts(self, group: SequenceGroup, seq: Sequence, num_tokens: int, num_others: int) -> list[int]:
         """The sequence's drafts, as many as there is room for behind its own next `num_tokens` tokens.
 
+        Each of `num_others` sequences that come after it in the plan keeps room for a token.
         None while more of its own tokens are left, or while its last token is pending: drafts continue known tokens.
         """
         if num_tokens < seq.num_uncomputed_tokens or seq.num_pending or group.num_unborn:
@@ -104,12 +107,12 @@ class Draft:
         max_tokens = group.request.params.max_tokens
         num_drafts = min(
             len(drafts),
-            self.budget - reserved - num_tokens,
+            self.budget - num_others - num_tokens,
             self._spare_draws,
             # One token more than the drafts is drawn.
             self._max_model_len - len(seq) - 1,
             len(drafts) if max_tokens is None else max_tokens - seq.output_len - 1,
-            self._block_space.num_draft_slots(seq, reserved),
+            self._block_space.num_draft_slots(seq, num_others),
         )
         if num_drafts <= 0 or self._roster.beam(group) is not None:
             return []

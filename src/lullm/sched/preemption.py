@@ -60,7 +60,7 @@ class PreemptionPolicy:
         self.mode = mode
         self.block_bytes = block_bytes
         self.speeds = speeds
-        self.counts: Counter[tuple[Action, str]] = Counter()
+        self.counts: Counter[tuple[str, str]] = Counter()
 
     @property
     def num_preemptions(self) -> int:
