@@ -29,6 +29,7 @@ from lullm.models.registry import build_model
 from lullm.nn.attention import add_kv_scales
 from lullm.nn.kv_scale import KVScales, calibrating_ops
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.float8_cache import FLOAT8
 from lullm.ops.int8_cache import quantize
 from lullm.ops.selection import TORCH_CPU_OPS
@@ -154,7 +155,7 @@ def logits(
             positions = torch.arange(start, start + len(part))
             table = torch.arange(num_blocks)[None]
             layout = AttentionLayout([len(part)], [start + len(part)], table, positions, BLOCK_SIZE)
-            hidden = model(part, positions, caches, ops.prepare_attention(layout), step_ops)
+            hidden = model(part, positions, caches, ops.prepare_attention(DeviceLayout.of(layout)), step_ops)
             found.append(model.compute_logits(hidden, ops))
             step_ops = ops
     return torch.cat(found)

@@ -9,6 +9,7 @@ from lullm.arena.host import HostArena
 from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
@@ -107,7 +108,7 @@ class PagedRun:
             window=self.model.config.sliding_window,
         )
         token_ids = torch.tensor([token_id for _, ids in work for token_id in ids])
-        prepared = self.ops.prepare_attention(layout)
+        prepared = self.ops.prepare_attention(DeviceLayout.of(layout))
         hidden = self.model(token_ids, torch.tensor(positions), self.kv_caches, prepared, self.ops)
         assert hidden.shape == (len(token_ids), self.model.config.hidden_size)
         return self.model.compute_logits(hidden, self.ops)

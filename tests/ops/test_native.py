@@ -20,12 +20,13 @@ from lullm.ops import reference
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
 from lullm.sampling.sampler import draw_tokens_
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import Draw
 
-from .test_attention import STEPS, make_step
+from .test_attention import STEPS, make_step, prepare
 
 if absence() is not None:
     pytest.skip(f"no native ops: {absence()}", allow_module_level=True)
@@ -333,7 +334,7 @@ def test_draw_tokens_of_broken_rows():
 
 def assert_attention(layout, q, caches, scale):
     expected = reference.attention(q, *caches, layout, scale)
-    prepared = native_attention.prepare_attention(layout)
+    prepared = prepare(native_attention, layout)
     assert prepared.slot_mapping is layout.slot_mapping
     assert_close(native_attention.attention(q, *caches, prepared, scale), expected, 4e-6, 2**-6)
 
@@ -364,7 +365,9 @@ def test_attention_of_rows_that_see_nothing(dtype, others):
     layout, q, caches = make_step([(1, 1), *others, (1, 1)], 4, 2, 32, 16, dtype)
     rows = [0, len(others) + 1]
     context_lens = [0 if row in rows else length for row, length in enumerate(layout.context_lens)]
-    prepared = native_attention.prepare_attention(dataclasses.replace(layout, context_lens=context_lens))
+    prepared = native_attention.prepare_attention(
+        DeviceLayout.of(dataclasses.replace(layout, context_lens=context_lens))
+    )
     found = native_attention.attention(q, *caches, prepared, 32**-0.5)
     expected = reference.attention(q, *caches, layout, 32**-0.5)
     expected[rows] = 0
@@ -399,7 +402,7 @@ def test_attention_of_large_scores(dtype):
     """
     layout, q, caches = make_step([(200, 500), (1, 300), (3, 90), (40, 40)], 4, 2, 32, 16, dtype)
     assert_close(
-        native_attention.attention(q * 30, *caches, native_attention.prepare_attention(layout), 1.0),
+        native_attention.attention(q * 30, *caches, prepare(native_attention, layout), 1.0),
         reference.attention(q * 30, *caches, layout, 1.0),
         float32=1e-3,
         bfloat16=2**-6,
@@ -421,9 +424,7 @@ def test_attention_of_a_head_size_for_torch(dtype):
 def test_an_empty_step():
     layout = AttentionLayout([], [], torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 16)
     cache = torch.zeros(2, 16, 2, 16)
-    out = native_attention.attention(
-        torch.zeros(0, 4, 16), cache, cache, native_attention.prepare_attention(layout), 1.0
-    )
+    out = native_attention.attention(torch.zeros(0, 4, 16), cache, cache, prepare(native_attention, layout), 1.0)
     assert out.shape == (0, 4, 16)
 
 

@@ -85,6 +85,7 @@ def test_an_arena_too_small(make_model):
 def test_dummy_models_are_finite():
     """What `load_format='dummy'` runs: activations neither die nor explode over many layers."""
     from lullm.ops.attention_layout import AttentionLayout
+    from lullm.ops.device_layout import DeviceLayout
     from lullm.ops.selection import TORCH_CPU_OPS as ops
 
     config = ModelConfig.from_dict(
@@ -102,7 +103,8 @@ def test_dummy_models_are_finite():
     materialize(model, HostArena("weights", weights_bytes(model)))
     fill_dummy_weights(model)
     caches = [(torch.zeros(1, 16, 4, 16, dtype=torch.bfloat16),) * 2 for _ in range(24)]
-    prepared = ops.prepare_attention(AttentionLayout([16], [16], torch.zeros(1, 1).long(), torch.arange(16), 16))
+    layout = AttentionLayout([16], [16], torch.zeros(1, 1).long(), torch.arange(16), 16)
+    prepared = ops.prepare_attention(DeviceLayout.of(layout))
     with torch.inference_mode():
         hidden = model(torch.arange(16), torch.arange(16), caches, prepared, ops)
         logits = model.compute_logits(hidden, ops)

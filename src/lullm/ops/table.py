@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from lullm.ops import quantized_torch
-from lullm.ops.attention_layout import AttentionLayout, KVCache
+from lullm.ops.attention_layout import KVCache
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.quantized_weight import QuantizedLayout
 
@@ -67,6 +68,8 @@ class Ops:
             int64, NO_TOKEN where there is none; see `DrawTable`. Does not synchronise. None: the sampler's own way.
         is_recordable: whether a graph may record attention: no function waits for the device, and launches follow
             from bounds, not from lengths. On a CPU: whether it is worth trying (`ops.cpu.recording`).
+        index_dtype: of the integers in a `DeviceLayout`.
+        semaphores_per_span: that attention needs in a `DeviceLayout`.
     """
 
     name: str
@@ -79,7 +82,7 @@ class Ops:
     rope_and_cache: Callable[
         [Tensor, _Maybe, _Maybe, float, Tensor, Tensor, Tensor, Tensor, Tensor, _Maybe, _Maybe], Tensor
     ]
-    prepare_attention: Callable[[AttentionLayout], Any]
+    prepare_attention: Callable[[DeviceLayout], Any]
     attention: Callable[[Tensor, Tensor, Tensor, Any, float, _Maybe, _Maybe], Tensor]
     copy_blocks: Callable[[list[KVCache], list[tuple[int, int]]], None]
     swap_blocks: Callable[[list[KVCache], list[KVCache], list[tuple[int, int]]], None]
@@ -97,3 +100,5 @@ class Ops:
     )
     draw_tokens: Callable[[Tensor, DrawTable, bool], Tensor] | None = None
     is_recordable: bool = False
+    index_dtype: torch.dtype = torch.int64
+    semaphores_per_span: int = 0

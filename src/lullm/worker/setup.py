@@ -15,8 +15,8 @@ from lullm.ops.selection import select_ops
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
 from lullm.sampling.sampler import Sampler
-from lullm.step.graphs import decode_sizes
-from lullm.step.input import StepLimits
+from lullm.step.block_move import CachePools
+from lullm.step.limits import StepLimits
 from lullm.step.runner import StepRunner
 
 
@@ -55,19 +55,17 @@ class WorkerSetup:
             config.max_model_len,
             config.block_size,
             self.model_config.sliding_window,
+            max_in_flight=2 if config.async_scheduling else 1,
         )
         return StepRunner(
             self.device,
             self.ops,
             model,
-            kv_caches,
-            host_kv_caches,
+            CachePools(kv_caches, host_kv_caches),
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
             limits,
             self.threads.scope,
-            runs_ahead=bool(config.async_scheduling),
-            decode_sizes=decode_sizes(config.max_num_seqs),
-            workspace=workspace,
+            workspace,
         )
 
 

@@ -8,6 +8,7 @@ import torch
 from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton.device import launch_device
 from lullm.ops.triton.table import GATHERED_OPS, TRITON_OPS
@@ -52,7 +53,10 @@ def test_a_model(monkeypatch):
                 layout = AttentionLayout(query_lens, context_lens, torch.tensor(tables), torch.tensor(slots), 4)
                 token_ids = torch.arange(3, 3 + sum(query_lens), device=device)
                 positions = torch.tensor(positions, device=device)
-                hidden = model(token_ids, positions, caches, ops.prepare_attention(layout), ops)
+                prepared = ops.prepare_attention(
+                    DeviceLayout.of(layout, device, ops.index_dtype, ops.semaphores_per_span)
+                )
+                hidden = model(token_ids, positions, caches, prepared, ops)
                 outputs.append(model.compute_logits(hidden, ops).cpu())
         found.append([*outputs, *(cache.cpu() for layer in caches for cache in layer)])
     for other in found[1:]:
