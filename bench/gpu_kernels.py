@@ -98,6 +98,7 @@ def attention_step(
 
     from lullm.ops.attention_layout import AttentionLayout
     from lullm.ops.device_layout import DeviceLayout
+    from lullm.ops.layer_cache import LayerCache
     from lullm.ops.selection import select_ops
 
     shape, block_size = GPU_SHAPES["8b"], SIZES.block_size
@@ -113,7 +114,7 @@ def attention_step(
     q = torch.randn(spans * query_len, shape["num_attention_heads"], size, device="cuda", dtype=torch.bfloat16)
     ops = select_ops("cuda")
     placed = DeviceLayout.of(layout, torch.device("cuda"), ops.index_dtype, ops.semaphores_per_span)
-    return q, *caches, ops.prepare_attention(placed)
+    return q, LayerCache(*caches), ops.prepare_attention(placed)
 
 
 def attention_figures() -> dict[str, float]:
@@ -145,6 +146,7 @@ def row_figures() -> dict[str, float]:
     """GB/s of the kernels that go over rows."""
     import torch
 
+    from lullm.ops.layer_cache import HeadNorm, LayerCache
     from lullm.ops.selection import select_ops
     from lullm.ops.triton.elementwise import silu_mul
 
@@ -157,15 +159,16 @@ def row_figures() -> dict[str, float]:
         x, residual = torch.randn(rows, hidden, **options), torch.randn(rows, hidden, **options)
         weight, gate_up = torch.ones(hidden, **options), torch.randn(rows, 2 * inner, **options)
         qkv = torch.randn(rows, num_q + 2 * num_kv, size, **options)
-        caches = [torch.zeros(-(-rows // SIZES.block_size), SIZES.block_size, num_kv, size, **options) for _ in "kv"]
+        cache = LayerCache(*torch.zeros(2, -(-rows // SIZES.block_size), SIZES.block_size, num_kv, size, **options))
         places = torch.arange(rows, device="cuda")
         angles, norm = torch.ones(rows, size, device="cuda"), torch.ones(size, **options)
+        head_norm = HeadNorm(norm, norm, 1e-6)
         kinds = {
             "norm": (4 * rows * hidden, lambda x=x, r=residual, w=weight: ops.add_rms_norm(x, r, w, 1e-6)),
             "activation": (3 * rows * inner, lambda x=gate_up: silu_mul(x)),
             "rope": (
                 2 * qkv.numel(),
-                lambda x=qkv, n=norm, p=places, a=angles, c=caches: ops.rope_and_cache(x, n, n, 1e-6, p, a, *c, p),
+                lambda x=qkv, n=head_norm, p=places, a=angles, c=cache: ops.rope_and_cache(x, n, p, a, c, p),
             ),
         }
         for kind, (num_values, work) in kinds.items():
@@ -177,15 +180,16 @@ def block_figures() -> dict[str, float]:
     """GB/s of copies within the device (read and written), and over the bus (once)."""
     import torch
 
+    from lullm.ops.layer_cache import LayerCache
     from lullm.ops.selection import select_ops
 
     ops, shape = select_ops("cuda"), GPU_SHAPES["8b"]
     dims = (2 * max(SIZES.blocks), SIZES.block_size, shape["num_key_value_heads"], shape["head_dim"])
     pool, host = (
-        [tuple(torch.zeros(dims, dtype=torch.bfloat16, **options) for _ in "kv") for _ in range(SIZES.num_layers)]
-        for options in ({"device": "cuda"}, {"pin_memory": True})
+        [LayerCache(*(torch.zeros(dims, dtype=torch.bfloat16, **place) for _ in "kv")) for _ in range(SIZES.num_layers)]
+        for place in ({"device": "cuda"}, {"pin_memory": True})
     )
-    block_bytes = 2 * SIZES.num_layers * pool[0][0][0].nbytes
+    block_bytes = 2 * SIZES.num_layers * pool[0].key[0].nbytes
     figures = {}
     for num in SIZES.blocks:
         pairs = [(i, i + num) for i in range(num)]

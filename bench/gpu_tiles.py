@@ -115,10 +115,10 @@ def new_step(kind: str, dtype: Any, head_size: int, spans: int, query_len: int, 
     from lullm.ops.triton.prefill_attention import launch_prefill
 
     cache_dtype = None if dtype == torch.bfloat16 else dtype
-    q, keys, values, prepared = attention_step(spans, query_len, context_len, cache_dtype, head_size)
+    q, cache, prepared = attention_step(spans, query_len, context_len, cache_dtype, head_size)
     out = torch.empty_like(q)
     launch = launch_decode if kind == "decode" else launch_prefill
-    return lambda tile: launch(out, q, keys, values, prepared, head_size**-0.5, tile)
+    return lambda tile: launch(out, q, cache, prepared, head_size**-0.5, tile)
 
 
 def mean(seconds: Sequence[float]) -> float:

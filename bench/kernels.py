@@ -27,6 +27,7 @@ from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.sampling.sampler import draw_tokens_
 from lullm.types.sampling_params import SamplingParams
@@ -203,7 +204,10 @@ def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str,
         num_layers = 28 if all(queries == 1 for queries, _ in shape) else 2
         cache_shape = (len(ids), BLOCK_SIZE, NUM_KV_HEADS, HEAD_SIZE)
         arena = HostArena("kv_cache", num_layers * 2 * (len(ids) * BLOCK_SIZE * NUM_KV_HEADS * HEAD_SIZE * 2 + 128))
-        caches = [[arena.empty(cache_shape, torch.bfloat16).normal_() for _ in range(2)] for _ in range(num_layers)]
+        caches = [
+            LayerCache(*(arena.empty(cache_shape, torch.bfloat16).normal_() for _ in range(2)))
+            for _ in range(num_layers)
+        ]
         num_tokens = sum(queries for queries, _ in shape)
         layout = AttentionLayout(
             [q for q, _ in shape], [c for _, c in shape], tables, torch.zeros(num_tokens, dtype=torch.int64), BLOCK_SIZE
@@ -215,7 +219,7 @@ def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str,
         seconds = measure(
             {
                 version: lambda run=run, version=version, q=q, caches=caches, prepared=prepared: [
-                    run(q, *layer, prepared[version], HEAD_SIZE**-0.5) for layer in caches
+                    run(q, layer, prepared[version], HEAD_SIZE**-0.5) for layer in caches
                 ]
                 for version, run in versions.items()
             },
@@ -239,7 +243,8 @@ def small(args: argparse.Namespace) -> dict[str, object]:
     report: dict[str, object] = {}
     norm_weight, head_weight = torch.randn(HIDDEN).bfloat16(), torch.randn(HEAD_SIZE).bfloat16()
     cos_sin = torch.randn(4096, HEAD_SIZE)
-    caches = [torch.zeros(256, BLOCK_SIZE, NUM_KV_HEADS, HEAD_SIZE, dtype=torch.bfloat16) for _ in range(2)]
+    cache = LayerCache(*torch.zeros(2, 256, BLOCK_SIZE, NUM_KV_HEADS, HEAD_SIZE, dtype=torch.bfloat16))
+    head_norm = HeadNorm(head_weight, head_weight, 1e-6)
     vocabulary = torch.randn(VOCAB, HIDDEN).bfloat16()
     packed = vocabulary.clone()
     native.pack_weight_(packed)
@@ -261,9 +266,7 @@ def small(args: argparse.Namespace) -> dict[str, object]:
                 4 * hidden_bytes,
             ),
             "rope_and_cache": (
-                lambda ops, x=qkv, p=positions, s=slots: ops.rope_and_cache(
-                    x, head_weight, head_weight, 1e-6, p, cos_sin, *caches, s
-                ),
+                lambda ops, x=qkv, p=positions, s=slots: ops.rope_and_cache(x, head_norm, p, cos_sin, cache, s),
                 2 * (NUM_Q_HEADS + 2 * NUM_KV_HEADS) * heads_bytes,
             ),
         }

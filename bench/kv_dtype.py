@@ -27,11 +27,13 @@ from lullm.kv.layout import block_bytes
 from lullm.models.decoder import CausalLM
 from lullm.models.registry import build_model
 from lullm.nn.attention import add_kv_scales
-from lullm.nn.kv_scale import KVScales, calibrating_ops
+from lullm.nn.context import StepContext
+from lullm.nn.kv_scale import KVScales
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.float8_cache import FLOAT8
 from lullm.ops.int8_cache import quantize
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.types.outputs import RequestOutput
 from lullm.units import KIB, cdiv
@@ -127,9 +129,9 @@ def load_model(folder: Path, is_dummy: bool) -> CausalLM:
     model = build_model(ModelConfig.from_folder(folder), torch.bfloat16, 2048 if is_dummy else 1024)
     materialize(model, HostArena("weights", weights_bytes(model)))
     if is_dummy:
-        fill_dummy_weights(model)
+        fill_dummy_weights(model, TORCH_CPU_OPS)
     else:
-        load_weights(model, folder)
+        load_weights(model, folder, TORCH_CPU_OPS)
     return model
 
 
@@ -143,11 +145,12 @@ def logits(
     dtype = model.model.norm.weight.dtype
     row = torch.zeros(num_blocks, BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
     rows = quantize(row) if kv_cache_dtype == "int8" else row.to(FLOAT8 if kv_cache_dtype == "fp8" else dtype)
-    caches = [(rows.clone(), rows.clone()) for _ in range(config.num_hidden_layers)]
-    for module in model.modules():
-        if isinstance(module, KVScales):
-            module.reset()
-    step_ops = calibrating_ops(ops, model) if calculate_kv_scales else ops
+    scales = [module for module in model.modules() if isinstance(module, KVScales)]
+    for module in scales:
+        module.reset()
+    of_layers = [(module.k_scale, module.v_scale) for module in scales] or [()] * config.num_hidden_layers
+    caches = [LayerCache(rows.clone(), rows.clone(), *of_layer) for of_layer in of_layers]
+    calibrates = calculate_kv_scales
     found = []
     for token_ids in sequences:
         for start in range(0, len(token_ids), CHUNK):
@@ -155,9 +158,10 @@ def logits(
             positions = torch.arange(start, start + len(part))
             table = torch.arange(num_blocks)[None]
             layout = AttentionLayout([len(part)], [start + len(part)], table, positions, BLOCK_SIZE)
-            hidden = model(part, positions, caches, ops.prepare_attention(DeviceLayout.of(layout)), step_ops)
+            attention = (ops.prepare_attention(DeviceLayout.of(layout)),)
+            hidden = model(part, StepContext(positions, attention, caches, ops, calibrates=calibrates))
             found.append(model.compute_logits(hidden, ops))
-            step_ops = ops
+            calibrates = False
     return torch.cat(found)
 
 

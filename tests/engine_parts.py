@@ -58,7 +58,7 @@ def arenas_of(llm):
 
 
 def kv_caches_of(llm):
-    """(keys, values) of the device pool, by layer."""
+    """The `LayerCache`s of the device pool, by layer."""
     return worker_of(llm).pools.device
 
 

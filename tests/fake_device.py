@@ -96,7 +96,7 @@ class FakeDevice(CpuDevice):
         self.catch_up()
 
 
-def reference_attention(q, key_cache, value_cache, layout, scale, *kv_scales):
+def reference_attention(q, cache, layout, scale):
     """The reference over a `DeviceLayout`; rows that only fill up give zeros."""
     starts, context_lens = layout.query_starts.tolist(), layout.context_lens.tolist()
     out = torch.zeros_like(q)
@@ -112,7 +112,7 @@ def reference_attention(q, key_cache, value_cache, layout, scale, *kv_scales):
                 layout.block_size,
                 layout.window,
             )
-            out[start:end] = REFERENCE_OPS.attention(q[start:end], key_cache, value_cache, one, scale, *kv_scales)
+            out[start:end] = REFERENCE_OPS.attention(q[start:end], cache, one, scale)
     return out
 
 

@@ -68,7 +68,7 @@ def test_the_checkpoints(scaled_folder, qwen3_folder):
             assert scales_of(llm) == expected
     with LLM(str(scaled_folder), **OPTIONS) as llm:
         assert not kv_scales_of(llm), "'auto' is no fp8, whatever the checkpoint was made for"
-        assert {cache.dtype for layer in kv_caches_of(llm) for cache in layer} == {torch.float32}
+        assert {cache.dtype for layer in kv_caches_of(llm) for cache in layer.tensors} == {torch.float32}
 
 
 def test_a_scale_that_is_none(scaled_folder, tmp_path):
@@ -95,7 +95,7 @@ def test_the_first_batchs(qwen3_folder, chunk):
     with LLM(str(qwen3_folder), **options, swap_space=0) as llm:
         llm.generate(PROMPTS[0][:chunk], SamplingParams(temperature=0.0, max_tokens=1), use_tqdm=False)
         for number, (layer, caches) in enumerate(zip(found, kv_caches_of(llm), strict=True)):
-            for scales, cache, top in zip(layer, caches, (KEY_RANGE, VALUE_RANGE), strict=True):
+            for scales, cache, top in zip(layer, caches.tensors, (KEY_RANGE, VALUE_RANGE), strict=True):
                 wanted = pytest.approx((cache.abs().amax((0, 1, 3)) / top).tolist(), rel=0.15 if number else 1e-5)
                 assert scales == wanted, "exact in the first layer, whose input has seen no rounding"
 

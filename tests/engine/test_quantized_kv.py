@@ -44,7 +44,7 @@ def test_a_budget_buys_more_blocks(qwen3_folder, kind):
         with LLM(str(qwen3_folder), dtype=dtype, kv_cache_dtype=cache, kv_cache_memory_bytes=2**20) as llm:
             counts[dtype, cache] = llm.llm_engine.stats().num_blocks
             caches = kv_caches_of(llm)
-            assert sum(cache.nbytes for layer in caches for cache in layer) <= 2**20
+            assert sum(cache.nbytes for layer in caches for cache in layer.tensors) <= 2**20
     wanted = pytest.approx(counts["bfloat16", "auto"] * 32 / ROW_BYTES[kind], 1)
     assert counts["bfloat16", kind] == counts["float32", kind] == wanted
 

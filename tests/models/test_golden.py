@@ -8,8 +8,10 @@ import torch
 from lullm.arena.host import HostArena
 from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
+from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.device_layout import DeviceLayout
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
@@ -68,7 +70,7 @@ def load_model(folder, dtype=torch.float32, max_model_len=128):
     arena = HostArena("weights", weights_bytes(model))
     materialize(model, arena)
     assert arena.used_bytes <= weights_bytes(model)
-    load_weights(model, folder)
+    load_weights(model, folder, TORCH_CPU_OPS)
     return model
 
 
@@ -84,8 +86,7 @@ class PagedRun:
         config = model.config
         shape = (len(ids), BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
         self.kv_caches = [
-            tuple(torch.full(shape, float("nan"), dtype=dtype) for _ in range(2))
-            for _ in range(config.num_hidden_layers)
+            LayerCache(*torch.full((2, *shape), float("nan"), dtype=dtype)) for _ in range(config.num_hidden_layers)
         ]
         self.computed = [0] * num_seqs
 
@@ -109,7 +110,7 @@ class PagedRun:
         )
         token_ids = torch.tensor([token_id for _, ids in work for token_id in ids])
         prepared = self.ops.prepare_attention(DeviceLayout.of(layout))
-        hidden = self.model(token_ids, torch.tensor(positions), self.kv_caches, prepared, self.ops)
+        hidden = self.model(token_ids, StepContext(torch.tensor(positions), (prepared,), self.kv_caches, self.ops))
         assert hidden.shape == (len(token_ids), self.model.config.hidden_size)
         return self.model.compute_logits(hidden, self.ops)
 

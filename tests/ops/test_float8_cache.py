@@ -5,6 +5,7 @@ import torch
 
 from lullm.ops.cpu.library import absence
 from lullm.ops.float8_cache import FLOAT8, dequantize, quantize
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
 
 VERSIONS = [TORCH_CPU_OPS, REFERENCE_OPS] + ([NATIVE_CPU_OPS] if absence() is None else [])
@@ -44,19 +45,19 @@ def test_written_and_moved(ops, scales):
     qkv = torch.randn(7, 8, 16, generator=torch.Generator().manual_seed(0)) * 30
     k, v = (quantize(part, s).float() for part, s in zip((qkv[:6, 4:6], qkv[:6, 6:8]), scales, strict=True))
     cos_sin = torch.cat((torch.ones(1, 8), torch.zeros(1, 8)), dim=-1)
-    layers = [tuple(torch.zeros(4, 8, 2, 16, dtype=FLOAT8) for _ in range(2)) for _ in range(2)]
-    host = [tuple(torch.zeros(3, 8, 2, 16, dtype=FLOAT8) for _ in range(2)) for _ in range(2)]
+    layers = [LayerCache(*(torch.zeros(4, 8, 2, 16, dtype=FLOAT8) for _ in range(2)), *scales) for _ in range(2)]
+    host = [LayerCache(*(torch.zeros(3, 8, 2, 16, dtype=FLOAT8) for _ in range(2))) for _ in range(2)]
     slots = [5, 31, 0, 8, 9, 23]
-    for key_cache, value_cache in layers:
+    for cache in layers:
         # Position 0 is not rotated: the cache holds what it was given.
         ops.rope_and_cache(
-            qkv, None, None, 1e-6, torch.zeros(7, dtype=torch.int64), cos_sin, key_cache, value_cache,
-            torch.tensor([*slots, -1]), *scales,
+            qkv, None, torch.zeros(7, dtype=torch.int64), cos_sin, cache,
+            torch.tensor([*slots, -1]),
         )  # fmt: skip
-    written = layers[0][1].float().view(-1, 2, 16)
+    written = layers[0].value.float().view(-1, 2, 16)
     assert torch.equal(written[slots], v) and written.abs().sum(dim=(1, 2)).count_nonzero() == 6
     ops.swap_blocks(layers, host, [(1, 2), (3, 0)])
     ops.swap_blocks(host, layers, [(2, 3)])
     ops.copy_blocks(layers, [(3, 0)])
-    for key_cache, value_cache in layers:
-        assert torch.equal(key_cache[0, :2].float(), k[3:5]) and torch.equal(value_cache[0, :2].float(), v[3:5])
+    for cache in layers:
+        assert torch.equal(cache.key[0, :2].float(), k[3:5]) and torch.equal(cache.value[0, :2].float(), v[3:5])

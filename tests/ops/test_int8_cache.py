@@ -5,6 +5,7 @@ import torch
 
 from lullm.ops.cpu.library import absence
 from lullm.ops.int8_cache import dequantize, quantize
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
 
 VERSIONS = [TORCH_CPU_OPS, REFERENCE_OPS] + ([NATIVE_CPU_OPS] if absence() is None else [])
@@ -35,20 +36,20 @@ def test_a_scale_goes_with_its_block(ops):
     qkv = torch.randn(7, 8, 16, generator=torch.Generator().manual_seed(0))
     k, v = qkv[:6, 4:6], qkv[:6, 6:8]
     cos_sin = torch.cat((torch.ones(1, 8), torch.zeros(1, 8)), dim=-1)
-    layers = [tuple(torch.zeros(4, 8, 2, 18, dtype=torch.int8) for _ in range(2)) for _ in range(2)]
-    host = [tuple(torch.zeros(3, 8, 2, 18, dtype=torch.int8) for _ in range(2)) for _ in range(2)]
-    for key_cache, value_cache in layers:
+    layers = [LayerCache(*(torch.zeros(4, 8, 2, 18, dtype=torch.int8) for _ in range(2))) for _ in range(2)]
+    host = [LayerCache(*(torch.zeros(3, 8, 2, 18, dtype=torch.int8) for _ in range(2))) for _ in range(2)]
+    for cache in layers:
         # Position 0 is not rotated: the cache holds what it was given.
         ops.rope_and_cache(
-            qkv, None, None, 1e-6, torch.zeros(7, dtype=torch.int64), cos_sin, key_cache, value_cache,
+            qkv, None, torch.zeros(7, dtype=torch.int64), cos_sin, cache,
             torch.tensor([5, 31, 0, 8, 9, 23, -1]),
         )  # fmt: skip
-    written = dequantize(layers[0][1].view(-1, 2, 18), torch.float32)
+    written = dequantize(layers[0].value.view(-1, 2, 18), torch.float32)
     torch.testing.assert_close(written[[5, 31, 0, 8, 9, 23]], v, atol=0.02, rtol=0)
     assert written.abs().sum(dim=(1, 2)).count_nonzero() == 6
     ops.swap_blocks(layers, host, [(1, 2), (3, 0)])
     ops.swap_blocks(host, layers, [(2, 3)])
     ops.copy_blocks(layers, [(3, 0)])
-    for key_cache, value_cache in layers:
-        torch.testing.assert_close(dequantize(key_cache[0, :2], torch.float32), k[3:5], atol=0.02, rtol=0)
-        torch.testing.assert_close(dequantize(value_cache[0, :2], torch.float32), v[3:5], atol=0.02, rtol=0)
+    for cache in layers:
+        torch.testing.assert_close(dequantize(cache.key[0, :2], torch.float32), k[3:5], atol=0.02, rtol=0)
+        torch.testing.assert_close(dequantize(cache.value[0, :2], torch.float32), v[3:5], atol=0.02, rtol=0)

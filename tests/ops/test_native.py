@@ -20,8 +20,8 @@ from lullm.ops import reference
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
-from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.sampling.sampler import draw_tokens_
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import Draw
@@ -196,7 +196,7 @@ def test_add_rms_norm(dtype, shape):
 def test_rope_and_cache(dtype, head_size, num_rows, with_norms):
     # Columns to the right belong to somebody else.
     qkv = normal(num_rows, 10, head_size, dtype=dtype)[:, :8]
-    weights = [normal(head_size, dtype=dtype, seed=s) if with_norms else None for s in (2, 3)]
+    head_norm = HeadNorm(*(normal(head_size, dtype=dtype, seed=s) for s in (2, 3)), 1e-6) if with_norms else None
     angles = torch.outer(torch.arange(500.0), 1 / 100 ** torch.linspace(0, 1, head_size // 2))
     cache = torch.cat((angles.cos(), angles.sin()), dim=-1)
     positions = torch.randint(0, 500, (num_rows,), generator=torch.Generator().manual_seed(1))
@@ -205,8 +205,8 @@ def test_rope_and_cache(dtype, head_size, num_rows, with_norms):
     actual = [torch.full((4, 16, 2, head_size), 7.0, dtype=dtype) for _ in range(2)]
     expected = [cache.clone() for cache in actual]
     before = qkv.clone()
-    gold = reference.rope_and_cache(qkv, *weights, 1e-6, positions, cache, *expected, slots)
-    q = native_attention.rope_and_cache(qkv, *weights, 1e-6, positions, cache, *actual, slots)
+    gold = reference.rope_and_cache(qkv, head_norm, positions, cache, LayerCache(*expected), slots)
+    q = native_attention.rope_and_cache(qkv, head_norm, positions, cache, LayerCache(*actual), slots)
     # Norm and rotation round in turn: where they fall on two sides of a border, two steps of values up to 8.
     bounds = {"float32": 4e-6, "bfloat16": 2**-6 if with_norms else 2**-8}
     assert_close(q, gold, **bounds)
@@ -236,27 +236,23 @@ def test_linear_silu_mul(dtype, shape, num_rows):
 
 @pytest.mark.parametrize("pairs", [[], [(0, 1)], [(0, 1), (1, 2)], [(0, 1), (2, 0)], [(3, 3), (0, 4), (4, 5)]], ids=str)
 def test_copy_blocks(pairs):
-    actual = [
-        (normal(6, 4, 2, 8, dtype=torch.bfloat16, seed=s), normal(6, 4, 2, 8, dtype=torch.bfloat16)) for s in (1, 2)
-    ]
-    expected = [(k.clone(), v.clone()) for k, v in actual]
+    actual = [LayerCache(*normal(2, 6, 4, 2, 8, dtype=torch.bfloat16, seed=seed)) for seed in (1, 2)]
+    expected = [LayerCache(cache.key.clone(), cache.value.clone()) for cache in actual]
     native_attention.copy_blocks(actual, pairs)
     reference.copy_blocks(expected, pairs)
-    for layer, gold in zip(actual, expected, strict=True):
-        assert torch.equal(layer[0], gold[0]) and torch.equal(layer[1], gold[1])
+    for cache, gold in zip(actual, expected, strict=True):
+        assert torch.equal(cache.key, gold.key) and torch.equal(cache.value, gold.value)
 
 
 def test_swap_blocks():
-    sources = [
-        (normal(6, 4, 2, 8, dtype=torch.bfloat16, seed=s), normal(6, 4, 2, 8, dtype=torch.bfloat16)) for s in (1, 2)
-    ]
-    actual = [(torch.zeros(9, 4, 2, 8).bfloat16(), torch.zeros(9, 4, 2, 8).bfloat16()) for _ in sources]
-    expected = [(k.clone(), v.clone()) for k, v in actual]
+    sources = [LayerCache(*normal(2, 6, 4, 2, 8, dtype=torch.bfloat16, seed=seed)) for seed in (1, 2)]
+    actual = [LayerCache(*torch.zeros(2, 9, 4, 2, 8).bfloat16()) for _ in sources]
+    expected = [LayerCache(cache.key.clone(), cache.value.clone()) for cache in actual]
     pairs = [(0, 8), (5, 0), (5, 3)]
     native_attention.swap_blocks(sources, actual, pairs)
     reference.swap_blocks(sources, expected, pairs)
-    for layer, gold in zip(actual, expected, strict=True):
-        assert torch.equal(layer[0], gold[0]) and torch.equal(layer[1], gold[1])
+    for cache, gold in zip(actual, expected, strict=True):
+        assert torch.equal(cache.key, gold.key) and torch.equal(cache.value, gold.value)
 
 
 def draw_table(params, uniforms, vocab_size):
@@ -333,10 +329,10 @@ def test_draw_tokens_of_broken_rows():
 
 
 def assert_attention(layout, q, caches, scale):
-    expected = reference.attention(q, *caches, layout, scale)
+    expected = reference.attention(q, LayerCache(*caches), layout, scale)
     prepared = prepare(native_attention, layout)
     assert prepared.slot_mapping is layout.slot_mapping
-    assert_close(native_attention.attention(q, *caches, prepared, scale), expected, 4e-6, 2**-6)
+    assert_close(native_attention.attention(q, LayerCache(*caches), prepared, scale), expected, 4e-6, 2**-6)
 
 
 @DTYPES
@@ -365,11 +361,9 @@ def test_attention_of_rows_that_see_nothing(dtype, others):
     layout, q, caches = make_step([(1, 1), *others, (1, 1)], 4, 2, 32, 16, dtype)
     rows = [0, len(others) + 1]
     context_lens = [0 if row in rows else length for row, length in enumerate(layout.context_lens)]
-    prepared = native_attention.prepare_attention(
-        DeviceLayout.of(dataclasses.replace(layout, context_lens=context_lens))
-    )
-    found = native_attention.attention(q, *caches, prepared, 32**-0.5)
-    expected = reference.attention(q, *caches, layout, 32**-0.5)
+    prepared = prepare(native_attention, dataclasses.replace(layout, context_lens=context_lens))
+    found = native_attention.attention(q, LayerCache(*caches), prepared, 32**-0.5)
+    expected = reference.attention(q, LayerCache(*caches), layout, 32**-0.5)
     expected[rows] = 0
     assert_close(found, expected, 4e-6, 2**-6)
 
@@ -402,8 +396,8 @@ def test_attention_of_large_scores(dtype):
     """
     layout, q, caches = make_step([(200, 500), (1, 300), (3, 90), (40, 40)], 4, 2, 32, 16, dtype)
     assert_close(
-        native_attention.attention(q * 30, *caches, prepare(native_attention, layout), 1.0),
-        reference.attention(q * 30, *caches, layout, 1.0),
+        native_attention.attention(q * 30, LayerCache(*caches), prepare(native_attention, layout), 1.0),
+        reference.attention(q * 30, LayerCache(*caches), layout, 1.0),
         float32=1e-3,
         bfloat16=2**-6,
     )
@@ -424,7 +418,9 @@ def test_attention_of_a_head_size_for_torch(dtype):
 def test_an_empty_step():
     layout = AttentionLayout([], [], torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 16)
     cache = torch.zeros(2, 16, 2, 16)
-    out = native_attention.attention(torch.zeros(0, 4, 16), cache, cache, prepare(native_attention, layout), 1.0)
+    out = native_attention.attention(
+        torch.zeros(0, 4, 16), LayerCache(cache, cache), prepare(native_attention, layout), 1.0
+    )
     assert out.shape == (0, 4, 16)
 
 

@@ -15,6 +15,7 @@ from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.cpu.recording import Recording
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.quantized_weight import QuantizedLayout
 from lullm.units import MIB
 
@@ -105,10 +106,11 @@ class Model:
         residual = native.embedding(self.token_ids, w["embedding"])
         hidden = native.rms_norm(residual, self.norm, 1e-6)
         qkv = native.linear(hidden, w["qkv"], None).unflatten(-1, (-1, HEAD_SIZE))
+        cache = LayerCache(*self.caches)
         q = native_attention.rope_and_cache(
-            qkv, self.head_norm, None, 1e-6, self.positions, self.cos_sin, *self.caches, self.slots
+            qkv, HeadNorm(self.head_norm, self.head_norm, 1e-6), self.positions, self.cos_sin, cache, self.slots
         )
-        out = native_attention.attention(q, *self.caches, attention, HEAD_SIZE**-0.5).flatten(1)
+        out = native_attention.attention(q, cache, attention, HEAD_SIZE**-0.5).flatten(1)
         hidden = native.linear(out, w["o"], self.norm)
         hidden, residual = native.add_rms_norm(hidden, residual, self.norm, 1e-6)
         hidden = native.linear(native.linear_silu_mul(hidden, w["gate_up"], None), w["down"], None)
@@ -222,7 +224,7 @@ def test_a_token_out_of_range_is_said_by_a_replay_too(workspace):
         (lambda x: native.rms_norm(x, NORM, float(x.shape[0] + len(x.tolist()))), "tolist"),
         (lambda x: x.__setitem__(0, 1.0) or native.rms_norm(x, NORM, 1e-6), "__setitem__"),
         (lambda x: native.rms_norm(torch.zeros_like(x), NORM, 1e-6), "zeros_like"),
-        (lambda x: native_attention.copy_blocks([(x.unsqueeze(0), x.unsqueeze(0))], [(0, 0)]), "tensor"),
+        (lambda x: native_attention.copy_blocks([LayerCache(x.unsqueeze(0), x.unsqueeze(0))], [(0, 0)]), "tensor"),
         (lambda x: native.pack_weight_(x), "lullm_pack_weight"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -6,6 +6,7 @@ import torch
 from lullm.errors import UnsupportedError
 from lullm.ops import torch_cpu
 from lullm.ops.cpu.library import absence
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS, select_ops
 
 FAST, GOLD = TORCH_CPU_OPS, REFERENCE_OPS
@@ -97,19 +98,18 @@ def cos_sin(head_size, num_positions=500):
 @DTYPES
 @ROWS
 @pytest.mark.parametrize("head_size", [2, 64, 80, 128])
-@pytest.mark.parametrize("norms", ["none", "q", "both"])
+@pytest.mark.parametrize("norms", ["none", "both"])
 def test_rope_and_cache(dtype, num_rows, head_size, norms):
     qkv = random(num_rows, 8, head_size, dtype=dtype)
-    weights = [
-        random(head_size, dtype=dtype, seed=s) if norm else None
-        for s, norm in ((2, norms != "none"), (3, norms == "both"))
-    ]
+    head_norm = HeadNorm(*(random(head_size, dtype=dtype, seed=s) for s in (2, 3)), 1e-6) if norms == "both" else None
     positions = torch.randint(0, 500, (num_rows,), generator=torch.Generator().manual_seed(1))
     slots = torch.randperm(64, generator=torch.Generator().manual_seed(2))[:num_rows]
     slots[2:4] = -1  # written nowhere
     caches = {ops.name: [torch.full((4, 16, 2, head_size), 7.0, dtype=dtype) for _ in range(2)] for ops in (FAST, GOLD)}
     q = {
-        ops.name: ops.rope_and_cache(qkv, *weights, 1e-6, positions, cos_sin(head_size), *caches[ops.name], slots)
+        ops.name: ops.rope_and_cache(
+            qkv, head_norm, positions, cos_sin(head_size), LayerCache(*caches[ops.name]), slots
+        )
         for ops in (FAST, GOLD)
     }
     assert q[FAST.name].shape == (num_rows, 4, head_size)
@@ -149,6 +149,15 @@ def test_linear_silu_mul_is_what_it_says():
     torch.testing.assert_close(GOLD.linear_silu_mul(x, weight, None), expected)
 
 
+def random_cache(seed):
+    return LayerCache(random(6, 4, 2, 8, dtype=torch.float32, seed=seed), random(6, 4, 2, 8, dtype=torch.float32))
+
+
+def assert_equal(caches, expected_caches):
+    for cache, expected in zip(caches, expected_caches, strict=True):
+        assert torch.equal(cache.key, expected.key) and torch.equal(cache.value, expected.value)
+
+
 @pytest.mark.parametrize(
     "pairs",
     [
@@ -162,23 +171,19 @@ def test_linear_silu_mul_is_what_it_says():
     ids=str,
 )
 def test_copy_blocks_is_sequential(pairs):
-    fast = [(random(6, 4, 2, 8, dtype=torch.float32, seed=s), random(6, 4, 2, 8, dtype=torch.float32)) for s in (1, 2)]
-    gold = [(k.clone(), v.clone()) for k, v in fast]
+    fast = [random_cache(seed) for seed in (1, 2)]
+    gold = [LayerCache(cache.key.clone(), cache.value.clone()) for cache in fast]
     FAST.copy_blocks(fast, pairs)
     GOLD.copy_blocks(gold, pairs)
-    for layer, expected in zip(fast, gold, strict=True):
-        assert torch.equal(layer[0], expected[0]) and torch.equal(layer[1], expected[1])
+    assert_equal(fast, gold)
 
 
 def test_swap_blocks_between_pools():
-    device = [
-        (random(6, 4, 2, 8, dtype=torch.float32, seed=s), random(6, 4, 2, 8, dtype=torch.float32)) for s in (1, 2)
-    ]
-    host = [tuple(torch.zeros(9, 4, 2, 8) for _ in range(2)) for _ in range(2)]
-    expected = [tuple(torch.zeros(9, 4, 2, 8) for _ in range(2)) for _ in range(2)]
+    device = [random_cache(seed) for seed in (1, 2)]
+    host = [LayerCache(*torch.zeros(2, 9, 4, 2, 8)) for _ in range(2)]
+    expected = [LayerCache(*torch.zeros(2, 9, 4, 2, 8)) for _ in range(2)]
     pairs = [(0, 8), (5, 1), (3, 0), (3, 4)]
     FAST.swap_blocks(device, host, pairs)
     GOLD.swap_blocks(device, expected, pairs)
-    for layer, gold in zip(host, expected, strict=True):
-        assert torch.equal(layer[0], gold[0]) and torch.equal(layer[1], gold[1])
-    assert torch.equal(host[0][0][8], device[0][0][0])
+    assert_equal(host, expected)
+    assert torch.equal(host[0].key[8], device[0].key[0])

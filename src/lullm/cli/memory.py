@@ -120,7 +120,6 @@ def _steps(engine: "LLMEngine") -> Iterator[int]:
 def _num_tokens(engine: "LLMEngine", share: float) -> int:
     """A share of the pool, but of no more than one sequence may have."""
     stats, config = engine.stats(), engine.config
-    assert config.max_model_len is not None
     return max(1, int(share * min(stats.num_blocks * config.block_size, config.max_model_len)))
 
 

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
+from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.norm import RMSNorm
-from lullm.ops.attention_layout import KVCache, PreparedAttention
-from lullm.ops.table import Ops
+from lullm.ops.layer_cache import HeadNorm
 
 
 class Attention(nn.Module):
@@ -16,10 +16,24 @@ class Attention(nn.Module):
 
     With `qk_norm` every query and key head is normed; the norms' own modules only hold the weights. `kv_scales` belong
     to an fp8 cache (`add_kv_scales`).
+
+    Args:
+        layer, group: of the model's KV cache, which the step's context has by number.
     """
 
-    def __init__(self, config: ModelConfig, qk_norm: bool, qkv_bias: bool, o_bias: bool, dtype: torch.dtype):
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        group: int,
+        qk_norm: bool,
+        qkv_bias: bool,
+        o_bias: bool,
+        dtype: torch.dtype,
+    ):
         super().__init__()
+        self.layer = layer
+        self.group = group
         self.head_dim = config.head_dim
         self.norm_eps = config.rms_norm_eps
         self.scale = config.head_dim**-0.5
@@ -35,31 +49,18 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,  # [T, H]
-        positions: Tensor,  # [T]
         cos_sin_cache: Tensor,  # [max_len, D]
-        kv_cache: KVCache,
-        attention: PreparedAttention,
-        ops: Ops,
+        context: StepContext,
     ) -> Tensor:  # [T, H]
+        ops, attention, cache = context.ops, context.attention[self.group], context.caches[self.layer]
         qkv = self.qkv_proj(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
-        key_cache, value_cache = kv_cache
-        scales = self.kv_scales
-        key_scales, value_scales = (None, None) if scales is None else (scales.k_scale, scales.v_scale)
-        q = ops.rope_and_cache(
-            qkv,
-            None if self.q_norm is None else self.q_norm.weight,
-            None if self.k_norm is None else self.k_norm.weight,
-            self.norm_eps,
-            positions,
-            cos_sin_cache,
-            key_cache,
-            value_cache,
-            attention.slot_mapping,
-            key_scales,
-            value_scales,
-        )  # [T, Hq, D]
-        # [T, Hq, D]
-        out = ops.attention(q, key_cache, value_cache, attention, self.scale, key_scales, value_scales)
+        head_norm = None
+        if self.q_norm is not None and self.k_norm is not None:
+            head_norm = HeadNorm(self.q_norm.weight, self.k_norm.weight, self.norm_eps)
+        if context.calibrates and self.kv_scales is not None:
+            self.kv_scales.calibrate(qkv, head_norm, cos_sin_cache, attention.slot_mapping, context)
+        q = ops.rope_and_cache(qkv, head_norm, context.positions, cos_sin_cache, cache, attention.slot_mapping)
+        out = ops.attention(q, cache, attention, self.scale)  # [T, Hq, D]
         return self.o_proj(out.flatten(1), ops)
 
 

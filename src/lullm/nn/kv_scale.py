@@ -1,15 +1,14 @@
 """KVScales: the scales of one layer's fp8 KV cache, as buffers: at one address for good, and never asleep.
 
-They come from the checkpoint, from the first batch (`calibrating_ops`), or are 1. Blocks mean something only together
+They come from the checkpoint, from the first batch (`calibrate`), or are 1. Blocks mean something only together
 with the scales they were written with, so `reset` and a calculation are allowed only while no block holds anything.
 """
-
-import dataclasses
 
 import torch
 from torch import Tensor, nn
 
-from lullm.ops.table import Ops
+from lullm.nn.context import StepContext
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 
 KEY_RANGE, VALUE_RANGE = 192.0, 96.0
 """Where the largest key and value of the first batch come to lie, of 448: room for larger ones to come.
@@ -22,7 +21,7 @@ the largest value goes: the same model over two versions of the ops differed by 
 class KVScales(nn.Module):
     """`k_scale` and `v_scale` `[Hkv]` float32 are in use; `given [2, Hkv]` is what the checkpoint says, or a trainer.
 
-    `given` is NaN where nobody says anything: those scales are 1, or calculated.
+    `given` is NaN where a scale is open: it is 1, or calculated.
     """
 
     k_scale: Tensor
@@ -36,53 +35,54 @@ class KVScales(nn.Module):
         self.register_buffer("given", torch.full((2, num_kv_heads), torch.nan, device="cpu"), persistent=False)
 
     def forget_given(self) -> None:
-        """As if nobody had said anything; what is in use stays until `reset`."""
+        """As if the checkpoint said nothing; what is in use stays until `reset`."""
         self.given.fill_(torch.nan)
 
     def reset(self) -> bool:
-        """Use what is given, and 1 for the rest. Returns whether there is a rest. Waits for the device."""
+        """Use what is given, and 1 for open scales. Returns whether a scale is open. Waits for the device."""
         is_open = self.given.isnan()
         scales = torch.where(is_open, 1.0, self.given)
         self.k_scale.copy_(scales[0])
         self.v_scale.copy_(scales[1])
         return bool(is_open.any())
 
-
-def calibrating_ops(ops: Ops, model: nn.Module) -> Ops:
-    """The same ops for one step that finds the scales which nobody gave: each layer's from the keys and values that it
-    is about to write. Does not wait for the device.
-
-    A layer's keys and values are written twice: as they are into a cache of this step's size, for the largest of each
-    head to be found, then with their scales. So it works over any ops, and the model does not notice.
-    """
-    layers = {layer.k_scale.data_ptr(): layer for layer in model.modules() if isinstance(layer, KVScales)}
-
-    def rope_and_cache(
-        qkv: Tensor,
-        q_norm_weight: Tensor | None,
-        k_norm_weight: Tensor | None,
-        eps: float,
-        positions: Tensor,
+    def calibrate(
+        self,
+        qkv: Tensor,  # [T, Hq + 2 * Hkv, D]
+        head_norm: HeadNorm | None,
         cos_sin_cache: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        slot_mapping: Tensor,
-        key_scales: Tensor | None,
-        value_scales: Tensor | None,
-    ) -> Tensor:
-        assert key_scales is not None and value_scales is not None, "an fp8 cache has scales"
-        before = qkv, q_norm_weight, k_norm_weight, eps, positions, cos_sin_cache
+        slot_mapping: Tensor,  # [T]
+        context: StepContext,
+    ) -> None:
+        """Find the open scales from the keys and values that the layer is about to write. Does not wait for the device.
+
+        The step's keys and values are written once more, exactly, into a cache of the step's size. Rows of slot -1
+        are left out. So this works over any ops.
+        """
         num_rows, _, head_size = qkv.shape
-        exact = qkv.new_zeros((2, num_rows, 1, len(key_scales), head_size))  # of blocks of one token
+        exact = qkv.new_zeros((2, num_rows, 1, len(self.k_scale), head_size))  # in blocks of one token
         rows = torch.arange(num_rows, device=slot_mapping.device)
-        ops.rope_and_cache(*before, exact[0], exact[1], torch.where(slot_mapping < 0, -1, rows), None, None)
-        largest = exact.abs().float().amax((1, 2, 4))  # [2, Hkv]; rows that are written nowhere are zeros
+        rows = torch.where(slot_mapping < 0, -1, rows)
+        context.ops.rope_and_cache(qkv, head_norm, context.positions, cos_sin_cache, LayerCache(*exact), rows)
+        largest = exact.abs().float().amax((1, 2, 4))  # [2, Hkv]
         scales = torch.stack((largest[0] / KEY_RANGE, largest[1] / VALUE_RANGE))
         scales = torch.where(scales.isfinite() & (scales > 0), scales, 1.0)
-        given = layers[key_scales.data_ptr()].given
-        scales = torch.where(given.isnan(), scales, given)
-        key_scales.copy_(scales[0])
-        value_scales.copy_(scales[1])
-        return ops.rope_and_cache(*before, key_cache, value_cache, slot_mapping, key_scales, value_scales)
+        scales = torch.where(self.given.isnan(), scales, self.given)
+        self.k_scale.copy_(scales[0])
+        self.v_scale.copy_(scales[1])
 
-    return dataclasses.replace(ops, name=f"{ops.name}, calibrating", rope_and_cache=rope_and_cache)
+
+def kv_scales_of(model: nn.Module) -> list[KVScales]:
+    """By layer; empty if the KV cache is not fp8."""
+    return [module for module in model.modules() if isinstance(module, KVScales)]
+
+
+def with_scales(caches: list[LayerCache], model: nn.Module) -> list[LayerCache]:
+    """The layers' caches with the scales that the model has for them."""
+    all_scales = kv_scales_of(model)
+    if not all_scales:
+        return caches
+    return [
+        LayerCache(cache.key, cache.value, scales.k_scale, scales.v_scale)
+        for cache, scales in zip(caches, all_scales, strict=True)
+    ]

@@ -1,20 +1,13 @@
 """AttentionLayout: where the tokens of one step stand and where their keys and values are kept.
 
 The worker builds one per step; `Ops.prepare_attention` turns it into whatever its version of attention needs, once,
-and all layers share the result.
-
-The key/value cache of a layer is two tensors `[num_blocks, block_size, Hkv, D]` of the model's dtype or fp8
-(`float8_cache`), or int8 ones with rows of D + 2 (`int8_cache`). The token at position `p` of a sequence lives in the
-slot `block_table[p // block_size] * block_size + p % block_size`.
+and all layers of a KV cache group share the result.
 """
 
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-
-KVCache = tuple[torch.Tensor, torch.Tensor]
-"""The key cache and the value cache of one layer, `[num_blocks, block_size, Hkv, D or D + 2]` each."""
 
 
 @dataclass(frozen=True, slots=True)

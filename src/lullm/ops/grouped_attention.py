@@ -33,6 +33,7 @@ from torch.nn import functional as F
 from lullm.ops import float8_cache, int8_cache
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.float8_cache import as_bytes
+from lullm.ops.layer_cache import LayerCache
 
 # Costs of a group of B spans with Q queries on L keys, in units of one query-key pair over all heads: reading a key
 # is worth about 30 of them and one more group about 2000 (measured as above).
@@ -115,19 +116,18 @@ def prepare_attention(layout: AttentionLayout) -> GroupedLayout:
 
 def attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: LayerCache,
     prepared: GroupedLayout,
     scale: float,
-    key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    num_kv_heads, row_len = key_cache.shape[2:]
-    keys_of_slots = as_bytes(key_cache).view(-1, num_kv_heads * row_len)
-    values_of_slots = as_bytes(value_cache).view(-1, num_kv_heads * row_len)
+    num_kv_heads, row_len = cache.key.shape[2:]
+    keys_of_slots = as_bytes(cache.key).view(-1, num_kv_heads * row_len)
+    values_of_slots = as_bytes(cache.value).view(-1, num_kv_heads * row_len)
     if not prepared.buffers:
         size = (max((group.slots.numel() for group in prepared.groups), default=0), num_kv_heads * row_len)
-        prepared.buffers = [torch.empty(size, dtype=key_cache.dtype, device=key_cache.device) for _ in range(2)]
+        prepared.buffers = [torch.empty(size, dtype=cache.key.dtype, device=cache.key.device) for _ in range(2)]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     for group in prepared.groups:
         num_seqs, query_len, num_keys = group.shape
@@ -139,13 +139,17 @@ def attention(
         if keys.dtype == torch.int8:
             keys, values = int8_cache.dequantize(keys, q.dtype), int8_cache.dequantize(values, q.dtype)
         elif keys.dtype == float8_cache.FLOAT8:
-            keys = float8_cache.dequantize(keys, key_scales, q.dtype)
-            values = float8_cache.dequantize(values, value_scales, q.dtype)
+            keys = float8_cache.dequantize(keys, cache.key_scales, q.dtype)
+            values = float8_cache.dequantize(values, cache.value_scales, q.dtype)
         queries = q[group.rows]
         if group.padded is not None:
             queries = queries.index_select(0, group.padded)
         queries = queries.view(num_seqs, query_len, *q.shape[1:])
-        result = _attend(queries, keys, values, group, scale).flatten(0, 1)  # [B * Q, Hq, D]
+        if soft_cap is None and sinks is None:
+            result = _attend(queries, keys, values, group, scale)
+        else:
+            result = _attend_spelled_out(queries, keys, values, group, scale, (soft_cap, sinks))
+        result = result.flatten(0, 1)  # [B * Q, Hq, D]
         if group.kept is not None:
             result = result.index_select(0, group.kept)
         out[group.rows] = result
@@ -178,6 +182,44 @@ def _attend(
         for tile in group.tiles
     ]
     return results[0] if len(results) == 1 else torch.cat(results, dim=1)
+
+
+def _attend_spelled_out(
+    q: Tensor,  # [B, Q, Hq, D]
+    keys: Tensor,  # [B, L, Hkv, D]
+    values: Tensor,
+    group: _Group,
+    scale: float,
+    cap_and_sinks: tuple[float | None, Tensor | None],
+) -> Tensor:  # [B, Q, Hq, D]
+    """What torch's fused attention does not know: scores that are capped, sinks in the sum. In float32."""
+    soft_cap, sinks = cap_and_sinks
+    size, _, num_q_heads, head_size = q.shape
+    num_kv_heads = keys.shape[2]
+    keys, values = keys.float().permute(0, 2, 3, 1), values.float().transpose(1, 2)  # [B, Hkv, D, L], [B, Hkv, L, D]
+    results = []
+    for tile in group.tiles:
+        num_rows, seen = tile.last - tile.first, slice(tile.first_key, tile.last_key)
+        rows = q[:, tile.first : tile.last].float().unflatten(2, (num_kv_heads, -1)).permute(0, 2, 3, 1, 4)
+        scores = rows.flatten(2, 3) @ keys[..., seen] * scale  # [B, Hkv, heads of a group * rows, keys]
+        scores = scores.view(size, num_q_heads, num_rows, -1)
+        if soft_cap is not None:
+            scores = scores.div_(soft_cap).tanh_().mul_(soft_cap)
+        if tile.is_causal:
+            scores.masked_fill_(torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).triu_(1), -torch.inf)
+        elif tile.mask is not None:
+            # Other devices have boolean masks (`GroupedLayout.to`), true where a key is seen.
+            mask = tile.mask
+            scores = scores + mask if mask.dtype != torch.bool else scores.masked_fill_(~mask, -torch.inf)
+        if sinks is None:
+            shares = scores.softmax(dim=-1)
+        else:  # a key more, whose value is 0
+            column = sinks.float()[:, None, None].expand(size, -1, num_rows, 1)
+            shares = torch.cat((scores, column), dim=-1).softmax(dim=-1)[..., :-1]
+        shares = shares.reshape(size, num_kv_heads, -1, shares.shape[-1])
+        result = (shares @ values[:, :, seen]).view(size, num_q_heads, num_rows, head_size)
+        results.append(result.transpose(1, 2))
+    return torch.cat(results, dim=1).to(q.dtype)
 
 
 def group_spans(query_lens: list[int], key_lens: list[int], window: int | None = None) -> list[list[int]]:

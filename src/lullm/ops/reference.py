@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from lullm.ops import float8_cache, int8_cache
-from lullm.ops.attention_layout import AttentionLayout, KVCache
+from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.device_layout import DeviceLayout
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 
 
 def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
@@ -55,25 +56,19 @@ def rope(q: Tensor, k: Tensor, positions: Tensor, cos_sin_cache: Tensor) -> tupl
 
 def rope_and_cache(
     qkv: Tensor,
-    q_norm_weight: Tensor | None,
-    k_norm_weight: Tensor | None,
-    eps: float,
+    head_norm: HeadNorm | None,
     positions: Tensor,
     cos_sin_cache: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: LayerCache,
     slot_mapping: Tensor,
-    key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
 ) -> Tensor:
-    num_kv_heads = key_cache.shape[2]
+    num_kv_heads = cache.num_kv_heads
     q, k, v = qkv.split([qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads], dim=1)
-    if q_norm_weight is not None:
-        q = rms_norm(q, q_norm_weight, eps)
-    if k_norm_weight is not None:
-        k = rms_norm(k, k_norm_weight, eps)
+    if head_norm is not None:
+        q = rms_norm(q, head_norm.q_weight, head_norm.eps)
+        k = rms_norm(k, head_norm.k_weight, head_norm.eps)
     q, k = rope(q, k, positions, cos_sin_cache)
-    write_kv(k, v, key_cache, value_cache, slot_mapping, key_scales, value_scales)
+    write_kv(k, v, cache, slot_mapping)
     return q
 
 
@@ -82,25 +77,17 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return (gate / (1 + torch.exp(-gate)) * up).to(gate_up.dtype)
 
 
-def write_kv(
-    k: Tensor,
-    v: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    slot_mapping: Tensor,
-    key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
-) -> None:
-    block_size = key_cache.shape[1]
-    if key_cache.dtype == torch.int8:
+def write_kv(k: Tensor, v: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
+    if cache.key.dtype == torch.int8:
         k, v = int8_cache.quantize(k), int8_cache.quantize(v)
-    elif key_cache.dtype == float8_cache.FLOAT8:
-        k, v = float8_cache.quantize(k, key_scales), float8_cache.quantize(v, value_scales)
+    elif cache.key.dtype == float8_cache.FLOAT8:
+        k, v = float8_cache.quantize(k, cache.key_scales), float8_cache.quantize(v, cache.value_scales)
     for row, slot in enumerate(slot_mapping.tolist()):
         if slot < 0:
             continue
-        key_cache[slot // block_size, slot % block_size] = k[row]
-        value_cache[slot // block_size, slot % block_size] = v[row]
+        place = slot // cache.block_size, slot % cache.block_size
+        cache.key[place] = k[row]
+        cache.value[place] = v[row]
 
 
 def _read_kv(rows: Tensor, scales: Tensor | None) -> Tensor:
@@ -117,14 +104,13 @@ def prepare_attention(layout: DeviceLayout) -> AttentionLayout:
 
 def attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: LayerCache,
     prepared: AttentionLayout,
     scale: float,
-    key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    group_size = q.shape[1] // key_cache.shape[2]
+    group_size = q.shape[1] // cache.num_kv_heads
     outputs = []
     row = 0
     spans = zip(prepared.query_lens, prepared.context_lens, prepared.first_keys, strict=True)
@@ -134,29 +120,34 @@ def attention(
         offsets = positions % prepared.block_size
         # A key/value head serves `group_size` consecutive query heads.
         keys, values = (
-            _read_kv(cache[block_ids, offsets], scales).repeat_interleave(group_size, dim=1)
-            for cache, scales in ((key_cache, key_scales), (value_cache, value_scales))
+            _read_kv(side[block_ids, offsets], scales).repeat_interleave(group_size, dim=1)
+            for side, scales in ((cache.key, cache.key_scales), (cache.value, cache.value_scales))
         )  # [L, Hq, D] each
         queries = q[row : row + query_len].float()  # [Q, Hq, D]
         scores = torch.einsum("qhd,lhd->hql", queries, keys) * scale
+        if soft_cap is not None:
+            scores = soft_cap * torch.tanh(scores / soft_cap)
         query_positions = torch.arange(context_len - query_len, context_len)[:, None]
         scores.masked_fill_(positions > query_positions, float("-inf"))
         if prepared.window is not None:
             scores.masked_fill_(positions <= query_positions - prepared.window, float("-inf"))
-        outputs.append(torch.einsum("hql,lhd->qhd", scores.softmax(dim=-1), values))
+        if sinks is not None:  # a key more, whose value is 0
+            column = sinks.float()[:, None, None].expand(-1, query_len, 1)
+            scores = torch.cat((scores, column), dim=-1)
+        shares = scores.softmax(dim=-1)[..., : len(positions)]
+        outputs.append(torch.einsum("hql,lhd->qhd", shares, values))
         row += query_len
     return torch.cat(outputs).to(q.dtype)
 
 
-def copy_blocks(kv_caches: list[KVCache], pairs: list[tuple[int, int]]) -> None:
-    for key_cache, value_cache in kv_caches:
+def copy_blocks(caches: list[LayerCache], pairs: list[tuple[int, int]]) -> None:
+    for side in (side for cache in caches for side in cache.tensors):
         for source, destination in pairs:
-            key_cache[destination] = key_cache[source]
-            value_cache[destination] = value_cache[source]
+            side[destination] = side[source]
 
 
-def swap_blocks(sources: list[KVCache], destinations: list[KVCache], pairs: list[tuple[int, int]]) -> None:
-    for source_layer, destination_layer in zip(sources, destinations, strict=True):
-        for source_cache, destination_cache in zip(source_layer, destination_layer, strict=True):
+def swap_blocks(sources: list[LayerCache], destinations: list[LayerCache], pairs: list[tuple[int, int]]) -> None:
+    for from_cache, to_cache in zip(sources, destinations, strict=True):
+        for from_side, to_side in zip(from_cache.tensors, to_cache.tensors, strict=True):
             for source, destination in pairs:
-                destination_cache[destination] = source_cache[source]
+                to_side[destination] = from_side[source]

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lullm.ops import float8_cache, grouped_attention, int8_cache
-from lullm.ops.attention_layout import KVCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.float8_cache import as_bytes
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.units import round_up
 
 
@@ -75,25 +75,19 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def rope_and_cache(
     qkv: Tensor,
-    q_norm_weight: Tensor | None,
-    k_norm_weight: Tensor | None,
-    eps: float,
+    head_norm: HeadNorm | None,
     positions: Tensor,
     cos_sin_cache: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: LayerCache,
     slot_mapping: Tensor,
-    key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
 ) -> Tensor:
-    num_kv_heads = key_cache.shape[2]
+    num_kv_heads = cache.num_kv_heads
     q, k, v = qkv.split([qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads], dim=1)
-    if q_norm_weight is not None:
-        q = rms_norm(q, q_norm_weight, eps)
-    if k_norm_weight is not None:
-        k = rms_norm(k, k_norm_weight, eps)
+    if head_norm is not None:
+        q = rms_norm(q, head_norm.q_weight, head_norm.eps)
+        k = rms_norm(k, head_norm.k_weight, head_norm.eps)
     q, k = rope(q, k, positions, cos_sin_cache)
-    write_kv(k, v, key_cache, value_cache, slot_mapping, key_scales, value_scales)
+    write_kv(k, v, cache, slot_mapping)
     return q
 
 
@@ -102,39 +96,31 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
-def write_kv(
-    k: Tensor,
-    v: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    slot_mapping: Tensor,
-    key_scales: Tensor | None,
-    value_scales: Tensor | None,
-) -> None:
+def write_kv(k: Tensor, v: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
     kept = slot_mapping >= 0
     if not bool(kept.all()):
         k, v, slot_mapping = k[kept], v[kept], slot_mapping[kept]
-    if key_cache.dtype == torch.int8:
+    if cache.key.dtype == torch.int8:
         k, v = int8_cache.quantize(k), int8_cache.quantize(v)
-    elif key_cache.dtype == float8_cache.FLOAT8:
-        k, v = float8_cache.quantize(k, key_scales), float8_cache.quantize(v, value_scales)
-    for cache, rows in ((key_cache, k), (value_cache, v)):
-        as_bytes(cache).view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, as_bytes(rows))
+    elif cache.key.dtype == float8_cache.FLOAT8:
+        k, v = float8_cache.quantize(k, cache.key_scales), float8_cache.quantize(v, cache.value_scales)
+    for side, rows in ((cache.key, k), (cache.value, v)):
+        as_bytes(side).view(-1, *side.shape[2:]).index_copy_(0, slot_mapping, as_bytes(rows))
 
 
-def copy_blocks(kv_caches: list[KVCache], pairs: list[tuple[int, int]]) -> None:
+def copy_blocks(caches: list[LayerCache], pairs: list[tuple[int, int]]) -> None:
     for batch in _independent(pairs):
         sources, destinations = torch.tensor(batch, dtype=torch.int64).unbind(dim=1)
-        for cache in (as_bytes(cache) for layer in kv_caches for cache in layer):
-            cache.index_copy_(0, destinations, cache.index_select(0, sources))
+        for side in (as_bytes(side) for cache in caches for side in cache.tensors):
+            side.index_copy_(0, destinations, side.index_select(0, sources))
 
 
-def swap_blocks(sources: list[KVCache], destinations: list[KVCache], pairs: list[tuple[int, int]]) -> None:
+def swap_blocks(sources: list[LayerCache], destinations: list[LayerCache], pairs: list[tuple[int, int]]) -> None:
     source_ids, destination_ids = torch.tensor(pairs, dtype=torch.int64).unbind(dim=1)
-    for source_layer, destination_layer in zip(sources, destinations, strict=True):
-        for source_cache, destination_cache in zip(source_layer, destination_layer, strict=True):
-            content = as_bytes(source_cache).index_select(0, source_ids)
-            as_bytes(destination_cache).index_copy_(0, destination_ids, content)
+    for from_cache, to_cache in zip(sources, destinations, strict=True):
+        for from_side, to_side in zip(from_cache.tensors, to_cache.tensors, strict=True):
+            content = as_bytes(from_side).index_select(0, source_ids)
+            as_bytes(to_side).index_copy_(0, destination_ids, content)
 
 
 def _independent(pairs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:

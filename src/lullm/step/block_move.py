@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from lullm.device.device import Device
-from lullm.ops.attention_layout import AttentionLayout, KVCache
+from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.types.step import BlockPair, StepPlan
 
@@ -45,8 +46,8 @@ class StepMarks:
 class CachePools(NamedTuple):
     """The blocks on the device and those in host memory, by layer."""
 
-    device: list[KVCache]
-    host: list[KVCache]
+    device: list[LayerCache]
+    host: list[LayerCache]
 
 
 class BlockMoves:

@@ -15,14 +15,14 @@ from torch import Tensor
 from lullm.arena.workspace import Workspace
 from lullm.device.device import Device
 from lullm.log import get_logger
-from lullm.models.decoder import CausalLM
-from lullm.nn.kv_scale import calibrating_ops
+from lullm.models.protocol import Model
+from lullm.nn.context import StepContext
 from lullm.ops.table import Ops
 from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
 from lullm.step.block_move import BlockMoves, CachePools, StepMarks
 from lullm.step.graphs import DecodeGraphs, DecodeOutput, decode_sizes
-from lullm.step.input import InputBuilder, PreparedInput
+from lullm.step.input import InputBuilder, PreparedInput, StepInput
 from lullm.step.limits import StepLimits
 from lullm.types.step import Running, Span, StepPlan, StepResult, TokenLogprobs
 
@@ -49,14 +49,15 @@ class StepRunner:
             is computed anew, except for those that `capture_graphs` has recorded.
 
     Attributes:
-        calibrates: the next step that computes something finds the scales of an fp8 cache (`calibrating_ops`).
+        calibrates: the next step that computes something finds the open scales of an fp8 cache
+            (`KVScales.calibrate`).
     """
 
     def __init__(
         self,
         device: Device,
         ops: Ops,
-        model: CausalLM,
+        model: Model,
         pools: CachePools,
         sampler: Sampler,
         limits: StepLimits,
@@ -76,7 +77,7 @@ class StepRunner:
         self.graphs = DecodeGraphs(device, self._forward_decodes, workspace)
 
     @property
-    def model(self) -> CausalLM:
+    def model(self) -> Model:
         """What the steps compute with. `model.load_weights` is where trainers push weights."""
         return self._model
 
@@ -103,28 +104,27 @@ class StepRunner:
         if prepared is None:
             return _Outcome(None, {})
         self._inputs.place(prepared)
-        ops = self._take_ops(prepared.batch)
+        calibrates = self._take_calibration(prepared.batch)
         if prepared.decode_size is not None:
-            outcome = _Outcome(self._draw_decodes(prepared.batch, prepared.decode_size, ops), {})
+            outcome = _Outcome(self._draw_decodes(prepared.batch, prepared.decode_size, calibrates), {})
         else:
-            outcome = self._draw_ragged(prepared, ops)
+            outcome = self._draw_ragged(prepared, calibrates)
         if outcome.sampled is None:
             return outcome
         self._inputs.keep(outcome.sampled.tokens)
         return replace(outcome, sampled=outcome.sampled.on_host(self._device.to_host))
 
-    def _take_ops(self, batch: Batch) -> Ops:
-        """What this step computes with: other ops, once, if it is to find the scales of the cache."""
-        is_calibrating, self.calibrates = self.calibrates, False
-        if not is_calibrating:
-            return self._ops
-        logger.info("the scales of the KV cache are those of %d tokens", len(batch.token_ids))
-        return calibrating_ops(self._ops, self._model)
+    def _take_calibration(self, batch: Batch) -> bool:
+        """Whether this step finds the scales of the cache: only the first one does."""
+        calibrates, self.calibrates = self.calibrates, False
+        if calibrates:
+            logger.info("the scales of the KV cache are those of %d tokens", len(batch.token_ids))
+        return calibrates
 
-    def _draw_ragged(self, prepared: PreparedInput, ops: Ops) -> _Outcome:
+    def _draw_ragged(self, prepared: PreparedInput, calibrates: bool) -> _Outcome:
         """The model over spans of any lengths, and their draws."""
         batch, step = prepared.batch, self._inputs.placed(prepared)
-        hidden = self._model(step.token_ids, step.positions, self._kv_caches, step.attention, ops)  # [T, H]
+        hidden = self._forward(step, calibrates)
         prompt_logprobs = {
             span.seq_id: self._prompt_logprobs(hidden[row : row + len(span.prompt_targets)], span)
             for row, span in batch.prompt_spans
@@ -136,26 +136,30 @@ class StepRunner:
             logits = logits[step.draw_index]
         return _Outcome(self._sampler.draw(logits, batch.draws, step.draws), prompt_logprobs)
 
-    def _draw_decodes(self, batch: Batch, size: int, ops: Ops) -> Sampled:
+    def _draw_decodes(self, batch: Batch, size: int, calibrates: bool) -> Sampled:
         """The model over one token per sequence, replayed if it was recorded, and one draw each.
 
         The recording draws by temperature and truncation only. Draws that need more are made from its logits.
         """
         draws, num_draws = batch.draws, len(batch.draws)
-        output = self.graphs.run(size) if ops is self._ops else self._forward_decodes(size, ops)
+        output = self._forward_decodes(size, calibrates=True) if calibrates else self.graphs.run(size)
         if is_plain(draws, only_greedy=self._ops.draw_tokens is None):
             return Sampled(draws, output.tokens[:num_draws], None, {})
         table = self._inputs.placed_decodes(size).draws.first(num_draws)
         return self._sampler.draw(output.logits[:num_draws], draws, table)
 
-    def _forward_decodes(self, size: int, ops: Ops | None = None) -> DecodeOutput:
+    def _forward_decodes(self, size: int, calibrates: bool = False) -> DecodeOutput:
         """What is recorded: the placed batch, filled up to `size`, and a token of every row."""
-        ops, step = ops or self._ops, self._inputs.placed_decodes(size)
-        hidden = self._model(step.token_ids, step.positions, self._kv_caches, step.attention, ops)
-        logits = self._model.compute_logits(hidden, ops)
-        if ops.draw_tokens is None:
+        step = self._inputs.placed_decodes(size)
+        logits = self._model.compute_logits(self._forward(step, calibrates), self._ops)  # [size, V]
+        if self._ops.draw_tokens is None:
             return DecodeOutput(logits, greedy_tokens(logits))
-        return DecodeOutput(logits, ops.draw_tokens(logits, step.draws, False))
+        return DecodeOutput(logits, self._ops.draw_tokens(logits, step.draws, False))
+
+    def _forward(self, step: StepInput, calibrates: bool) -> Tensor:
+        """The hidden states [T, H]."""
+        context = StepContext(step.positions, (step.attention,), self._kv_caches, self._ops, calibrates=calibrates)
+        return self._model(step.token_ids, context)
 
     def _prompt_logprobs(self, hidden: Tensor, span: Span) -> list[TokenLogprobs]:
         found: list[TokenLogprobs] = []

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lullm.device.device import Device
-from lullm.ops.attention_layout import KVCache
+from lullm.ops.layer_cache import LayerCache
 from lullm.types.sleep import UsedBlocks
 from lullm.units import MIB
 
@@ -27,7 +27,7 @@ class BlockGather:
         device: the pools': `kv_caches` are in its memory, `host_kv_caches` in host memory of its. By layer.
     """
 
-    def __init__(self, device: Device, kv_caches: list[KVCache], host_kv_caches: list[KVCache], used: UsedBlocks):
+    def __init__(self, device: Device, kv_caches: list[LayerCache], host_kv_caches: list[LayerCache], used: UsedBlocks):
         self._device = device
         self._part_bytes = _DEVICE_PART_BYTES if device.is_accelerator else _PART_BYTES
         pools = ((kv_caches, used.device, device.new_arena), (host_kv_caches, used.host, device.new_host_arena))
@@ -35,7 +35,9 @@ class BlockGather:
 
     @property
     def num_bytes(self) -> int:
-        return sum(cache[0].nbytes * len(ids) for caches, ids, _ in self._pools for layer in caches for cache in layer)
+        return sum(
+            side[0].nbytes * len(ids) for caches, ids, _ in self._pools for cache in caches for side in cache.tensors
+        )
 
     def contents(self) -> Iterator[Tensor]:
         """Parts, each in the same room: to be taken before the next is asked for. Blocking. Raises CacheSizeError."""
@@ -58,15 +60,15 @@ class BlockGather:
         system. Values are moved as words of one kind: torch does not index every type on every device.
         """
         for caches, block_ids, new_arena in self._pools:
-            num_bytes = caches[0][0][0].nbytes
+            num_bytes = caches[0].key[0].nbytes
             num_at_once = max(self._part_bytes // num_bytes, 1)
             word = torch.int64 if num_bytes % torch.int64.itemsize == 0 else torch.uint8
             arena = new_arena("gather", max(self._part_bytes, num_bytes))
             room = arena.empty((arena.capacity_bytes,), torch.uint8)
             try:
-                for cache in (cache for layer in caches for cache in layer):
-                    words = cache.flatten(1).view(word)  # [num_blocks, words of a block]
-                    for ids in torch.tensor(block_ids, device=cache.device).split(num_at_once):
+                for side in (side for cache in caches for side in cache.tensors):
+                    words = side.flatten(1).view(word)  # [num_blocks, words of a block]
+                    for ids in torch.tensor(block_ids, device=side.device).split(num_at_once):
                         yield words, ids, room[: len(ids) * num_bytes].view(word).view(len(ids), -1)
             finally:
                 self._device.synchronize()

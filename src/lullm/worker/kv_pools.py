@@ -9,8 +9,8 @@ from lullm.arena.arena import ALIGNMENT, Arena
 from lullm.arena.workspace import Workspace
 from lullm.kv.layout import SCALE_BYTES, block_bytes
 from lullm.log import get_logger
-from lullm.ops.attention_layout import KVCache
 from lullm.ops.float8_cache import FLOAT8
+from lullm.ops.layer_cache import LayerCache
 from lullm.step.graphs import workspace_bytes
 from lullm.units import format_bytes
 from lullm.worker.setup import WorkerSetup
@@ -20,13 +20,13 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KVPools:
-    """Both pools by layer, and the workspace of a CPU's recorded decodes, which sleeps with them.
+    """Both pools by layer, without scales, and the workspace of a CPU's recorded decodes, which sleeps with them.
 
     `arenas`: all memory behind these, with the tags 'kv_cache', 'kv_swap' and 'graphs'.
     """
 
-    device: list[KVCache]
-    host: list[KVCache]
+    device: list[LayerCache]
+    host: list[LayerCache]
     workspace: Workspace | None
     arenas: list[Arena]
 
@@ -75,11 +75,12 @@ def _pool_bytes(setup: WorkerSetup, num_blocks: int) -> int:
     return size + 2 * ALIGNMENT * model.num_hidden_layers
 
 
-def _map_blocks(setup: WorkerSetup, arena: Arena, num_blocks: int) -> list[KVCache]:
+def _map_blocks(setup: WorkerSetup, arena: Arena, num_blocks: int) -> list[LayerCache]:
     shape, dtype = block_shape(setup)
     shape = (num_blocks, *shape)
     caches = [
-        (arena.empty(shape, dtype), arena.empty(shape, dtype)) for _ in range(setup.model_config.num_hidden_layers)
+        LayerCache(arena.empty(shape, dtype), arena.empty(shape, dtype))
+        for _ in range(setup.model_config.num_hidden_layers)
     ]
     logger.info(
         "%s: %d blocks of %d tokens, %s", arena.tag, num_blocks, setup.config.block_size, format_bytes(arena.used_bytes)

@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from torch import nn
-
 from lullm.arena.arena import Arena
 from lullm.log import get_logger
 from lullm.models.decoder import CausalLM
 from lullm.models.registry import build_model
 from lullm.nn.attention import add_kv_scales
-from lullm.nn.kv_scale import KVScales
+from lullm.nn.kv_scale import KVScales, kv_scales_of
 from lullm.units import format_bytes
 from lullm.weights.dummy import fill_dummy_weights
 from lullm.weights.loader import load_weights
@@ -69,12 +67,7 @@ def fill_weights(setup: WorkerSetup, model: CausalLM, folder: Path) -> None:
         scales.forget_given()
     with setup.threads.scope():
         if setup.config.load_format == "dummy":
-            fill_dummy_weights(model, setup.config.seed or 0)
+            fill_dummy_weights(model, setup.ops, setup.config.seed or 0)
         else:
-            load_weights(model, folder, setup.threads.num_threads)
+            load_weights(model, folder, setup.ops, setup.threads.num_threads)
         pack_weights(model, setup.ops)
-
-
-def kv_scales_of(model: nn.Module) -> list[KVScales]:
-    """By layer; empty if the KV cache is not fp8."""
-    return [module for module in model.modules() if isinstance(module, KVScales)]

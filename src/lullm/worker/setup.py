@@ -1,16 +1,17 @@
 """WorkerSetup: what every part of a worker computes with: configuration, device, ops and threads."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from lullm.arena.workspace import Workspace
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
 from lullm.models.decoder import CausalLM
-from lullm.ops.attention_layout import KVCache
+from lullm.nn.kv_scale import with_scales
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import select_ops
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
@@ -24,11 +25,15 @@ from lullm.step.runner import StepRunner
 class WorkerSetup:
     """Both configurations are resolved."""
 
-    config: EngineConfig
+    config: ResolvedConfig
     model_config: ModelConfig
     device: Device
     ops: Ops
     threads: StepThreads
+
+    def fitted(self, max_model_len: int) -> "WorkerSetup":
+        """The same for sequences of at most `max_model_len` tokens."""
+        return replace(self, config=replace(self.config, max_model_len=max_model_len))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -43,8 +48,8 @@ class WorkerSetup:
     def new_step_runner(
         self,
         model: CausalLM,
-        kv_caches: list[KVCache],
-        host_kv_caches: list[KVCache],
+        kv_caches: list[LayerCache],
+        host_kv_caches: list[LayerCache],
         workspace: Workspace | None = None,
     ) -> StepRunner:
         """A runner of steps over these pools. The arguments are those of `StepRunner`."""
@@ -61,7 +66,7 @@ class WorkerSetup:
             self.device,
             self.ops,
             model,
-            CachePools(kv_caches, host_kv_caches),
+            CachePools(with_scales(kv_caches, model), host_kv_caches),
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
             limits,
             self.threads.scope,
@@ -69,7 +74,7 @@ class WorkerSetup:
         )
 
 
-def open_setup(config: EngineConfig, model_config: ModelConfig) -> WorkerSetup:
+def open_setup(config: ResolvedConfig, model_config: ModelConfig) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: it, or ops for it, are missing."""
     return WorkerSetup(
         config,

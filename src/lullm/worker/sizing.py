@@ -5,6 +5,7 @@ import torch
 from lullm.kv.layout import block_bytes
 from lullm.log import get_logger
 from lullm.models.decoder import CausalLM
+from lullm.ops.layer_cache import LayerCache
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import StepRunner
 from lullm.types.sampling_params import SamplingParams
@@ -56,7 +57,7 @@ def _profile(setup: WorkerSetup, model: CausalLM, query_len: int) -> int:
     config = setup.config
     shape, dtype = block_shape(setup)
     caches = [
-        tuple(torch.zeros((1, *shape), dtype=dtype, device=setup.device.torch_device) for _ in "kv")
+        LayerCache(*torch.zeros((2, 1, *shape), dtype=dtype, device=setup.device.torch_device))
         for _ in range(setup.model_config.num_hidden_layers)
     ]
     runner = setup.new_step_runner(model, caches, [])
@@ -77,9 +78,9 @@ def measure_speeds(setup: WorkerSetup, runner: StepRunner, pools: KVPools) -> tu
     to start with: the scheduler corrects both figures from the steps it sees.
     """
     config, num_layers = setup.config, min(_NUM_MEASURED_LAYERS, len(pools.device))
-    num_slots = len(pools.device[0][0]) * config.block_size  # with a window perhaps fewer than max_model_len
+    num_slots = pools.device[0].num_blocks * config.block_size  # with a window perhaps fewer than max_model_len
     num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, num_slots)
-    blocks = range(min(cdiv(num_tokens, config.block_size), len(pools.host[0][0])))
+    blocks = range(min(cdiv(num_tokens, config.block_size), pools.host[0].num_blocks))
     pairs = [(block_id, block_id) for block_id in blocks]
     prompt = Span(0, 0, [0] * num_tokens, range(cdiv(num_tokens, config.block_size)))
     for _ in range(2):  # the first run meets cold kernels and untouched pages

@@ -100,7 +100,7 @@ def compile_named(name):
         return compile_attention(*name.split("-"))
     if name == "rope":
         heads = {"NUM_Q_HEADS": 32, "NUM_KV_HEADS": 8, "HEAD_SIZE": 128, "BLOCK_HALF": 64, "HEADS": 8}
-        flags = {"HAS_Q_NORM": True, "HAS_K_NORM": True, "IS_FLOAT8": True, "HAS_SCALES": True}
+        flags = {"HAS_NORM": True, "IS_FLOAT8": True, "HAS_SCALES": True}
         return compile_kernel(_rope_and_cache_kernel, heads | flags, 4, 3, cache="fp8e4nv")
     if name == "norm":
         return compile_kernel(_rms_norm_kernel, {"SIZE": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True}, 8, 3)

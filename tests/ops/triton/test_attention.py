@@ -10,6 +10,7 @@ import torch
 from lullm.errors import UnsupportedError
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.device_layout import DeviceLayout, new_semaphores
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton import gathered_attention, prefill_attention
 from lullm.ops.triton.attention import attention
@@ -51,18 +52,23 @@ def make_step(shape, heads=(4, 2), head_size=16, block_size=16, dtype=torch.floa
     return layout, q, caches
 
 
+def on_device(caches, instead_of_nan=None):
+    sides = [side.to(DEVICE) for side in caches]
+    return LayerCache(*(sides if instead_of_nan is None else [side.nan_to_num(instead_of_nan) for side in sides]))
+
+
 def prepare_attention(layout):
     return DeviceLayout.of(layout, DEVICE, torch.int32, MAX_NUM_KV_HEADS)
 
 
 def expected_of(layout, q, caches, scale=0.25):
-    return REFERENCE_OPS.attention(q, *caches, layout, scale)
+    return REFERENCE_OPS.attention(q, LayerCache(*caches), layout, scale)
 
 
 def assert_like_reference(layout, q, caches):
     expected = expected_of(layout, q, caches)
     prepared = prepare_attention(layout)
-    actual = attention(q.to(DEVICE), *(cache.to(DEVICE) for cache in caches), prepared, 0.25)
+    actual = attention(q.to(DEVICE), on_device(caches), prepared, 0.25)
     assert not prepared.semaphores.any(), "they are as they were found"
     torch.testing.assert_close(actual.cpu(), expected, atol=TOLERANCE[q.dtype], rtol=TOLERANCE[q.dtype])
 
@@ -106,7 +112,7 @@ def test_splits_agree_with_the_reference(tile):
     layout, q, caches = make_step(shape)
     prepared = prepare_attention(layout)
     out = torch.empty_like(q, device=DEVICE)
-    launch_decode(out, q.to(DEVICE), *(cache.to(DEVICE) for cache in caches), prepared, 0.25, tile)
+    launch_decode(out, q.to(DEVICE), on_device(caches), prepared, 0.25, tile)
     torch.testing.assert_close(out.cpu(), expected_of(layout, q, caches), atol=5e-6, rtol=5e-6)
 
 
@@ -137,7 +143,7 @@ def test_rows_that_fill_up_a_graph_give_zeros():
     )
     q = torch.cat((q, torch.full((2, 4, 16), 3.0))).to(DEVICE)
     for version in (attention, gathered_attention.attention):
-        actual = version(q, *(cache.to(DEVICE).nan_to_num(7.0) for cache in caches), prepared, 0.25).cpu()
+        actual = version(q, on_device(caches, 7.0), prepared, 0.25).cpu()
         torch.testing.assert_close(actual[:2], expected, atol=5e-6, rtol=5e-6)
         assert not actual[2:].any()
     assert not prepared.semaphores.any()
@@ -145,7 +151,7 @@ def test_rows_that_fill_up_a_graph_give_zeros():
 
 def test_a_batch_gives_the_same_bits_when_it_is_filled_up():
     layout, q, caches = make_step([(1, 300), (1, 5), (1, 90)])
-    caches = [cache.to(DEVICE) for cache in caches]
+    cache = on_device(caches)
     exact = prepare_attention(layout)
     filled = DeviceLayout(
         query_starts=torch.arange(5, dtype=torch.int32, device=DEVICE),
@@ -157,8 +163,8 @@ def test_a_batch_gives_the_same_bits_when_it_is_filled_up():
         max_query_len=1,
         max_context_len=10**5,
     )
-    expected = attention(q.to(DEVICE), *caches, exact, 0.25)
-    actual = attention(torch.cat((q, q[:1])).to(DEVICE), *caches, filled, 0.25)
+    expected = attention(q.to(DEVICE), cache, exact, 0.25)
+    actual = attention(torch.cat((q, q[:1])).to(DEVICE), cache, filled, 0.25)
     assert torch.equal(actual[:3], expected)
 
 
@@ -169,11 +175,10 @@ def test_float8_cache(shape, with_scales, dtype):
     layout, q, caches = make_step(shape, dtype=dtype)
     cached = [cache.to(torch.float8_e4m3fn) for cache in caches]
     scales = [torch.tensor([0.5, 3.0]), torch.tensor([2.0, 0.25])] if with_scales else []
-    expected = REFERENCE_OPS.attention(q, *cached, layout, 0.25, *scales)
-    given = [scale.to(DEVICE) for scale in scales]
-    on_device = [cache.to(DEVICE) for cache in cached]
+    expected = REFERENCE_OPS.attention(q, LayerCache(*cached, *scales), layout, 0.25)
+    given = LayerCache(*on_device(cached).tensors, *(scale.to(DEVICE) for scale in scales))
     for version in (attention, gathered_attention.attention):
-        actual = version(q.to(DEVICE), *on_device, prepare_attention(layout), 0.25, *given)
+        actual = version(q.to(DEVICE), given, prepare_attention(layout), 0.25)
         torch.testing.assert_close(actual.cpu(), expected, atol=2 * TOLERANCE[dtype], rtol=2 * TOLERANCE[dtype])
 
 
@@ -193,15 +198,14 @@ def test_prefill_split_along_the_context(name, window, monkeypatch):
     shape, heads = SPLIT_SHAPES[name], (6, 2) if window else (4, 2)
     layout, q, caches = make_step(shape, heads=heads, window=window)
     expected = expected_of(layout, q, caches)
-    on_device = [q.to(DEVICE), *(cache.to(DEVICE) for cache in caches)]
+    given = q.to(DEVICE), on_device(caches)
     tile = PrefillTile(16, 16, 4, 1, min_split_keys=16)
     for num_multiprocessors in (8, 1000):
         monkeypatch.setattr(prefill_attention, "num_multiprocessors", lambda num=num_multiprocessors: num)
-        prepared = dataclasses.replace(
-            prepare_attention(layout), semaphores=torch.zeros(40 * MAX_NUM_KV_HEADS, dtype=torch.int32, device=DEVICE)
-        )
+        semaphores = new_semaphores(40, MAX_NUM_KV_HEADS, DEVICE)
+        prepared = dataclasses.replace(prepare_attention(layout), semaphores=semaphores)
         out = torch.where(torch.tensor(decodes_of(shape), device=DEVICE)[:, None, None], expected.to(DEVICE), math.nan)
-        launch_prefill(out, *on_device, prepared, 0.25, tile)
+        launch_prefill(out, *given, prepared, 0.25, tile)
         torch.testing.assert_close(out.cpu(), expected, atol=5e-6, rtol=5e-6)
         assert not prepared.semaphores.any()
     assert num_prefill_splits(prepared, *heads, 16, tile) == MAX_SPLITS
@@ -230,7 +234,7 @@ def test_other_tiles():
     layout, q, caches = make_step([(9, 21), (70, 100), (2, 2)], window=30)
     out = torch.empty_like(q, device=DEVICE)
     tile = PrefillTile(32, 32, 4, 2)
-    launch_prefill(out, q.to(DEVICE), *(cache.to(DEVICE) for cache in caches), prepare_attention(layout), 0.25, tile)
+    launch_prefill(out, q.to(DEVICE), on_device(caches), prepare_attention(layout), 0.25, tile)
     torch.testing.assert_close(out.cpu(), expected_of(layout, q, caches), atol=5e-6, rtol=5e-6)
 
 
@@ -238,12 +242,12 @@ def test_other_tiles():
 def test_gathered_attention(shape):
     layout, q, caches = make_step(shape, window=24)
     prepared = prepare_attention(layout)
-    actual = gathered_attention.attention(q.to(DEVICE), *(cache.to(DEVICE) for cache in caches), prepared, 0.25)
+    actual = gathered_attention.attention(q.to(DEVICE), on_device(caches), prepared, 0.25)
     torch.testing.assert_close(actual.cpu(), expected_of(layout, q, caches), atol=5e-6, rtol=5e-6)
 
 
 def test_int8_cache_is_refused():
     layout, q, _ = make_step([(1, 5)])
-    caches = [torch.zeros(4, 16, 2, 18, dtype=torch.int8, device=DEVICE)] * 2
+    cache = LayerCache(*torch.zeros(2, 4, 16, 2, 18, dtype=torch.int8, device=DEVICE))
     with pytest.raises(UnsupportedError, match="kv_cache_dtype"):
-        attention(q.to(DEVICE), *caches, prepare_attention(layout), 0.25)
+        attention(q.to(DEVICE), cache, prepare_attention(layout), 0.25)

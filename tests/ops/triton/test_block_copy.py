@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lullm.errors import UnsupportedError
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton.block_copy import copy_blocks, independent_batches, swap_blocks
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
@@ -17,18 +18,18 @@ def make_caches(num_blocks, num_layers=3, seed=0, dtype=torch.float16, row_len=2
     generator = torch.Generator().manual_seed(seed)
     shape = (num_blocks, 4, 2, row_len)
     return [
-        tuple(torch.randn(shape, generator=generator).to(dtype) for _ in range(2)) for _ in range(num_layers)
+        LayerCache(*(torch.randn(shape, generator=generator).to(dtype) for _ in range(2))) for _ in range(num_layers)
     ]  # fmt: skip
 
 
 def to_device(caches):
-    return [tuple(cache.to(DEVICE, copy=True) for cache in layer) for layer in caches]
+    return [LayerCache(*(side.to(DEVICE, copy=True) for side in cache.tensors)) for cache in caches]
 
 
 def assert_equal(actual, expected):
-    for layer, expected_layer in zip(actual, expected, strict=True):
-        for cache, expected_cache in zip(layer, expected_layer, strict=True):
-            assert torch.equal(cache.cpu().view(torch.uint8), expected_cache.view(torch.uint8))
+    for cache, expected_cache in zip(actual, expected, strict=True):
+        for side, expected_side in zip(cache.tensors, expected_cache.tensors, strict=True):
+            assert torch.equal(side.cpu().view(torch.uint8), expected_side.view(torch.uint8))
 
 
 @pytest.mark.parametrize("pairs", [[], [(0, 5)], [(0, 5), (5, 6), (0, 7)], [(1, 2), (3, 1), (2, 3)]], ids=str)
@@ -69,7 +70,9 @@ def test_batches_may_run_in_any_order():
 def test_swap():
     device, host = make_caches(6), make_caches(4, seed=1)
     actual = to_device(device)
-    pinned = [tuple(c.clone() if IS_INTERPRETED else c.clone().pin_memory() for c in layer) for layer in host]
+    pinned = [
+        LayerCache(*(x.clone() if IS_INTERPRETED else x.clone().pin_memory() for x in cache.tensors)) for cache in host
+    ]
     swap_blocks(actual, pinned, [(5, 0), (1, 3), (1, 2)])
     swap_blocks(pinned, actual, [(3, 0), (0, 4)])
     if not IS_INTERPRETED:

@@ -1,9 +1,12 @@
 """Norm, rotation and cache write in one kernel, against the golden version."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from lullm.errors import UnsupportedError
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
 from lullm.ops.triton.rope_cache import rope_and_cache
@@ -22,22 +25,28 @@ def make_arguments(heads, head_size, dtype, num_rows=5, normed=True, cache_dtype
         return torch.randn(shape, generator=generator)
 
     angles = random(50, head_size // 2) * 3
-    norms = [random(head_size).to(dtype) if normed else None for _ in range(2)]
+    head_norm = HeadNorm(*(random(head_size).to(dtype) for _ in range(2)), 1e-6) if normed else None
     cache_shape = (NUM_BLOCKS, BLOCK_SIZE, num_kv_heads, head_size)
     caches = [torch.full(cache_shape, 7.0).to(cache_dtype or dtype) for _ in range(2)]
     return [
         (random(num_rows, num_q_heads + 2 * num_kv_heads, head_size) * 2).to(dtype),
-        *norms,
-        1e-6,
+        head_norm,
         torch.tensor([3, 49, 0, 3, 17][:num_rows]),
         torch.cat((angles.cos(), angles.sin()), dim=-1),
-        *caches,
+        LayerCache(*caches),
         torch.tensor([11, -1, 0, 5, 6][:num_rows]),
     ]
 
 
 def on_device(arguments):
-    return [x.to(DEVICE, copy=True) if isinstance(x, torch.Tensor) else x for x in arguments]
+    """Copies of the arguments, the tensors inside of records included."""
+
+    def move(x):
+        if isinstance(x, HeadNorm | LayerCache):
+            return type(x)(*(move(getattr(x, field.name)) for field in dataclasses.fields(x)))
+        return x.to(DEVICE, copy=True) if isinstance(x, torch.Tensor) else x
+
+    return [move(x) for x in arguments]
 
 
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
@@ -50,7 +59,7 @@ def test_like_the_reference(heads, head_size, dtype, normed):
     expected = REFERENCE_OPS.rope_and_cache(*arguments)
     tolerance = {"atol": TOLERANCE[dtype], "rtol": TOLERANCE[dtype]}
     torch.testing.assert_close(actual.cpu(), expected, **tolerance)
-    for cache, expected_cache in zip(given[6:8], arguments[6:8], strict=True):
+    for cache, expected_cache in zip(given[4].tensors, arguments[4].tensors, strict=True):
         torch.testing.assert_close(cache.cpu(), expected_cache, **tolerance)
         assert (cache.cpu().view(-1, *cache.shape[2:])[[1, 2, 3, 4, 7, 8, 9, 10]] == 7).all()  # no row's slots
 
@@ -61,13 +70,14 @@ def test_float8_cache(with_scales):
     arguments = make_arguments((4, 2), 16, torch.float32, cache_dtype=torch.float8_e4m3fn)
     arguments[0][:, -2:] *= torch.logspace(-6, 3, 16)  # values from subnormal to beyond 448
     plain = [*arguments]
-    plain[6:8] = [torch.zeros(cache.shape) for cache in arguments[6:8]]
+    plain[4] = LayerCache(*(torch.zeros(side.shape) for side in arguments[4].tensors))
     REFERENCE_OPS.rope_and_cache(*plain)
     scales = [torch.tensor([0.5, 2.0]), torch.tensor([4.0, 0.25])] if with_scales else []
+    arguments[4] = LayerCache(*arguments[4].tensors, *scales)
     given = on_device(arguments)
-    rope_and_cache(*given, *(scale.to(DEVICE) for scale in scales))
-    REFERENCE_OPS.rope_and_cache(*arguments, *scales)
-    for side, (cache, expected) in enumerate(zip(given[6:8], plain[6:8], strict=True)):
+    rope_and_cache(*given)
+    REFERENCE_OPS.rope_and_cache(*arguments)
+    for side, (cache, expected) in enumerate(zip(given[4].tensors, plain[4].tensors, strict=True)):
         scale = scales[side][:, None] if with_scales else 1.0
         slots = [11, 0, 5, 6]
         actual = cache.cpu().float().view(-1, 2, 16)[slots]
@@ -75,7 +85,7 @@ def test_float8_cache(with_scales):
         step = torch.exp2(wanted.abs().clamp_min(2.0**-6).log2().floor() - 3)
         assert ((actual - wanted).abs() <= step / 2 * (1 + 1e-5)).all()
         assert (actual.abs() == 448).any() == (side == 1)
-        assert (cache.cpu().float() == arguments[6 + side].float()).float().mean() > 0.99, "ties are rare"
+        assert (cache.cpu().float() == arguments[4].tensors[side].float()).float().mean() > 0.99, "ties are rare"
 
 
 def test_what_is_no_number_stays_none():
@@ -83,7 +93,7 @@ def test_what_is_no_number_stays_none():
     arguments[0][2, 6:] = torch.nan
     given = on_device(arguments)
     rope_and_cache(*given)
-    is_nan = given[7].cpu().float().isnan().view(-1, 2, 16)
+    is_nan = given[4].value.cpu().float().isnan().view(-1, 2, 16)
     assert is_nan[0].all() and not is_nan[1:].any()
 
 

@@ -7,8 +7,10 @@ import torch
 
 from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
+from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.device_layout import DeviceLayout
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton.device import launch_device
 from lullm.ops.triton.table import GATHERED_OPS, TRITON_OPS
@@ -46,19 +48,17 @@ def test_a_model(monkeypatch):
             parameter.data.copy_(torch.randn(parameter.shape) * 0.3)
         reference = build_model(config, torch.float32, 64)
         model.model.rotary.cos_sin_cache.copy_(reference.model.rotary.cos_sin_cache)
-        caches = [tuple(torch.zeros(6, 4, 2, 8, device=device) for _ in range(2)) for _ in range(2)]
+        caches = [LayerCache(*torch.zeros(2, 6, 4, 2, 8, device=device)) for _ in range(2)]
         outputs = []
         with torch.inference_mode():
             for query_lens, context_lens, tables, slots, positions in steps:
                 layout = AttentionLayout(query_lens, context_lens, torch.tensor(tables), torch.tensor(slots), 4)
                 token_ids = torch.arange(3, 3 + sum(query_lens), device=device)
                 positions = torch.tensor(positions, device=device)
-                prepared = ops.prepare_attention(
-                    DeviceLayout.of(layout, device, ops.index_dtype, ops.semaphores_per_span)
-                )
-                hidden = model(token_ids, positions, caches, prepared, ops)
+                placed = DeviceLayout.of(layout, device, ops.index_dtype, ops.semaphores_per_span)
+                hidden = model(token_ids, StepContext(positions, (ops.prepare_attention(placed),), caches, ops))
                 outputs.append(model.compute_logits(hidden, ops).cpu())
-        found.append([*outputs, *(cache.cpu() for layer in caches for cache in layer)])
+        found.append([*outputs, *(side.cpu() for cache in caches for side in cache.tensors)])
     for other in found[1:]:
         for actual, expected in zip(other, found[0], strict=True):
             torch.testing.assert_close(actual, expected, atol=2e-5, rtol=2e-5)

@@ -12,61 +12,44 @@ import torch
 from torch import Tensor
 
 from lullm.ops import grouped_attention, torch_cpu
-from lullm.ops.attention_layout import KVCache
 from lullm.ops.cpu.native import DTYPES, has_whole_heads
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.device_layout import DeviceLayout
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 
 
 def rope_and_cache(
     qkv: Tensor,
-    q_norm_weight: Tensor | None,
-    k_norm_weight: Tensor | None,
-    eps: float,
+    head_norm: HeadNorm | None,
     positions: Tensor,
     cos_sin_cache: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: LayerCache,
     slot_mapping: Tensor,
-    key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
 ) -> Tensor:
     dtype = DTYPES.get(qkv.dtype)
     num_tokens, num_heads, head_size = qkv.shape
-    if dtype is None or key_cache.dtype != qkv.dtype or not has_whole_heads(qkv):
-        return torch_cpu.rope_and_cache(
-            qkv,
-            q_norm_weight,
-            k_norm_weight,
-            eps,
-            positions,
-            cos_sin_cache,
-            key_cache,
-            value_cache,
-            slot_mapping,
-            key_scales,
-            value_scales,
-        )
-    num_kv_heads = key_cache.shape[2]
+    if dtype is None or cache.key.dtype != qkv.dtype or not has_whole_heads(qkv):
+        return torch_cpu.rope_and_cache(qkv, head_norm, positions, cos_sin_cache, cache, slot_mapping)
+    num_kv_heads = cache.num_kv_heads
     num_q_heads = num_heads - 2 * num_kv_heads
     q = new_result((num_tokens, num_q_heads, head_size), qkv.dtype)
     call(
         "lullm_rope_and_cache",
         qkv.data_ptr(),
-        None if q_norm_weight is None else q_norm_weight.data_ptr(),
-        None if k_norm_weight is None else k_norm_weight.data_ptr(),
+        None if head_norm is None else head_norm.q_weight.data_ptr(),
+        None if head_norm is None else head_norm.k_weight.data_ptr(),
         positions.data_ptr(),
         cos_sin_cache.data_ptr(),
         q.data_ptr(),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
+        cache.key.data_ptr(),
+        cache.value.data_ptr(),
         slot_mapping.data_ptr(),
         qkv.stride(0),
         num_tokens,
         num_q_heads,
         num_kv_heads,
         head_size,
-        eps,
+        0.0 if head_norm is None else head_norm.eps,
         dtype,
     )
     return q
@@ -95,30 +78,30 @@ def prepare_attention(layout: DeviceLayout) -> NativeLayout:
 
 def attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: LayerCache,
     prepared: NativeLayout,
     scale: float,
-    key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     dtype = DTYPES.get(q.dtype)
     num_tokens, num_q_heads, head_size = q.shape
-    if dtype is None or head_size % 16 or key_cache.dtype != q.dtype or not has_whole_heads(q):
-        return grouped_attention.attention(q, key_cache, value_cache, prepared.grouped, scale, key_scales, value_scales)
+    is_plain = soft_cap is None and sinks is None
+    if not is_plain or dtype is None or head_size % 16 or cache.key.dtype != q.dtype or not has_whole_heads(q):
+        return grouped_attention.attention(q, cache, prepared.grouped, scale, soft_cap, sinks)
     out = new_result((num_tokens, num_q_heads, head_size), q.dtype)
     call(
         "lullm_attention",
         q.data_ptr(),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
+        cache.key.data_ptr(),
+        cache.value.data_ptr(),
         *prepared.pointers,
         out.data_ptr(),
         q.stride(0),
         prepared.layout.block_tables.stride(0),
-        key_cache.shape[1],
+        cache.block_size,
         num_q_heads,
-        key_cache.shape[2],
+        cache.num_kv_heads,
         head_size,
         prepared.layout.num_spans,
         prepared.layout.window or 0,
@@ -128,17 +111,17 @@ def attention(
     return out
 
 
-def copy_blocks(kv_caches: list[KVCache], pairs: list[tuple[int, int]]) -> None:
-    swap_blocks(kv_caches, kv_caches, pairs)
+def copy_blocks(caches: list[LayerCache], pairs: list[tuple[int, int]]) -> None:
+    swap_blocks(caches, caches, pairs)
 
 
-def swap_blocks(sources: list[KVCache], destinations: list[KVCache], pairs: list[tuple[int, int]]) -> None:
+def swap_blocks(sources: list[LayerCache], destinations: list[LayerCache], pairs: list[tuple[int, int]]) -> None:
     if not pairs or not sources:
         return
-    from_caches, to_caches = ([cache for layer in caches for cache in layer] for caches in (sources, destinations))
+    from_sides, to_sides = ([side for cache in caches for side in cache.tensors] for caches in (sources, destinations))
     pointers = [
-        (ctypes.c_void_p * len(caches))(*[cache.data_ptr() for cache in caches]) for caches in (from_caches, to_caches)
+        (ctypes.c_void_p * len(sides))(*[side.data_ptr() for side in sides]) for sides in (from_sides, to_sides)
     ]
     flat_pairs = torch.tensor(pairs, dtype=torch.int64)
-    block_bytes = from_caches[0].stride(0) * from_caches[0].dtype.itemsize
-    call("lullm_copy_blocks", *pointers, len(from_caches), flat_pairs.data_ptr(), len(pairs), block_bytes)
+    block_bytes = from_sides[0].stride(0) * from_sides[0].dtype.itemsize
+    call("lullm_copy_blocks", *pointers, len(from_sides), flat_pairs.data_ptr(), len(pairs), block_bytes)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from lullm.errors import UnsupportedError
-from lullm.ops.attention_layout import KVCache
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device, num_multiprocessors
 from lullm.ops.triton.tile import COPY_WORDS, HOST_COPY_PROGRAMS
 
@@ -46,13 +46,13 @@ def _copy_kernel(
         tl.store(tl.multiple_of(target, 16) + places, content, mask=mask)
 
 
-def copy_blocks(kv_caches: list[KVCache], pairs: BlockPairs) -> None:
+def copy_blocks(caches: list[LayerCache], pairs: BlockPairs) -> None:
     """See `Ops.copy_blocks`. Does not wait for the copies."""
     for batch in independent_batches(pairs):
-        _copy(kv_caches, kv_caches, batch, num_multiprocessors() * 4)
+        _copy(caches, caches, batch, num_multiprocessors() * 4)
 
 
-def swap_blocks(sources: list[KVCache], destinations: list[KVCache], pairs: BlockPairs) -> None:
+def swap_blocks(sources: list[LayerCache], destinations: list[LayerCache], pairs: BlockPairs) -> None:
     """See `Ops.swap_blocks`; at least one side is on the device. Does not wait for the copies.
 
     Raises:
@@ -60,7 +60,7 @@ def swap_blocks(sources: list[KVCache], destinations: list[KVCache], pairs: Bloc
     """
     if pairs and sources:
         for caches in (sources, destinations):
-            cache = caches[0][0]
+            cache = caches[0].key
             if cache.device.type == "cpu" and not IS_INTERPRETED and not cache.is_pinned():
                 raise UnsupportedError("blocks are swapped with pinned host memory only")
         _copy(sources, destinations, pairs, HOST_COPY_PROGRAMS)
@@ -85,18 +85,18 @@ def independent_batches(pairs: BlockPairs) -> list[BlockPairs]:
     return batches
 
 
-def _copy(sources: list[KVCache], destinations: list[KVCache], pairs: BlockPairs, max_programs: int) -> None:
-    from_caches, to_caches = ([cache for layer in caches for cache in layer] for caches in (sources, destinations))
-    block_bytes = from_caches[0][0].numel() * from_caches[0].dtype.itemsize
+def _copy(sources: list[LayerCache], destinations: list[LayerCache], pairs: BlockPairs, max_programs: int) -> None:
+    from_sides, to_sides = ([side for cache in caches for side in cache.tensors] for caches in (sources, destinations))
+    block_bytes = from_sides[0][0].numel() * from_sides[0].dtype.itemsize
     assert block_bytes % 16 == 0, "blocks are moved in pieces of 16 bytes"
-    addresses = [cache.data_ptr() for cache in from_caches + to_caches]
+    addresses = [side.data_ptr() for side in from_sides + to_sides]
     table = torch.tensor(addresses + [pair[0] for pair in pairs] + [pair[1] for pair in pairs], dtype=torch.int64)
     device = launch_device()
-    num_items = len(pairs) * len(from_caches) * triton.cdiv(block_bytes // 8, COPY_WORDS)
+    num_items = len(pairs) * len(from_sides) * triton.cdiv(block_bytes // 8, COPY_WORDS)
     _copy_kernel[(min(num_items, max_programs),)](
         table if device.type == "cpu" else table.pin_memory().to(device, non_blocking=True),
         len(pairs),
-        NUM_CACHES=len(from_caches),
+        NUM_CACHES=len(from_sides),
         BLOCK_WORDS=block_bytes // 8,
         CHUNK=COPY_WORDS,
         num_warps=8,

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lullm.ops.device_layout import DeviceLayout
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.triton.device import num_multiprocessors
 from lullm.ops.triton.tile import PROGRAMS_PER_MULTIPROCESSOR, DecodeTile
 
@@ -168,29 +169,25 @@ def _decode_kernel(
 def launch_decode(
     out: Tensor,
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: LayerCache,
     layout: DeviceLayout,
     scale: float,
     tile: DecodeTile,
-    scales: tuple[Tensor, Tensor] | None = None,
 ) -> None:
     """Fill the rows of `out` that belong to spans of one token; leaves the others as they are."""
     num_q_heads, head_size = q.shape[1:]
-    block_size, num_kv_heads = key_cache.shape[1:3]
+    num_kv_heads = cache.num_kv_heads
     assert num_kv_heads <= MAX_NUM_KV_HEADS
     group = num_q_heads // num_kv_heads
     splits = num_splits(layout.num_spans, num_kv_heads, layout.max_context_len, tile)
     lanes = layout.num_spans * num_kv_heads * splits * group
     scratch = torch.empty(lanes * (head_size + 1) if splits > 1 else 1, dtype=torch.float32, device=q.device)
-    key_scales, value_scales = scales or (scratch, scratch)
     _decode_kernel[(num_kv_heads, layout.num_spans, splits)](
         out,
         q,
-        key_cache,
-        value_cache,
-        key_scales,
-        value_scales,
+        *cache.tensors,
+        scratch if cache.key_scales is None else cache.key_scales,
+        scratch if cache.value_scales is None else cache.value_scales,
         layout.query_starts,
         layout.context_lens,
         layout.block_tables,
@@ -205,13 +202,13 @@ def launch_decode(
         ROWS=max(triton.next_power_of_2(group), 16),
         HEAD_SIZE=head_size,
         BLOCK_D=max(triton.next_power_of_2(head_size), 16),
-        BLOCK_SIZE=block_size,
+        BLOCK_SIZE=cache.block_size,
         BLOCK_KEYS=tile.block_keys,
         WINDOW=layout.window or 0,
         MAX_SPLITS=MAX_SPLITS,
         MIN_SPLIT_KEYS=tile.min_split_keys,
         MAX_HEADS=MAX_NUM_KV_HEADS,
-        HAS_SCALES=scales is not None,
+        HAS_SCALES=cache.key_scales is not None,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,

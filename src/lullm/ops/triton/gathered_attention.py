@@ -10,16 +10,16 @@ from torch import Tensor
 
 from lullm.ops import grouped_attention
 from lullm.ops.device_layout import DeviceLayout
+from lullm.ops.layer_cache import LayerCache
 
 
 def attention(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: LayerCache,
     prepared: DeviceLayout,
     scale: float,
-    key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See `Ops.attention`. Blocking."""
     layout = prepared.on_host()
@@ -29,9 +29,9 @@ def attention(
     layout = replace(
         layout,
         context_lens=[max(context_len, 1) for context_len in layout.context_lens],
-        block_tables=layout.block_tables.clamp(0, len(key_cache) - 1),
+        block_tables=layout.block_tables.clamp(0, cache.num_blocks - 1),
     )
     grouped = grouped_attention.prepare_attention(layout).to(q.device)
-    out = grouped_attention.attention(q, key_cache, value_cache, grouped, scale, key_scales, value_scales)
+    out = grouped_attention.attention(q, cache, grouped, scale, soft_cap, sinks)
     out[padding] = 0
     return out

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lullm.ops.device_layout import DeviceLayout
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.triton.decode_attention import LOG2_E, MAX_SPLITS
 from lullm.ops.triton.device import num_multiprocessors
 from lullm.ops.triton.tile import PrefillTile, split_tile
@@ -263,16 +264,14 @@ def _prefill_kernel(
 def launch_prefill(
     out: Tensor,
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: LayerCache,
     layout: DeviceLayout,
     scale: float,
     tile: PrefillTile,
-    scales: tuple[Tensor, Tensor] | None = None,
 ) -> None:
     """Fill the rows of `out` that belong to spans of more than one token; leaves the others as they are."""
     num_tokens, num_q_heads, head_size = q.shape
-    block_size, num_kv_heads = key_cache.shape[1:3]
+    num_kv_heads = cache.num_kv_heads
     group = num_q_heads // num_kv_heads
     splits = num_prefill_splits(layout, num_q_heads, num_kv_heads, head_size, tile)
     if splits > 1:
@@ -283,14 +282,12 @@ def launch_prefill(
     num_tiles = num_tokens // tile_len + layout.num_spans
     lanes = num_tokens * num_q_heads * splits
     scratch = torch.empty(lanes * (head_size + 1) if splits > 1 else 1, dtype=torch.float32, device=q.device)
-    key_scales, value_scales = scales or (q, q)
     _prefill_kernel[(num_kv_heads, num_tiles, splits)](
         out,
         q,
-        key_cache,
-        value_cache,
-        key_scales,
-        value_scales,
+        *cache.tensors,
+        q if cache.key_scales is None else cache.key_scales,
+        q if cache.value_scales is None else cache.value_scales,
         layout.query_starts,
         layout.context_lens,
         layout.block_tables,
@@ -307,10 +304,10 @@ def launch_prefill(
         BLOCK_ROWS=block_rows,
         HEAD_SIZE=head_size,
         BLOCK_D=max(triton.next_power_of_2(head_size), 16),
-        BLOCK_SIZE=block_size,
+        BLOCK_SIZE=cache.block_size,
         BLOCK_KEYS=tile.block_keys,
         WINDOW=layout.window or 0,
-        HAS_SCALES=scales is not None,
+        HAS_SCALES=cache.key_scales is not None,
         IS_SPLIT=splits > 1,
         MIN_SPLIT_KEYS=tile.min_split_keys,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",

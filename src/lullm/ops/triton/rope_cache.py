@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lullm.errors import UnsupportedError
+from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.triton.device import converts_float8
 from lullm.ops.triton.float8 import to_float8
 from lullm.ops.triton.tile import ROPE_HEADS
@@ -69,8 +70,7 @@ def _rope_and_cache_kernel(
     HEAD_SIZE: tl.constexpr,
     BLOCK_HALF: tl.constexpr,  # a power of two, at least D / 2
     HEADS: tl.constexpr,  # per program
-    HAS_Q_NORM: tl.constexpr,
-    HAS_K_NORM: tl.constexpr,
+    HAS_NORM: tl.constexpr,
     IS_FLOAT8: tl.constexpr,
     HAS_SCALES: tl.constexpr,
 ):
@@ -88,7 +88,7 @@ def _rope_and_cache_kernel(
         places = heads[:, None] * HEAD_SIZE + columns[None, :]
         first = tl.load(qkv_ptr + row * row_stride + places, mask=mask, other=0.0)
         second = tl.load(qkv_ptr + row * row_stride + places + HALF, mask=mask, other=0.0)
-        if HAS_Q_NORM:
+        if HAS_NORM:
             first, second = _norm(first, second, q_norm_ptr, columns, column_mask, eps, HEAD_SIZE)
         first, second = _rotate(first, second, table_ptr, columns, column_mask, HEAD_SIZE)
         out_ptr = q_ptr + row * NUM_Q_HEADS * HEAD_SIZE + places
@@ -111,7 +111,7 @@ def _rope_and_cache_kernel(
             second = tl.load(source + HALF, mask=mask, other=0.0)
             places = slot * (NUM_KV_HEADS * HEAD_SIZE) + places
             if is_key:
-                if HAS_K_NORM:
+                if HAS_NORM:
                     first, second = _norm(first, second, k_norm_ptr, columns, column_mask, eps, HEAD_SIZE)
                 first, second = _rotate(first, second, table_ptr, columns, column_mask, HEAD_SIZE)
                 _store_cached(key_ptr, places, first, second, mask, key_scales_ptr, heads, head_mask, HALF, IS_FLOAT8,
@@ -123,21 +123,16 @@ def _rope_and_cache_kernel(
 
 def rope_and_cache(
     qkv: Tensor,
-    q_norm_weight: Tensor | None,
-    k_norm_weight: Tensor | None,
-    eps: float,
+    head_norm: HeadNorm | None,
     positions: Tensor,
     cos_sin_cache: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: LayerCache,
     slot_mapping: Tensor,
-    key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
 ) -> Tensor:
-    """See `Ops.rope_and_cache`. Scales are given both or not at all."""
-    check_cache(key_cache, value_cache, qkv.dtype)
+    """See `Ops.rope_and_cache`."""
+    check_cache(cache, qkv.dtype)
     num_rows, num_heads, head_size = qkv.shape
-    num_kv_heads = key_cache.shape[2]
+    num_kv_heads = cache.num_kv_heads
     num_q_heads = num_heads - 2 * num_kv_heads
     assert qkv.stride(2) == 1 and qkv.stride(1) == head_size, "the heads of a row are in one piece"
     q = torch.empty((num_rows, num_q_heads, head_size), dtype=qkv.dtype, device=qkv.device)
@@ -148,15 +143,15 @@ def rope_and_cache(
     _rope_and_cache_kernel[(num_rows, num_tiles)](
         q,
         qkv,
-        qkv if q_norm_weight is None else q_norm_weight,
-        qkv if k_norm_weight is None else k_norm_weight,
-        eps,
+        qkv if head_norm is None else head_norm.q_weight,
+        qkv if head_norm is None else head_norm.k_weight,
+        0.0 if head_norm is None else head_norm.eps,
         positions,
         cos_sin_cache,
-        key_cache,
-        value_cache,
-        cos_sin_cache if key_scales is None else key_scales,
-        cos_sin_cache if value_scales is None else value_scales,
+        cache.key,
+        cache.value,
+        cos_sin_cache if cache.key_scales is None else cache.key_scales,
+        cos_sin_cache if cache.value_scales is None else cache.value_scales,
         slot_mapping,
         qkv.stride(0),
         NUM_Q_HEADS=num_q_heads,
@@ -164,24 +159,23 @@ def rope_and_cache(
         HEAD_SIZE=head_size,
         BLOCK_HALF=triton.next_power_of_2(head_size // 2),
         HEADS=heads,
-        HAS_Q_NORM=q_norm_weight is not None,
-        HAS_K_NORM=k_norm_weight is not None,
-        IS_FLOAT8=key_cache.dtype == torch.float8_e4m3fn,
-        HAS_SCALES=key_scales is not None,
+        HAS_NORM=head_norm is not None,
+        IS_FLOAT8=cache.key.dtype == torch.float8_e4m3fn,
+        HAS_SCALES=cache.key_scales is not None,
         num_warps=4,
     )
     return q
 
 
-def check_cache(key_cache: Tensor, value_cache: Tensor, dtype: torch.dtype) -> None:
+def check_cache(cache: LayerCache, dtype: torch.dtype) -> None:
     """Raises UnsupportedError for a KV cache that the kernels do not read: `[num_blocks, block_size, Hkv, D]` only."""
-    if key_cache.dtype not in (dtype, torch.float8_e4m3fn):
+    if cache.key.dtype not in (dtype, torch.float8_e4m3fn):
         raise UnsupportedError(
-            f"Triton's kernels take a KV cache of {dtype} or torch.float8_e4m3fn, not {key_cache.dtype}; use another "
+            f"Triton's kernels take a KV cache of {dtype} or torch.float8_e4m3fn, not {cache.key.dtype}; use another "
             "kv_cache_dtype"
         )
-    if key_cache.dtype == torch.float8_e4m3fn and not converts_float8():
+    if cache.key.dtype == torch.float8_e4m3fn and not converts_float8():
         raise UnsupportedError(
             "an fp8 KV cache needs a GPU of compute capability 8.9 at least; use kv_cache_dtype='auto'"
         )
-    assert key_cache.is_contiguous() and value_cache.is_contiguous()
+    assert cache.key.is_contiguous() and cache.value.is_contiguous()
