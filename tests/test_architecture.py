@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = [
     "units", "errors", "log", "machine",
     "types", "config",
-    "text", "kv", "sched",
+    "text", "kv", "sched", "draw",
     "arena", "ops", "nn", "weights", "models",
     "device", "sampling", "step", "worker",
     "executor", "engine",

@@ -13,6 +13,7 @@ from lullm.kv.hashing import BlockHashes, salted_root
 from lullm.kv.pool_pair import PoolPair
 from lullm.kv.prefix import CachedPrefix, find_prefix, nothing_cached
 from lullm.kv.snapshot import BlockOwner, Holding, MemorySnapshot, take_pool_snapshot
+from lullm.types.packed import PackedInts
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.sleep import UsedBlocks
 from lullm.types.step import BlockPair
@@ -39,15 +40,14 @@ class PrefixCacheStats:
 class BlockSpaceManager:
     """The block tables of the sequences, over two pools of blocks of `block_size` tokens: device and host (`PoolPair`).
 
-    A sequence has a table for each of the model's cache `groups`, over the same pools: a block belongs to one group at
-    a time. Its blocks are all on the device, or all on the host while its sequence group is swapped out. `watermark`
-    is the share of the device pool that admission leaves free, so that running sequences can grow before the first
-    preemption.
+    A sequence has a table in each cache group of the model, and a block belongs to one group at a time. The blocks of a
+    sequence are all on the device, or all on the host while it is swapped out. `watermark` is the share of the device
+    pool that admission leaves free, so that running sequences can grow before the first preemption.
 
-    In a cache group with full attention a sequence gets blocks for all its tokens when it is admitted. In one with a
-    sliding window it holds the blocks inside its window only. It gets them step by step, for as many tokens as are
-    planned (`num_appendable` says what there is room for), and `slide` frees those that have left the window after
-    every step. So where all groups have windows, a prompt may be longer than the whole pool.
+    In a group with full attention a sequence gets blocks for all its tokens at admission. In one with a sliding window
+    it holds the blocks inside the window only: it gets them step by step, for as many tokens as are planned
+    (`num_appendable` says what there is room for), and `slide` frees after every step what has left the window. So
+    where all groups have windows, a prompt may be longer than the whole pool.
 
     Every method only plans: blocks are copied, moved and written by the step whose plan is being made.
     """
@@ -64,7 +64,8 @@ class BlockSpaceManager:
     ) -> None:
         self.block_size = block_size
         self.groups = tuple(groups)
-        self.has_windows = any(group.window is not None for group in groups)
+        self._windowed = [(i, cache) for i, cache in enumerate(groups) if cache.window is not None]
+        self.has_windows = bool(self._windowed)
         self.num_blocks = num_blocks
         self.num_host_blocks = num_host_blocks
         self.enable_prefix_caching = enable_prefix_caching
@@ -120,9 +121,8 @@ class BlockSpaceManager:
         """
         leader, *others = group.unfinished
         prefix = self._find_cached(group)
-        for own in prefix.hits:  # all are held before the first fresh block can evict one of them
-            for pool, block_id in own:
-                pool.share(block_id)
+        for pool, block_id in itertools.chain.from_iterable(prefix.hits):
+            pool.share(block_id)  # all are held before the first fresh block can evict one of them
         leader.num_computed_tokens = prefix.num_blocks * self.block_size
         for cache, table, num_skipped, own in zip(
             self.groups, self._tables_of(leader), prefix.num_skipped, prefix.hits, strict=True
@@ -160,17 +160,18 @@ class BlockSpaceManager:
     def can_append_slots(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> bool:
         """Whether slots for the next `num_tokens` tokens of each, or as many as it has, fit for all together."""
         # Most often there is room whatever each of them needs; counting exactly is a sixth of a scheduler's step.
-        most = len(seqs) * len(self.groups) * (cdiv(num_tokens + num_lookahead_slots - 1, self.block_size) + 1)
-        num_free = self._device.num_free
+        num_free, most = self._device.num_free, len(seqs) * self._most_touched(num_tokens + num_lookahead_slots)
         return most <= num_free or self._num_touched(seqs, num_lookahead_slots, num_tokens) <= num_free
 
     def num_appendable(self, seq: Sequence) -> int:
-        """Tokens, behind the computed ones, that there are slots for in the sequence's blocks and the free ones."""
-        if not self.has_windows:  # all slots are taken before a group is planned
-            return seq.num_uncomputed_tokens
+        """How many of the uncomputed tokens there are slots for in the sequence's blocks and the free ones."""
+        num_tokens = seq.num_uncomputed_tokens
+        # Without windows all slots are taken before a group is planned.
+        if not self.has_windows or self._most_touched(num_tokens) <= self._device.num_free:
+            return num_tokens
         tables, start = self._tables[seq.seq_id], seq.num_computed_tokens
         num_free = self._device.num_free - sum(table.block_to_copy(start) is not None for table in tables)
-        return common_len(tables, num_free) * self.block_size - start
+        return min(num_tokens, common_len(tables, num_free) * self.block_size - start)
 
     def append_slots(
         self, seq: Sequence, num_lookahead_slots: int = 0, num_tokens: int | None = None
@@ -189,8 +190,9 @@ class BlockSpaceManager:
     def slide(self, seq: Sequence) -> None:
         """Let go of the blocks that have left a window; after the step that computed the tokens, for it read them."""
         if self.has_windows:
-            for cache, table in zip(self.groups, self._tables[seq.seq_id], strict=True):
-                table.drop(cache.num_blocks_behind(seq.num_computed_tokens, self.block_size))
+            tables, num_computed = self._tables[seq.seq_id], seq.num_computed_tokens
+            for index, cache in self._windowed:
+                tables[index].drop(cache.num_blocks_behind(num_computed, self.block_size))
 
     def promote(self, seq: Sequence) -> None:
         """Blocks of `seq` that its computed tokens fill become immutable, and findable by their content."""
@@ -253,6 +255,10 @@ class BlockSpaceManager:
         """By cache group: the sequence's blocks in order, NULL_BLOCK where they left the window; not to be changed."""
         return tuple([table.block_ids for table in self._tables[seq.seq_id]])
 
+    def packed_block_ids(self, seq: Sequence) -> tuple[PackedInts, ...]:
+        """The same for a plan, by KV cache group."""
+        return tuple([table.block_ids.tobytes() for table in self._tables[seq.seq_id]])
+
     def reset_prefix_cache(self, salt: bytes | None = None) -> None:
         """Forget all cached contents, in both pools; blocks in use stay with their sequences.
 
@@ -299,6 +305,10 @@ class BlockSpaceManager:
             counts = [pool.ref_count(b) for b in range(pool.num_blocks)]
             assert held == counts, f"a reference count of the {name} pool differs from the tables that hold the block"
             assert pool.num_free == held.count(0), f"free blocks of the {name} pool are lost or handed out twice"
+
+    def _most_touched(self, num_tokens: int) -> int:
+        """The most free blocks that the next `num_tokens` tokens of a sequence can take."""
+        return len(self.groups) * (cdiv(num_tokens - 1, self.block_size) + 1)
 
     def _num_touched(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> int:
         """Free blocks that the next `num_tokens` tokens of each (or as many as it has) take together."""

@@ -82,7 +82,6 @@ class InputBuilder:
             sources = self._feedback.sources(plan, batch.token_ids.numpy())
             self._feedback.expect(batch.draws)
         if any(not draw.params.is_greedy for draw in batch.draws):
-            # Now, while the sequences are as long as they were planned.
             uniforms = uniforms_of(batch.draws)
         return PreparedInput(batch, self._staging.fill(batch, sources, uniforms), sources is not None)
 

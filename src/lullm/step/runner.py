@@ -24,6 +24,7 @@ from lullm.step.block_move import BlockMoves, CachePools, StepMarks
 from lullm.step.graphs import DecodeGraphs, DecodeOutput, decode_sizes
 from lullm.step.input import InputBuilder, PreparedInput, StepInput
 from lullm.step.limits import StepLimits
+from lullm.types.packed import unpack
 from lullm.types.step import Running, Span, StepPlan, StepResult, TokenLogprobs
 
 logger = get_logger(__name__)
@@ -82,7 +83,7 @@ class StepRunner:
         return self._model
 
     def launch(self, plan: StepPlan) -> Running[StepResult]:
-        """Start a step after those that were started before. The plan may change once this returns."""
+        """Start a step after those that were started before."""
         prepared = self._inputs.prepare(plan) if plan.spans else None
         work = self._device.start(lambda: self._move_and_compute(plan, prepared))
         return _RunningStep(work, self._device)
@@ -125,10 +126,7 @@ class StepRunner:
         """The model over spans of any lengths, and their draws."""
         batch, step = prepared.batch, self._inputs.placed(prepared)
         hidden = self._forward(step, calibrates)
-        prompt_logprobs = {
-            span.seq_id: self._prompt_logprobs(hidden[row : row + len(span.prompt_targets)], span)
-            for row, span in batch.prompt_spans
-        }
+        prompt_logprobs = {span.seq_id: self._prompt_logprobs(hidden[row:], span) for row, span in batch.prompt_spans}
         if not batch.draws:
             return _Outcome(None, prompt_logprobs)
         logits = self._model.compute_logits(hidden[step.drawn_rows], self._ops)  # [R, V]
@@ -163,10 +161,11 @@ class StepRunner:
 
     def _prompt_logprobs(self, hidden: Tensor, span: Span) -> list[TokenLogprobs]:
         found: list[TokenLogprobs] = []
-        for start in range(0, len(span.prompt_targets), PROMPT_LOGPROB_ROWS):
-            part = slice(start, start + PROMPT_LOGPROB_ROWS)
-            logits = self._model.compute_logits(hidden[part], self._ops)
-            found += self._sampler.prompt_logprobs(logits, span.prompt_targets[part], span.num_prompt_logprobs)
+        targets = unpack(span.prompt_targets)
+        for start in range(0, len(targets), PROMPT_LOGPROB_ROWS):
+            part = targets[start : start + PROMPT_LOGPROB_ROWS]
+            logits = self._model.compute_logits(hidden[start : start + len(part)], self._ops)
+            found += self._sampler.prompt_logprobs(logits, part, span.num_prompt_logprobs)
         return found
 
 
@@ -180,4 +179,9 @@ class _RunningStep:
     def result(self) -> StepResult:
         outcome, marks = self.work.result()
         tokens = [] if outcome.sampled is None else outcome.sampled.drawn()
-        return StepResult(tokens, outcome.prompt_logprobs, marks.swap_s(self.device), marks.compute_s(self.device))
+        return StepResult(
+            tokens,
+            outcome.prompt_logprobs,
+            swap_s=marks.swap_s(self.device),
+            compute_s=marks.compute_s(self.device),
+        )
