@@ -27,8 +27,8 @@ ENGINE_SHUTDOWN_S = 10.0  # bounds the abort of running requests; a step in prog
 LAST_ANSWERS_S = 2.0  # for the answers of aborted requests to reach their clients
 SLEEP_CHECK_S = 0.25  # how often a drain looks whether the engine has gone to sleep with requests
 KEEP_ALIVE_S = 75
-"""Of idle connections: longer than clients keep theirs (httpx and openai: 5). Otherwise a client may send a request on one
-while the server closes it, and the request is lost."""
+"""Of idle connections: longer than clients keep theirs (httpx and openai: 5). Otherwise a client may send a request
+while the server closes the connection, and the request is lost."""
 CLOSING_S = 1  # for connections to close; then what still writes to a client that does not read is cancelled
 
 
