@@ -255,7 +255,7 @@ class LLMEngine:
             self.lifecycle.drop_stale_kv()
 
     def reload_weights(self) -> None:
-        """Read the weights from the checkpoint again. See `Lifecycle.reload_weights`."""
+        """Read the weights from the checkpoint again. Raises EngineAsleepError, ModelLoadError, OSError."""
         self.check_health()
         self._loop.drain()
         self.lifecycle.reload_weights()
