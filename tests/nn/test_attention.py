@@ -9,6 +9,7 @@ from lullm.config.model import ModelConfig
 from lullm.nn.attention import Attention
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 
@@ -62,7 +63,7 @@ def paged(layer, x, ops, chunks):
         positions = torch.arange(start, start + size)
         slots = torch.tensor([BLOCKS[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in positions.tolist()])
         step = AttentionLayout([size], [start + size], torch.tensor([BLOCKS]), slots, BLOCK_SIZE)
-        context = StepContext(positions, (ops.prepare_attention(step),), (cache,), ops)
+        context = StepContext(positions, (ops.prepare_attention(DeviceLayout.of(step)),), (cache,), ops)
         outputs.append(layer(x[start : start + size], cos_sin_cache, context))
         start += size
     return torch.cat(outputs)
