@@ -1,13 +1,10 @@
 """Devices: what is missing for a GPU, and how memory is divided on one, by numbers that a fake one gives."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 from engine_parts import use_device, use_ops
-from fake_device import FakeDevice, reference_attention
-from plans import new_draw, new_span
+from fake_device import FAKE_OPS, FakeDevice
 
 from lullm import LLM
 from lullm.device import choice as device_choice
@@ -15,10 +12,10 @@ from lullm.device.choice import open_device
 from lullm.device.cpu import CpuDevice
 from lullm.device.device import MemoryInfo
 from lullm.errors import CacheSizeError, UnsupportedError
-from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.step.feedback import TokenFeedback
 from lullm.step.graphs import decode_sizes
-from lullm.types.step import NO_TOKEN, PENDING_TOKEN, StepPlan
+from lullm.types.sampling_params import SamplingParams
+from lullm.types.step import NO_TOKEN, PENDING_TOKEN, Draw, Span, StepPlan
 from lullm.units import GIB, MIB
 
 
@@ -52,21 +49,19 @@ def test_a_cpu_works_when_it_is_asked():
 
 def test_pending_tokens_come_from_the_step_before():
     feedback = TokenFeedback(4, torch.device("cpu"))
-    draws = [new_draw(seq_id) for seq_id in (8, 3, 5)]
+    draws = [Draw(seq_id, 0, SamplingParams(), 0, [], 0) for seq_id in (8, 3, 5)]
     feedback.expect(draws)
     feedback.take(torch.tensor([70, NO_TOKEN, 50]))
-    token_ids = np.array([PENDING_TOKEN, 1, 2, 9, PENDING_TOKEN])
-    plan = StepPlan(
-        [new_span(5, 4, token_ids[:1], [0]), new_span(1, 0, token_ids[1:3], [0]), new_span(8, 2, token_ids[3:], [0])]
-    )
+    plan = StepPlan([Span(5, 4, [PENDING_TOKEN], [0]), Span(1, 0, [1, 2], [0]), Span(8, 2, [9, PENDING_TOKEN], [0])])
+    token_ids = np.array([t for span in plan.spans for t in span.token_ids])
     sources = feedback.sources(plan, token_ids)
     assert sources.tolist() == [2, -1, -1, -1, 0]
     filled = feedback.fill_in(torch.from_numpy(token_ids), torch.from_numpy(sources))
     assert filled.tolist() == [50, 1, 2, 9, 70]
-    assert feedback.sources(StepPlan([new_span(1, 0, [1, 2], [0])]), np.array([1, 2])) is None
+    assert feedback.sources(StepPlan([Span(1, 0, [1, 2], [0])]), np.array([1, 2])) is None
     feedback.expect(draws[:1])
     with pytest.raises(KeyError):  # not in the last step: there is no token of it to fill in
-        feedback.sources(StepPlan([new_span(5, 4, [PENDING_TOKEN], [0])]), np.array([PENDING_TOKEN]))
+        feedback.sources(StepPlan([Span(5, 4, [PENDING_TOKEN], [0])]), np.array([PENDING_TOKEN]))
     feedback.fill_in(torch.tensor([PENDING_TOKEN]), torch.tensor([1]))
     assert feedback.tokens[1] == 0, "nothing that was not drawn is ever looked up"
 
@@ -76,17 +71,10 @@ class TestMemory:
 
     @pytest.fixture
     def device(self, monkeypatch):
-        pytest.importorskip("triton")
         device = FakeDevice(MemoryInfo(10 * GIB - 3 * GIB // 2, 10 * GIB))
         device.peaks = [512 * MIB, 64 * MIB]
-        ops = dataclasses.replace(
-            TORCH_CPU_OPS,
-            rope_and_cache=REFERENCE_OPS.rope_and_cache,
-            attention=reference_attention,
-            is_recordable=True,
-        )
         use_device(monkeypatch, device)
-        use_ops(monkeypatch, ops)
+        use_ops(monkeypatch, FAKE_OPS)
         return device
 
     def build(self, folder, monkeypatch, **options):
@@ -119,7 +107,7 @@ class TestMemory:
 
     def test_what_is_left(self, qwen3_folder, device, monkeypatch):
         found, shapes = self.build(qwen3_folder, monkeypatch, gpu_memory_utilization=0.8)
-        graphs = 64 * MIB + 4 * MIB * len(decode_sizes(6))
+        graphs = 64 * MIB + 4 * MIB * len(decode_sizes(device, 6))
         # The peak of the largest step is in what is taken by then: torch's allocator keeps it.
         assert found == 8 * GIB - 3 * GIB // 2 - graphs
         assert shapes == [(6, 48), (6, 6)]
@@ -134,7 +122,7 @@ class TestMemory:
     def test_blocks_from_what_is_left(self, qwen3_folder, device):
         device.memory = MemoryInfo(9 * GIB, 10 * GIB)
         options = {"dtype": "float32", "device": "cuda", "max_model_len": 64, "max_num_seqs": 6, "block_size": 16}
-        share = 1 + 64 * MIB + 4 * MIB * len(decode_sizes(6)) + 100 * 16 * 3 * 2 * 2 * 16 * 4
+        share = 1 + 64 * MIB + 4 * MIB * len(decode_sizes(device, 6)) + 100 * 16 * 3 * 2 * 2 * 16 * 4
         with LLM(str(qwen3_folder), gpu_memory_utilization=0.1 + share / (10 * GIB), swap_space=0, **options) as llm:
             assert llm.llm_engine.stats().num_blocks == 100
             tags = [tag for name, tag in device.calls if name == "arena"]

@@ -10,6 +10,7 @@ from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.weights.loader import load_weights
@@ -108,7 +109,7 @@ class PagedRun:
             window=self.model.config.sliding_window,
         )
         token_ids = torch.tensor([token_id for _, ids in work for token_id in ids])
-        prepared = self.ops.prepare_attention(layout)
+        prepared = self.ops.prepare_attention(DeviceLayout.of(layout))
         hidden = self.model(token_ids, StepContext(torch.tensor(positions), (prepared,), self.kv_caches, self.ops))
         assert hidden.shape == (len(token_ids), self.model.config.hidden_size)
         return self.model.compute_logits(hidden, self.ops)

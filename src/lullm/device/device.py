@@ -46,10 +46,12 @@ class Device(Protocol):
     """Where tensors are and work is done. Work that is started later runs later. Calls belong to one thread.
 
     `torch_device`: for factories. `is_accelerator`: work runs beside the host, on tensors that are not the host's.
+    `records_ahead`: decodes are recorded before the first request, for few sizes. False: when a size is first met.
     """
 
     torch_device: torch.device
     is_accelerator: bool
+    records_ahead: bool
 
     def memory_info(self) -> MemoryInfo: ...
 
@@ -85,12 +87,12 @@ class Device(Protocol):
         """Do the work after all that was started before. A CPU does it when its result is asked for."""
         ...
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def on_side_stream(self, work: Callable[[], None]) -> None:
         """Within the work of a `start`: do this after all that was done so far, and beside all that follows."""
         ...
 
-    def join(self) -> None:
-        """Within the work of a `start`: all that follows comes after what `beside` was given."""
+    def join_side_stream(self) -> None:
+        """Within the work of a `start`: all that follows comes after what `on_side_stream` was given."""
         ...
 
     def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:

@@ -43,7 +43,7 @@ TORCH_CPU_OPS = Ops(
     rms_norm=torch_cpu.rms_norm,
     add_rms_norm=torch_cpu.add_rms_norm,
     rope_and_cache=torch_cpu.rope_and_cache,
-    prepare_attention=grouped_attention.prepare_attention,
+    prepare_attention=torch_cpu.prepare_attention,
     attention=grouped_attention.attention,
     copy_blocks=torch_cpu.copy_blocks,
     swap_blocks=torch_cpu.swap_blocks,
@@ -98,7 +98,7 @@ def select_ops(device: str, attention_backend: str = "auto") -> Ops:
         return dataclasses.replace(
             ops,
             name=f"{ops.name} with torch's attention",
-            prepare_attention=grouped_attention.prepare_attention,
+            prepare_attention=torch_cpu.prepare_attention,
             attention=grouped_attention.attention,
             is_recordable=False,
         )

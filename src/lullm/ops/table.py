@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lullm.ops import quantized_torch
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.quantized_weight import QuantizedLayout, quantize_rows_
@@ -85,7 +85,7 @@ class Ops:
     (`int8_cache`) or fp8 (`float8_cache`). A row of slot -1 is written nowhere.
     """
 
-    prepare_attention: Callable[[AttentionLayout], Any]
+    prepare_attention: Callable[[DeviceLayout], Any]
     """layout -> what `attention` of the same table wants; once per step and KV cache group."""
 
     attention: Attention
@@ -151,3 +151,9 @@ class Ops:
 
     On a CPU: whether it is worth trying (`ops.cpu.recording`).
     """
+
+    index_dtype: torch.dtype = torch.int64
+    """Of the integers in a `DeviceLayout`."""
+
+    semaphores_per_span: int = 0
+    """Those that attention needs in a `DeviceLayout`."""

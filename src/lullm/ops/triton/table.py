@@ -2,8 +2,11 @@
 
 import dataclasses
 
+import torch
+
 from lullm.ops.table import Ops
 from lullm.ops.triton import attention, block_copy, elementwise, gathered_attention, rope_cache, sampling
+from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
 
 TRITON_OPS = Ops(
     name="triton",
@@ -20,6 +23,8 @@ TRITON_OPS = Ops(
     swap_blocks=block_copy.swap_blocks,
     draw_tokens=sampling.draw_tokens,
     is_recordable=True,
+    index_dtype=torch.int32,
+    semaphores_per_span=MAX_NUM_KV_HEADS,
 )
 """Own kernels, and torch's matrix products."""
 
