@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, cast
 
 import torch
 from tqdm import tqdm
@@ -259,7 +259,7 @@ class LLM:
 def _as_prompts(prompts: Any) -> Sequence[Prompt]:
     """One prompt or several -> several. A list of ids is one prompt, and so is an array of one dimension."""
     if isinstance(prompts, (str, dict)):
-        return [prompts]
+        return [cast(Prompt, prompts)]
     if hasattr(prompts, "tolist"):
         prompts = prompts.tolist()
     if not isinstance(prompts, (list, tuple)):

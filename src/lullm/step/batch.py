@@ -14,11 +14,11 @@ from lullm.units import cdiv
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's input, T tokens of S spans.
+    """One step's input, T tokens of S spans, for a model with G KV cache groups.
 
-    `layouts` are by KV cache group: they have the same spans, and block tables and slots of their own. `drawn_rows` are the distinct rows whose logits are drawn from, and `draw_index` says which of them each draw
-    uses (None: one draw per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with
-    their first row.
+    `layouts` are by group: they have the same spans, and block tables and slots of their own. `drawn_rows` are the
+    distinct rows whose logits are drawn from, and `draw_index` says which of them each draw uses (None: one draw per
+    row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their first row.
     """
 
     token_ids: torch.Tensor  # [T] int64

@@ -83,7 +83,9 @@ def cut_tensors(buffer: Tensor, shape: StageShape, index_dtype: torch.dtype) -> 
     lens = [length for dims, dtype in sections for length in _with_gap(prod(dims) * dtype.itemsize)]
     pieces = buffer[: sum(lens)].split_with_sizes(lens)[::2]
     parts = [piece.view(dtype) for piece, (_, dtype) in zip(pieces, sections, strict=True)]
-    return StageParts(*(part.view(dims) if len(dims) > 1 else part for part, (dims, _) in zip(parts, sections, strict=True)))
+    return StageParts(
+        *(part.view(dims) if len(dims) > 1 else part for part, (dims, _) in zip(parts, sections, strict=True))
+    )
 
 
 def cut_arrays(buffer: np.ndarray, shape: StageShape, index_dtype: torch.dtype) -> StageParts[np.ndarray]:

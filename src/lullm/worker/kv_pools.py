@@ -20,7 +20,7 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KVPools:
-    """Both pools by the layer-slots of a block, without scales, and the workspace of a CPU's recorded decodes, which sleeps with them.
+    """Both pools by the layer-slots of a block, and the workspace of a CPU's recorded decodes, which sleeps with them.
 
     `arenas`: all memory behind these, with the tags 'kv_cache', 'kv_swap' and 'graphs'.
     """

@@ -82,7 +82,9 @@ def measure_speeds(setup: WorkerSetup, runner: StepRunner, pools: KVPools) -> tu
     num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, capacity)
     blocks = range(min(cdiv(num_tokens, config.block_size), pools.host[0].num_blocks))
     pairs = [(block_id, block_id) for block_id in blocks]
-    table = pack(range(cdiv(num_tokens, config.block_size)))  # the same blocks for all groups: what they hold is dropped
+    table = pack(
+        range(cdiv(num_tokens, config.block_size))
+    )  # the same blocks for all groups: what they hold is dropped
     prompt = Span(0, 0, pack([0] * num_tokens), (table,) * len(cache_layout_of(setup.model_config).groups))
     for _ in range(2):  # the first run meets cold kernels and untouched pages
         result = runner.launch(StepPlan([prompt])).result()
