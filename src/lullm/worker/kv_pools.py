@@ -81,8 +81,8 @@ def _pool_bytes(setup: WorkerSetup, num_blocks: int) -> int:
 
 
 def _map_blocks(setup: WorkerSetup, arena: Arena, num_blocks: int) -> list[LayerCache]:
-    shape, dtype = block_shape(setup)
-    shape = (num_blocks, *shape)
+    of_block, dtype = block_shape(setup)
+    shape = (num_blocks, *of_block)
     caches = [
         LayerCache(arena.empty(shape, dtype), arena.empty(shape, dtype))
         for _ in range(cache_layout_of(setup.model_config).num_slots)
