@@ -1,8 +1,8 @@
 """Lookahead: plans a step while the step before it runs, so that a device never waits for the host.
 
 The tokens of the running step are not known yet. Each sequence that draws one gets PENDING_TOKEN as its last token
-while the next plan is made, so that lengths, positions and slots are right. The worker fills in the token on the device,
-and `apply` of the running step replaces it. Decisions that depend on the value of a token wait:
+while the next plan is made, so that lengths, positions and slots are right. The worker fills in the token on the
+device, and `apply` of the running step replaces it. Decisions that depend on the value of a token wait:
 
 - content hashes: a block is promoted once its last token is known;
 - draws that read the tokens so far (`DrawParams.reads_tokens`), and beams: no step is planned ahead of them;

@@ -50,7 +50,7 @@ class PreemptionPolicy:
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def choose(self, can_swap_out: bool, num_blocks: int, num_computed_tokens: int) -> Action:
-        """The choice for a group that holds `num_blocks` blocks and would have to recompute `num_tokens` tokens."""
+        """The choice for a group that holds `num_blocks` blocks and would recompute `num_computed_tokens` tokens."""
         action, reason = self._decide(can_swap_out, num_blocks, num_computed_tokens)
         self.counts[action, reason] += 1
         return action

@@ -10,10 +10,11 @@ preempted for one that stands before it, and a preempted group comes back before
 
 No request starves ('fcfs', chunked). Count the tokens that a request and the unfinished requests before it have at
 their ends, for every sequence with its prompt: the request ends within so many steps of its arrival, recomputation
-after preemptions included. The reason: the running groups are always the first ones in order. So the first of all runs, is
-never preempted, and gets at least one token of every step's budget (max_num_batched_tokens >= max_num_seqs). From the
-step in which it is first, it computes each of its tokens at most once, whatever it had lost before, and its last token
-is drawn without being computed. (Planned ahead, a request that stops causes one more step, whose token is dropped.)
+after preemptions included. The reason: the running groups are always the first ones in order. So the first of all
+runs, is never preempted, and gets at least one token of every step's budget (max_num_batched_tokens >= max_num_seqs).
+From the step in which it is first, it computes each of its tokens at most once, whatever it had lost before, and its
+last token is drawn without being computed. (Planned ahead, a request that stops causes one more step, whose token is
+dropped.)
 
 With 'priority' a request waits for those before it as long as such requests keep coming. The prefill-first policy has
 no bound either: decodes wait while new prompts can be admitted. (`tests/sched/test_starvation.py`)
