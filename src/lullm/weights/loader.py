@@ -15,7 +15,7 @@ from torch import Tensor
 from lullm.errors import ModelLoadError
 from lullm.ops.threads import torch_threads
 from lullm.units import MIB
-from lullm.weights.target import Loadable, Rows, ScaleRows, WeightTargets
+from lullm.weights.target import Loadable, OffsetRows, Rows, ScaleRows, WeightTargets
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -59,7 +59,7 @@ def load_weights(model: Loadable, folder: Path, num_threads: int = 1) -> None:
 
 def _pieces(target: Rows, source: Tensor) -> list[tuple[Rows, Tensor]]:
     """The two cut alike into runs of rows, so that no thread has a whole vocabulary to itself at the end."""
-    if isinstance(target, ScaleRows):
+    if isinstance(target, ScaleRows | OffsetRows):
         return [(target, source)]
     if isinstance(target, Tensor):
         target, source = torch.atleast_1d(target), torch.atleast_1d(source)

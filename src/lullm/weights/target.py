@@ -46,7 +46,20 @@ class ScaleRows:
         return self
 
 
-Rows = torch.Tensor | QuantizedRows | ScaleRows
+class OffsetRows:
+    """A parameter that is written as the checkpoint's values plus `value`; see `Offset`."""
+
+    def __init__(self, rows: torch.Tensor, value: float):
+        self._rows = rows
+        self._value = value
+        self.shape = rows.shape
+
+    def copy_(self, rows: torch.Tensor) -> "OffsetRows":
+        self._rows.copy_(rows.float() + self._value)
+        return self
+
+
+Rows = torch.Tensor | QuantizedRows | ScaleRows | OffsetRows
 """What takes the contents of one tensor of a checkpoint."""
 
 
@@ -87,6 +100,10 @@ class WeightTargets:
             for name, parameter in layer.named_parameters(recurse=False):
                 owner, data = f"{layer_name}.{name}", parameter.data
                 rows_of_all = writable(layer, owner, parameter)
+                offset = self._rules.offset_of(owner)
+                if offset and isinstance(rows_of_all, torch.Tensor):
+                    self._targets[owner] = WeightTarget(owner, owner, data, OffsetRows(rows_of_all, offset))
+                    continue
                 if parts is None:
                     self._targets[owner] = WeightTarget(owner, owner, data, rows_of_all)
                     continue
