@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
-from lullm.cli.png import BLACK, TEXT_HEIGHT, Canvas, Color, text_width  # noqa: E402
+from lullm.draw.canvas import BLACK, TEXT_HEIGHT, Canvas, Color, text_width  # noqa: E402
 
 COLORS: tuple[Color, ...] = ((31, 119, 180), (255, 127, 14), (44, 160, 44), (148, 103, 189), (140, 86, 75))
 GRID: Color = (225, 225, 225)

@@ -128,9 +128,9 @@ def load_model(folder: Path, is_dummy: bool) -> CausalLM:
     model = build_model(ModelConfig.from_folder(folder), torch.bfloat16, 2048 if is_dummy else 1024)
     materialize(model, HostArena("weights", weights_bytes(model)))
     if is_dummy:
-        fill_dummy_weights(model)
+        fill_dummy_weights(model, TORCH_CPU_OPS)
     else:
-        load_weights(model, folder)
+        load_weights(model, folder, TORCH_CPU_OPS)
     return model
 
 

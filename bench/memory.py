@@ -16,7 +16,7 @@ import contiguous
 import null_model
 from null_model import NUM_SLOTS, NullModel, sample_lengths
 
-from lullm.cli.block_map import BlockMap
+from lullm.draw.block_map import BlockMap
 
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 WIDTHS = (2, 4, 6)

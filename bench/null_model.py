@@ -165,7 +165,7 @@ def _observe(usage: Usage, scheduler: Scheduler, space: BlockSpaceManager) -> No
         for seq in group.unfinished:
             usage.seqs += 1
             usage.tokens += seq.num_computed_tokens
-            usage.unshared += len(space.block_ids(seq)) * space.block_size
+            usage.unshared += len(space.block_ids(seq)[0]) * space.block_size
 
 
 def _requests(lengths: list[Lengths], n: int, beam_width: int | None) -> Iterator[GenerateRequest]:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lullm.kv.block_space import BlockSpaceManager
+from lullm.kv.cache_group import CacheGroup
 from lullm.sched.preemption import PreemptionPolicy
 from lullm.sched.scheduler import Scheduler, SchedulerLimits, SequenceUpdate
+from lullm.types.layer_kind import FullAttention, SlidingWindow
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import PENDING_TOKEN, Draw, DrawnToken, Span, StepPlan, StepResult
@@ -101,8 +103,10 @@ class Simulation:
         **options: object,
     ):
         self.limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
+        self.window = window
+        kind = FullAttention() if window is None else SlidingWindow(window)
         self.block_space = BlockSpaceManager(
-            num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks, window=window
+            num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks, groups=[CacheGroup(kind, (0,))]
         )
         self.now = 0.0
         self.scheduler = Scheduler(self.limits, self.block_space, policy, lambda: self.now, preemption, **options)
@@ -138,7 +142,7 @@ class Simulation:
                 break
             tokens = {seq.seq_id: list(seq.token_ids) for group in self.scheduler.running for seq in group.seqs}
             self._in_flight.append((plan, replace(plan, spans=[_copy(span) for span in plan.spans]), tokens))
-            if self.block_space.window is not None:
+            if self.window is not None:
                 self._check_window(plan)
         self.now += 1.0
         # Late, as on a device: the next plan has been made already, and its placeholders stand in the live sequences.
@@ -180,7 +184,7 @@ class Simulation:
         for span in plan.spans:
             if len(span.token_ids) == 1:
                 num_held = sum(block_id >= 0 for block_id in span.block_ids)
-                assert num_held <= (self.block_space.window - 1) // self.block_space.block_size + 2
+                assert num_held <= (self.window - 1) // self.block_space.block_size + 2
 
     def _check(self, plan: StepPlan) -> None:
         assert plan.num_tokens <= self.limits.max_num_batched_tokens

@@ -6,23 +6,21 @@ import os
 import resource
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
 import lullm
-from lullm.cli.engine_flag import HELP, SLEEP_OPTIONS, byte_count, engine_config
+from lullm.cli.engine_flag import SLEEP_OPTIONS, byte_count, engine_config
 from lullm.cli.main import build_parser, main
 from lullm.cli.sampling_flag import sampling_params
 from lullm.config.engine import EngineConfig
+from lullm.config.option import Group
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
 
 def parse(*argv: str) -> argparse.Namespace:
     return build_parser().parse_args(argv)
-
-
-def test_every_option_is_told_of():
-    assert list(HELP) == [field.name for field in dataclasses.fields(EngineConfig)]
 
 
 @pytest.mark.parametrize("command", ["serve", "run", "chat"])
@@ -37,6 +35,15 @@ def test_help_names_every_flag(command, capsys):
             assert "--" + field.name.replace("_", "-") in text
     (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
     assert [action for action in commands.choices[command]._actions if not action.help] == []
+
+
+def test_flags_stand_in_groups(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["serve", "--help"])
+    text = capsys.readouterr().out
+    titles = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert titles[-7:] == [f"{group}:" for group in get_args(Group)]
+    assert text.index("KV cache:") < text.index("--block-size N", text.index("KV cache:")) < text.index("scheduling:")
 
 
 def test_no_flags_are_the_defaults():
@@ -71,14 +78,15 @@ def test_flags_have_their_types():
     assert config == EngineConfig(enable_sleep_mode=True, sleep_dir="d", verify_wake=False)
     ladder = ("--sleep-after", "60s:1,10m:disk", "--wake-timeout", "9.5", "--max-num-wake-waiting", "7")
     config = engine_config(parse("serve", "--enable-sleep-mode", *ladder))
-    assert config.wakes_by_request and (config.wake_timeout, config.max_num_wake_waiting) == (9.5, 7)
-    assert [(rung.idle_s, rung.level, rung.backup) for rung in config.sleep_rungs] == [
+    idle = config.idle
+    assert idle.wakes_by_request and (idle.wake_timeout, idle.max_num_wake_waiting) == (9.5, 7)
+    assert [(rung.idle_s, rung.level, rung.backup) for rung in idle.rungs] == [
         (60, 1, "auto"),
         (600, 1, "disk"),
     ]
     config = engine_config(parse("serve", "--enable-sleep-mode", "--sleep-after", "60s:1", "--no-auto-wake"))
-    assert not config.wakes_by_request and config.sleep_rungs
-    assert engine_config(parse("serve", "--enable-sleep-mode", "--auto-wake")).wakes_by_request
+    assert not config.idle.wakes_by_request and config.idle.rungs
+    assert engine_config(parse("serve", "--enable-sleep-mode", "--auto-wake")).idle.wakes_by_request
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.sleep_after import SleepRung
 from lullm.errors import ConfigError, UnsupportedError
 
 MODEL = ModelConfig.from_dict(
@@ -64,7 +65,7 @@ def test_what_only_a_gpu_has():
     with pytest.raises(UnsupportedError, match="kv_cache_dtype"):
         EngineConfig(device="cuda", kv_cache_dtype="int8")
     on_cpu = EngineConfig().resolve(MODEL)
-    assert (on_cpu.device, on_cpu.gpu_memory_utilization, on_cpu.async_scheduling) == ("cpu", None, False)
+    assert (on_cpu.device, on_cpu.async_scheduling) == ("cpu", False)
     assert EngineConfig(async_scheduling=True).resolve(MODEL).async_scheduling
     with pytest.raises(ConfigError, match="async_scheduling"):
         EngineConfig(async_scheduling=1)
@@ -137,3 +138,24 @@ def test_resolve():
         EngineConfig(max_model_len=129).resolve(MODEL)
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.seed = 3
+
+
+def test_what_was_said_stays_in_the_resolved_config():
+    said = EngineConfig(model="x", seed=None, block_size=8, enable_sleep_mode=True, sleep_dir="d", sleep_after="1m:1")
+    resolved = said.resolve(MODEL)
+    names = {field.name for field in dataclasses.fields(resolved)}
+    assert names < {field.name for field in dataclasses.fields(said)}
+    for name in names:
+        assert getattr(resolved, name) == getattr(said, name) or getattr(said, name) in (None, "auto"), name
+        assert getattr(resolved, name) != "auto" or name in ("kv_cache_dtype", "preemption_mode", "attention_backend",
+                                                            "load_format"), name  # fmt: skip
+
+
+def test_idle():
+    idle = EngineConfig().idle
+    assert (idle.rungs, idle.wakes_by_request, idle.wake_timeout, idle.max_num_wake_waiting) == ((), False, 300.0, 512)
+    sleeps = EngineConfig(enable_sleep_mode=True, sleep_after="60s:1,10m:disk", wake_timeout=5)
+    assert sleeps.idle.rungs == (SleepRung(60, 1, "auto"), SleepRung(600, 1, "disk"))
+    assert sleeps.idle.wakes_by_request and sleeps.idle.wake_timeout == 5
+    assert not dataclasses.replace(sleeps, auto_wake=False, wake_timeout=300.0).idle.wakes_by_request
+    assert EngineConfig(enable_sleep_mode=True, auto_wake=True).idle.wakes_by_request

@@ -1,34 +1,36 @@
 """BlockTable: growth on demand, forks with copy-on-write, hashes and promotion."""
 
 from lullm.kv.allocator import BlockAllocator, NaiveBlockAllocator, PrefixCachingBlockAllocator
-from lullm.kv.block_table import BlockTable
-from lullm.kv.hashing import ROOT_HASH, chain_hash, salted_root
+from lullm.kv.block_table import BlockTable, common_len
+from lullm.kv.cache_group import ONE_GROUP
+from lullm.kv.hashing import ROOT_HASH, BlockHashes, chain_hash, salted_root
+from lullm.kv.prefix import find_prefix
 
 
 def test_blocks_come_on_demand():
     allocator = NaiveBlockAllocator(8)
-    table = BlockTable(allocator, 4)
+    table = BlockTable(allocator, BlockHashes(4))
     table.allocate(5)
-    assert table.block_ids == [0, 1]
-    assert table.num_blocks_touched_by_append(5, 8) == 0
-    assert table.append_slots(5, 8) == []
-    assert table.num_blocks_touched_by_append(8, 9) == 1
+    assert table.block_ids.tolist() == [0, 1]
+    assert table.num_fresh_blocks(8) == 0
+    assert table.append_slots(5, 8) == ()
+    assert table.num_fresh_blocks(9) == 1
     table.append_slots(8, 9)
-    assert table.block_ids == [0, 1, 2]
+    assert table.block_ids.tolist() == [0, 1, 2]
     table.free()
     assert allocator.num_free == 8
 
 
 def test_a_fork_copies_only_the_partly_filled_block_and_only_when_shared():
     allocator = NaiveBlockAllocator(8)
-    parent = BlockTable(allocator, 4)
+    parent = BlockTable(allocator, BlockHashes(4))
     parent.allocate(6)
-    child = parent.fork()
+    child = parent.fork(BlockHashes(4))
     assert child.block_ids == parent.block_ids
-    assert parent.num_blocks_touched_by_append(6, 7) == 1
-    assert parent.append_slots(6, 7) == [(1, 2)]
-    assert parent.block_ids == [0, 2]
-    assert child.append_slots(6, 7) == [], "the last holder writes in place"
+    assert parent.block_to_copy(6) == 1 and parent.num_fresh_blocks(7) == 0
+    assert parent.append_slots(6, 7) == ((1, 2),)
+    assert parent.block_ids.tolist() == [0, 2]
+    assert child.append_slots(6, 7) == (), "the last holder writes in place"
     assert allocator.ref_count(0) == 2
     child.free()
     parent.free()
@@ -37,10 +39,10 @@ def test_a_fork_copies_only_the_partly_filled_block_and_only_when_shared():
 
 def test_a_fork_at_a_block_boundary_copies_nothing():
     allocator = NaiveBlockAllocator(8)
-    parent = BlockTable(allocator, 4)
+    parent = BlockTable(allocator, BlockHashes(4))
     parent.allocate(8)
-    child = parent.fork()
-    assert parent.append_slots(8, 9) == [] and child.append_slots(8, 9) == []
+    child = parent.fork(BlockHashes(4))
+    assert parent.append_slots(8, 9) == () and child.append_slots(8, 9) == ()
     assert parent.block_ids[:2] == child.block_ids[:2]
     assert parent.block_ids[2] != child.block_ids[2]
 
@@ -50,27 +52,28 @@ def test_hashes_are_chained():
     assert chain_hash(ROOT_HASH, [1, 2]) == chain_hash(ROOT_HASH, (1, 2))
 
 
-def found_ids(allocator: BlockAllocator, tokens: list[int]) -> list[int]:
-    num_skipped, found = BlockTable(allocator, 2).find_cached(tokens, [allocator])
-    assert num_skipped == 0
-    return [block_id for _, block_id in found]
+def found_ids(allocator: BlockAllocator, tokens: list[int], salt: bytes = b"") -> list[int]:
+    prefix = find_prefix(BlockHashes(2, salted_root(salt)), tokens, ONE_GROUP, [allocator])
+    [num_skipped], [hits] = prefix.num_skipped, prefix.hits
+    assert num_skipped == 0 and len(hits) == prefix.num_blocks
+    return [block_id for _, block_id in hits]
 
 
 def test_the_cached_prefix_ends_at_the_first_miss_and_before_the_last_token():
     allocator = PrefixCachingBlockAllocator(8)
-    table = BlockTable(allocator, 2)
+    table = BlockTable(allocator, BlockHashes(2))
     tokens = [1, 2, 3, 4, 5, 6]
     table.allocate(6)
     table.promote(tokens, 6)
-    assert found_ids(allocator, [1, 2, 3, 4, 5, 6]) == table.block_ids[:2]
-    assert found_ids(allocator, [1, 2, 3, 4, 5, 6, 7]) == table.block_ids
-    assert found_ids(allocator, [1, 2, 9, 4, 5, 6, 7]) == table.block_ids[:1]
+    assert found_ids(allocator, [1, 2, 3, 4, 5, 6]) == table.block_ids[:2].tolist()
+    assert found_ids(allocator, [1, 2, 3, 4, 5, 6, 7]) == table.block_ids.tolist()
+    assert found_ids(allocator, [1, 2, 9, 4, 5, 6, 7]) == table.block_ids[:1].tolist()
     assert found_ids(allocator, [1, 2]) == []
 
 
 def test_only_computed_blocks_become_findable():
     allocator = PrefixCachingBlockAllocator(8)
-    table = BlockTable(allocator, 2)
+    table = BlockTable(allocator, BlockHashes(2))
     tokens = [1, 2, 3, 4, 5]
     table.allocate(5)
     table.promote(tokens, 3)
@@ -81,7 +84,7 @@ def test_only_computed_blocks_become_findable():
 
 def test_an_equal_block_is_merged_one_plan_later():
     allocator = PrefixCachingBlockAllocator(8)
-    first, second = BlockTable(allocator, 2), BlockTable(allocator, 2)
+    first, second = BlockTable(allocator, BlockHashes(2)), BlockTable(allocator, BlockHashes(2))
     for table in (first, second):
         table.allocate(2)
         table.promote([5, 6], 2)
@@ -96,10 +99,25 @@ def test_an_equal_block_is_merged_one_plan_later():
 
 def test_a_salt_separates_contents():
     allocator = PrefixCachingBlockAllocator(8)
-    table = BlockTable(allocator, 2, salted_root(b"weights 1"))
+    table = BlockTable(allocator, BlockHashes(2, salted_root(b"weights 1")))
     table.allocate(3)
     table.promote([1, 2, 3], 2)
     assert found_ids(allocator, [1, 2, 3]) == []
-    assert BlockTable(allocator, 2, salted_root(b"weights 1")).find_cached([1, 2, 3], [allocator])[1] == [
-        (allocator, 0)
-    ]
+    assert found_ids(allocator, [1, 2, 3], b"weights 1") == [0]
+
+
+def test_free_blocks_are_shared_out_to_the_shorter_tables():
+    allocator = NaiveBlockAllocator(32)
+
+    def tables(*lens):
+        made = [BlockTable(allocator, BlockHashes(4)) for _ in lens]
+        for table, length in zip(made, lens, strict=True):
+            table.block_ids.extend([0] * length)
+        return made
+
+    assert common_len(tables(3), 5) == 8
+    assert common_len(tables(10, 2, 2), 5) == 4
+    assert common_len(tables(10, 2, 2), 16) == 10
+    assert common_len(tables(10, 2, 2), 18) == 10
+    assert common_len(tables(10, 2, 2), 19) == 11
+    assert common_len(tables(5, 5), 0) == 5

@@ -4,12 +4,19 @@ import pytest
 
 from lullm.kv.allocator import PrefixCachingBlockAllocator
 from lullm.kv.block_space import AllocStatus, BlockSpaceManager
-from lullm.kv.block_table import NULL_BLOCK, BlockTable, num_blocks_behind_window
-from lullm.kv.layout import num_window_blocks
+from lullm.kv.block_table import NULL_BLOCK, BlockTable
+from lullm.kv.cache_group import ONE_GROUP, CacheGroup
+from lullm.kv.hashing import BlockHashes
+from lullm.kv.prefix import find_prefix
+from lullm.types.layer_kind import SlidingWindow
 from lullm.types.outputs import RequestMetrics
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sequence import Sequence, SequenceGroup
+
+
+def windowed(window: int) -> tuple[CacheGroup, ...]:
+    return (CacheGroup(SlidingWindow(window), (0,)),)
 
 
 def make_group(*token_ids: list[int], prompt_len: int | None = None, first_id: int = 0) -> SequenceGroup:
@@ -32,24 +39,26 @@ def compute(space: BlockSpaceManager, seq: Sequence, num_tokens: int) -> None:
 @pytest.mark.parametrize("block_size", [1, 2, 4, 5])
 def test_the_blocks_of_the_window_are_enough_and_no_more(window, block_size):
     most = 0
+    [group] = windowed(window)
     for num_computed in range(60):
-        behind = num_blocks_behind_window(num_computed, block_size, window)
+        behind = group.num_blocks_behind(num_computed, block_size)
         first_seen = max(num_computed - window + 1, 0)
         assert behind == first_seen // block_size
         most = max(most, num_computed // block_size + 1 - behind)
-    assert most == num_window_blocks(window, block_size) <= window / block_size + 2
-    assert num_blocks_behind_window(60, block_size, None) == 0
+    assert most == group.num_held_blocks(60, block_size) <= window / block_size + 2
+    [full] = ONE_GROUP
+    assert full.num_blocks_behind(60, block_size) == 0 and full.num_held_blocks(60, block_size) == 60
 
 
 def test_blocks_are_freed_as_the_window_moves():
-    space = BlockSpaceManager(4, 4, watermark=0.0, window=6)
+    space = BlockSpaceManager(4, 4, watermark=0.0, groups=windowed(6))
     group = make_group(list(range(50)))
     (seq,) = group.seqs
     assert space.can_allocate(group) is AllocStatus.OK, "50 tokens are more than the pool of 16, the window is not"
     assert space.allocate(group) == 0 and space.num_used_blocks == 0
     assert space.num_appendable(seq) == 16
     compute(space, seq, 16)
-    assert space.block_ids(seq)[:2] == [NULL_BLOCK] * 2 and space.num_used_blocks == 2
+    assert space.block_ids(seq)[0].tolist()[:2] == [NULL_BLOCK] * 2 and space.num_used_blocks == 2
     while seq.num_uncomputed_tokens:
         assert space.can_append_slots([seq])
         compute(space, seq, min(space.num_appendable(seq), seq.num_uncomputed_tokens))
@@ -59,12 +68,12 @@ def test_blocks_are_freed_as_the_window_moves():
 
 
 def test_a_pool_smaller_than_the_window_is_never_enough():
-    assert BlockSpaceManager(2, 4, window=6).can_allocate(make_group(list(range(50)))) is AllocStatus.NEVER
-    assert BlockSpaceManager(2, 4, window=6).can_allocate(make_group(list(range(8)))) is AllocStatus.OK
+    assert BlockSpaceManager(2, 4, groups=windowed(6)).can_allocate(make_group(list(range(50)))) is AllocStatus.NEVER
+    assert BlockSpaceManager(2, 4, groups=windowed(6)).can_allocate(make_group(list(range(8)))) is AllocStatus.OK
 
 
 def test_freed_blocks_of_a_running_sequence_are_found():
-    space = BlockSpaceManager(16, 4, window=6)
+    space = BlockSpaceManager(16, 4, groups=windowed(6))
     first = make_group(list(range(40)))
     space.allocate(first)
     compute(space, first.seqs[0], 40)
@@ -73,24 +82,25 @@ def test_freed_blocks_of_a_running_sequence_are_found():
     assert space.can_allocate(second) is AllocStatus.OK
     assert space.allocate(second) == 16
     # The token at 16 sees 11..16, so blocks 2 and 3.
-    assert [b == NULL_BLOCK for b in space.block_ids(second.seqs[0])] == [True, True, False, False]
+    assert [b == NULL_BLOCK for b in space.block_ids(second.seqs[0])[0]] == [True, True, False, False]
     space.check_conservation()
 
 
 def test_a_hit_needs_only_the_blocks_in_the_window_before_its_end():
     allocator = PrefixCachingBlockAllocator(8)
-    table = BlockTable(allocator, 2)
+    table = BlockTable(allocator, BlockHashes(2))
     tokens = list(range(17))
     table.allocate(16)
     table.promote(tokens, 16)
-    ids = table.block_ids.copy()
+    ids = table.block_ids.tolist()
     table.drop(3)
     for _ in range(3):
         allocator.allocate()  # reuses the three that were dropped
 
     def find(num_tokens, window=None):
-        num_skipped, found = BlockTable(allocator, 2).find_cached(tokens[:num_tokens], [allocator], window)
-        return num_skipped, [block_id for _, block_id in found]
+        groups = ONE_GROUP if window is None else windowed(window)
+        prefix = find_prefix(BlockHashes(2), tokens[:num_tokens], groups, [allocator])
+        return prefix.num_skipped[0], [block_id for _, block_id in prefix.hits[0]]
 
     assert find(17) == (0, [])
     assert find(17, 5) == (6, ids[6:])
@@ -99,7 +109,7 @@ def test_a_hit_needs_only_the_blocks_in_the_window_before_its_end():
 
 
 def test_a_fork_shares_what_is_left():
-    space = BlockSpaceManager(16, 4, enable_prefix_caching=False, window=6)
+    space = BlockSpaceManager(16, 4, enable_prefix_caching=False, groups=windowed(6))
     group = make_group(list(range(30)))
     (parent,) = group.seqs
     space.allocate(group)
@@ -117,7 +127,7 @@ def test_a_fork_shares_what_is_left():
 
 
 def test_swapping_moves_the_window_only():
-    space = BlockSpaceManager(16, 4, num_host_blocks=4, enable_prefix_caching=False, window=6)
+    space = BlockSpaceManager(16, 4, num_host_blocks=4, enable_prefix_caching=False, groups=windowed(6))
     group = make_group(list(range(30)))
     (seq,) = group.seqs
     space.allocate(group)
@@ -129,13 +139,13 @@ def test_swapping_moves_the_window_only():
     assert space.can_swap_in(group) is AllocStatus.OK
     assert len(space.swap_in(group)) == 2
     space.take_cache_moves()
-    assert [b == NULL_BLOCK for b in space.block_ids(seq)] == [True] * 6 + [False] * 2
+    assert [b == NULL_BLOCK for b in space.block_ids(seq)[0]] == [True] * 6 + [False] * 2
     compute(space, seq, 1)
 
 
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 def test_a_returning_group_shares_the_prompt_once_its_leader_is_there(enable_prefix_caching):
-    space = BlockSpaceManager(8, 4, enable_prefix_caching=enable_prefix_caching, window=6)
+    space = BlockSpaceManager(8, 4, enable_prefix_caching=enable_prefix_caching, groups=windowed(6))
     prompt = list(range(22))
     group = make_group(prompt + [1, 1, 1], prompt + [2, 2, 2, 2], prompt_len=22)
     leader, other = group.seqs
@@ -148,12 +158,12 @@ def test_a_returning_group_shares_the_prompt_once_its_leader_is_there(enable_pre
     leader.num_computed_tokens += 6
     for _ in range(2):
         space.share_prompt(leader, other)
-        assert [b == NULL_BLOCK for b in space.block_ids(other)] == [True] * 3 + [False] * 2
-        assert space.block_ids(other)[3:5] == space.block_ids(leader)[3:5]
+        assert [b == NULL_BLOCK for b in space.block_ids(other)[0]] == [True] * 3 + [False] * 2
+        assert space.block_ids(other)[0][3:5] == space.block_ids(leader)[0][3:5]
     space.slide(leader)
     space.check_conservation()
     compute(space, other, 6)
-    assert space.block_ids(other)[5] != space.block_ids(leader)[5]
+    assert space.block_ids(other)[0][5] != space.block_ids(leader)[0][5]
     for seq in group.seqs:
         space.free(seq)
     assert space.num_used_blocks == 0

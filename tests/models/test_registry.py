@@ -20,7 +20,8 @@ def config_of(**changes):
 
 def test_an_unknown_architecture_lists_the_known():
     with pytest.raises(
-        ModelLoadError, match="'MambaForCausalLM'.*Gemma3ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen3ForCausalLM"
+        ModelLoadError,
+        match="'MambaForCausalLM'.*Gemma3ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen3ForCausalLM",
     ):
         build_model(config_of(architectures=["MambaForCausalLM"]), torch.float32, 128)
 
@@ -34,7 +35,9 @@ def test_a_model_takes_no_memory_before_it_is_materialized():
     assert {b.device.type for b in model.buffers()} == {"cpu"}
 
 
-@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "Gemma3ForCausalLM"])
+@pytest.mark.parametrize(
+    "architecture", ["Qwen3ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "Gemma3ForCausalLM"]
+)
 @pytest.mark.parametrize("tied", [False, True])
 def test_parameters_of_a_family(architecture, tied):
     config = config_of(architectures=[architecture], tie_word_embeddings=tied)

@@ -148,7 +148,7 @@ def run_workload(
     while sim.scheduler.has_unfinished:
         take(sim.step())
 
-    window = sim.block_space.window
+    window = sim.window
     largest = (15 if window is None else (window + 2) // 4 + 1) + 3  # the longest prompt and three forks
     assert bool(refused) == (largest > num_blocks) and aborted and len(accepted) > 500
     if mode != "recompute":

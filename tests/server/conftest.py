@@ -69,9 +69,11 @@ class ScriptedEngine:
 
     def __init__(self, script: str = "the quick brown fox", **options: Any):
         options = {"served_model_name": "scripted", "max_model_len": MAX_MODEL_LEN} | options
-        self.config = EngineConfig(model="scripted", **options)
         self.tokenizer = byte_tokenizer()
         self.model_config = model_config(self.tokenizer.vocab_size)
+        config = EngineConfig(model="scripted", **options)
+        self.config = config.resolve(self.model_config)
+        self.idle = config.idle
         self.default_params = SamplingParams(temperature=0.5)
         self.script = script
         self.seen: list[tuple[str, SamplingParams, int]] = []

@@ -29,7 +29,7 @@ def test_random_batches():
         assert batch.layout.query_lens == [len(s.token_ids) for s in spans]
         for row, span in enumerate(spans):
             needed = -(-span.end // 4)
-            assert batch.layout.block_tables[row, :needed].tolist() == span.block_ids[:needed]
+            assert batch.layout.block_tables[row, :needed].tolist() == list(span.block_ids[:needed])
 
 
 def test_rows_to_draw_from():

@@ -11,6 +11,7 @@ from lullm.arena.host import HostArena
 from lullm.config.model import ModelConfig
 from lullm.errors import CacheSizeError
 from lullm.models.registry import build_model
+from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights.dummy import fill_dummy_weights
 from lullm.weights.materialize import materialize, weights_bytes
 
@@ -19,13 +20,14 @@ import torch, zlib
 from lullm.arena.host import HostArena
 from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
+from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights.dummy import fill_dummy_weights
 from lullm.weights.materialize import materialize, weights_bytes
 config = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4)
 config |= dict(architectures=["LlamaForCausalLM"], num_key_value_heads=2, max_position_embeddings=64)
 model = build_model(ModelConfig.from_dict(config), torch.float32, 8)
 materialize(model, HostArena("weights", weights_bytes(model)))
-fill_dummy_weights(model)
+fill_dummy_weights(model, TORCH_CPU_OPS)
 print([zlib.crc32(p.numpy().tobytes()) for p in model.parameters()])
 """
 
@@ -41,7 +43,7 @@ def test_the_same_in_every_process():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_distribution(make_model, dtype):
     model = make_model(dtype, vocab_size=70_000, attention_bias=True)  # larger than the tile of noise
-    fill_dummy_weights(model)
+    fill_dummy_weights(model, TORCH_CPU_OPS)
     for name, parameter in model.named_parameters():
         if "norm" in name:
             assert (parameter == 1).all()
@@ -57,8 +59,8 @@ def test_distribution(make_model, dtype):
 
 def test_seeds_differ(make_model):
     first, second = make_model(), make_model()
-    fill_dummy_weights(first, seed=0)
-    fill_dummy_weights(second, seed=1)
+    fill_dummy_weights(first, TORCH_CPU_OPS, seed=0)
+    fill_dummy_weights(second, TORCH_CPU_OPS, seed=1)
     assert not torch.equal(first.lm_head.weight, second.lm_head.weight)
 
 
@@ -86,8 +88,9 @@ def test_an_arena_too_small(make_model):
 
 def test_dummy_models_are_finite():
     """What `load_format='dummy'` runs: activations neither die nor explode over many layers."""
+    from lullm.nn.context import StepContext
     from lullm.ops.attention_layout import AttentionLayout
-    from lullm.ops.selection import TORCH_CPU_OPS as ops
+    from lullm.ops.layer_cache import LayerCache
 
     config = ModelConfig.from_dict(
         {
@@ -102,10 +105,11 @@ def test_dummy_models_are_finite():
     )
     model = build_model(config, torch.bfloat16, 64)
     materialize(model, HostArena("weights", weights_bytes(model)))
-    fill_dummy_weights(model)
-    caches = [(torch.zeros(1, 16, 4, 16, dtype=torch.bfloat16),) * 2 for _ in range(24)]
-    prepared = ops.prepare_attention(AttentionLayout([16], [16], torch.zeros(1, 1).long(), torch.arange(16), 16))
+    fill_dummy_weights(model, TORCH_CPU_OPS)
+    caches = [LayerCache(*torch.zeros(2, 1, 16, 4, 16, dtype=torch.bfloat16)) for _ in range(24)]
+    layout = AttentionLayout([16], [16], torch.zeros(1, 1).long(), torch.arange(16), 16)
+    prepared = TORCH_CPU_OPS.prepare_attention(layout)
     with torch.inference_mode():
-        hidden = model(torch.arange(16), torch.arange(16), caches, prepared, ops)
-        logits = model.compute_logits(hidden, ops)
+        hidden = model(torch.arange(16), StepContext(torch.arange(16), (prepared,), caches, TORCH_CPU_OPS))
+        logits = model.compute_logits(hidden, TORCH_CPU_OPS)
     assert logits.isfinite().all() and 0.01 < logits.std() < 10

@@ -7,8 +7,10 @@ import torch
 from safetensors.torch import save_file
 
 from lullm.errors import ModelLoadError
+from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights import loader
 from lullm.weights.loader import load_weights, missing_files
+from lullm.weights.rows import PlainRows
 
 
 def assert_loaded(model, checkpoint):
@@ -29,7 +31,7 @@ def test_one_file(tmp_path, make_model, checkpoint):
     save_file(checkpoint, tmp_path / "model.safetensors")
     model = make_model()
     before = {name: p.data_ptr() for name, p in model.named_parameters()}
-    load_weights(model, tmp_path)
+    load_weights(model, tmp_path, TORCH_CPU_OPS)
     assert_loaded(model, checkpoint)
     assert {name: p.data_ptr() for name, p in model.named_parameters()} == before  # filled in place
 
@@ -40,7 +42,7 @@ def test_shards_and_dtypes(tmp_path, make_model, checkpoint, save_shards, stored
     checkpoint = {name: tensor.to(stored) for name, tensor in checkpoint.items()}
     save_shards(tmp_path, checkpoint)
     model = make_model(wanted)
-    load_weights(model, tmp_path)
+    load_weights(model, tmp_path, TORCH_CPU_OPS)
     assert_loaded(model, checkpoint)
 
 
@@ -49,7 +51,7 @@ def test_a_tied_head_may_be_stored_or_not(tmp_path, make_model, checkpoint):
     for extra in ({}, {"lm_head.weight": head}):
         save_file(checkpoint | extra, tmp_path / "model.safetensors")
         model = make_model(tie_word_embeddings=True)
-        load_weights(model, tmp_path)
+        load_weights(model, tmp_path, TORCH_CPU_OPS)
         assert_loaded(model, checkpoint)
 
 
@@ -58,7 +60,7 @@ def test_harmless_extras_and_names_without_prefix(tmp_path, make_model, checkpoi
     renamed["layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
     save_file(renamed, tmp_path / "model.safetensors")
     model = make_model()
-    load_weights(model, tmp_path)
+    load_weights(model, tmp_path, TORCH_CPU_OPS)
     assert_loaded(model, checkpoint)
 
 
@@ -70,7 +72,7 @@ def test_every_fault_is_named(tmp_path, make_model, checkpoint, save_shards):
     checkpoint["model.layers.0.mlp.up_proj.weight"] = torch.ones(24, 16, dtype=torch.int8)
     save_shards(tmp_path, checkpoint)
     with pytest.raises(ModelLoadError) as caught:
-        load_weights(make_model(), tmp_path)
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
     lines = sorted(line.strip() for line in str(caught.value).split("\n")[1:])
     assert lines == [
         "missing tensor model.layers.1.self_attn.k_proj.weight",
@@ -87,7 +89,7 @@ def test_a_fused_tensor_of_the_wrong_shape_spoils_nothing(tmp_path, make_model, 
     checkpoint["model.layers.0.self_attn.k_proj.weight"] = torch.ones(1, 16)
     save_file(checkpoint, tmp_path / "model.safetensors")
     with pytest.raises(ModelLoadError, match=r"k_proj.weight has shape \[1, 16\], the model's has \[16, 16\]"):
-        load_weights(make_model(), tmp_path)
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
 
 
 @pytest.mark.parametrize("kept_share", [0.0, 0.0001, 0.3, 0.99])
@@ -96,13 +98,13 @@ def test_a_truncated_file_is_named(tmp_path, make_model, checkpoint, save_shards
     data = shard.read_bytes()
     shard.write_bytes(data[: int(len(data) * kept_share)])
     with pytest.raises(ModelLoadError, match="model-00002-of-00003.safetensors is damaged"):
-        load_weights(make_model(), tmp_path)
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
 
 
 def test_a_file_of_garbage_is_named(tmp_path, make_model):
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 4096)
     with pytest.raises(ModelLoadError, match="model.safetensors is damaged"):
-        load_weights(make_model(), tmp_path)
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
 
 
 def test_a_missing_shard_is_named(tmp_path, make_model, checkpoint, save_shards):
@@ -112,7 +114,7 @@ def test_a_missing_shard_is_named(tmp_path, make_model, checkpoint, save_shards)
     shards[2].unlink()
     assert missing_files(tmp_path) == [shards[0].name, shards[2].name]
     with pytest.raises(ModelLoadError, match="lacks .* model-00001-of-00003.safetensors, model-00003-of-00003"):
-        load_weights(make_model(), tmp_path)
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
 
 
 def test_a_tensor_that_the_index_promises_and_its_shard_lacks(tmp_path, make_model, checkpoint, save_shards):
@@ -120,7 +122,7 @@ def test_a_tensor_that_the_index_promises_and_its_shard_lacks(tmp_path, make_mod
     del checkpoint["model.norm.weight"]
     save_file(checkpoint, shards[0])
     with pytest.raises(ModelLoadError, match="missing tensor model.norm.weight"):
-        load_weights(make_model(), tmp_path)
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
 
 
 @pytest.mark.parametrize(
@@ -137,17 +139,17 @@ def test_a_tensor_that_the_index_promises_and_its_shard_lacks(tmp_path, make_mod
 def test_a_damaged_index(tmp_path, make_model, index):
     (tmp_path / "model.safetensors.index.json").write_text(index)
     with pytest.raises(ModelLoadError, match="model.safetensors.index.json"):
-        load_weights(make_model(), tmp_path)
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
 
 
 def test_folders_without_safetensors(tmp_path, make_model):
     with pytest.raises(ModelLoadError, match="no model folder"):
-        load_weights(make_model(), tmp_path / "nowhere")
+        load_weights(make_model(), tmp_path / "nowhere", TORCH_CPU_OPS)
     with pytest.raises(ModelLoadError, match="lacks the weight files model.safetensors"):
-        load_weights(make_model(), tmp_path)
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(ModelLoadError, match="safetensors only"):
-        load_weights(make_model(), tmp_path)
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
 
 
 def test_the_index_wins_over_a_second_copy(tmp_path, make_model, checkpoint, save_shards):
@@ -158,7 +160,7 @@ def test_the_index_wins_over_a_second_copy(tmp_path, make_model, checkpoint, sav
     own = {name: tensor for name, tensor in checkpoint.items() if owners[name] == shards[2].name}
     save_file(own | {stray: torch.zeros_like(checkpoint[stray])}, shards[2])
     model = make_model()
-    load_weights(model, tmp_path)
+    load_weights(model, tmp_path, TORCH_CPU_OPS)
     assert_loaded(model, checkpoint)
 
 
@@ -169,16 +171,16 @@ def test_pieces_and_threads(tmp_path, monkeypatch, make_model, checkpoint, save_
     save_shards(tmp_path, checkpoint)
     model = make_model()
     before = torch.get_num_threads()
-    load_weights(model, tmp_path, num_threads)
+    load_weights(model, tmp_path, TORCH_CPU_OPS, num_threads)
     assert_loaded(model, checkpoint)
     assert torch.get_num_threads() == before
 
 
-def test_no_thread_gets_a_whole_vocabulary(checkpoint):
-    matrix = checkpoint["lm_head.weight"]  # [40, 16] float32
-    pieces = loader._pieces(torch.empty(40, 16), matrix)
-    assert [len(target) for target, _ in pieces] == [40], "a small one is copied at once"
-    pieces = loader._pieces(torch.empty(600_000, 16), torch.empty(600_000, 16))
-    assert [len(target) for target, _ in pieces] == [262_144, 262_144, 75_712]
-    assert all(target.shape == source.shape for target, source in pieces)
-    assert [target.shape for target, _ in loader._pieces(torch.ones(()), torch.ones(()))] == [(1,)]
+def test_no_thread_gets_a_whole_vocabulary():
+    def cut(values):
+        pieces = loader._cut(PlainRows(torch.empty(values.shape)), values)
+        return [(first_row, len(piece)) for _, first_row, piece in pieces]
+
+    assert cut(torch.empty(40, 16)) == [(0, 40)], "little is one piece"
+    assert cut(torch.empty(600_000, 16)) == [(0, 262_144), (262_144, 262_144), (524_288, 75_712)]
+    assert cut(torch.ones(())) == [(0, 1)]

@@ -51,10 +51,10 @@ def model(make_model):
 @pytest.fixture
 def store(model, recorder, source):
     def fill():
-        targets = WeightTargets(model)
+        targets = WeightTargets(model, recorder.ops)
         with torch.no_grad():
             for name, tensor in source.items():
-                targets.apply(name, tensor)
+                targets.find(name, tensor).rows.write(tensor)
             pack_weights(model, recorder.ops)
 
     store = WeightStore(model, recorder.ops, fill, verify=True)

@@ -44,7 +44,7 @@ class DriverDevice(FakeDevice):
 def build(qwen3_folder, fake, monkeypatch):
     """(an engine over a fake device); everything is given back at the end of the test, or `fake` says so."""
     use_ops(monkeypatch, FAKE_OPS)
-    monkeypatch.setattr("lullm.config.engine_check._refuse_missing_machinery", lambda config: None)
+    monkeypatch.setattr("lullm.config.engine._refuse_missing_machinery", lambda config: None)
     engines = []
 
     def make(**options):

@@ -1,1 +1,1 @@
-"""The command line: `lullm run`, `lullm chat`, `lullm memory`, `lullm serve`."""
+"""The command line: `lullm run`, `chat`, `memory`, `serve`, `sleep`, `wake`, `ps` and `doctor`."""

@@ -1,4 +1,4 @@
-"""`lullm doctor`: what this machine has, what lullm will use of it, and what to do about what is missing."""
+"""`lullm doctor`: what this machine has, what lullm will use, and what to do where something is missing."""
 
 import argparse
 import dataclasses
@@ -37,10 +37,10 @@ REQUIRED = {
     "tqdm": ("tqdm", "4.66"),
     "xxhash": ("xxhash", "3.4"),
 }
-"""Distribution -> (module, oldest version that serves)."""
+"""Distribution -> (module, oldest version that works)."""
 
 _ROOT = Path("/")
-_LEVELS = {  # of `ops.cpu.library`, with the processor flags that the most telling parts of each need
+_LEVELS = {  # level of `ops.cpu.library` -> the processor flags that tell it apart
     "avx2": ("avx2", "fma"),
     "avx512": ("avx512f", "avx512bw"),
     "avx512_bf16": ("avx512_bf16",),
@@ -51,7 +51,7 @@ _LITTLE_MEMORY = 2 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. 'advice': it works, and could work better; 'problem': lullm cannot be used like this."""
+    """One line. 'advice': it works and could work better. 'problem': lullm cannot be used."""
 
     topic: str
     text: str
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine() -> list[Finding]:
-    """All findings, each examination on its own: one that fails says so, and the others go on."""
+    """All findings. An examination that fails is a finding; the others go on."""
     findings: list[Finding] = []
     examinations: tuple[Callable[[], Iterator[Finding]], ...] = (
         _software, _processor, _native_ops, _threads, _memory, _devices, _folders, _libraries,
@@ -245,7 +245,7 @@ def _libraries() -> Iterator[Finding]:
 
 
 def _isa_levels() -> list[str]:
-    """The instruction sets of `ops.cpu.library` that the processor says it has."""
+    """The levels of `ops.cpu.library` whose flags the processor has."""
     flags = processor.flags()
     return [name for name, needed in _LEVELS.items() if flags.issuperset(needed)]
 
@@ -276,7 +276,7 @@ def _number(path: Path) -> int | None:
 
 
 def _file_system(folder: Path) -> str | None:
-    """The type of the file system that `folder` is in: that of the longest mount point above it."""
+    """The type of the file system that holds `folder`: that of the longest mount point above it."""
     best: tuple[int, str] | None = None
     for line in (_ROOT / "proc/mounts").read_text().splitlines():
         _, mount, kind, *_ = line.split()

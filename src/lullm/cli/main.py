@@ -1,4 +1,4 @@
-"""The command `lullm`. Only the flags are handled here; what is heavy is imported by the sub-command that runs."""
+"""The command `lullm`: parses the flags. The sub-command that runs imports the heavy modules."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from lullm.cli import chat, doctor, memory, ps, run, serve, sleep, wake
 from lullm.errors import LullmError
 
 USER_ERROR = 2
-INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -26,17 +26,17 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, 2 for a user's mistake, 130 after Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
-        # A model may write what the terminal's encoding lacks.
+        # A model may write characters that the terminal's encoding lacks.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     args = build_parser().parse_args(argv)
-    # Read when torch is loaded, later. Spinning OpenMP threads starve each other as soon as anything else runs on the
-    # machine: beside one busy process a 0.6B model decoded 1.1 tok/s spinning and 2.4 tok/s parked.
+    # OpenMP reads it when torch is loaded, later. Spinning threads starve each other beside other programs: next to one
+    # busy process a 0.6B model decoded 1.1 tok/s with spinning threads and 2.4 tok/s with parked ones.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         code: int = args.run(args)
-        if sys.stdout is not None:  # closed by whoever started us
-            sys.stdout.flush()  # here, where its errors are heard
+        if sys.stdout is not None:  # None: the parent process has closed it
+            sys.stdout.flush()  # here, where its errors are handled
         return code
     except LullmError as error:
         print(f"lullm: error: {error}", file=sys.stderr)
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _drop_output()  # the reader left: `lullm run ... | head`
+        _drop_output()  # the reader has ended: `lullm run ... | head`
         return 0
     except OSError as error:  # such as a full disk behind `> file`
         _drop_output()
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """Forget what stdout has not taken: Python would complain once more when it flushes at exit."""
+    """Drop the buffered output, because Python would report the error again when it flushes at exit."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lullm.cli.block_map import BlockMap
 from lullm.cli.engine_flag import SLEEP_OPTIONS, add_engine_flags, engine_config
+from lullm.draw.block_map import BlockMap
 from lullm.errors import ConfigError
 from lullm.types.sampling_params import SamplingParams
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from lullm.engine.llm_engine import LLMEngine
 
 NOT_ENGINE = frozenset({"served_model_name", *SLEEP_OPTIONS})
-# A pool so small that the workload does not fit, and preemption that the picture can show.
+# The pool is too small for the workload, so that the picture shows preemption.
 DEFAULTS = {"num_gpu_blocks_override": 64, "max_num_seqs": 16, "max_num_batched_tokens": 128, "preemption_mode": "swap"}
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request of the workload. Lengths in tokens, and the step of arrival, are shares of the pool's slots."""
+    """One request of the workload. Its lengths and its step of arrival are shares of the pool's slots."""
 
     when: float
     name: str
@@ -35,7 +35,7 @@ class Arrival:
     has_system_prompt: bool = False
 
 
-SYSTEM_SHARE = 0.06  # the prefix that the chats have in common
+SYSTEM_SHARE = 0.06  # length of the chats' common prefix
 WORKLOAD = (
     Arrival(0.0, "chat-1", 0.04, 0.07, has_system_prompt=True),
     Arrival(0.0, "long", 0.30, 0.06),
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     config = engine_config(args)
     if args.png is not None and not args.png.parent.is_dir():
         raise ConfigError(f"--png: the folder {args.png.parent} does not exist")
-    # Torch is loaded here: after the flags are known to be good.
+    # Torch is loaded here, after the flags are checked.
     from lullm.engine.llm_engine import LLMEngine
     from lullm.log import log_to_stderr
 
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _steps(engine: "LLMEngine") -> Iterator[int]:
-    """Let the workload arrive and step until it is served; yields the number of each step behind it."""
+    """Add the requests as they arrive, and step until all have ended. Yields after each step, with its number."""
     waiting = list(WORKLOAD)
     step = 0
     while waiting or engine.has_unfinished_requests():
@@ -118,9 +118,8 @@ def _steps(engine: "LLMEngine") -> Iterator[int]:
 
 
 def _num_tokens(engine: "LLMEngine", share: float) -> int:
-    """A share of the pool, but of no more than one sequence may have."""
+    """A share of the pool, in tokens; the pool counts for at most one sequence of maximum length."""
     stats, config = engine.stats(), engine.config
-    assert config.max_model_len is not None
     return max(1, int(share * min(stats.num_blocks * config.block_size, config.max_model_len)))
 
 

@@ -1,4 +1,4 @@
-"""`lullm ps`: what a running server is doing, in one line, from its /metrics."""
+"""`lullm ps`: the state of a running server in one line, read from its /metrics."""
 
 import argparse
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""RemoteServer: a running `lullm serve`, as the commands that talk to one see it. Errors are one line each."""
+"""RemoteServer: the commands' client of a running `lullm serve`. Each of its errors is one line."""
 
 import argparse
 import http.client
@@ -14,7 +14,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def add_server_flags(parser: argparse.ArgumentParser, key_flag: str, key_help: str) -> None:
-    """`--url`, and the flag of the key that the command needs."""
+    """Add `--url`, and `key_flag` for the key that the command needs."""
     parser.add_argument("--url", default=DEFAULT_URL, help="where the server listens (default: %(default)s)")
     parser.add_argument(key_flag, dest="key", metavar="KEY", help=key_help)
 
@@ -26,8 +26,8 @@ class RemoteServer:
         key: sent as `Authorization: Bearer KEY`.
 
     Raises:
-        ConfigError: `url` is not one of a server, or the key cannot stand in a header.
-        LullmError: from the calls, when nothing listens, the answer is not lullm's, or says what is wrong.
+        ConfigError: `url` is not a server's URL, or the key does not fit into a header.
+        LullmError: from the calls: nothing listens, the answer is not a lullm server's, or it reports an error.
     """
 
     def __init__(self, url: str, key: str | None):
@@ -44,7 +44,7 @@ class RemoteServer:
             raise ConfigError("a key consists of printable ASCII characters")
         self.url = url.rstrip("/")
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        # Proxies are for the web; a server that is told to sleep is one's own.
+        # No proxy: they are for the web, and the server of these commands is a local one.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:

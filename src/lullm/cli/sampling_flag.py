@@ -1,4 +1,4 @@
-"""Sampling flags of `run` and `chat`; what is not given is the model's default."""
+"""Sampling flags of `run` and `chat`. A flag that is not given leaves the model's default."""
 
 import argparse
 
@@ -9,7 +9,7 @@ DEFAULT_MAX_TOKENS = 256
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
-    """--max-tokens, --temperature, --top-p, --top-k, --seed, --system."""
+    """Add --max-tokens, --temperature, --top-p, --top-k, --seed and --system."""
     group = parser.add_argument_group("sampling (defaults: the model's)")
     group.add_argument(
         "--max-tokens",
@@ -32,5 +32,5 @@ def sampling_params(args: argparse.Namespace, defaults: SamplingParams) -> Sampl
 
 
 def opening(args: argparse.Namespace) -> list[dict[str, str]]:
-    """The messages every conversation begins with: the system message, if one was given."""
+    """The first messages of every conversation: the system message, if there is one."""
     return [] if args.system is None else [{"role": "system", "content": args.system}]

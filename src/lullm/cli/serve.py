@@ -74,7 +74,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises LullmError."""
     config = engine_config(args)
-    # Torch and the web stack are loaded here: after the flags are known to be good, the port to be free.
+    # Torch and the web stack are loaded here, after the flags are checked; torch after the port is bound, too.
     import asyncio
 
     from lullm.log import log_to_stderr

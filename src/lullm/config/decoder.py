@@ -54,7 +54,9 @@ class DecoderConfig:
 
 def default_head_dim(data: dict[str, Any], architecture: str) -> int:
     """The head size of a file that names none."""
-    return 256 if is_gemma(architecture) else positive_int(data, "hidden_size") // positive_int(data, "num_attention_heads")
+    if is_gemma(architecture):
+        return 256
+    return positive_int(data, "hidden_size") // positive_int(data, "num_attention_heads")
 
 
 def is_gemma(architecture: str) -> bool:
@@ -80,9 +82,7 @@ def read_layer_kinds(data: dict[str, Any], architecture: str) -> tuple[LayerKind
         return tuple(FullAttention() if is_full else window for is_full in _full_layers(data, architecture, num_layers))
     kinds: dict[Any, LayerKind] = {"full_attention": FullAttention(), "sliding_attention": window}
     if not isinstance(layer_types, list) or not all(str(layer_type) in kinds for layer_type in layer_types):
-        raise ModelLoadError(
-            f"config.json: layer_types must be a list of {' and '.join(kinds)}, not {layer_types!r}"
-        )
+        raise ModelLoadError(f"config.json: layer_types must be a list of {' and '.join(kinds)}, not {layer_types!r}")
     if len(layer_types) != num_layers:
         raise ModelLoadError(
             f"config.json: layer_types names {len(layer_types)} layers, num_hidden_layers is {num_layers}"

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from lullm.config.engine import EngineConfig
+from lullm.config.resolved import IdleConfig
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.mailbox import Mailbox, OutputStream, call_on, unforeseen
 from lullm.engine.sleep_watch import SleepWatch
@@ -29,19 +29,15 @@ logger = get_logger(__name__)
 
 
 class Admission:
-    """Lets requests into one engine, and owns the streams of those that are in.
+    """Lets requests into one engine, and owns the streams of those that are in."""
 
-    Args:
-        config: the one with the options that need a thread.
-    """
-
-    def __init__(self, engine: LLMEngine, mailbox: Mailbox, watch: SleepWatch, config: EngineConfig):
+    def __init__(self, engine: LLMEngine, mailbox: Mailbox, watch: SleepWatch, idle: IdleConfig):
         self._engine = engine
         self._mailbox = mailbox
         self._watch = watch
-        self._wakes_by_request = config.wakes_by_request
-        self._wake_timeout = config.wake_timeout
-        self._max_num_waiting = config.max_num_wake_waiting
+        self._wakes_by_request = idle.wakes_by_request
+        self._wake_timeout = idle.wake_timeout
+        self._max_num_waiting = idle.max_num_wake_waiting
         self._num_untaken = 0  # requests that were sent and not taken in; changes under the lock
         self._lock = threading.Lock()
         # Owned by the engine's thread:

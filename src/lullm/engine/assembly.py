@@ -3,12 +3,12 @@
 import dataclasses
 import time
 
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError
 from lullm.executor.protocol import Executor
 from lullm.kv.block_space import BlockSpaceManager
-from lullm.kv.layout import block_bytes, num_blocks_for_len
+from lullm.kv.layout import block_bytes, cache_layout_of, max_len_within, num_blocks_for_len
 from lullm.log import get_logger
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.sched.scheduler import Scheduler, SchedulerLimits
@@ -18,8 +18,8 @@ logger = get_logger(__name__)
 
 
 def open_scheduler(
-    config: EngineConfig, model: ModelConfig, executor: Executor, has_chosen_len: bool
-) -> tuple[EngineConfig, Scheduler]:
+    config: ResolvedConfig, model: ModelConfig, executor: Executor, has_chosen_len: bool
+) -> tuple[ResolvedConfig, Scheduler]:
     """Set up the KV cache of all workers; the config with a model length that fits it, and a scheduler. Blocking.
 
     Args:
@@ -30,15 +30,14 @@ def open_scheduler(
     """
     num_blocks, num_host_blocks = executor.determine_num_available_blocks()
     config = _fit_model_len(config, model, num_blocks, has_chosen_len)
-    assert config.max_model_len is not None
-    executor.initialize_cache(num_blocks, num_host_blocks)
+    executor.initialize_cache(num_blocks, num_host_blocks, config.max_model_len)
     block_space = BlockSpaceManager(
         num_blocks,
         config.block_size,
         config.watermark,
         config.enable_prefix_caching,
         num_host_blocks,
-        window=model.sliding_window,
+        groups=cache_layout_of(model).groups,
     )
     return config, Scheduler(
         SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len),
@@ -52,7 +51,7 @@ def open_scheduler(
 
 
 def _preemption_policy(
-    config: EngineConfig, model: ModelConfig, executor: Executor, num_host_blocks: int
+    config: ResolvedConfig, model: ModelConfig, executor: Executor, num_host_blocks: int
 ) -> PreemptionPolicy:
     size = block_bytes(model, config.block_size, config.kv_dtype)
     if not num_host_blocks or config.preemption_mode == "recompute":
@@ -68,14 +67,13 @@ def _preemption_policy(
     return PreemptionPolicy("auto", size, speeds)
 
 
-def _fit_model_len(config: EngineConfig, model: ModelConfig, num_blocks: int, has_chosen_len: bool) -> EngineConfig:
+def _fit_model_len(config: ResolvedConfig, model: ModelConfig, num_blocks: int, has_chosen_len: bool) -> ResolvedConfig:
     """The config with a model length that the cache can hold; a length the user chose is not lowered.
 
     Raises:
         CacheSizeError: the chosen length does not fit.
     """
-    capacity = num_blocks * config.block_size
-    assert config.max_model_len is not None
+    capacity = max_len_within(model, config.block_size, num_blocks, config.max_model_len)
     if num_blocks_for_len(model, config.block_size, config.max_model_len) <= num_blocks:
         return config
     if has_chosen_len:

@@ -46,14 +46,15 @@ class AsyncLLMEngine:
     """
 
     def __init__(self, config: EngineConfig):
-        self._engine = LLMEngine(config.threadless())
-        self.config = self._engine.config.with_thread_options(config)
+        self._engine = LLMEngine(config, has_thread=True)
+        self.config = self._engine.config
+        self.idle = config.idle
         self.model_config = self._engine.model_config
         self.tokenizer = self._engine.tokenizer
         self.default_params = self._engine.default_params
         self._mailbox = Mailbox()
-        self._watch = SleepWatch(self._engine, self._mailbox, self.config)
-        self._admission = Admission(self._engine, self._mailbox, self._watch, self.config)
+        self._watch = SleepWatch(self._engine, self._mailbox, self.idle)
+        self._admission = Admission(self._engine, self._mailbox, self._watch, self.idle)
         self._thread = EngineThread(self._engine, self._mailbox, self._watch, self._admission)
 
     async def generate(

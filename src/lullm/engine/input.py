@@ -4,8 +4,8 @@ import random
 import time
 from collections.abc import Iterable
 
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.errors import InvalidRequestError
 from lullm.text.bad_words import bad_words_ids
 from lullm.text.tokenizer import Tokenizer
@@ -17,9 +17,8 @@ class InputProcessor:
     """Tokenizes and validates requests for one engine. Safe to call from several threads."""
 
     def __init__(
-        self, config: EngineConfig, model: ModelConfig, tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]
+        self, config: ResolvedConfig, model: ModelConfig, tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]
     ) -> None:
-        assert config.max_model_len is not None, "resolve the config first"
         self._max_model_len = config.max_model_len
         self._max_logprobs = config.max_logprobs
         self._vocab_size = model.vocab_size

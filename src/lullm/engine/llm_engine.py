@@ -44,8 +44,12 @@ logger = get_logger(__name__)
 class LLMEngine:
     """Loads a model and serves requests, one `step` at a time. Not safe to share between threads.
 
+    Args:
+        has_thread: a thread watches the clock beside the caller's, for `sleep_after` and `auto_wake`.
+
     Attributes:
-        config, model_config: resolved. tokenizer. default_params: from the model's generation_config.json.
+        config: resolved, with the model length that the KV cache holds. model_config. tokenizer.
+        default_params: from the model's generation_config.json.
         input_processor: may be called from other threads, as `stats` may.
         model_executor: runs the workers. lifecycle: the owner of the question whether the engine is awake.
 
@@ -53,24 +57,25 @@ class LLMEngine:
         ModelLoadError, ConfigError, CacheSizeError: from the constructor, which blocks until the model is loaded.
     """
 
-    def __init__(self, config: EngineConfig):
+    def __init__(self, config: EngineConfig, has_thread: bool = False):
         started = time.monotonic()
-        config.check_threadless()
+        if not has_thread:
+            _check_threadless(config)
         if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
             raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
         folder = resolve_model(config.model, config.revision)
         self.model_config = ModelConfig.from_folder(folder)
-        self.config = config.resolve(self.model_config)
+        resolved = config.resolve(self.model_config)
         self.tokenizer = Tokenizer.from_folder(resolve_model(config.tokenizer) if config.tokenizer else folder)
         defaults = GenerationDefaults.from_folder(folder)
         self.default_params = defaults.params
         eos_token_ids = defaults.eos_token_ids + self.model_config.eos_token_ids
         if self.tokenizer.eos_token_id is not None:
             eos_token_ids += (self.tokenizer.eos_token_id,)
-        self.model_executor: Executor = UniProcExecutor(self.config, self.model_config, folder)
+        self.model_executor: Executor = UniProcExecutor(resolved, self.model_config, folder)
         try:
             self.config, self._scheduler = open_scheduler(
-                self.config, self.model_config, self.model_executor, has_chosen_len=config.max_model_len is not None
+                resolved, self.model_config, self.model_executor, has_chosen_len=config.max_model_len is not None
             )
         except BaseException:
             self.model_executor.shutdown()
@@ -278,3 +283,14 @@ class LLMEngine:
         for request_id in self._scheduler.unfinished_ids:
             self.abort_request(request_id)
         self.model_executor.shutdown()
+
+
+def _check_threadless(config: EngineConfig) -> None:
+    """Return if a caller's own thread is enough for these options. Raises ConfigError otherwise."""
+    idle = config.idle
+    for name, wanted in (("sleep_after", bool(idle.rungs)), ("auto_wake", idle.wakes_by_request)):
+        if wanted:
+            raise ConfigError(
+                f"{name} needs a thread that watches the clock beside the caller's, which AsyncLLMEngine and "
+                "`lullm serve` have; here call sleep() and wake_up() yourself"
+            )

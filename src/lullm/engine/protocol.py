@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Protocol, Unpack
 
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.config.sleep_after import SleepRung
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
@@ -48,7 +48,8 @@ class SleepObserver(Protocol):
 class EngineClient(Protocol):
     """An engine that runs beside the caller's event loop."""
 
-    config: EngineConfig  # resolved
+    config: ResolvedConfig
+    idle: IdleConfig
     model_config: ModelConfig
     tokenizer: Tokenizer
     default_params: SamplingParams  # the model's generation_config.json
@@ -64,7 +65,7 @@ class EngineClient(Protocol):
         """Outputs of one request as they come, of `params.output_kind`; the last one has `finished` set.
 
         Closing or cancelling the generator aborts the request and frees its blocks. On an engine that sleeps, with
-        `config.wakes_by_request`, the request wakes it and waits, also for the end of a pause.
+        `idle.wakes_by_request`, the request wakes it and waits, also for the end of a pause.
 
         Args:
             keep_alive: how many seconds the engine stays awake after its last request, if that is this one, before it
@@ -73,7 +74,7 @@ class EngineClient(Protocol):
         Raises:
             InvalidRequestError: at the first item, when the request can never be served.
             EngineAsleepError: at the first item, when the engine sleeps, or waits for its requests to do so, and
-                requests do not wake it; when it did not come back within `config.wake_timeout`; when too many wait for
+                requests do not wake it; when it did not come back within `idle.wake_timeout`; when too many wait for
                 that. A request that was taken before is kept: its outputs pause, and go on after waking.
             WakeUpError: at the first item, when the engine could not be woken for it.
             EngineDeadError: the engine stopped before the request ended.

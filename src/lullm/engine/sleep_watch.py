@@ -9,7 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-from lullm.config.engine import EngineConfig
+from lullm.config.resolved import IdleConfig
 from lullm.config.sleep_after import SleepRung
 from lullm.engine.ladder import SleepLadder
 from lullm.engine.llm_engine import LLMEngine
@@ -28,20 +28,20 @@ class SleepWatch:
     """The sleep of one engine. Methods: on the engine's thread, but for those that say otherwise.
 
     Args:
-        config: the one with the options that need a thread. clock: seconds, such as `time.monotonic`.
+        clock: seconds, such as `time.monotonic`.
     """
 
     def __init__(
         self,
         engine: LLMEngine,
         mailbox: Mailbox,
-        config: EngineConfig,
+        idle: IdleConfig,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._engine = engine
         self._mailbox = mailbox
-        self._has_prefix_cache = config.enable_prefix_caching
-        self._ladder = SleepLadder(config.sleep_rungs, clock)
+        self._has_prefix_cache = engine.config.enable_prefix_caching
+        self._ladder = SleepLadder(idle.rungs, clock)
         self._observers: list[SleepObserver] = []
         self._waiting_sleeps: list[EngineCall[SleepReport]] = []
         self._is_falling_asleep = False

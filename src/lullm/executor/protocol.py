@@ -40,8 +40,8 @@ class Executor(Protocol):
         """(device, host) KV blocks that fit on every worker (the minimum over them). Raises CacheSizeError."""
         ...
 
-    def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
-        """Set up both pools of the KV cache on every worker."""
+    def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
+        """Set up both pools of the KV cache on every worker, and steps for sequences of at most so many tokens."""
         ...
 
     def measure_speeds(self) -> tuple[float, float]:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
 from lullm.types.step import Running, StepPlan, StepResult
@@ -15,7 +15,7 @@ from lullm.worker.worker import Worker
 class UniProcExecutor:
     """Builds its worker and loads the model at once. Implements `Executor`; the config must be resolved."""
 
-    def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
+    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
         self._config = config
         self._model_config = model_config
         self._is_shut_down = False
@@ -50,8 +50,8 @@ class UniProcExecutor:
         num_blocks = num_blocks_within(self._config, self._model_config, available)
         return num_blocks, num_host_blocks_within(self._config, self._model_config, num_blocks)
 
-    def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
-        self.driver_worker.initialize_cache(num_blocks, num_host_blocks)
+    def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
+        self.driver_worker.initialize_cache(num_blocks, num_host_blocks, max_model_len)
 
     def measure_speeds(self) -> tuple[float, float]:
         return self.driver_worker.measure_speeds()

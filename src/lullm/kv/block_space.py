@@ -1,14 +1,17 @@
 """BlockSpaceManager: admission, growth, sharing, swapping and release of the KV blocks of sequence groups."""
 
 import enum
+import itertools
+from array import array
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from lullm.kv.allocator import BlockAllocator
-from lullm.kv.block_table import NULL_BLOCK, BlockTable, num_blocks_behind_window
-from lullm.kv.hashing import salted_root
-from lullm.kv.layout import num_window_blocks
+from lullm.kv.block_table import NULL_BLOCK, BlockTable, common_len
+from lullm.kv.cache_group import ONE_GROUP, CacheGroup
+from lullm.kv.hashing import BlockHashes, salted_root
 from lullm.kv.pool_pair import PoolPair
+from lullm.kv.prefix import CachedPrefix, find_prefix, nothing_cached
 from lullm.kv.snapshot import BlockOwner, Holding, MemorySnapshot, take_pool_snapshot
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.sleep import UsedBlocks
@@ -36,14 +39,14 @@ class PrefixCacheStats:
 class BlockSpaceManager:
     """The block tables of the sequences, over two pools of blocks of `block_size` tokens: device and host (`PoolPair`).
 
-    A sequence's blocks are all on the device, or all on the host while its group is swapped out. `watermark` is the
-    share of the device pool that admission leaves free, so that running sequences can grow before the first
-    preemption.
+    A sequence has a table in each cache group of the model, and a block belongs to one group at a time. The blocks of a
+    sequence are all on the device, or all on the host while it is swapped out. `watermark` is the share of the device
+    pool that admission leaves free, so that running sequences can grow before the first preemption.
 
-    With a sliding `window` (tokens that a token sees, itself included) a sequence holds the blocks inside its window
-    only. It gets blocks step by step, for as many tokens as are planned (`num_appendable` says what there is room
-    for), and `slide` frees those that have left the window after every step. So a prompt may be longer than the whole
-    pool, as long as the window fits.
+    In a group with full attention a sequence gets blocks for all its tokens at admission. In one with a sliding window
+    it holds the blocks inside the window only: it gets them step by step, for as many tokens as are planned
+    (`num_appendable` says what there is room for), and `slide` frees after every step what has left the window. So
+    where all groups have windows, a prompt may be longer than the whole pool.
 
     Every method only plans: blocks are copied, moved and written by the step whose plan is being made.
     """
@@ -56,10 +59,12 @@ class BlockSpaceManager:
         enable_prefix_caching: bool = True,
         num_host_blocks: int = 0,
         salt: bytes = b"",
-        window: int | None = None,
+        groups: Seq[CacheGroup] = ONE_GROUP,
     ) -> None:
         self.block_size = block_size
-        self.window = window
+        self.groups = tuple(groups)
+        self._windowed = [(i, cache) for i, cache in enumerate(groups) if cache.window is not None]
+        self.has_windows = bool(self._windowed)
         self.num_blocks = num_blocks
         self.num_host_blocks = num_host_blocks
         self.enable_prefix_caching = enable_prefix_caching
@@ -68,7 +73,7 @@ class BlockSpaceManager:
         self._watermark_blocks = int(watermark * num_blocks)
         self._pools = PoolPair(num_blocks, num_host_blocks, enable_prefix_caching)
         self._device, self._host = self._pools.device, self._pools.host
-        self._tables: dict[int, BlockTable] = {}
+        self._tables: dict[int, tuple[BlockTable, ...]] = {}
 
     @property
     def num_used_blocks(self) -> int:
@@ -87,15 +92,13 @@ class BlockSpaceManager:
 
         Sequences of one group share the full blocks of their prompt; those still to be forked copy the partly filled
         block at their first token and so take one block each. With a window a sequence takes what lets it go on
-        token by token; larger chunks use what is free beyond that.
+        token by token; larger chunks use what is free beyond that. All of it in each cache group.
         """
         leader, *others = group.unfinished
         shared = leader.prompt_len // self.block_size
         counts = [cdiv(len(leader), self.block_size)] + [cdiv(len(seq), self.block_size) - shared for seq in others]
-        if self.window is not None:
-            most = num_window_blocks(self.window, self.block_size)
-            counts = [min(count, most) for count in counts]
-        return sum(counts) + group.num_unborn
+        held = sum(cache.num_held_blocks(count, self.block_size) for cache in self.groups for count in counts)
+        return held + group.num_unborn * len(self.groups)
 
     def can_allocate(self, group: SequenceGroup) -> AllocStatus:
         """Whether `allocate(group)` fits, watermark included. The watermark does not bind while the pool is idle."""
@@ -103,8 +106,8 @@ class BlockSpaceManager:
         if required > self.num_blocks:
             return AllocStatus.NEVER
         # Cached blocks that somebody uses cost nothing; cached blocks in the free queue leave it like any other.
-        _, cached = self._find_cached(group)
-        in_use = sum(pool is self._device and pool.ref_count(block_id) > 0 for pool, block_id in cached)
+        hits = self._find_cached(group).hits
+        in_use = sum(pool is self._device and pool.ref_count(block_id) > 0 for own in hits for pool, block_id in own)
         return self._fits(required - in_use)
 
     def allocate(self, group: SequenceGroup) -> int:
@@ -116,53 +119,58 @@ class BlockSpaceManager:
             the leader has got there. With a window they have but the places of those blocks until `share_prompt`.
         """
         leader, *others = group.unfinished
-        table = self._table(leader)
-        num_skipped, found = self._find_cached(group)
-        for pool, block_id in found:  # all are held before the first fresh block can evict one of them
-            pool.share(block_id)
-        cached = [
-            block_id if pool is self._device else self._pools.restore(block_id, table.hash_of(index))
-            for index, (pool, block_id) in enumerate(found, num_skipped)
-        ]
-        leader.num_computed_tokens = (num_skipped + len(cached)) * self.block_size
-        table.allocate(self._num_admitted(leader), [NULL_BLOCK] * num_skipped + cached)
+        prefix = self._find_cached(group)
+        for pool, block_id in itertools.chain.from_iterable(prefix.hits):
+            pool.share(block_id)  # all are held before the first fresh block can evict one of them
+        leader.num_computed_tokens = prefix.num_blocks * self.block_size
+        for cache, table, num_skipped, own in zip(
+            self.groups, self._tables_of(leader), prefix.num_skipped, prefix.hits, strict=True
+        ):
+            cached = [
+                block_id if pool is self._device else self._pools.restore(block_id, table.content(index))
+                for index, (pool, block_id) in enumerate(own, num_skipped)
+            ]
+            table.allocate(cache.num_admitted_tokens(leader), [NULL_BLOCK] * num_skipped + cached)
         self.prefix_cache.queries += len(leader)
         self.prefix_cache.hits += leader.num_computed_tokens
-        self.prefix_cache.host_hits += sum(pool is self._host for pool, _ in found) * self.block_size
+        self.prefix_cache.host_hits += prefix.num_blocks_from(self._host) * self.block_size
         num_shared = leader.prompt_len // self.block_size
         for seq in others:
             seq.num_computed_tokens = num_shared * self.block_size
-            self._table(seq).allocate(self._num_admitted(seq), [NULL_BLOCK] * num_shared)
-            if self.window is None:
-                self._tables[seq.seq_id].borrow(table, 0, num_shared)
+            for cache, table, first in zip(self.groups, self._tables_of(seq), self._tables[leader.seq_id], strict=True):
+                table.allocate(cache.num_admitted_tokens(seq), [NULL_BLOCK] * num_shared)
+                if cache.window is None:
+                    table.borrow(first, 0, num_shared)
         return leader.num_computed_tokens
 
     def share_prompt(self, leader: Sequence, seq: Sequence) -> None:
         """The leader's next step reaches the end of the prompt's full blocks: `seq`, if it waits there, shares them.
 
-        Only with a window, where those blocks did not exist when the group was admitted. Idempotent.
+        Only in groups with a window, where those blocks did not exist at admission. Idempotent.
         """
-        num_shared = leader.prompt_len // self.block_size
-        if self.window is not None and seq.num_computed_tokens == num_shared * self.block_size:
-            first = num_blocks_behind_window(seq.num_computed_tokens, self.block_size, self.window)
-            self._tables[seq.seq_id].borrow(self._tables[leader.seq_id], first, num_shared)
+        num_computed, num_shared = seq.num_computed_tokens, leader.prompt_len // self.block_size
+        if not self.has_windows or num_computed != num_shared * self.block_size:
+            return
+        for cache, own, other in zip(self.groups, self._tables[seq.seq_id], self._tables[leader.seq_id], strict=True):
+            own.borrow(other, cache.num_blocks_behind(num_computed, self.block_size), num_shared)
 
     # -- growth --------------------------------------------------------------------------------------------------
 
     def can_append_slots(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> bool:
         """Whether slots for the next `num_tokens` tokens of each, or as many as it has, fit for all together."""
         # Most often there is room whatever each of them needs; counting exactly is a sixth of a scheduler's step.
-        most = len(seqs) * (cdiv(num_tokens + num_lookahead_slots - 1, self.block_size) + 1)
-        num_free = self._device.num_free
+        num_free, most = self._device.num_free, len(seqs) * self._most_touched(num_tokens + num_lookahead_slots)
         return most <= num_free or self._num_touched(seqs, num_lookahead_slots, num_tokens) <= num_free
 
     def num_appendable(self, seq: Sequence) -> int:
-        """Tokens, behind the computed ones, that there are slots for in the sequence's blocks and the free ones."""
-        if self.window is None:  # all slots are taken before a group is planned
-            return seq.num_uncomputed_tokens
-        table = self._tables[seq.seq_id]
-        num_free = self._device.num_free - (table.block_to_copy(seq.num_computed_tokens) is not None)
-        return table.num_slots + num_free * self.block_size - seq.num_computed_tokens
+        """How many of the uncomputed tokens there are slots for in the sequence's blocks and the free ones."""
+        num_tokens = seq.num_uncomputed_tokens
+        # Without windows all slots are taken before a group is planned.
+        if not self.has_windows or self._most_touched(num_tokens) <= self._device.num_free:
+            return num_tokens
+        tables, start = self._tables[seq.seq_id], seq.num_computed_tokens
+        num_free = self._device.num_free - sum(table.block_to_copy(start) is not None for table in tables)
+        return min(num_tokens, common_len(tables, num_free) * self.block_size - start)
 
     def append_slots(
         self, seq: Sequence, num_lookahead_slots: int = 0, num_tokens: int | None = None
@@ -171,29 +179,39 @@ class BlockSpaceManager:
 
         Returns the copy-on-write pairs (source, destination) that must be copied before.
         """
-        end = len(seq) if num_tokens is None else seq.num_computed_tokens + num_tokens
-        return self._tables[seq.seq_id].append_slots(seq.num_computed_tokens, end + num_lookahead_slots)
+        start = seq.num_computed_tokens
+        end = (len(seq) if num_tokens is None else start + num_tokens) + num_lookahead_slots
+        copies: list[BlockPair] = []
+        for table in self._tables[seq.seq_id]:
+            copies += table.append_slots(start, end)
+        return copies
 
     def slide(self, seq: Sequence) -> None:
-        """Let go of the blocks that have left the window; after the step that computed the tokens, for it read them."""
-        if self.window is not None:
-            num_behind = num_blocks_behind_window(seq.num_computed_tokens, self.block_size, self.window)
-            self._tables[seq.seq_id].drop(num_behind)
+        """Let go of the blocks that have left a window; after the step that computed the tokens, for it read them."""
+        if self.has_windows:
+            tables, num_computed = self._tables[seq.seq_id], seq.num_computed_tokens
+            for index, cache in self._windowed:
+                tables[index].drop(cache.num_blocks_behind(num_computed, self.block_size))
 
     def promote(self, seq: Sequence) -> None:
         """Blocks of `seq` that its computed tokens fill become immutable, and findable by their content."""
-        if self.enable_prefix_caching:
-            self._tables[seq.seq_id].promote(seq.token_ids, seq.num_computed_tokens)
+        tables = self._tables[seq.seq_id]
+        # The tables of a sequence are promoted together, and most tokens fill no block.
+        if self.enable_prefix_caching and seq.num_computed_tokens // self.block_size > tables[0].num_promoted:
+            for table in tables:
+                table.promote(seq.token_ids, seq.num_computed_tokens)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """The child has the parent's tokens so far: it shares all of its blocks."""
-        self._tables[child.seq_id] = self._tables[parent.seq_id].fork()
+        tables = self._tables[parent.seq_id]
+        hashes = tables[0].hashes.copy()
+        self._tables[child.seq_id] = tuple(table.fork(hashes) for table in tables)
 
     # -- swapping ------------------------------------------------------------------------------------------------
 
     def num_held_blocks(self, group: SequenceGroup) -> int:
         """Distinct blocks that the group's unfinished sequences hold, in whichever pool they are."""
-        return len({block_id for seq in group.unfinished for block_id in self._tables[seq.seq_id].held_ids})
+        return len({block_id for table in self._tables_in(group) for block_id in table.held_ids})
 
     def can_swap_out(self, group: SequenceGroup) -> bool:
         """Whether the host pool has room for the group."""
@@ -201,7 +219,7 @@ class BlockSpaceManager:
 
     def swap_out(self, group: SequenceGroup) -> list[BlockPair]:
         """Move the group to the host pool; the (device, host) pairs. A block that several sequences hold moves once."""
-        return self._pools.swap_out([self._tables[seq.seq_id] for seq in group.unfinished])
+        return self._pools.swap_out(self._tables_in(group))
 
     def can_swap_in(self, group: SequenceGroup) -> AllocStatus:
         """Whether the device pool has room for the group and its next tokens, watermark included."""
@@ -212,7 +230,7 @@ class BlockSpaceManager:
 
     def swap_in(self, group: SequenceGroup) -> list[BlockPair]:
         """Move the group back to the device pool; the (host, device) pairs. What the device still has is not moved."""
-        return self._pools.swap_in([self._tables[seq.seq_id] for seq in group.unfinished])
+        return self._pools.swap_in(self._tables_in(group))
 
     def take_cache_moves(self) -> tuple[list[BlockPair], list[BlockPair]]:
         """Moves of cached content that belong to the plan being made: (swap out, swap in). Call once, at its end."""
@@ -222,20 +240,19 @@ class BlockSpaceManager:
 
     def release(self, seq: Sequence) -> None:
         """Let go of the blocks of a preempted sequence; what is known of their content stays for its return."""
-        table = self._tables[seq.seq_id]
-        table.free()
-        table.allocator = self._device
+        for table in self._tables[seq.seq_id]:
+            table.free()
+            table.allocator = self._device
         seq.num_computed_tokens = 0
 
     def free(self, seq: Sequence) -> None:
         """Let go of the blocks of a finished sequence and forget it. Idempotent."""
-        table = self._tables.pop(seq.seq_id, None)
-        if table is not None:
+        for table in self._tables.pop(seq.seq_id, ()):
             table.free()
 
-    def block_ids(self, seq: Sequence) -> list[int]:
-        """The physical blocks of a sequence in order, NULL_BLOCK for what has left the window; not to be changed."""
-        return self._tables[seq.seq_id].block_ids
+    def block_ids(self, seq: Sequence) -> "tuple[array[int], ...]":
+        """By cache group: the sequence's blocks in order, NULL_BLOCK where they left the window; not to be changed."""
+        return tuple([table.block_ids for table in self._tables[seq.seq_id]])
 
     def reset_prefix_cache(self, salt: bytes | None = None) -> None:
         """Forget all cached contents, in both pools; blocks in use stay with their sequences.
@@ -246,9 +263,9 @@ class BlockSpaceManager:
         if salt is not None:
             self._root = salted_root(salt)
             # Waiting sequences were hashed under the old salt.
-            for seq_id, table in self._tables.items():
-                if not table.block_ids:
-                    self._tables[seq_id] = BlockTable(self._device, self.block_size, self._root)
+            for seq_id, tables in self._tables.items():
+                if not any(table.block_ids for table in tables):
+                    self._tables[seq_id] = self._empty_tables()
 
     def used_blocks(self, with_cached: bool = False) -> UsedBlocks:
         """The blocks that sequences hold, in both pools; on demand also those that nobody holds and can be found."""
@@ -263,9 +280,9 @@ class BlockSpaceManager:
         holdings: dict[BlockAllocator, list[Holding]] = {self._device: [], self._host: []}
         for group in groups:
             for seq in group.unfinished:
-                table = self._tables[seq.seq_id]
-                holding = Holding(BlockOwner(group.request_id, seq.seq_id), table.block_ids, seq.num_computed_tokens)
-                holdings[table.allocator].append(holding)
+                owner = BlockOwner(group.request_id, seq.seq_id)
+                for table in self._tables[seq.seq_id]:
+                    holdings[table.allocator].append(Holding(owner, table.block_ids, seq.num_computed_tokens))
         device, host = (take_pool_snapshot(pool, self.block_size, held) for pool, held in holdings.items())
         return MemorySnapshot(self.block_size, device, host)
 
@@ -276,7 +293,7 @@ class BlockSpaceManager:
         """
         for pool, name in ((self._device, "device"), (self._host, "host")):
             held = [0] * pool.num_blocks
-            for table in self._tables.values():
+            for table in itertools.chain.from_iterable(self._tables.values()):
                 if table.allocator is pool:
                     for block_id in table.held_ids:
                         held[block_id] += 1
@@ -284,18 +301,22 @@ class BlockSpaceManager:
             assert held == counts, f"a reference count of the {name} pool differs from the tables that hold the block"
             assert pool.num_free == held.count(0), f"free blocks of the {name} pool are lost or handed out twice"
 
+    def _most_touched(self, num_tokens: int) -> int:
+        """The most free blocks that the next `num_tokens` tokens of a sequence can take."""
+        return len(self.groups) * (cdiv(num_tokens - 1, self.block_size) + 1)
+
     def _num_touched(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> int:
         """Free blocks that the next `num_tokens` tokens of each (or as many as it has) take together."""
         fresh = 0
         to_copy: dict[tuple[int, int], int] = {}  # (shared block, sequences that hold it) -> how many write to it
         for seq in seqs:
-            table = self._tables[seq.seq_id]
-            end = min(seq.num_computed_tokens + num_tokens, len(seq))
-            fresh += table.num_fresh_blocks(end + num_lookahead_slots)
-            shared = table.block_to_copy(seq.num_computed_tokens)
-            if shared is not None:
-                key = shared, table.allocator.ref_count(shared)
-                to_copy[key] = to_copy.get(key, 0) + 1
+            end = min(seq.num_computed_tokens + num_tokens, len(seq)) + num_lookahead_slots
+            for table in self._tables[seq.seq_id]:
+                fresh += table.num_fresh_blocks(end)
+                shared = table.block_to_copy(seq.num_computed_tokens)
+                if shared is not None:
+                    key = shared, table.allocator.ref_count(shared)
+                    to_copy[key] = to_copy.get(key, 0) + 1
         # The last holder of a shared block writes in place.
         return fresh + sum(min(num, holders - 1) for (_, holders), num in to_copy.items())
 
@@ -303,23 +324,27 @@ class BlockSpaceManager:
         reserve = self._watermark_blocks if self.num_used_blocks else 0
         return AllocStatus.OK if self._device.num_free - num_blocks >= reserve else AllocStatus.LATER
 
-    def _table(self, seq: Sequence) -> BlockTable:
-        table = self._tables.get(seq.seq_id)
-        if table is None:
-            table = self._tables[seq.seq_id] = BlockTable(self._device, self.block_size, self._root)
-        return table
+    def _tables_of(self, seq: Sequence) -> tuple[BlockTable, ...]:
+        tables = self._tables.get(seq.seq_id)
+        if tables is None:
+            tables = self._tables[seq.seq_id] = self._empty_tables()
+        return tables
 
-    def _num_admitted(self, seq: Sequence) -> int:
-        """Tokens that get their slots at admission: all, but with a window the cached ones."""
-        return len(seq) if self.window is None else seq.num_computed_tokens
+    def _empty_tables(self) -> tuple[BlockTable, ...]:
+        hashes = BlockHashes(self.block_size, self._root)
+        return tuple(BlockTable(self._device, hashes, index) for index in range(len(self.groups)))
 
-    def _find_cached(self, group: SequenceGroup) -> tuple[int, list[tuple[BlockAllocator, int]]]:
+    def _tables_in(self, group: SequenceGroup) -> list[BlockTable]:
+        return [table for seq in group.unfinished for table in self._tables[seq.seq_id]]
+
+    def _find_cached(self, group: SequenceGroup) -> CachedPrefix:
         # Prompt log-probabilities need the logits of every prompt token, so nothing of the prompt may be skipped.
         if not self.enable_prefix_caching or group.request.params.prompt_logprobs is not None:
-            return 0, []
+            return nothing_cached(self.groups)
         leader, *others = group.unfinished
         token_ids = leader.token_ids
-        if self.window is not None and others:
+        if self.has_windows and others:
             # The others go on from the prompt's last full block, so what is in the window there must be held.
             token_ids = token_ids[: leader.prompt_len - leader.prompt_len % self.block_size + 1]
-        return self._table(leader).find_cached(token_ids, (self._device, self._host), self.window)
+        hashes = self._tables_of(leader)[0].hashes
+        return find_prefix(hashes, token_ids, self.groups, (self._device, self._host))

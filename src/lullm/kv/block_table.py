@@ -1,9 +1,10 @@
 """BlockTable: where the tokens of one sequence stand. Token i is in slot i % block_size of block i // block_size."""
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 
 from lullm.kv.allocator import BlockAllocator
-from lullm.kv.hashing import ROOT_HASH, extend_hashes
+from lullm.kv.hashing import BlockHashes, group_suffix
 from lullm.types.step import BlockPair
 from lullm.units import cdiv
 
@@ -11,37 +12,29 @@ NULL_BLOCK = -1
 """Stands in a block table where nothing is held: the tokens there have left the sliding window and are never read."""
 
 
-def num_blocks_behind_window(num_computed_tokens: int, block_size: int, window: int | None) -> int:
-    """Leading blocks that no token sees any more once so many are computed; 0 without a window.
-
-    The next token sees `window` tokens, itself included, and those behind it see no earlier ones.
-    """
-    return 0 if window is None else max(num_computed_tokens - window + 1, 0) // block_size
-
-
 class BlockTable:
-    """The blocks of one sequence, in order. Blocks are taken on demand, so at most the last one is partly filled.
+    """The blocks that one sequence has in one cache group, in order. They are taken on demand.
 
     With a sliding window the blocks that have left it are let go (`drop`), and NULL_BLOCK keeps their place.
 
-    All blocks of a table are of one pool, `allocator`'s; `move` takes them to the other. The chained hashes of the
-    sequence's full blocks are kept here too, and survive `free`: a preempted or waiting sequence is looked up again
-    and again, and hashing a prompt of 10,000 tokens anew costs a millisecond.
+    All blocks of a table are of one pool, `allocator`'s; `move` takes them to the other. `hashes` are the sequence's,
+    the same object for its tables of all groups.
     """
 
     __slots__ = (
-        "_block_size", "_duplicates", "_forked_tail", "_hashes", "_num_dropped", "_num_promoted", "_root", "allocator",
-        "block_ids",
+        "_block_size", "_duplicates", "_forked_tail", "_group", "_num_dropped", "_suffix", "allocator", "block_ids",
+        "hashes", "num_promoted",
     )  # fmt: skip
 
-    def __init__(self, allocator: BlockAllocator, block_size: int, root: bytes = ROOT_HASH):
+    def __init__(self, allocator: BlockAllocator, hashes: BlockHashes, group: int = 0):
         self.allocator = allocator
-        self.block_ids: list[int] = []
-        self._block_size = block_size
-        self._root = root
-        self._hashes: list[bytes] = []
+        self.hashes = hashes
+        self.block_ids = array("i")
+        self._block_size = hashes.block_size
+        self._group = group
+        self._suffix = group_suffix(group)
         self._num_dropped = 0
-        self._num_promoted = 0
+        self.num_promoted = 0
         self._forked_tail = -1
         self._duplicates: list[int] = []  # indices of full blocks whose content another block had first
 
@@ -55,55 +48,19 @@ class BlockTable:
         """The blocks that the table holds a share of: all but those that have left the window."""
         return [block_id for block_id in self.block_ids if block_id != NULL_BLOCK]
 
-    def find_cached(
-        self, token_ids: Sequence[int], pools: Sequence[BlockAllocator], window: int | None = None
-    ) -> tuple[int, list[tuple[BlockAllocator, int]]]:
-        """The longest prefix of `token_ids` that need not be computed, because the pools have its full blocks.
+    def content(self, index: int) -> bytes:
+        """What the block with this index is found by, once it is full; `hashes` must cover it."""
+        return self.hashes[index] + self._suffix
 
-        Returns:
-            How many leading blocks are not needed since they are behind the window of all tokens to come, cached or
-            not; then (pool, block id) of those that are. Of several pools the first that has a block gives it. The
-            blocks are not taken yet. The last token is left out: it must be computed, since the next token is drawn
-            from its logits.
-        """
-        hits: list[tuple[BlockAllocator, int] | None] = []
-        first = end = run_start = 0  # the best so far: blocks first..end - 1; since `run_start` all were found
-        for index in range((len(token_ids) - 1) // self._block_size):
-            if index == len(self._hashes):
-                extend_hashes(self._hashes, token_ids, self._block_size, index + 1, self._root)
-            hit = self._find(self._hashes[index], pools)
-            hits.append(hit)
-            if hit is None:
-                if window is None:
-                    break
-                run_start = index + 1
-                continue
-            behind = num_blocks_behind_window((index + 1) * self._block_size, self._block_size, window)
-            if run_start <= behind:
-                first, end = behind, index + 1
-        return first, [hit for hit in hits[first:end] if hit is not None]
-
-    @staticmethod
-    def _find(block_hash: bytes, pools: Sequence[BlockAllocator]) -> tuple[BlockAllocator, int] | None:
-        for pool in pools:
-            block_id = pool.find(block_hash)
-            if block_id is not None:
-                return pool, block_id
-        return None
-
-    def hash_of(self, index: int) -> bytes:
-        """The content hash of a full block that `find_cached` or `promote` has met."""
-        return self._hashes[index]
-
-    def allocate(self, num_tokens: int, shared_ids: Sequence[int] = (), num_promoted: int | None = None) -> None:
+    def allocate(self, num_tokens: int, shared_ids: Iterable[int] = (), num_promoted: int | None = None) -> None:
         """Fill the empty table with `shared_ids` and fresh blocks for up to `num_tokens` tokens.
 
         The caller has taken a share of each of `shared_ids` (but NULL_BLOCK) for this table; `num_promoted` of them
         (None: all) are immutable already.
         """
-        self.block_ids = list(shared_ids)
+        self.block_ids = array("i", shared_ids)
         self._num_dropped = 0
-        self._num_promoted = len(shared_ids) if num_promoted is None else num_promoted
+        self.num_promoted = len(self.block_ids) if num_promoted is None else num_promoted
         self._forked_tail = -1
         self._duplicates = []
         self._grow(num_tokens)
@@ -121,44 +78,37 @@ class BlockTable:
             return None
         return self.block_ids[index]
 
-    def num_blocks_touched_by_append(self, first_slot: int, num_tokens: int) -> int:
-        """Free blocks that `append_slots` with the same arguments takes: fresh ones, and one for copy-on-write."""
-        return self.num_fresh_blocks(num_tokens) + (self.block_to_copy(first_slot) is not None)
-
-    def append_slots(self, first_slot: int, num_tokens: int) -> list[BlockPair]:
+    def append_slots(self, first_slot: int, num_tokens: int) -> Sequence[BlockPair]:
         """Make the slots `first_slot` .. `num_tokens` - 1 writable; the copy-on-write pairs that this takes.
 
         A partly filled block that other sequences hold too is replaced by a copy of its own.
         """
         if self._duplicates:
             self._merge_duplicates()
-        copies = []
-        shared = self.block_to_copy(first_slot)
-        if shared is not None:
-            index = first_slot // self._block_size
-            self.block_ids[index] = self.allocator.allocate()
-            self.allocator.release((shared,))
-            copies.append((shared, self.block_ids[index]))
-        self._grow(num_tokens)
-        return copies
+        shared = self.block_to_copy(first_slot) if first_slot // self._block_size == self._forked_tail else None
+        if num_tokens > len(self.block_ids) * self._block_size:
+            self._grow(num_tokens)
+        if shared is None:
+            return ()
+        own = self.block_ids[self._forked_tail] = self.allocator.allocate()
+        self.allocator.release((shared,))
+        return ((shared, own),)
 
     def promote(self, token_ids: Sequence[int], num_computed_tokens: int) -> None:
         """The first `num_computed_tokens` have their KV: full blocks among them become immutable and findable."""
         num_full = num_computed_tokens // self._block_size
-        if num_full <= self._num_promoted:
-            return
-        extend_hashes(self._hashes, token_ids, self._block_size, num_full, self._root)
-        for index in range(self._num_promoted, num_full):
-            if not self.allocator.promote(self.block_ids[index], self._hashes[index]):
+        self.hashes.extend(token_ids, num_full)
+        for index in range(self.num_promoted, num_full):
+            if not self.allocator.promote(self.block_ids[index], self.content(index)):
                 self._duplicates.append(index)
-        self._num_promoted = num_full
+        self.num_promoted = max(num_full, self.num_promoted)
 
     def drop(self, num_blocks: int) -> None:
         """Let go of the first `num_blocks` blocks; their content stays findable until they are needed."""
         if num_blocks > self._num_dropped:
             leaving = slice(self._num_dropped, num_blocks)
             self.allocator.release([b for b in self.block_ids[leaving] if b != NULL_BLOCK])
-            self.block_ids[leaving] = [NULL_BLOCK] * (num_blocks - self._num_dropped)
+            self.block_ids[leaving] = array("i", [NULL_BLOCK]) * (num_blocks - self._num_dropped)
             self._num_dropped = num_blocks
 
     def borrow(self, other: "BlockTable", first: int, end: int) -> None:
@@ -168,32 +118,31 @@ class BlockTable:
                 self.allocator.share(other.block_ids[index])
                 self.block_ids[index] = other.block_ids[index]
 
-    def fork(self) -> "BlockTable":
-        """A table for a sequence with the same tokens: all blocks are shared."""
-        child = BlockTable(self.allocator, self._block_size, self._root)
-        child._hashes = self._hashes.copy()
+    def fork(self, hashes: BlockHashes) -> "BlockTable":
+        """A table for a sequence with the same tokens, and with `hashes` of its own: all blocks are shared."""
+        child = BlockTable(self.allocator, hashes, self._group)
         for block_id in self.held_ids:
             self.allocator.share(block_id)
-        child.allocate(0, self.block_ids, self._num_promoted)
+        child.allocate(0, self.block_ids, self.num_promoted)
         child._num_dropped = self._num_dropped
         self._forked_tail = child._forked_tail = len(self.block_ids) - 1
         return child
 
-    def move(self, pool: BlockAllocator, block_ids: list[int]) -> list[int]:
+    def move(self, pool: BlockAllocator, block_ids: Iterable[int]) -> list[int]:
         """The table stands in other blocks, of another pool, from now on; the held ones, for the caller to release.
 
         The contents are moved by the step that is being planned; which blocks are shared does not change.
         """
         held = self.held_ids
-        self.block_ids, self.allocator = block_ids, pool
+        self.block_ids, self.allocator = array("i", block_ids), pool
         return held
 
     def free(self) -> None:
         """Let go of all blocks, the tail first: the head of a prompt is the part most likely to be asked for again."""
         self.allocator.release(reversed(self.held_ids))
-        self.block_ids = []
+        self.block_ids = array("i")
         self._num_dropped = 0
-        self._num_promoted = 0
+        self.num_promoted = 0
         self._duplicates = []
 
     def _merge_duplicates(self) -> None:
@@ -205,7 +154,7 @@ class BlockTable:
         for index in self._duplicates:
             if index < self._num_dropped:
                 continue
-            first = self.allocator.find(self._hashes[index])
+            first = self.allocator.find(self.content(index))
             # A block that other sequences hold too would not become free, so taking another one could cost a block.
             if first is not None and self.allocator.ref_count(self.block_ids[index]) == 1:
                 self.allocator.share(first)
@@ -216,3 +165,13 @@ class BlockTable:
     def _grow(self, num_tokens: int) -> None:
         for _ in range(cdiv(num_tokens, self._block_size) - len(self.block_ids)):
             self.block_ids.append(self.allocator.allocate())
+
+
+def common_len(tables: Iterable[BlockTable], num_free: int) -> int:
+    """The greatest length, in blocks, that all tables can have if `num_free` blocks are shared out among them."""
+    lens = sorted(len(table.block_ids) for table in tables)
+    while True:
+        length = (sum(lens) + num_free) // len(lens)
+        if length >= lens[-1] or len(lens) == 1:
+            return length
+        lens.pop()  # longer than the others can become: nothing of the free blocks is for it

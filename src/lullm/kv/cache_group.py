@@ -6,11 +6,12 @@ all its layers. So layer -> (group, slot): the slot names the tensors, the group
 one kind of layers has one group with a slot per layer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from lullm.errors import UnsupportedError
 from lullm.types.layer_kind import FullAttention, LayerKind, Nothing, SlidingWindow
+from lullm.types.sequence import Sequence
 from lullm.units import cdiv
 
 CacheKind = FullAttention | SlidingWindow
@@ -44,10 +45,18 @@ class CacheGroup:
         # The next token sees `window` tokens, itself included, and those behind it see no earlier ones.
         return 0 if window is None else max(num_computed_tokens - window + 1, 0) // block_size
 
-    def num_blocks_for_len(self, num_tokens: int, block_size: int) -> int:
-        """The fewest blocks with which a sequence can grow to `num_tokens` tokens, token by token."""
-        num_blocks, window = cdiv(num_tokens, block_size), self.window
+    def num_held_blocks(self, num_blocks: int, block_size: int) -> int:
+        """The most of its first `num_blocks` blocks that a sequence holds at a time when it grows token by token."""
+        window = self.window
         return num_blocks if window is None else min(num_blocks, cdiv(window - 1, block_size) + 1)
+
+    def num_admitted_tokens(self, seq: Sequence) -> int:
+        """Tokens that get their slots when a sequence is admitted: all, but with a window those that are cached."""
+        return len(seq) if self.window is None else seq.num_computed_tokens
+
+
+ONE_GROUP = (CacheGroup(FullAttention(), (0,)),)
+"""The groups of a model whose layers all have full attention, as far as the bookkeeping of blocks goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +77,11 @@ class CacheLayout:
 
     def num_blocks_for_len(self, num_tokens: int, block_size: int) -> int:
         """The fewest blocks, of all groups together, with which a sequence can grow to `num_tokens` tokens."""
-        return sum(group.num_blocks_for_len(num_tokens, block_size) for group in self.groups)
+        num_blocks = cdiv(num_tokens, block_size)
+        return sum(group.num_held_blocks(num_blocks, block_size) for group in self.groups)
 
 
-def cache_layout(kinds: Sequence[LayerKind]) -> CacheLayout:
+def cache_layout(kinds: Seq[LayerKind]) -> CacheLayout:
     """The groups for a model whose layers are of these `kinds`; a group's kinds come in the order of first layers.
 
     Raises:
@@ -99,13 +109,13 @@ def cache_layout(kinds: Sequence[LayerKind]) -> CacheLayout:
     return CacheLayout(groups, num_slots, tuple(places))
 
 
-def _num_slots(counts: Sequence[int]) -> int:
+def _num_slots(counts: Seq[int]) -> int:
     """Layer-slots of a block, from the number of layers of each kind; see MAX_PADDED_RATIO."""
     fewest, most = min(counts), max(counts)
     return most if most < MAX_PADDED_RATIO * fewest else fewest
 
 
-def _deal(layers: Sequence[int], num_slots: int) -> list[Sequence[int]]:
+def _deal(layers: Seq[int], num_slots: int) -> list[Seq[int]]:
     """Groups of at most `num_slots` layers, in turn: each stretch of the model then has layers of every group."""
     num_groups = cdiv(len(layers), num_slots)
     return [layers[first::num_groups] for first in range(num_groups)]

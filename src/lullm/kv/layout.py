@@ -1,8 +1,12 @@
 """How large a KV block is, and how many of them a budget buys."""
 
-from lullm.config.engine import EngineConfig
+import bisect
+
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError
+from lullm.kv.cache_group import CacheLayout, cache_layout
+from lullm.types.layer_kind import FullAttention, SlidingWindow
 from lullm.units import GIB, cdiv, format_bytes
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8_e4m3": 1}
@@ -15,38 +19,41 @@ CPU_KV_SHARE = 0.25
 programs a CPU is shared with, need the rest more than a cache does."""
 
 
+def cache_layout_of(model: ModelConfig) -> CacheLayout:
+    """The cache groups of a model. Raises UnsupportedError as `cache_layout` does."""
+    kind = FullAttention() if model.sliding_window is None else SlidingWindow(model.sliding_window)
+    return cache_layout([kind] * model.num_hidden_layers)
+
+
 def block_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
-    """Bytes of one block: keys and values of `block_size` tokens in all layers. `dtype`: `EngineConfig.kv_dtype`."""
+    """Bytes of one block: keys and values of `block_size` tokens in its layer-slots. `dtype`: as in `kv_dtype`."""
     row_bytes = model.head_dim * DTYPE_BYTES[dtype] + (SCALE_BYTES if dtype == "int8" else 0)
-    return 2 * model.num_hidden_layers * model.num_key_value_heads * row_bytes * block_size
-
-
-def num_window_blocks(window: int, block_size: int) -> int:
-    """The most blocks that a sequence needs to compute its next token with a sliding window of so many tokens."""
-    return cdiv(window - 1, block_size) + 1
+    return 2 * cache_layout_of(model).num_slots * model.num_key_value_heads * row_bytes * block_size
 
 
 def num_blocks_for_len(model: ModelConfig, block_size: int, num_tokens: int) -> int:
-    """The fewest blocks with which a sequence can grow to `num_tokens` tokens: all of them, or those of its window."""
-    num_blocks = cdiv(num_tokens, block_size)
-    if model.sliding_window is None:
-        return num_blocks
-    return min(num_blocks, num_window_blocks(model.sliding_window, block_size))
+    """The fewest blocks with which a sequence can grow to `num_tokens` tokens: in each group all, or the window's."""
+    return cache_layout_of(model).num_blocks_for_len(num_tokens, block_size)
 
 
-def num_host_blocks_within(config: EngineConfig, model: ModelConfig, num_blocks: int) -> int:
+def max_len_within(model: ModelConfig, block_size: int, num_blocks: int, limit: int) -> int:
+    """The longest sequence, in tokens up to `limit`, that can grow within `num_blocks` blocks."""
+    layout, lens = cache_layout_of(model), range(1, limit + 1)
+    return bisect.bisect_right(lens, num_blocks, key=lambda length: layout.num_blocks_for_len(length, block_size))
+
+
+def num_host_blocks_within(config: ResolvedConfig, model: ModelConfig, num_blocks: int) -> int:
     """Number of host blocks that `swap_space` buys; no more than the device pool has, since more is never of use."""
     return min(int(config.swap_space * GIB) // block_bytes(model, config.block_size, config.kv_dtype), num_blocks)
 
 
-def num_blocks_within(config: EngineConfig, model: ModelConfig, available_bytes: int) -> int:
+def num_blocks_within(config: ResolvedConfig, model: ModelConfig, available_bytes: int) -> int:
     """Number of KV blocks of a resolved config on a device with `available_bytes` left after the weights.
 
     Raises:
         CacheSizeError: not even one sequence of `max_model_len` tokens fits, and the user asked for that length; or
             not even one block does.
     """
-    assert config.max_model_len is not None, "resolve the config first"
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
     size = block_bytes(model, config.block_size, config.kv_dtype)
@@ -58,8 +65,9 @@ def num_blocks_within(config: EngineConfig, model: ModelConfig, available_bytes:
         # Twice what all seats can fill leaves as much again for prefixes worth keeping; more would cost start-up time.
         per_seq = num_blocks_for_len(model, config.block_size, config.max_model_len)
         enough = 2 * config.max_num_seqs * per_seq
-        if model.sliding_window is not None:  # and the chunk of a prompt that is being computed
-            enough += cdiv(config.max_num_batched_tokens, config.block_size)
+        # And the chunk of a prompt that is being computed, which a window comes on top of.
+        num_windows = sum(group.window is not None for group in cache_layout_of(model).groups)
+        enough += num_windows * cdiv(config.max_num_batched_tokens, config.block_size)
         num_blocks = min(int(available_bytes * CPU_KV_SHARE) // size, enough)
     if num_blocks < 1:
         budget = "kv_cache_memory_bytes" + (" or gpu_memory_utilization" if config.device != "cpu" else "")

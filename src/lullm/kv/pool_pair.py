@@ -60,7 +60,7 @@ class PoolPair:
                         self.host.promote(kept, content)
                 moved[block_id] = kept
         for table in tables:
-            old = table.move(self.host, [moved[block_id] for block_id in table.block_ids])
+            old = table.move(self.host, (moved[block_id] for block_id in table.block_ids))
             self.device.release(reversed(old))
         return pairs
 
@@ -88,7 +88,7 @@ class PoolPair:
                     content = self.host.content(block_id)
                     if content is not None:
                         self.device.promote(fresh, content)
-            self._host_to_release += table.move(self.device, [moved[block_id] for block_id in table.block_ids])
+            self._host_to_release += table.move(self.device, (moved[block_id] for block_id in table.block_ids))
         return pairs
 
     # -- cached content ------------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ from lullm.types.arithmetic import Activation
 class GatedMLP(nn.Module):
     """`down(activation(gate(x)) * up(x))`."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int, activation: Activation, bias: bool, dtype: torch.dtype):
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, activation: Activation, bias: bool, dtype: torch.dtype
+    ):
         super().__init__()
         self.activation = activation
         self.gate_up_proj = FusedLinear(hidden_size, (intermediate_size, intermediate_size), bias, dtype)

@@ -76,6 +76,7 @@ NATIVE_CPU_OPS = Ops(
     swap_blocks=native_attention.swap_blocks,
     pack_weight_=native.pack_weight_,
     unpack_weight_=native.unpack_weight_,
+    quantize_rows_=quantized_native.quantize_rows_,
     quantized_embedding=quantized_native.quantized_embedding,
     quantized_linear=quantized_native.quantized_linear,
     quantized_logits=quantized_native.quantized_logits,

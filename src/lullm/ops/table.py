@@ -17,7 +17,7 @@ from lullm.ops import quantized_torch
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import HeadNorm, LayerCache
-from lullm.ops.quantized_weight import QuantizedLayout
+from lullm.ops.quantized_weight import QuantizedLayout, quantize_rows_
 from lullm.types.arithmetic import Activation, AttentionFeature
 
 _Maybe = Tensor | None
@@ -136,6 +136,9 @@ class Ops:
 
     unpack_weight_: Callable[[Tensor], None] = _keep_weight
     """weight -> None. Undoes `pack_weight_`."""
+
+    quantize_rows_: Callable[[Tensor, QuantizedLayout, int, Tensor], None] = quantize_rows_
+    """weight, its layout, first row, rows `[n, in]` -> None. See `quantized_weight.quantize_rows_`."""
 
     quantized_embedding: Callable[[Tensor, Tensor, QuantizedLayout, torch.dtype], Tensor] = (
         quantized_torch.quantized_embedding

@@ -121,7 +121,7 @@ class Sampler:
             )
         ranked_rows = [row for row, draw in enumerate(draws) if draw.params.needs_logprobs]
         logprobs = _log_softmax(logits, ranked_rows) if ranked_rows and self._wants_raw_logprobs else None
-        if self._choose is not None and table is None and draws and not logits.is_cuda:
+        if self._choose is not None and table is None and draws and logits.device.type == "cpu":
             table = self._host_table(draws, uniforms)
         if self._choose is not None and table is not None:
             apply_penalties_(logits, draws)

@@ -80,7 +80,7 @@ class Draft:
             seq_id=seq.seq_id,
             start=start,
             token_ids=seq.token_ids[start:end],
-            block_ids=self._block_space.block_ids(seq),
+            block_ids=self._block_space.block_ids(seq)[0],
             draws=[s.draw or self._make_draw(group, s) for s in drawing],
             prompt_targets=targets,
             num_prompt_logprobs=params.prompt_logprobs or 0,

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from lullm.config.engine import PreemptionMode
+from lullm.config.engine_option import PreemptionMode
 
 Action = Literal["recompute", "swap"]
 

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterator
 
-from lullm.config.engine import SchedulingPolicy
+from lullm.config.engine_option import SchedulingPolicy
 from lullm.types.sequence import SequenceGroup
 
 OrderKey = tuple[int, int]

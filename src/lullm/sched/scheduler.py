@@ -24,7 +24,7 @@ import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lullm.config.engine import SchedulingPolicy
+from lullm.config.engine_option import SchedulingPolicy
 from lullm.errors import InvalidRequestError
 from lullm.kv.block_space import AllocStatus, BlockSpaceManager
 from lullm.sched.draft import Draft
@@ -184,7 +184,7 @@ class Scheduler:
 
     def _slide(self) -> None:
         """Free the blocks that have left their sequences' windows."""
-        if self.block_space.window is not None:
+        if self.block_space.has_windows:
             for group in self.running:
                 for seq in group.unfinished:
                     self.block_space.slide(seq)

@@ -26,7 +26,7 @@ class ServerContext:
     @property
     def model_name(self) -> str:
         """The only model name that requests may use."""
-        return self.engine.config.served_model_name or self.engine.config.model
+        return self.engine.config.served_model_name
 
     def check_model(self, name: str | None) -> None:
         """Return if `name` is the served model or left out. Raises ApiError 404 otherwise."""

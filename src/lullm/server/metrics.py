@@ -97,7 +97,7 @@ class Metrics:
     """The registry, and what is observed at the end of a request, a sleep or a wake-up. Is a `SleepObserver`."""
 
     def __init__(self, engine: EngineClient):
-        self._model_name = engine.config.served_model_name or engine.config.model
+        self._model_name = engine.config.served_model_name
         self.registry = CollectorRegistry()
         self.registry.register(EngineCollector(engine, self._model_name))
         self._queue_time = self._histogram("request_queue_time", "Arrival to first scheduling.", _SLOW)

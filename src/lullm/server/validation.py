@@ -105,7 +105,7 @@ def check_keep_alive(body: GenerationBody, engine: EngineClient) -> float | None
     value = body.keep_alive
     if value is None:
         return None
-    if engine.config.sleep_after is None:
+    if not engine.idle.rungs:
         raise ApiError(400, "keep_alive needs a server that was started with --sleep-after", param="keep_alive")
     try:
         seconds = float(value)

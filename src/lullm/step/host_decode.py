@@ -5,6 +5,8 @@ integers come to places here that are the same for every batch of a size, so tha
 Copying them costs 5 microseconds. (`Staging` is the same for a GPU.)
 """
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from torch import Tensor
 from lullm.arena.workspace import Workspace
 from lullm.config.model import ModelConfig
 from lullm.device.device import Device
+from lullm.kv.cache_group import cache_layout
 from lullm.models.protocol import Model
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
@@ -117,8 +120,11 @@ class HostDecode:
         layout = AttentionLayout(
             [1] * size, self._context_lens[:size].tolist(), block_tables, slot_mapping, self._block_size, self._window
         )
-        attention = NativeLayout(layout, slot_mapping, query_starts, context_lens)
-        hidden = self._model(token_ids, StepContext(positions, (attention,), self._kv_caches, self._ops))
+        windows = [group.window for group in cache_layout(self._model.config.layer_kinds).groups]
+        attention = [
+            NativeLayout(replace(layout, window=window), slot_mapping, query_starts, context_lens) for window in windows
+        ]
+        hidden = self._model(token_ids, StepContext(positions, attention, self._kv_caches, self._ops))
         logits = self._model.compute_logits(hidden, self._ops)
         draw_table = DrawTable(*(torch.from_numpy(column[:size]) for column in self._draw_columns))
         return DecodeOutput(logits, self._ops.draw_tokens(logits, draw_table, False))

@@ -8,16 +8,19 @@ before the tokens of this one are on the host. What a step computes with is made
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lullm.arena.workspace import Workspace
 from lullm.device.device import Device
+from lullm.kv.cache_group import cache_layout
 from lullm.log import get_logger
 from lullm.models.protocol import Model
 from lullm.nn.context import StepContext
+from lullm.ops.attention_layout import PreparedAttention
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import LayerCache
 from lullm.ops.table import Ops
@@ -76,6 +79,7 @@ class StepRunner:
         self._ops = ops
         self._model = model
         self._kv_caches = kv_caches
+        self._groups = cache_layout(model.config.layer_kinds).groups
         self._sampler = sampler
         self._scope = scope
         self._moves = BlockMoves(device, ops, kv_caches, host_kv_caches)
@@ -133,9 +137,9 @@ class StepRunner:
         calibrates = self._take_calibration(batch)
         if self._is_decode(batch, step, calibrates):
             return self._run_decode(batch, step, calibrates), {}
-        attention = self._ops.prepare_attention(batch.layout) if step.attention is None else step.attention
+        attention = self._attention_of_groups(batch, step)
         token_ids = self._inputs.token_ids(step)
-        context = StepContext(step.positions, (attention,), self._kv_caches, self._ops, calibrates=calibrates)
+        context = StepContext(step.positions, attention, self._kv_caches, self._ops, calibrates=calibrates)
         hidden = self._model(token_ids, context)  # [T, H]
         prompt_logprobs = {
             span.seq_id: self._prompt_logprobs(hidden[row : row + len(span.prompt_targets)], span)
@@ -147,6 +151,19 @@ class StepRunner:
         if step.draw_index is not None:
             logits = logits[step.draw_index]
         return self._sampler.draw(logits, batch.draws, step.uniforms, step.table), prompt_logprobs
+
+    def _attention_of_groups(self, batch: Batch, step: StepInput) -> list[PreparedAttention]:
+        """The prepared layout of each KV cache group."""
+        if step.attention is not None:
+            return self._with_windows(step.attention)
+        layouts = self._with_windows(batch.layout)
+        prepared = {layout.window: self._ops.prepare_attention(layout) for layout in layouts}
+        return [prepared[layout.window] for layout in layouts]
+
+    def _with_windows(self, layout: Any) -> list[Any]:
+        """A layout for each KV cache group, which differ in their windows."""
+        groups = self._groups
+        return [layout] if len(groups) == 1 else [replace(layout, window=group.window) for group in groups]
 
     def _take_calibration(self, batch: Batch) -> bool:
         """Whether this step finds the scales of the cache: only the first one does."""
@@ -181,7 +198,9 @@ class StepRunner:
     def _decode(self, size: int, calibrates: bool = False) -> DecodeOutput:
         """What graphs record: the staged batch, filled up to `size`, and the choice of every row as far as one can."""
         ops, step = self._ops, self._inputs.staged_decode(size)
-        context = StepContext(step.positions, (step.attention,), self._kv_caches, ops, calibrates=calibrates)
+        context = StepContext(
+            step.positions, self._with_windows(step.attention), self._kv_caches, ops, calibrates=calibrates
+        )
         hidden = self._model(self._inputs.token_ids(step), context)
         logits = self._model.compute_logits(hidden, ops)
         if ops.draw_tokens is None:

@@ -1,23 +1,24 @@
-"""Dummy weights: random, the same in every process, for trying shapes and speed without a checkpoint."""
+"""Dummy weights: random and the same in every process, to try shapes and speed without a checkpoint."""
 
 import zlib
 
 import torch
 from torch import nn
 
-from lullm.weights.quantization import QuantizedRows, writable
+from lullm.ops.table import Ops
+from lullm.weights.rows import QuantizedRows, rows_of
 
-_TILE_LEN = 1_048_583  # a prime just above 2**20: no two rows of a weight matrix are cut alike from the tile
+_TILE_LEN = 1_048_583  # a prime just above 2**20, so that no two rows of a matrix start at the same place in the tile
 _STD = 0.02
 _SLAB_LEN = 1 << 22  # weights of a quantized matrix that exist at once
 
 
-def fill_dummy_weights(model: nn.Module, seed: int = 0) -> None:
+def fill_dummy_weights(model: nn.Module, ops: Ops, seed: int = 0) -> None:
     """Fill the materialised parameters: ones for norms, else normal with mean 0 and deviation 0.02.
 
-    The values are a function of `seed` and a parameter's name; a quantized model is that of the same values. Drawing a
-    number takes much longer than copying one, so one tile of noise is drawn and repeated, starting elsewhere in it for
-    every parameter.
+    The values are a function of `seed` and a parameter's name; a quantized model quantizes the same values. Drawing a
+    number takes much longer than copying one. So one tile of noise is drawn, and every parameter repeats it from a
+    start of its own.
     """
     tile = torch.randn(_TILE_LEN, generator=torch.Generator().manual_seed(seed)) * _STD
     tiles: dict[torch.dtype, torch.Tensor] = {}
@@ -30,20 +31,26 @@ def fill_dummy_weights(model: nn.Module, seed: int = 0) -> None:
                     parameter.fill_(1.0)
                     continue
                 position = zlib.crc32(name.encode()) % _TILE_LEN
-                rows = writable(layer, name, parameter)
+                rows = rows_of(layer, name, parameter, ops)
                 if isinstance(rows, QuantizedRows):
-                    noise = tiles.setdefault(dtype, tile.to(dtype))
-                    for part in rows.split(max(1, _SLAB_LEN // rows.shape[1])):
-                        values = torch.empty(part.shape, dtype=dtype)
-                        position = _repeat(noise, position, values.view(-1))
-                        part.copy_(values)
+                    _write_slabs(rows, tiles.setdefault(dtype, tile.to(dtype)), position)
                 else:
                     noise = tiles.setdefault(parameter.dtype, tile.to(parameter.dtype))
-                    _repeat(noise, position, rows.view(-1))
+                    _repeat(noise, position, parameter.view(-1))
+
+
+def _write_slabs(rows: QuantizedRows, noise: torch.Tensor, position: int) -> None:
+    """Fill all rows from `position` in the noise on, some rows at a time."""
+    num_rows, row_len = rows.shape
+    slab = max(1, _SLAB_LEN // row_len)
+    for first_row in range(0, num_rows, slab):
+        values = torch.empty((min(slab, num_rows - first_row), row_len), dtype=noise.dtype)
+        position = _repeat(noise, position, values.view(-1))
+        rows.write(values, first_row)
 
 
 def _repeat(noise: torch.Tensor, position: int, flat: torch.Tensor) -> int:
-    """Fill `flat` with the endless repetition of `noise` from `position` on; where in `noise` that ended."""
+    """Fill `flat` with the endless repetition of `noise` from `position` on. Returns the position at its end."""
     filled = 0
     while filled < flat.numel():
         length = min(len(noise) - position, flat.numel() - filled)

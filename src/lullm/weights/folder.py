@@ -20,10 +20,10 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
     """The folder of `name`: 'demo' (bundled), a local folder, or a hub id ('Qwen/Qwen3-0.6B').
 
     A hub id is taken from the local hub cache if it is complete there; otherwise it is downloaded, which blocks for
-    as long as that takes. What can only be a path ('./x', '/x', 'a/b/c') never goes to the hub.
+    as long as that takes. A name that can only be a path ('./x', '/x', 'a/b/c') is never looked up in the hub.
 
     Raises:
-        ModelLoadError: nothing there, or the hub could not be asked; or a folder has no revisions.
+        ModelLoadError: there is no such model, the hub cannot be reached, or a revision is given for a folder.
     """
     folder = Path(name).expanduser()
     if revision is not None and (name == "demo" or folder.is_dir()):
@@ -48,7 +48,7 @@ def _cached_snapshot(name: str, revision: str | None) -> Path | None:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_HUB_PATTERNS, local_files_only=True))
     except (OSError, ValueError):
         return None
-    # A snapshot may hold some files only, those that somebody asked for.
+    # Another program may have fetched a few files of the snapshot only.
     is_complete = (folder / "config.json").exists() and not missing_files(folder)
     return folder if is_complete else None
 
@@ -57,13 +57,13 @@ def _download(name: str, revision: str | None) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
     try:
-        # One short question first: a hub that cannot be reached is found out in seconds.
+        # One short request first, so that an unreachable hub is found out within seconds.
         HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT_S)
         logger.info("downloading %s from the hub", name)
         return Path(
             snapshot_download(name, revision=revision, allow_patterns=_HUB_PATTERNS, etag_timeout=_HUB_TIMEOUT_S)
         )
-    except Exception as error:  # the hub client raises its own, httpx's and OSError, by version
+    except Exception as error:  # by its version, the hub's client raises its own errors, httpx's or OSError
         reason = str(error).strip().split("\n")[0]
         raise ModelLoadError(
             f"there is no folder {name!r}, and it could not be fetched from the hub "

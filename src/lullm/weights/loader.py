@@ -1,7 +1,7 @@
 """The loader: streams a folder of safetensors into a model, and accounts for every name.
 
-The files are mapped, not read into memory of our own, so loading needs the parameters and the page cache only. Several
-threads copy pieces of tensors at a time: one alone takes page faults as long as it copies.
+The files are mapped, not read into buffers, so loading needs memory for the parameters and the page cache only. Several
+threads copy pieces of tensors, because one thread spends as much time on page faults as on copying.
 """
 
 import json
@@ -13,43 +13,48 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from lullm.errors import ModelLoadError
+from lullm.ops.table import Ops
 from lullm.ops.threads import torch_threads
 from lullm.units import MIB
-from lullm.weights.target import Loadable, OffsetRows, Rows, ScaleRows, WeightTargets
+from lullm.weights.rows import Rows
+from lullm.weights.target import Loadable, WeightTargets
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _PIECE_BYTES = 16 * MIB
 
+_Piece = tuple[Rows, int, Tensor]  # where to, from which row on, what
 
-def load_weights(model: Loadable, folder: Path, num_threads: int = 1) -> None:
-    """Fill the materialised parameters of `model` from `folder`. Blocking: a gigabyte takes 0.2 s with two threads if
-    the file is in the page cache, and as long as the disk needs otherwise.
+
+def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) -> None:
+    """Fill the materialised parameters of `model` from `folder`. Blocking.
+
+    A gigabyte from the page cache takes 0.2 s with two threads; from a disk it takes as long as the disk needs.
 
     Raises:
         ModelLoadError: no safetensors, a file is missing or damaged, or tensors are missing, unexpected or of the
             wrong shape; the message names every one of them. The parameters are then partly filled.
     """
-    targets = WeightTargets(model)
+    targets = WeightTargets(model, ops)
     missing = set(targets.names)
     faults: list[str] = []
     for path, names in _files(folder).items():
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
                 stored = set(file.keys())
-                copies: list[tuple[Rows, Tensor]] = []
+                pieces: list[_Piece] = []
                 for name in sorted(stored if names is None else stored & names):
                     tensor = file.get_tensor(name)  # mapped: nothing is read yet
                     try:
                         target = targets.find(name, tensor)
                     except ModelLoadError as error:
                         faults.append(str(error))
-                        missing.discard(model.rules.canonical_name(name))  # there, if wrong: one fault is enough
+                        missing.discard(model.rules.canonical_name(name))  # not missing, too
                     else:
                         if target is not None:
                             missing.discard(target.name)
-                            copies += _pieces(target.rows, tensor)
-                _copy_all(copies, num_threads)
+                            pieces += _cut(target.rows, tensor)
+                _write_all(pieces, num_threads)
         except (SafetensorError, OSError) as error:
             raise ModelLoadError(f"{path} is damaged or incomplete: {error}; fetch it again") from None
     faults += [f"missing tensor {name}" for name in sorted(missing)]
@@ -57,26 +62,24 @@ def load_weights(model: Loadable, folder: Path, num_threads: int = 1) -> None:
         raise ModelLoadError(f"the weights in {folder} do not fit its config.json:\n  " + "\n  ".join(faults))
 
 
-def _pieces(target: Rows, source: Tensor) -> list[tuple[Rows, Tensor]]:
-    """The two cut alike into runs of rows, so that no thread has a whole vocabulary to itself at the end."""
-    if isinstance(target, ScaleRows | OffsetRows):
-        return [(target, source)]
-    if isinstance(target, Tensor):
-        target, source = torch.atleast_1d(target), torch.atleast_1d(source)
-    num_rows = max(1, _PIECE_BYTES * len(target) // max(target.nbytes, 1))
-    return list(zip(target.split(num_rows), source.split(num_rows), strict=True))
+def _cut(rows: Rows, values: Tensor) -> list[_Piece]:
+    """Runs of rows, so that at the end no thread has a whole vocabulary to itself."""
+    values = torch.atleast_1d(values)
+    num_rows = max(1, _PIECE_BYTES * len(values) // max(values.nbytes, 1))
+    return [(rows, number * num_rows, piece) for number, piece in enumerate(values.split(num_rows))]
 
 
-def _copy_all(copies: list[tuple[Rows, Tensor]], num_threads: int) -> None:
-    """Fill (target, source) pairs, converting types. The pages are first touched by the threads that copy them."""
+def _write_all(pieces: list[_Piece], num_threads: int) -> None:
+    """Write the pieces. The threads that write are the first to touch the pages."""
 
-    def copy(pair: tuple[Rows, Tensor]) -> None:
-        with torch.inference_mode():  # of each thread
-            pair[0].copy_(pair[1])
+    def write(piece: _Piece) -> None:
+        rows, first_row, values = piece
+        with torch.inference_mode():  # a mode belongs to one thread
+            rows.write(values, first_row)
 
-    # Every thread copies on its own: torch would split each copy over threads once more.
+    # With several threads here, torch must not split each copy over threads once more.
     with torch_threads(1), ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(copy, copies))
+        list(pool.map(write, pieces))
 
 
 def missing_files(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""From the meta device into an arena: every parameter of a model becomes a tensor of the arena."""
+"""Materialises a meta model: every parameter becomes a tensor of an arena."""
 
 from torch import nn
 
@@ -12,7 +12,7 @@ def weights_bytes(model: nn.Module) -> int:
 
 
 def materialize(model: nn.Module, arena: Arena) -> None:
-    """Replace every meta parameter by one of the same name, shape and dtype in the arena; contents are zeros.
+    """Replace every meta parameter by one in the arena, of the same name, shape and dtype; contents are undefined.
 
     Raises:
         CacheSizeError: the arena is smaller than `weights_bytes(model)`.

@@ -1,4 +1,4 @@
-"""Packing: the matrices of a loaded model into the order in which the ops read them."""
+"""Packing: rearranges the matrices of a loaded model into the order in which the ops read them."""
 
 from collections.abc import Iterator
 
@@ -9,13 +9,13 @@ from lullm.ops.table import Ops
 
 
 def packed_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The matrices that `pack_weights` rearranges; quantized ones lie in their order from the start."""
+    """The matrices that `pack_weights` rearranges; quantized ones are written in their order from the start."""
     for module in model.modules():
         if isinstance(module, Matrix) and module.weight is not None and module.layout is None:
             yield module.weight
 
 
 def pack_weights(model: nn.Module, ops: Ops) -> None:
-    """Rearrange every matrix in place, once, after all of it was filled. Blocking: about 0.1 s per gigabyte."""
+    """Rearrange every matrix in place, once it is complete. Blocking: about 0.1 s per gigabyte."""
     for weight in packed_parameters(model):
         ops.pack_weight_(weight)

@@ -1,8 +1,8 @@
-"""WeightStore: what the parameters of one model hold now: how it got there, what has been changed since, which version.
+"""WeightStore: loads and changes the parameters of one model, and knows what has changed since they were loaded.
 
-Weights come from a checkpoint, which is their backup as long as nobody changes them. A trainer changes them tensor by
-tensor, under the checkpoint's own names; those parameters are `modified` from then on. Every change makes a new
-`version`, by which others notice that what they computed before is of the past.
+Weights come from a checkpoint, which is their backup until an update changes them. An update replaces single tensors
+under the checkpoint's names; their parameters are `modified` from then on. Every change makes a new `version`, which
+tells others that results of the old weights (the KV cache) are stale.
 """
 
 import time
@@ -22,18 +22,18 @@ from lullm.weights.target import WeightTarget, WeightTargets
 
 
 class WeightStore:
-    """The weights of a materialised model. Changes that do not go through here are not noticed.
+    """The weights of a materialised model. It sees only those changes that are made through it.
 
     Args:
-        fill: reads all weights from where they come from into their places, and packs them.
-        verify: keep checksums of what was read, for `restore` to compare with.
+        fill: reads all weights from their source into the parameters, and packs them.
+        verify: keep checksums of what was read, and compare them in `restore`.
 
     Attributes:
-        version: 0 after the first `load`; goes up with every change. Level-1 sleep is no change.
+        version: 0 after the first `load`; increases with every change. A level-1 sleep is no change.
         modified: names of parameters that differ from what `load` read.
-        is_resident: whether the memory is there; kept by whoever releases it.
-        has_news: something was changed since the weights were loaded or restored.
-        fill_s: seconds that reading and verifying took, the last time.
+        is_resident: whether the parameters have memory; set by the code that releases and maps it.
+        has_news: there were changes since the weights were loaded or restored.
+        fill_s: seconds that the last reading and verifying took.
     """
 
     def __init__(self, model: nn.Module, ops: Ops, fill: Callable[[], None], verify: bool):
@@ -49,10 +49,10 @@ class WeightStore:
         self.fill_s = 0.0
 
     def load(self) -> None:
-        """Read everything: a new version, nothing of which is modified. Blocking.
+        """Read all weights: a new version without modified parameters. Blocking.
 
         Raises:
-            ModelLoadError, OSError: the weights are a mixture now, of no use until a `load` succeeds.
+            ModelLoadError, OSError: old and new weights are mixed now, and useless until a `load` succeeds.
         """
         started = time.perf_counter()
         self._fill()
@@ -64,14 +64,14 @@ class WeightStore:
         self.fill_s = time.perf_counter() - started
 
     def restore(self, saved: Collection[str], backup: Backup | None, settle: Callable[[], None]) -> None:
-        """Bring back what was here before the memory was released: `saved` from `backup`, all others read again.
+        """Bring back the weights after their memory was released: `saved` from `backup`, all others read again.
 
         Args:
-            settle: waits until what was read is in its place. A backup comes on a stream of its own, over all that the
-                checkpoint has in the same places.
+            settle: waits until the weights that were read are in place. The backup is copied on another stream, over
+                what the checkpoint has put into the same places.
 
         Raises:
-            WakeUpError: it is not what it was. ModelLoadError, OSError: it cannot be read.
+            WakeUpError: a checksum differs. ModelLoadError, OSError: the weights cannot be read.
         """
         others = {name: p for name, p in self._model.named_parameters() if name not in saved}
         if others:
@@ -79,7 +79,7 @@ class WeightStore:
             pushed = [(buffer, buffer.clone()) for name, buffer in self._model.named_buffers() if name in self.modified]
             try:
                 self._fill()
-            finally:  # buffers do not sleep, but filling writes the checkpoint's over them
+            finally:  # buffers kept their values during the sleep, but `fill` has overwritten them
                 for buffer, content in pushed:
                     buffer.copy_(content)
             self._compare(others)
@@ -90,13 +90,13 @@ class WeightStore:
         self.has_news = False
 
     def update(self, weights: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
-        """Replace some weights by tensors under the checkpoint's names, or what a trainer's wrappers make of them.
+        """Replace some weights by tensors under the checkpoint's names, with or without a trainer's prefixes.
 
-        Any floating point type, from any device. A matrix whose parts come one after the other is unpacked and packed
+        Tensors may have any floating point type and device. Consecutive parts of one matrix are unpacked and packed
         once. Blocking.
 
         Returns:
-            The checkpoint's names of what was replaced; what the rules drop (a tied head) is passed over.
+            The checkpoint's names of the replaced tensors. Tensors that the rules drop (a tied head) are skipped.
 
         Raises:
             EngineAsleepError: the weights are asleep. ModelLoadError: an unexpected tensor, or one of another shape
@@ -114,8 +114,8 @@ class WeightStore:
                     self._close(opened)
                     opened = target
                     self._open(target)
-                with torch.no_grad():  # `weights` may be computing in a mode of its own
-                    target.rows.copy_(tensor)
+                with torch.no_grad():  # not around the loop: the iterator may compute with gradients
+                    target.rows.write(tensor)
                 applied.append(target.name)
         except ModelLoadError as error:
             hint = "; push merged weights, without the adapter's own" if "lora_" in str(error) else ""
@@ -131,29 +131,29 @@ class WeightStore:
         return applied
 
     def check_resident(self) -> None:
-        """Return if the weights are there. Raises EngineAsleepError otherwise."""
+        """Raises EngineAsleepError: the weights have no memory now."""
         if not self.is_resident:
             raise EngineAsleepError("the weights are asleep; call wake_up(tags=['weights']) before changing them")
 
     def parameters(self, names: Collection[str]) -> Iterator[nn.Parameter]:
-        """In an order that stays; as they lie in memory, packed."""
+        """The parameters of these names, packed, always in the same order."""
         for name, parameter in self._model.named_parameters():
             if name in names:
                 yield parameter
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Of all parameters."""
+        """The names of all parameters."""
         return frozenset(name for name, _ in self._model.named_parameters())
 
     @property
     def num_bytes(self) -> int:
-        """Of all parameters."""
+        """The size of all parameters."""
         return sum(parameter.nbytes for parameter in self._model.parameters())
 
     @cached_property
     def _targets(self) -> WeightTargets:
-        return WeightTargets(self._model)
+        return WeightTargets(self._model, self._ops)
 
     @cached_property
     def _packed_names(self) -> frozenset[str]:
@@ -175,7 +175,7 @@ class WeightStore:
             return dict(zip(parameters, pool.map(checksum, parameters.values()), strict=True))
 
     def _open(self, target: WeightTarget) -> None:
-        """Make the target's parameter lie as a checkpoint has it."""
+        """Unpack the target's parameter into the checkpoint's order."""
         self.modified.add(target.parameter_name)
         if target.parameter_name in self._packed_names:
             self._ops.unpack_weight_(target.parameter)

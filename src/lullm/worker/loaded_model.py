@@ -67,7 +67,7 @@ def fill_weights(setup: WorkerSetup, model: CausalLM, folder: Path) -> None:
         scales.forget_given()
     with setup.threads.scope():
         if setup.config.load_format == "dummy":
-            fill_dummy_weights(model, setup.config.seed or 0)
+            fill_dummy_weights(model, setup.ops, setup.config.seed or 0)
         else:
-            load_weights(model, folder, setup.threads.num_threads)
+            load_weights(model, folder, setup.ops, setup.threads.num_threads)
         pack_weights(model, setup.ops)

@@ -1,18 +1,18 @@
 """WorkerSetup: what every part of a worker computes with: configuration, device, ops and threads."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from lullm.arena.workspace import Workspace
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
 from lullm.models.decoder import CausalLM
 from lullm.nn.kv_scale import with_scales
 from lullm.ops.layer_cache import LayerCache
-from lullm.ops.selection import select_ops
+from lullm.ops.selection import select_ops, with_features
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
 from lullm.sampling.sampler import Sampler
@@ -25,11 +25,15 @@ from lullm.step.runner import StepRunner
 class WorkerSetup:
     """Both configurations are resolved."""
 
-    config: EngineConfig
+    config: ResolvedConfig
     model_config: ModelConfig
     device: Device
     ops: Ops
     threads: StepThreads
+
+    def fitted(self, max_model_len: int) -> "WorkerSetup":
+        """The same for sequences of at most `max_model_len` tokens."""
+        return replace(self, config=replace(self.config, max_model_len=max_model_len))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -66,18 +70,18 @@ class WorkerSetup:
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
             limits,
             self.threads.scope,
-            runs_ahead=bool(config.async_scheduling),
+            runs_ahead=config.async_scheduling,
             decode_sizes=decode_sizes(config.max_num_seqs),
             workspace=workspace,
         )
 
 
-def open_setup(config: EngineConfig, model_config: ModelConfig) -> WorkerSetup:
+def open_setup(config: ResolvedConfig, model_config: ModelConfig) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: it, or ops for it, are missing."""
     return WorkerSetup(
         config,
         model_config,
         open_device(config.device),
-        select_ops(config.device, config.attention_backend),
+        with_features(select_ops(config.device, config.attention_backend), model_config.family.attention_features),
         StepThreads(config.threads),
     )

@@ -60,7 +60,7 @@ class Sleeper:
         self._all_arenas = arenas
         self._directory = Path(config.sleep_dir) if config.sleep_dir else None
         self._verify = config.verify_wake
-        self._keep_backup = bool(config.keep_backup)
+        self._keep_backup = config.keep_backup
         self._backups: dict[str, Backup] = {}
         self._kept: dict[str, Backup] = {}
         self._kept_version = -1  # of the weights in there

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from lullm.arena.arena import Arena
-from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import StepRunner
 from lullm.types.sleep import Action, SleepForecast, SleepOrder, SleepReport
@@ -37,7 +37,7 @@ class Worker:
     model_runner: StepRunner
     _sleeper: Sleeper
 
-    def __init__(self, config: EngineConfig, model_config: ModelConfig, folder: Path):
+    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
         self.setup = open_setup(config, model_config)
         self.loaded = load_model(self.setup, folder)
         self._undo = ExitStack()
@@ -52,8 +52,12 @@ class Worker:
         """Memory for the KV cache; before `initialize_cache`. See `sizing.kv_memory_bytes`."""
         return kv_memory_bytes(self.setup, self.loaded.model)
 
-    def initialize_cache(self, num_blocks: int, num_host_blocks: int) -> None:
-        """Map both pools of the KV cache, and get ready for steps: a GPU records its graphs. Raises CacheSizeError."""
+    def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
+        """Map both pools of the KV cache, and get ready for steps: a GPU records its graphs. Raises CacheSizeError.
+
+        `max_model_len`: what the engine admits, at most the configured length; the buffers of a step are as long.
+        """
+        self.setup = self.setup.fitted(max_model_len)
         setup, model = self.setup, self.loaded.model
         self.pools = map_pools(setup, num_blocks, num_host_blocks)
         self._undo.callback(self.pools.close)

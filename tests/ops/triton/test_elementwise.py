@@ -60,9 +60,7 @@ def test_silu_mul(shape, dtype):
 def test_gated_linear():
     x, weight, bias = (random(*s, dtype=torch.float32, seed=len(s)) for s in ((5, 33), (48, 33), (48,)))
     for b in (None, bias):
-        actual = elementwise.gated_linear(
-            x.to(DEVICE), weight.to(DEVICE), None if b is None else b.to(DEVICE), "silu"
-        )
+        actual = elementwise.gated_linear(x.to(DEVICE), weight.to(DEVICE), None if b is None else b.to(DEVICE), "silu")
         torch.testing.assert_close(actual.cpu(), REFERENCE_OPS.gated_linear(x, weight, b, "silu"), atol=2e-5, rtol=2e-5)
 
 

@@ -1,7 +1,7 @@
-"""A small canvas that is written as a PNG: rectangles and short texts.
+"""Canvas: rectangles and short texts, written as a PNG.
 
-A block map is a grid of rectangles, and a plotting library of 30 MB (which also resamples such a grid) would be the
-only use of one in the package. The format needs a header, one zlib stream and checksums (PNG specification, 3rd ed.).
+A block map is a grid of rectangles, for which a plotting library would be a dependency of 30 MB, and would resample the
+grid. The format needs a header, one zlib stream and checksums (PNG specification, 3rd ed.).
 """
 
 import struct
@@ -29,12 +29,12 @@ TEXT_HEIGHT = 5 * _SCALE
 
 
 def text_width(text: str) -> int:
-    """Pixels from the first to behind the last character."""
+    """Pixels that one line of text is wide."""
     return 4 * _SCALE * len(text)
 
 
 class Canvas:
-    """White pixels to draw on; what would fall outside is cut off."""
+    """White pixels to draw on. Shapes are clipped at the edges."""
 
     def __init__(self, width: int, height: int):
         self.width = width
@@ -42,14 +42,14 @@ class Canvas:
         self._rows = [bytearray(b"\xff" * (3 * width)) for _ in range(height)]
 
     def fill(self, x: int, y: int, width: int, height: int, color: Color) -> None:
-        """A rectangle, of which (x, y) is the upper left pixel."""
+        """Draw a rectangle whose upper left pixel is (x, y)."""
         left, right = max(x, 0), min(x + width, self.width)
         if left < right:
             for row in self._rows[max(y, 0) : max(min(y + height, self.height), 0)]:
                 row[3 * left : 3 * right] = bytes(color) * (right - left)
 
     def text(self, x: int, y: int, text: str, color: Color = BLACK) -> None:
-        """One line in capitals; characters without a glyph appear as '?'."""
+        """Draw one line in capitals. A character without a glyph becomes '?'."""
         for number, character in enumerate(text.upper()):
             for row, bits in enumerate(_GLYPHS.get(character, _GLYPHS["?"])):
                 for column in range(3):
@@ -58,7 +58,7 @@ class Canvas:
                         self.fill(left, y + _SCALE * row, _SCALE, _SCALE, color)
 
     def encode(self) -> bytes:
-        """The PNG file."""
+        """The bytes of the PNG file."""
         header = struct.pack(">IIBBBBB", self.width, self.height, 8, 2, 0, 0, 0)  # 8 bits a channel, RGB
         pixels = zlib.compress(b"".join(b"\0" + row for row in self._rows), 9)  # 0: rows are not filtered
         return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", pixels) + _chunk(b"IEND", b"")

@@ -1,36 +1,35 @@
 """BlockMap: the KV blocks over time, drawn from memory snapshots. A row is a step, a column is a block.
 
-The colour of a block is the request that holds it: full for the slots that hold tokens, pale for those that are still
-empty. Grey is content that nobody holds and that can still be found; white is free. A black mark: several sequences
-share the block.
+A block has the colour of the request that holds it: full for slots with tokens, pale for empty slots. Grey: no request
+holds the block, but its content can still be found. White: free. A black mark: several sequences share the block.
 """
 
 import colorsys
 from collections import Counter
 from pathlib import Path
 
-from lullm.cli.png import BLACK, TEXT_HEIGHT, WHITE, Canvas, Color, text_width
+from lullm.draw.canvas import BLACK, TEXT_HEIGHT, WHITE, Canvas, Color, text_width
 from lullm.kv.snapshot import BlockSnapshot, MemorySnapshot, PoolSnapshot
 
 FREE: Color = (246, 246, 246)
 CACHED: Color = (190, 190, 190)
 _MARGIN = 12
 _SWATCH = 12
-_MAX_LEGEND = 40  # more owners than this cannot be told apart by colour anyway
+_MAX_LEGEND = 40  # the colours of more owners look alike
 _MAP_WIDTH, _MAP_HEIGHT = 1100, 640  # pixels to aim at
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class BlockMap:
-    """Snapshots in the order they were taken, and who is who in them."""
+    """Snapshots in the order of their steps, and a letter and a colour for each request in them."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, MemorySnapshot]] = []
         self._owners: dict[str, int] = {}  # request id -> number, by first appearance
 
     def add(self, step: int, snapshot: MemorySnapshot) -> None:
-        """The memory after a step."""
+        """Append the memory after a step."""
         self._rows.append((step, snapshot))
         for block in _blocks(snapshot):
             for request_id in block.request_ids:
@@ -41,8 +40,8 @@ class BlockMap:
     def text(self, width: int = 100, max_rows: int = 48) -> str:
         """Lines of at most `width` characters: a letter per request, capital where all slots hold tokens.
 
-        '#': held by several requests; ':': cached; '.': free. If there are more blocks than columns, a column stands
-        for several neighbours and shows what most of them are; of more steps than `max_rows` some are left out.
+        '#': several requests hold the block; ':': cached; '.': free. If there are more blocks than columns, a column
+        shows the commonest sign of several neighbours. Of more steps than `max_rows` some are left out.
         """
         if not self._rows:
             return ""
@@ -62,7 +61,7 @@ class BlockMap:
         return "\n".join(lines)
 
     def legend(self) -> str:
-        """Which letter is which request."""
+        """The letters and signs, explained."""
         names = [f"{self._letter(request_id)} {request_id}" for request_id in self._owners]
         return ", ".join([*names, "capital: full", "# several requests", ": cached", ". free"])
 
@@ -85,7 +84,7 @@ class BlockMap:
     # -- picture -------------------------------------------------------------------------------------------------
 
     def write_png(self, path: Path, title: str) -> None:
-        """The picture. Raises OSError."""
+        """Write the picture. Raises OSError."""
         self.canvas(title).write(path)
 
     def canvas(self, title: str) -> Canvas:
@@ -182,7 +181,7 @@ def _pale(color: Color) -> Color:
 
 
 def _flow(widths: list[int], line_width: int) -> list[list[tuple[int, int]]]:
-    """Items of these widths in lines: (number, width) of each."""
+    """Break items of these widths into lines: (number, width) of each item."""
     lines: list[list[tuple[int, int]]] = [[]]
     used = 0
     for number, width in enumerate(widths):

@@ -1,0 +1,134 @@
+"""EngineOptions: the options that mean the same with every model and on every device.
+
+A resolved configuration takes them as the user said them. Names are vLLM's where they mean the same.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lullm.config.option import option
+
+KVCacheDType = Literal["auto", "int8", "fp8", "fp8_e4m3"]
+LoadFormat = Literal["auto", "safetensors", "dummy"]
+Quantization = Literal[None, "int8", "int4"]
+SchedulingPolicy = Literal["fcfs", "priority"]
+PreemptionMode = Literal["recompute", "swap", "auto"]
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
+AttentionBackend = Literal["auto", "triton", "torch"]
+
+MAX_THREADS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What `EngineConfig` and `ResolvedConfig` have in common."""
+
+    model: str = option("demo", "local folder, hub id, or 'demo' for the bundled model", "model")
+    revision: str | None = option(None, "branch, tag or commit of a hub id", "model")
+    tokenizer: str | None = option(None, "folder or hub id of the tokenizer; default: the model's", "model")
+    load_format: LoadFormat = option(
+        "auto", "'dummy' fills deterministic random weights instead of reading them", "model"
+    )
+    quantization: Quantization = option(
+        None,
+        "bits of the matrices, quantized as the checkpoint is read; embedding and head take 8 bits either way, "
+        "activations and KV cache keep dtype; default: as dtype says",
+        "model",
+    )
+    seed: int | None = option(
+        0, "seed of the engine, from which requests without one draw theirs; None ('none') is random", "model", least=0
+    )
+
+    threads: int | None = option(
+        None,
+        "CPU threads that a step uses; default: OMP_NUM_THREADS if it is set, else the cores that the affinity mask "
+        "and the CPU quota allow",
+        "device",
+        least=1,
+        most=MAX_THREADS,
+    )
+    attention_backend: AttentionBackend = option(
+        "auto",
+        "which version of attention runs: 'auto' is the device's fastest, 'torch' torch's own over gathered keys and "
+        "values (decode steps are not recorded), 'triton' lullm's kernels on a GPU",
+        "device",
+    )
+    enforce_eager: bool = option(
+        False,
+        "never record decode steps and replay them (CUDA graphs on a GPU, one native call per step on a CPU); the "
+        "tokens are the same",
+        "device",
+    )
+    tensor_parallel_size: int = option(1, "workers that share each layer (only 1 yet)", "device", least=1)
+    pipeline_parallel_size: int = option(1, "workers that share the layers (only 1 yet)", "device", least=1)
+    distributed_executor_backend: str | None = option(
+        None, "who runs the workers (only 'uni', in this process, yet)", "device"
+    )
+
+    kv_cache_dtype: KVCacheDType = option(
+        "auto",
+        "'int8' (the quicker on a CPU; a scale per token and head) and 'fp8' ('fp8_e4m3'; a scale per layer and head, "
+        "the checkpoint's or 1) halve the memory of a 16-bit KV cache; 'auto' leaves it as dtype says",
+        "KV cache",
+    )
+    calculate_kv_scales: bool = option(
+        False, "take the scales of an fp8 KV cache from the first batch, if the checkpoint has none", "KV cache"
+    )
+    block_size: int = option(16, "tokens per KV block", "KV cache", least=1)
+    kv_cache_memory_bytes: int | None = option(
+        None,
+        "memory of the KV cache, in bytes or like 512MiB; default, on a CPU: a quarter of what is available after the "
+        "weights, and no more than twice what the running batch can use",
+        "KV cache",
+        least=1,
+        unit="bytes",
+    )
+    num_gpu_blocks_override: int | None = option(None, "number of KV blocks, instead of measuring", "KV cache", least=1)
+    swap_space: float = option(
+        4.0,
+        "GiB of host memory for KV blocks that are swapped out, and for cached ones that the KV cache has no room for; "
+        "never more blocks than the KV cache has; 0: nothing is swapped",
+        "KV cache",
+        least=0,
+    )
+    enable_prefix_caching: bool = option(True, "share the KV of equal prompt prefixes", "KV cache")
+    watermark: float = option(
+        0.01, "share of the KV blocks that admission leaves free for running sequences", "KV cache", least=0, below=1
+    )
+
+    max_num_seqs: int = option(128, "most sequences in one step", "scheduling", least=1)
+    max_num_batched_tokens: int = option(2048, "most tokens in one step (the chunk size)", "scheduling", least=1)
+    enable_chunked_prefill: bool = option(
+        True,
+        "mix chunks of prompts with decodes in one step; otherwise prompts go first, whole, which needs "
+        "max_num_batched_tokens of at least max_model_len",
+        "scheduling",
+    )
+    delay_factor: float = option(
+        0.0,
+        "without chunked prefill: let prompts gather for this share of the last prompt step",
+        "scheduling",
+        least=0,
+    )
+    scheduling_policy: SchedulingPolicy = option(
+        "fcfs", "order of waiting requests; 'priority': lower values first, then arrival", "scheduling"
+    )
+    preemption_mode: PreemptionMode = option(
+        "auto",
+        "what happens to requests that must give their KV blocks back: 'swap' moves the blocks to host memory, "
+        "'recompute' computes them again, 'auto' is what is cheaper by measured speeds",
+        "scheduling",
+    )
+
+    max_logprobs: int = option(
+        20, "most log-probabilities per position a request may ask for", "log-probabilities", least=0
+    )
+    logprobs_mode: LogprobsMode = option(
+        "raw_logprobs", "log-probabilities before or after penalties, temperature and filters", "log-probabilities"
+    )
+
+    enable_sleep_mode: bool = option(False, "allow sleep and wake-up", "sleep")
+    sleep_dir: str | None = option(
+        None, "folder for what must survive a sleep; default: the system's folder for temporary files", "sleep"
+    )
+    verify_wake: bool = option(True, "compare checksums of weights and KV cache after waking", "sleep")

@@ -1,0 +1,54 @@
+"""What an engine is built from: ResolvedConfig for its workers and its loop, IdleConfig for its thread.
+
+Both are made by `EngineConfig`, and hold values where the user may leave a choice open.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lullm.config.engine_option import EngineOptions
+from lullm.config.model import ModelDType
+from lullm.config.sleep_after import SleepRung
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig(EngineOptions):
+    """The options of an engine for one model on one device; nothing is 'auto' any more.
+
+    Attributes:
+        served_model_name: the name clients use. dtype: of weights and activations.
+        max_model_len: longest sequence (prompt and output, tokens). In a running engine: what the KV cache holds.
+        device: where the steps run. gpu_memory_utilization: share of a GPU's memory that may be taken.
+        async_scheduling: the next step is planned and launched while one runs.
+        keep_backup: the host memory of a sleep stays taken, with the weights in it, for the next sleep.
+    """
+
+    served_model_name: str
+    dtype: ModelDType
+    max_model_len: int
+    device: Literal["cpu", "cuda"]
+    gpu_memory_utilization: float
+    async_scheduling: bool
+    keep_backup: bool
+
+    @property
+    def kv_dtype(self) -> str:
+        """The type of the KV cache's values: a `dtype`, 'int8' or 'fp8_e4m3'."""
+        return {"auto": self.dtype, "fp8": "fp8_e4m3"}.get(self.kv_cache_dtype, self.kv_cache_dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleConfig:
+    """When an engine with a thread of its own sleeps by itself, and whether a request wakes it.
+
+    Attributes:
+        rungs: the ladder that `sleep_after` spells; empty: the engine never sleeps by itself.
+        wakes_by_request: a request to a sleeping engine wakes it and waits.
+        wake_timeout: seconds that a request waits for the engine to wake up.
+        max_num_wake_waiting: the most requests that may wait so.
+    """
+
+    rungs: tuple[SleepRung, ...]
+    wakes_by_request: bool
+    wake_timeout: float
+    max_num_wake_waiting: int

@@ -1,0 +1,113 @@
+"""Rows: where a tensor of a checkpoint is written to: plain rows, rows that are quantized by writing, KV scales."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lullm.errors import ModelLoadError
+from lullm.nn.linear import Matrix
+from lullm.ops.quantized_weight import QuantizedLayout
+from lullm.ops.table import Ops
+
+
+class Rows(Protocol):
+    """The place of one tensor of a checkpoint; the only way to write a weight."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    def fits(self, shape: torch.Size) -> bool:
+        """Whether a tensor of this shape can be written."""
+        ...
+
+    def write(self, values: Tensor, first_row: int = 0) -> None:
+        """Write into the rows from `first_row` on; any floating point type, from any device. Blocking.
+
+        Raises:
+            ModelLoadError: the values cannot be stored; nothing has been written.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlainRows:
+    """Rows of a parameter that stores floating point numbers: a checkpoint's plus `offset` (`rule.Offset`)."""
+
+    tensor: Tensor
+    offset: float = 0.0
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.tensor.shape
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+    def write(self, values: Tensor, first_row: int = 0) -> None:
+        if self.offset:
+            values = values.float() + self.offset
+        self.tensor[first_row : first_row + len(values)].copy_(values)
+
+    def part(self, first_row: int, num_rows: int) -> "PlainRows":
+        return PlainRows(self.tensor[first_row : first_row + num_rows], self.offset)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedRows:
+    """Rows of a quantized matrix. `write` quantizes into the storage, without a copy of the matrix in another type."""
+
+    name: str
+    """The parameter's, for errors."""
+    storage: Tensor
+    layout: QuantizedLayout
+    ops: Ops
+    first_row: int
+    num_rows: int
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.num_rows, self.layout.in_features))
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+    def write(self, values: Tensor, first_row: int = 0) -> None:
+        try:
+            self.ops.quantize_rows_(self.storage, self.layout, self.first_row + first_row, values)
+        except ModelLoadError as error:
+            raise ModelLoadError(f"{self.name}: {error}") from None
+
+    def part(self, first_row: int, num_rows: int) -> "QuantizedRows":
+        return QuantizedRows(self.name, self.storage, self.layout, self.ops, self.first_row + first_row, num_rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScaleRows:
+    """`given [1 or 2, Hkv]` of a layer's `KVScales`. One tensor fills it: a scale per head, or one scale for all."""
+
+    name: str
+    given: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.given.shape[1:]
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape.numel() in (1, *self.shape)
+
+    def write(self, values: Tensor, first_row: int = 0) -> None:
+        assert first_row == 0, "scales are written as a whole"
+        if not (values.isfinite() & (values > 0)).all():
+            raise ModelLoadError(
+                f"{self.name}: a scale of the KV cache must be a positive number, not {values.tolist()}"
+            )
+        self.given.copy_(values.reshape(-1))
+
+
+def rows_of(layer: nn.Module, name: str, parameter: nn.Parameter, ops: Ops) -> PlainRows | QuantizedRows:
+    """All rows of a layer's parameter with this full name, in the checkpoint's order."""
+    if isinstance(layer, Matrix) and layer.layout is not None and parameter is layer.weight:
+        return QuantizedRows(name, parameter.data, layer.layout, ops, 0, layer.layout.out_features)
+    return PlainRows(parameter.data)
