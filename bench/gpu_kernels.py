@@ -205,11 +205,10 @@ def draw_figures() -> dict[str, float]:
     """Microseconds of drawing from all rows in one way, and of the sampler's stages in torch."""
     import torch
 
-    from lullm import SamplingParams
     from lullm.ops.draw_table import DrawTable
     from lullm.ops.selection import select_ops
     from lullm.sampling.sampler import draw_tokens_
-    from lullm.types.step import Draw
+    from lullm.types.draw import Draw, DrawParams
 
     ops, vocab_size = select_ops("cuda"), GPU_SHAPES["8b"]["vocab_size"]
     kinds = {"greedy": (0.0, vocab_size, 1.0), "temperature": (0.8, vocab_size, 1.0), "top_k": (0.8, 50, 1.0),
@@ -229,7 +228,7 @@ def draw_figures() -> dict[str, float]:
             )  # fmt: skip
             work_s = replayed_s(lambda logits=logits, table=table: ops.draw_tokens(logits, table, False))
             figures[f"draw_{kind}_{rows}_us"] = work_s * 1e6
-        draws = [Draw(i, 0, SamplingParams(temperature=0.8, top_p=0.9), 0, [0], 1) for i in range(rows)]
+        draws = [Draw(i, 0, DrawParams(temperature=0.8, top_p=0.9)) for i in range(rows)]
         staged_s = median_s(lambda logits=logits, draws=draws: draw_tokens_(logits.clone(), draws))
         figures[f"draw_in_torch_top_p_{rows}_us"] = staged_s * 1e6
     return figures

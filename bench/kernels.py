@@ -20,6 +20,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # two pools that spin against each other measure nothing
 
 import torch
+from msgspec.structs import replace
 
 from lullm.arena.host import HostArena
 from lullm.ops.attention_layout import AttentionLayout
@@ -29,8 +30,7 @@ from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.sampling.sampler import draw_tokens_
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw
+from lullm.types.draw import Draw, DrawParams
 from lullm.units import cdiv
 
 HIDDEN, INTERMEDIATE, NUM_Q_HEADS, NUM_KV_HEADS, HEAD_SIZE, VOCAB = 1024, 3072, 16, 8, 128, 151936
@@ -175,10 +175,10 @@ def head(args: argparse.Namespace) -> dict[str, object]:
         report[f"logits {rows}"] = show(f"logits, {rows} rows", seconds, packed.numel() * 2 / 1e9, "GB/s")
         logits = torch.randn(rows, VOCAB)
         for name, params in (
-            ("greedy", SamplingParams(temperature=0.0)),
-            ("top_k 50, top_p 0.9", SamplingParams(top_k=50, top_p=0.9)),
+            ("greedy", DrawParams(temperature=0.0)),
+            ("top_k 50, top_p 0.9", DrawParams(top_k=50, top_p=0.9)),
         ):
-            draws = [Draw(row, 0, params, row, [0], 1) for row in range(rows)]
+            draws = [Draw(row, 0, replace(params, seed=row)) for row in range(rows)]
             uniforms = torch.rand(rows, dtype=torch.float64)
             table = DrawTable.of(draws, uniforms.numpy(), VOCAB)
             seconds = measure(

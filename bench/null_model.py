@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.preemption import PreemptionPolicy
 from lullm.sched.scheduler import Scheduler, SchedulerLimits
+from lullm.types.draw import Draw
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw, DrawnToken, StepPlan, StepResult
+from lullm.types.step import DrawnToken, StepPlan, StepResult
 
 NUM_SLOTS = 15_700
 MAX_MODEL_LEN = 2048
@@ -108,15 +109,15 @@ class NullModel:
         return StepResult([self._draw(draw) for span in plan.spans for draw in span.draws])
 
     def _draw(self, draw: Draw) -> DrawnToken:
-        if draw.params.logprobs is None:
+        if draw.params.num_logprobs is None:
             return DrawnToken(draw.seq_id, 0)
         rest, pieces = 1.0, []
-        for _ in range(draw.params.logprobs):
+        for _ in range(draw.params.num_logprobs):
             piece = rest * (1 - self._random.random() ** (1 / self._theta))
             pieces.append(math.log(max(piece, 1e-300)))
             rest -= piece
         pieces.sort(reverse=True)
-        return DrawnToken(draw.seq_id, 0, [(token, logprob, token + 1) for token, logprob in enumerate(pieces)])
+        return DrawnToken(draw.seq_id, 0, tuple((token, logprob, token + 1) for token, logprob in enumerate(pieces)))
 
 
 def saturate(

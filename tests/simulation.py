@@ -2,24 +2,30 @@
 
 import random
 from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.cache_group import CacheGroup
 from lullm.sched.preemption import PreemptionPolicy
 from lullm.sched.scheduler import Scheduler, SchedulerLimits, SequenceUpdate
+from lullm.types.draw import Draw
 from lullm.types.layer_kind import FullAttention, SlidingWindow
+from lullm.types.packed import unpack
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import PENDING_TOKEN, Draw, DrawnToken, Span, StepPlan, StepResult
+from lullm.types.step import PENDING_TOKEN, DrawnToken, Span, StepPlan, StepResult
+from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
+
+Content = tuple[int, int] | None
+"""Of a slot: (cache group, running hash of the tokens up to its own); None: never written."""
 
 
 class PagedMemory:
     """Slots hold (position, token) instead of keys and values; a block nobody wrote holds nothing.
 
     A slot's content also names all tokens before it (a running hash), as a real key does through attention: KV that
-    was computed behind another prefix is not the same KV.
+    was computed behind another prefix is not the same KV. It names its cache group too: other layers have other keys.
+    `windows`: by group, the tokens that a token sees; None: all before it.
     """
 
     def __init__(
@@ -27,15 +33,16 @@ class PagedMemory:
         num_blocks: int,
         num_host_blocks: int,
         block_size: int,
-        choose: Callable[[Draw], int],
-        window: int | None = None,
+        choose: Callable[[Draw, list[int]], int],
+        windows: Sequence[int | None] = (None,),
     ):
         self.block_size = block_size
-        self.window = window
-        self.slots: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
-        self.host_slots: list[list[int | None]] = [[None] * block_size for _ in range(num_host_blocks)]
+        self.windows = windows
+        self.slots: list[list[Content]] = [[None] * block_size for _ in range(num_blocks)]
+        self.host_slots: list[list[Content]] = [[None] * block_size for _ in range(num_host_blocks)]
         self.choose = choose
         self.sequences: dict[int, list[int]] = {}
+        self.drawn: dict[tuple[int, int], int] = {}  # (sequence, position) -> the token that was drawn for it
 
     def execute(self, plan: StepPlan) -> StepResult:
         for device, host in plan.blocks_to_swap_out:
@@ -44,42 +51,54 @@ class PagedMemory:
             self.slots[device] = self.host_slots[host].copy()
         for source, destination in plan.blocks_to_copy:
             self.slots[destination] = self.slots[source].copy()
-        for span in plan.spans:  # all writes of a layer come before any attention
-            history = self._history(span.seq_id, span.start, list(span.token_ids))
-            for position in range(span.start, span.end):
-                block_id = span.block_ids[position // self.block_size]
-                assert block_id >= 0, f"sequence {span.seq_id} has no block at {position}"
-                self.slots[block_id][position % self.block_size] = history[position]
-        tokens = []
-        for span in plan.spans:
-            history = self._history(span.seq_id, span.start, list(span.token_ids))
-            first = 0 if self.window is None else max(span.start + 1 - self.window, 0)
-            for position in range(first, span.end):
-                block_id = span.block_ids[position // self.block_size]
-                assert block_id >= 0, f"sequence {span.seq_id} has no block at {position}"
-                found = self.slots[block_id][position % self.block_size]
-                assert found == history[position], f"sequence {span.seq_id} would attend to foreign KV at {position}"
-            for draw in span.draws:
-                assert len(draw.token_ids) == span.end
-                tokens.append(self.draw(draw))
-        return StepResult(tokens, {s.seq_id: [[(t, 0.0, 1)] for t in s.prompt_targets] for s in plan.spans})
+        spans = [(span, [unpack(ids) for ids in span.block_ids], self._tokens(span)) for span in plan.spans]
+        histories = [running_hashes(tokens) for _, _, tokens in spans]
+        for (span, tables, _), history in zip(spans, histories, strict=True):
+            for group, blocks in enumerate(tables):
+                for position in range(span.start, span.end):  # all writes of a layer come before any attention
+                    self._slots(blocks, position)[position % self.block_size] = group, history[position]
+        drawn = []
+        for (span, tables, tokens), history in zip(spans, histories, strict=True):
+            for group, (blocks, window) in enumerate(zip(tables, self.windows, strict=True)):
+                first = 0 if window is None else max(span.start + 1 - window, 0)
+                for position in range(first, span.end):
+                    found = self._slots(blocks, position)[position % self.block_size]
+                    expected = group, history[position]
+                    assert found == expected, f"sequence {span.seq_id} would attend to foreign KV at {position}"
+            drawn += [self._draw(draw, tokens[: span.start + draw.row + 1]) for draw in span.draws]
+        targets = {span.seq_id: unpack(span.prompt_targets) for span in plan.spans if span.prompt_targets}
+        return StepResult(drawn, {seq_id: [((t, 0.0, 1),) for t in ids] for seq_id, ids in targets.items()})
 
-    def draw(self, draw: Draw) -> DrawnToken:
-        if draw.params.logprobs is None:
-            return DrawnToken(draw.seq_id, self.choose(draw))
-        # Beams: a made-up model over four tokens, a function of the sequence alone.
-        rng = random.Random(hash(tuple(draw.token_ids)))
-        ranked = sorted(((t, -rng.random() * 3, 1) for t in range(4)), key=lambda offer: -offer[1])
-        return DrawnToken(draw.seq_id, ranked[0][0], ranked)
+    def _draw(self, draw: Draw, tokens: list[int]) -> DrawnToken:
+        """The token behind `tokens`."""
+        assert unpack(draw.token_ids) == (tokens if draw.params.reads_tokens else [])
+        if draw.params.num_logprobs is None:
+            drawn = DrawnToken(draw.seq_id, self.choose(draw, tokens))
+        else:  # Beams: a made-up model over four tokens, a function of the sequence alone.
+            rng = random.Random(hash(tuple(tokens)))
+            ranked = sorted(((t, -rng.random() * 3, 1) for t in range(4)), key=lambda offer: -offer[1])
+            drawn = DrawnToken(draw.seq_id, ranked[0][0], tuple(ranked))
+        self.drawn[draw.seq_id, len(tokens)] = drawn.token_id
+        return drawn
 
-    def _history(self, seq_id: int, start: int, token_ids: list[int]) -> list[int]:
-        """The running hash at every position up to the span's end."""
-        known = self.sequences[seq_id][:start] + token_ids
-        running, history = 0, []
-        for token_id in known:
-            running = hash((running, token_id))
-            history.append(running)
-        return history
+    def _slots(self, blocks: list[int], position: int) -> list[Content]:
+        block_id = blocks[position // self.block_size]
+        assert block_id >= 0, f"no block at {position}"
+        return self.slots[block_id]
+
+    def _tokens(self, span: Span) -> list[int]:
+        """All tokens up to the span's end, the pending ones filled in."""
+        tokens = self.sequences[span.seq_id][: span.start] + unpack(span.token_ids)
+        return [self.drawn[span.seq_id, i] if t == PENDING_TOKEN else t for i, t in enumerate(tokens)]
+
+
+def running_hashes(tokens: list[int]) -> list[int]:
+    """At every position a hash of all tokens up to it."""
+    running, hashes = 0, []
+    for token_id in tokens:
+        running = hash((running, token_id))
+        hashes.append(running)
+    return hashes
 
 
 class Simulation:
@@ -98,25 +117,25 @@ class Simulation:
         watermark: float = 0.01,
         num_host_blocks: int = 0,
         preemption: PreemptionPolicy | None = None,
-        window: int | None = None,
+        windows: Sequence[int | None] = (None,),
         max_in_flight: int = 1,
         **options: object,
     ):
         self.limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
-        self.window = window
-        kind = FullAttention() if window is None else SlidingWindow(window)
+        self.windows = windows
+        kinds = [FullAttention() if window is None else SlidingWindow(window) for window in windows]
+        groups = [CacheGroup(kind, (layer,)) for layer, kind in enumerate(kinds)]
         self.block_space = BlockSpaceManager(
-            num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks, groups=[CacheGroup(kind, (0,))]
+            num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks, groups=groups
         )
         self.now = 0.0
         self.scheduler = Scheduler(self.limits, self.block_space, policy, lambda: self.now, preemption, **options)
-        self.memory = PagedMemory(num_blocks, num_host_blocks, block_size, self._choose, window)
+        self.memory = PagedMemory(num_blocks, num_host_blocks, block_size, self._choose, windows)
         self.random = random.Random(seed)
         self.plans: list[StepPlan] = []
         self._max_in_flight = max_in_flight
-        # Plans that have not run, each with a copy of what it held when it was made and of its sequences' tokens.
-        self._in_flight: deque[tuple[StepPlan, StepPlan, dict[int, list[int]]]] = deque()
-        self._last_drawn: dict[int, int] = {}
+        # Plans that have not run, each with its bytes and its sequences' tokens when it was made.
+        self._in_flight: deque[tuple[StepPlan, bytes, dict[int, list[int]]]] = deque()
         self.num_pending = 0
 
     def add(self, request_id: str, prompt: list[int], priority: int = 0, end: int | None = None, **params: object):
@@ -141,30 +160,21 @@ class Simulation:
             if plan.is_empty and self._in_flight:
                 break
             tokens = {seq.seq_id: list(seq.token_ids) for group in self.scheduler.running for seq in group.seqs}
-            self._in_flight.append((plan, replace(plan, spans=[_copy(span) for span in plan.spans]), tokens))
-            if self.window is not None:
-                self._check_window(plan)
+            self._in_flight.append((plan, encode_plan(plan), tokens))
+            self._check_windows(plan)
         self.now += 1.0
-        # Late, as on a device: the next plan has been made already, and its placeholders stand in the live sequences.
-        plan, copied, tokens = self._in_flight.popleft()
-        for span in copied.spans:
-            self._fill_in(span.seq_id, span.token_ids)
-            for draw in span.draws:
-                self._fill_in(span.seq_id, draw.token_ids)
-        for seq_id, ids in tokens.items():
-            self._fill_in(seq_id, ids)
+        # Late, as on a device: the next plans have been made already. The worker gets bytes, as one far away does.
+        plan, encoded, tokens = self._in_flight.popleft()
+        assert encode_plan(plan) == encoded, "a plan does not change"
+        received = decode_plan(encoded)
+        assert received == plan
+        self.num_pending += sum(unpack(span.token_ids)[-1] == PENDING_TOKEN for span in received.spans)
         self.memory.sequences |= tokens
-        result = self.memory.execute(copied)
-        self._last_drawn = {drawn.seq_id: drawn.token_id for drawn in result.tokens}
+        result = self.memory.execute(received)
+        assert decode_result(encode_result(result)) == result
         updates = self.scheduler.apply(plan, result)
         self.block_space.check_conservation()
         return updates
-
-    def _fill_in(self, seq_id: int, token_ids: list[int]) -> None:
-        assert PENDING_TOKEN not in token_ids[:-1]
-        if token_ids[-1] == PENDING_TOKEN:
-            token_ids[-1] = self._last_drawn[seq_id]
-            self.num_pending += 1
 
     def run(self, max_steps: int = 10_000) -> list[SequenceUpdate]:
         """Step until nothing is left; the updates that ended a sequence, in order."""
@@ -175,30 +185,25 @@ class Simulation:
             ends += [update for update in self.step() if update.seq.is_finished]
         raise AssertionError(f"requests still unfinished after {max_steps} steps")
 
-    def _choose(self, draw: Draw) -> int:
+    def _choose(self, draw: Draw, tokens: list[int]) -> int:
         # A function of the sequence alone, as a seeded draw is: preemption and chunking must not change it.
-        return random.Random(hash((tuple(draw.token_ids), draw.seq_index))).randrange(2)
+        return random.Random(hash((tuple(tokens), draw.params.seq_index))).randrange(2)
 
-    def _check_window(self, plan: StepPlan) -> None:
-        """A sequence that decodes holds the blocks of its window and no more."""
+    def _check_windows(self, plan: StepPlan) -> None:
+        """A sequence that decodes holds the blocks of its windows and no more."""
         for span in plan.spans:
-            if len(span.token_ids) == 1:
-                num_held = sum(block_id >= 0 for block_id in span.block_ids)
-                assert num_held <= (self.window - 1) // self.block_space.block_size + 2
+            for packed, window in zip(span.block_ids, self.windows, strict=True):
+                if span.num_tokens == 1 and window is not None:
+                    num_held = sum(block_id >= 0 for block_id in unpack(packed))
+                    assert num_held <= (window - 1) // self.block_space.block_size + 2
 
     def _check(self, plan: StepPlan) -> None:
         assert plan.num_tokens <= self.limits.max_num_batched_tokens
         assert sum(group.num_seats for group in self.scheduler.running) <= self.limits.max_num_seqs
         assert len({span.seq_id for span in plan.spans}) == len(plan.spans)
-        written = [
-            (span.block_ids[p // self.block_space.block_size], p % self.block_space.block_size)
-            for span in plan.spans
-            for p in range(span.start, span.end)
-        ]
+        block_size = self.block_space.block_size
+        written = []
+        for span in plan.spans:
+            for blocks in map(unpack, span.block_ids):
+                written += [(blocks[p // block_size], p % block_size) for p in range(span.start, span.end)]
         assert len(set(written)) == len(written), "two sequences write the same slot"
-
-
-def _copy(span: Span) -> Span:
-    """The span as it is now."""
-    draws = [replace(draw, token_ids=list(draw.token_ids)) for draw in span.draws]
-    return replace(span, token_ids=list(span.token_ids), block_ids=list(span.block_ids), draws=draws)

@@ -28,15 +28,17 @@ class CacheSizeError(LullmError):
 class InvalidRequestError(LullmError, ValueError):
     """A request that can never be served as it was written.
 
-    `param` names the offending field (the `param` of the OpenAI error envelope), when there is one.
+    `param` names the offending field, `code` is for programs ('context_length_exceeded'); both as in OpenAI's error
+    envelope, None where there is none.
     """
 
-    def __init__(self, message: str, param: str | None = None):
+    def __init__(self, message: str, param: str | None = None, code: str | None = None):
         super().__init__(message)
         self.param = param
+        self.code = code
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (str(self), self.param)
+        return type(self), (str(self), self.param, self.code)
 
 
 class EngineAsleepError(LullmError):

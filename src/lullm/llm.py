@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, cast
 
 import torch
 from tqdm import tqdm
@@ -16,7 +16,7 @@ from lullm.errors import InvalidRequestError, UnsupportedError
 from lullm.text.chat_template import Message
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
-from lullm.types.request import GenerateRequest, Prompt
+from lullm.types.request import Conversation, GenerateRequest, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 from lullm.types.sleep import ForecastArguments, SleepArguments, SleepForecast, SleepReport, SleepState, WakeReport
 
@@ -59,7 +59,15 @@ class LLM:
         """
         if lora_request is not None:
             raise UnsupportedError("lora_request: LoRA adapters are not supported yet")
-        prompts = _as_prompts(prompts)
+        return self._generate(_as_prompts(prompts), sampling_params, use_tqdm, priority)
+
+    def _generate(
+        self,
+        prompts: Sequence[Prompt | Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: bool,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
         params = self._one_each("sampling_params", sampling_params, SamplingParams, prompts)
         priorities = [0] * len(prompts) if priority is None else list(priority)
         if len(priorities) != len(prompts):
@@ -87,16 +95,8 @@ class LLM:
         if not isinstance(messages, (list, tuple)):
             raise InvalidRequestError(f"messages must be a list of messages, not {type(messages).__name__}", "messages")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        template = self.get_tokenizer().chat_template
-        if template is None:
-            raise InvalidRequestError("this model has no chat template; use generate with a plain prompt")
-        prompts: list[Prompt] = []
-        for conversation in conversations:
-            text = template.render(conversation, **(chat_template_kwargs or {}))
-            prompts.append(
-                {"prompt": text, "prompt_token_ids": self.get_tokenizer().encode(text, add_special_tokens=False)}
-            )
-        return self.generate(prompts, sampling_params, use_tqdm)
+        prompts = [Conversation(messages, chat_template_kwargs or {}) for messages in conversations]
+        return self._generate(prompts, sampling_params, use_tqdm)
 
     def beam_search(
         self,
@@ -208,7 +208,7 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
-    def _one_each(self, name: str, value: Any, kind: type, prompts: Sequence[Prompt]) -> list[Any]:
+    def _one_each(self, name: str, value: Any, kind: type, prompts: Sequence[object]) -> list[Any]:
         if value is None:
             value = self.get_default_sampling_params()
         if isinstance(value, kind):
@@ -259,7 +259,7 @@ class LLM:
 def _as_prompts(prompts: Any) -> Sequence[Prompt]:
     """One prompt or several -> several. A list of ids is one prompt, and so is an array of one dimension."""
     if isinstance(prompts, (str, dict)):
-        return [prompts]
+        return [cast(Prompt, prompts)]
     if hasattr(prompts, "tolist"):
         prompts = prompts.tolist()
     if not isinstance(prompts, (list, tuple)):

@@ -154,7 +154,7 @@ def test_chat_keeps_the_history_until_reset(qwen3_folder, expected, monkeypatch,
     add_request = LLMEngine.add_request
 
     def recorded(engine, request_id, prompt, params):
-        seen.append(engine.tokenizer.decode(prompt["prompt_token_ids"], skip_special_tokens=False))
+        seen.append(engine.input_processor.detokenize(engine.input_processor.tokenize(prompt)))
         add_request(engine, request_id, prompt, params)
 
     monkeypatch.setattr(LLMEngine, "add_request", recorded)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from engine_parts import use_device, use_ops
 from fake_device import FakeDevice, reference_attention
+from plans import new_draw, new_span
 
 from lullm import LLM
 from lullm.device import choice as device_choice
@@ -17,8 +18,7 @@ from lullm.errors import CacheSizeError, UnsupportedError
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.step.feedback import TokenFeedback
 from lullm.step.graphs import decode_sizes
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import NO_TOKEN, PENDING_TOKEN, Draw, Span, StepPlan
+from lullm.types.step import NO_TOKEN, PENDING_TOKEN, StepPlan
 from lullm.units import GIB, MIB
 
 
@@ -52,19 +52,21 @@ def test_a_cpu_works_when_it_is_asked():
 
 def test_pending_tokens_come_from_the_step_before():
     feedback = TokenFeedback(4, torch.device("cpu"))
-    draws = [Draw(seq_id, 0, SamplingParams(), 0, [], 0) for seq_id in (8, 3, 5)]
+    draws = [new_draw(seq_id) for seq_id in (8, 3, 5)]
     feedback.expect(draws)
     feedback.take(torch.tensor([70, NO_TOKEN, 50]))
-    plan = StepPlan([Span(5, 4, [PENDING_TOKEN], [0]), Span(1, 0, [1, 2], [0]), Span(8, 2, [9, PENDING_TOKEN], [0])])
-    token_ids = np.array([t for span in plan.spans for t in span.token_ids])
+    token_ids = np.array([PENDING_TOKEN, 1, 2, 9, PENDING_TOKEN])
+    plan = StepPlan(
+        [new_span(5, 4, token_ids[:1], [0]), new_span(1, 0, token_ids[1:3], [0]), new_span(8, 2, token_ids[3:], [0])]
+    )
     sources = feedback.sources(plan, token_ids)
     assert sources.tolist() == [2, -1, -1, -1, 0]
     filled = feedback.fill_in(torch.from_numpy(token_ids), torch.from_numpy(sources))
     assert filled.tolist() == [50, 1, 2, 9, 70]
-    assert feedback.sources(StepPlan([Span(1, 0, [1, 2], [0])]), np.array([1, 2])) is None
+    assert feedback.sources(StepPlan([new_span(1, 0, [1, 2], [0])]), np.array([1, 2])) is None
     feedback.expect(draws[:1])
     with pytest.raises(KeyError):  # not in the last step: there is no token of it to fill in
-        feedback.sources(StepPlan([Span(5, 4, [PENDING_TOKEN], [0])]), np.array([PENDING_TOKEN]))
+        feedback.sources(StepPlan([new_span(5, 4, [PENDING_TOKEN], [0])]), np.array([PENDING_TOKEN]))
     feedback.fill_in(torch.tensor([PENDING_TOKEN]), torch.tensor([1]))
     assert feedback.tokens[1] == 0, "nothing that was not drawn is ever looked up"
 

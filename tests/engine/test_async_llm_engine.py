@@ -9,6 +9,7 @@ from engine_parts import break_steps
 from lullm import AsyncLLMEngine, EngineConfig, SamplingParams
 from lullm.engine.mailbox import ThreadState
 from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.types.request import Conversation
 from lullm.types.sampling_params import OutputKind
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, output_kind=OutputKind.DELTA)
@@ -167,5 +168,50 @@ def test_a_drain_takes_in_what_was_sent_before_it(engine):
         assert len(tokens(await sent)) == 20
         await ending
         await busy
+
+    asyncio.run(main())
+
+
+def test_long_prompts_are_worked_on_in_a_thread(engine, monkeypatch):
+    threads = []
+
+    def recorded(name):
+        function = getattr(engine._input, name)
+
+        def call(*args):
+            threads.append(threading.current_thread())
+            return function(*args)
+
+        monkeypatch.setattr(engine._input, name, call)
+
+    for name in ("process", "tokenize", "detokenize"):
+        recorded(name)
+
+    def talk(text):
+        return Conversation([{"role": "user", "content": text}])
+
+    async def main():
+        for prompt in ("hello", talk("hello"), [5, 6, 7]):
+            assert (await engine.prepare("x", prompt, PARAMS)).prompt_token_ids
+        assert await engine.detokenize(await engine.tokenize("hello")) == "hello"
+        assert set(threads) == {threading.main_thread()} and len(threads) == 5
+        threads.clear()
+        for prompt in ("hello " * 1000, talk("hello " * 1000), [5] * 5000):
+            with pytest.raises(InvalidRequestError, match="tokens"):
+                await engine.prepare("x", prompt, PARAMS)
+        assert await engine.detokenize(await engine.tokenize("a" * 5000)) == "a" * 5000
+        with pytest.raises(InvalidRequestError):
+            await engine.prepare("x", "hello", PARAMS.replace(bad_words=["z" * 1000] * 5, logprobs=99))
+        assert threading.main_thread() not in threads and len(threads) == 6
+
+    asyncio.run(main())
+
+
+def test_a_prepared_request_is_streamed(engine):
+    async def main():
+        request = await engine.prepare("x", Conversation([{"role": "user", "content": "hello"}]), PARAMS)
+        outputs = [output async for output in engine.stream(request)]
+        assert len(tokens(outputs)) == 20 and outputs[-1].prompt_token_ids == request.prompt_token_ids
+        assert tokens(await collect(engine, request.prompt_token_ids)) == tokens(outputs)
 
     asyncio.run(main())

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from lullm.ops.draw_table import DrawTable
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw
+from lullm.types.draw import Draw, DrawParams
 
 VOCAB = 50
 
 
 def table(params, uniforms):
-    return DrawTable.of([Draw(0, 0, SamplingParams(**p), 0, [1], 1) for p in params], uniforms, VOCAB)
+    return DrawTable.of([Draw(0, 0, DrawParams(**p)) for p in params], uniforms, VOCAB)
 
 
 def test_each_column():

@@ -23,8 +23,7 @@ from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.sampling.sampler import draw_tokens_
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw
+from lullm.types.draw import Draw, DrawParams
 
 from .test_attention import STEPS, make_step
 
@@ -256,7 +255,7 @@ def test_swap_blocks():
 
 
 def draw_table(params, uniforms, vocab_size):
-    return DrawTable.of([Draw(0, 0, p, 0, [1], 1) for p in params], np.array(uniforms, np.float64), vocab_size)
+    return DrawTable.of([Draw(0, 0, p) for p in params], np.array(uniforms, np.float64), vocab_size)
 
 
 DRAWS = [
@@ -279,13 +278,13 @@ DRAWS = [
 @pytest.mark.parametrize("vocab_size", [1, 5, 512, 3001])
 def test_draw_tokens(vocab_size, spread):
     """Against the sampler's own way: the same tokens, and the same logits that were drawn from."""
-    params = [SamplingParams(**options) for options in DRAWS]
+    params = [DrawParams(**options) for options in DRAWS]
     logits = normal(len(DRAWS), vocab_size, dtype=torch.float32) * spread
     logits[:, vocab_size // 2 :: 7] -= 1.0  # ties
     if vocab_size > 5:
         logits[:, 3] = -torch.inf
     uniforms = np.random.default_rng(vocab_size).random(len(DRAWS))
-    draws = [Draw(0, 0, p, 0, [1], 1) for p in params]
+    draws = [Draw(0, 0, p) for p in params]
     expected_logits, actual_logits = logits.clone(), logits.clone()
     expected = draw_tokens_(expected_logits, draws, torch.from_numpy(uniforms))
     table = draw_table(params, uniforms, vocab_size)
@@ -306,7 +305,7 @@ def test_draw_tokens_follows_the_probabilities():
     row = torch.full((700,), -9.0)
     row[[10, 600, 601, 650]] = torch.tensor([2.0, 1.0, 0.5, 0.5])
     uniforms = np.random.default_rng(0).random(20000)
-    table = draw_table([SamplingParams(top_p=0.9)] * 20000, uniforms, 700)
+    table = draw_table([DrawParams(top_p=0.9)] * 20000, uniforms, 700)
     found = native.draw_tokens(row.repeat(20000, 1), table).bincount(minlength=700) / 20000
     expected = torch.zeros(700)
     expected[[10, 600, 601, 650]] = row[[10, 600, 601, 650]].softmax(0)
@@ -323,7 +322,7 @@ def test_draw_tokens_of_broken_rows():
     logits[3, 577] = -3.0
     logits[4, [20, 500]] = 9.0  # the first of equals
     for temperature in (0.0, 1.0):
-        table = draw_table([SamplingParams(temperature=temperature, top_p=0.001)] * 6, [0.999] * 6, 600)
+        table = draw_table([DrawParams(temperature=temperature, top_p=0.001)] * 6, [0.999] * 6, 600)
         tokens = native.draw_tokens(logits, table).tolist()
         assert tokens[:4] == [-1, -1, -1, 577] and tokens[4] == (20 if temperature == 0.0 else 500)
 

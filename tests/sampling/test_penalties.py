@@ -3,19 +3,22 @@
 import numpy as np
 import pytest
 import torch
+from plans import new_draw
 
 from lullm.sampling.penalties import apply_penalties_
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw
+from lullm.types.draw import Draw
+from lullm.types.packed import unpack
 
 V = 40
 
 
 def naive(row: np.ndarray, draw: Draw) -> np.ndarray:
-    row, params = row.copy(), draw.params
-    output = draw.token_ids[draw.prompt_len :]
+    row, params, token_ids = row.copy(), draw.params.edits, unpack(draw.token_ids)
+    if params is None:
+        return row
+    output = token_ids[len(token_ids) - draw.output_len :]
     for token_id in range(V):
-        if token_id in draw.token_ids:
+        if token_id in token_ids:
             r = params.repetition_penalty
             row[token_id] = row[token_id] / r if row[token_id] > 0 else row[token_id] * r
         if token_id in output:
@@ -27,15 +30,11 @@ def naive(row: np.ndarray, draw: Draw) -> np.ndarray:
 def test_penalties_equal_the_naive_ones(seed):
     rng = np.random.default_rng(seed)
     draws = [
-        Draw(
-            seq_id=i,
-            seq_index=0,
-            params=SamplingParams(
-                presence_penalty=float(rng.choice([0.0, -1.0, 1.5])),
-                frequency_penalty=float(rng.choice([0.0, -0.5, 0.7])),
-                repetition_penalty=float(rng.choice([1.0, 0.5, 1.3])),
-            ),
-            seed=0,
+        new_draw(
+            i,
+            presence_penalty=float(rng.choice([0.0, -1.0, 1.5])),
+            frequency_penalty=float(rng.choice([0.0, -0.5, 0.7])),
+            repetition_penalty=float(rng.choice([1.0, 0.5, 1.3])),
             token_ids=rng.integers(0, V, 30).tolist(),
             prompt_len=int(rng.integers(1, 31)),  # up to: no output yet
         )
@@ -48,8 +47,7 @@ def test_penalties_equal_the_naive_ones(seed):
 
 
 def test_extreme_repetition_penalties_make_no_infinite_logit_and_no_nan():
-    params = [SamplingParams(repetition_penalty=r) for r in (1e-300, 1e300)]
-    draws = [Draw(i, 0, p, 0, [0, 1, 2], 1) for i, p in enumerate(params)]
+    draws = [new_draw(token_ids=[0, 1, 2], prompt_len=1, repetition_penalty=r) for r in (1e-300, 1e300)]
     logits = torch.tensor([[2.0, 0.5, -3.0, 1.0]]).repeat(2, 1)
     apply_penalties_(logits, draws)
     assert not logits.isnan().any() and not logits.isposinf().any()
@@ -59,5 +57,5 @@ def test_extreme_repetition_penalties_make_no_infinite_logit_and_no_nan():
 def test_without_penalties_nothing_changes():
     logits = torch.randn(2, V)
     before = logits.clone()
-    apply_penalties_(logits, [Draw(i, 0, SamplingParams(), 0, [1, 2, 3], 1) for i in range(2)])
+    apply_penalties_(logits, [new_draw(i, token_ids=[1, 2, 3], prompt_len=1) for i in range(2)])
     assert torch.equal(logits, before)

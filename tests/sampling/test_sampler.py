@@ -1,16 +1,18 @@
 """The sampler against a naive one, row by row in float64, and what must hold of it in any batch."""
 
-import dataclasses
 import math
 
+import msgspec
 import numpy as np
 import pytest
 import torch
+from plans import new_draw
 
 from lullm.errors import ConfigError
 from lullm.sampling.sampler import Sampler
+from lullm.types.draw import Draw
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import NO_TOKEN, Draw, DrawnToken
+from lullm.types.step import NO_TOKEN, DrawnToken
 
 V = 300
 MIXED = [
@@ -29,8 +31,8 @@ MIXED = [
 ]
 
 
-def draw(seed=0, token_ids=(1, 2, 3), prompt_len=2, seq_index=0, seq_id=0, end=(), bad=(), **params) -> Draw:
-    return Draw(seq_id, seq_index, SamplingParams(**params), seed, list(token_ids), prompt_len, end, bad)
+def draw(token_ids=(1, 2, 3), prompt_len=2, **options) -> Draw:
+    return new_draw(token_ids=token_ids, prompt_len=prompt_len, **options)
 
 
 def random_logits(rows, vocab_size=V, seed=0, scale=3.0):
@@ -257,7 +259,7 @@ def test_a_broken_row_has_no_token_and_harms_no_other(params, value):
     healthy = Sampler(V).sample(logits.clone(), draws)
     logits[1, 17] = value
     results = Sampler(V).sample(logits, draws)
-    assert results[1] == dataclasses.replace(healthy[1], token_id=NO_TOKEN, logprobs=())
+    assert results[1] == msgspec.structs.replace(healthy[1], token_id=NO_TOKEN, logprobs=())
     assert [results[0], results[2]] == [healthy[0], healthy[2]]
 
 

@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
+from plans import new_draw
 
 from lullm.sampling.sampler import Sampler
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw
+from lullm.types.draw import Draw
 
 V = 200
 
 
 def draw(seed=0, token_ids=(1, 2, 3), **params) -> Draw:
-    return Draw(0, 0, SamplingParams(**params), seed, list(token_ids), 1)
+    return new_draw(seed=seed, token_ids=token_ids, prompt_len=1, **params)
 
 
 def logits_of(rows, seed=0):

@@ -4,17 +4,23 @@ import math
 
 import pytest
 import torch
+from msgspec.structs import replace
+from plans import new_draw
 
 from lullm.sampling.restrictions import apply_restrictions_, forbidden_ids
 from lullm.sampling.sampler import Sampler
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import NO_TOKEN, Draw
+from lullm.types.draw import Draw
+from lullm.types.step import NO_TOKEN
 
 V = 10
 
 
-def draw(token_ids=(0, 1), prompt_len=1, end=(), bad=(), **params) -> Draw:
-    return Draw(0, 0, SamplingParams(**params), 0, list(token_ids), prompt_len, end, bad)
+def draw(token_ids=(0, 1), prompt_len=1, **options) -> Draw:
+    return new_draw(token_ids=token_ids, prompt_len=prompt_len, **options)
+
+
+def forbidden(draw: Draw) -> set[int]:
+    return forbidden_ids(draw, draw.params.edits, V)
 
 
 def restricted(*draws: Draw) -> list[list[float]]:
@@ -42,23 +48,24 @@ def test_only_allowed_tokens_stay_and_keep_their_logits():
 
 def test_a_bad_word_forbids_its_last_token_after_the_others_were_just_generated():
     bad = [(4,), (5, 6), (1, 2, 3)]
-    assert forbidden_ids(draw([9, 9], 2, bad=bad), V) == {4}
-    assert forbidden_ids(draw([9, 9, 5], 2, bad=bad), V) == {4, 6}
-    assert forbidden_ids(draw([9, 9, 5, 1], 2, bad=bad), V) == {4}
-    assert forbidden_ids(draw([9, 9, 1, 2], 2, bad=bad), V) == {4, 3}
-    assert forbidden_ids(draw([9, 1, 2], 2, bad=bad), V) == {4}  # the 1 stands in the prompt
-    assert forbidden_ids(draw([9, 9, 2], 2, bad=bad), V) == {4}
+    assert forbidden(draw([9, 9], 2, bad=bad)) == {4}
+    assert forbidden(draw([9, 9, 5], 2, bad=bad)) == {4, 6}
+    assert forbidden(draw([9, 9, 5, 1], 2, bad=bad)) == {4}
+    assert forbidden(draw([9, 9, 1, 2], 2, bad=bad)) == {4, 3}
+    assert forbidden(draw([9, 1, 2], 2, bad=bad)) == {4}  # the 1 stands in the prompt
+    assert forbidden(draw([9, 9, 2], 2, bad=bad)) == {4}
 
 
 def test_end_tokens_are_forbidden_until_min_tokens_are_there():
     for output_len in range(5):
         d = draw(range(3 + output_len), 3, end=(7, 8), min_tokens=3)
-        assert forbidden_ids(d, V) == ({7, 8} if output_len < 3 else set())
+        assert forbidden(d) == ({7, 8} if output_len < 3 else set())
     assert allowed_of(restricted(draw(end=(7, 8), min_tokens=3))[0]) == set(range(V)) - {7, 8}
 
 
 def test_end_tokens_are_free_without_min_tokens():
-    assert forbidden_ids(draw([0], 1, end=(7, 8)), V) == set()
+    assert draw([0], 1, end=(7, 8)).params.edits is None
+    assert forbidden(draw([0], 1, end=(7, 8), logit_bias={1: 1.0})) == set()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -88,9 +95,7 @@ def test_restrictions_hold_through_a_whole_batch():
     ]
     seen = [set() for _ in draws]
     for seed in range(60):
-        reseeded = [
-            Draw(0, i, d.params, seed, d.token_ids, 1, d.end_token_ids, d.bad_words_ids) for i, d in enumerate(draws)
-        ]
+        reseeded = [replace(d, params=replace(d.params, seed=seed, seq_index=i)) for i, d in enumerate(draws)]
         for tokens, result in zip(seen, Sampler(V).sample(torch.zeros(4, V), reseeded), strict=True):
             tokens.add(result.token_id)
     assert seen == [{1}, {1, 2}, {1, 3}, {1, 2, 3}]

@@ -47,8 +47,28 @@ def test_ten_thousand_rounds_in_a_window(
     window, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode
 ):
     run_workload(
-        "fcfs", enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode, window=window
+        "fcfs", enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode, windows=(window,)
     )
+
+
+GROUPS = [
+    # windows of the cache groups, device blocks, host blocks, tokens per step, preemption mode
+    ((None, 6), 26, 0, 8, "recompute"),
+    ((None, 6), 26, 64, 16, "swap"),
+    ((3, None, 13), 30, 12, 16, "swap"),
+    ((None, 6, 6, 6), 48, 64, 16, "auto"),
+    ((None, None, 5), 40, 64, 16, "auto"),
+    ((4, 9), 12, 8, 16, "auto"),
+]
+
+
+@pytest.mark.parametrize("enable_prefix_caching", [True, False])
+@pytest.mark.parametrize(("windows", "num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode"), GROUPS)
+def test_three_thousand_rounds_in_several_groups(
+    windows, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode
+):
+    pools = num_blocks, num_host_blocks, max_num_batched_tokens, mode
+    run_workload("fcfs", enable_prefix_caching, *pools, num_rounds=3_000, windows=windows)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +78,9 @@ def test_ten_thousand_rounds_in_a_window(
         (20, 6, 16, "swap", {"policy": "priority"}),
         (20, 64, 16, "auto", {"enable_prefix_caching": False}),
         (20, 64, 48, "auto", {"enable_chunked_prefill": False, "delay_factor": 0.5}),
-        (7, 64, 16, "auto", {"window": 3}),
-        (7, 4, 16, "swap", {"window": 8}),
+        (7, 64, 16, "auto", {"windows": (3,)}),
+        (7, 4, 16, "swap", {"windows": (8,)}),
+        (30, 8, 16, "auto", {"windows": (6, None)}),
     ],
 )
 def test_ten_thousand_rounds_planned_ahead(num_blocks, num_host_blocks, max_num_batched_tokens, mode, options):
@@ -148,8 +169,8 @@ def run_workload(
     while sim.scheduler.has_unfinished:
         take(sim.step())
 
-    window = sim.window
-    largest = (15 if window is None else (window + 2) // 4 + 1) + 3  # the longest prompt and three forks
+    # The longest prompt and three forks, in every group.
+    largest = sum((15 if window is None else (window + 2) // 4 + 1) + 3 for window in sim.windows)
     assert bool(refused) == (largest > num_blocks) and aborted and len(accepted) > 500
     if mode != "recompute":
         taken = {action for action, _ in preemption.counts}

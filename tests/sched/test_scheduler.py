@@ -26,7 +26,7 @@ def test_a_long_prompt_is_chunked_and_decodes_go_on_beside_it():
         [(0, 4, 5), (1, 7, 14)],
         [(0, 5, 6), (1, 14, 17)],
     ]
-    assert sim.plans[2].spans[1].draws == []
+    assert sim.plans[2].spans[1].draws == ()
     assert len(sim.plans[3].spans[1].draws) == 1
 
 
@@ -121,7 +121,7 @@ def test_the_model_length_ends_a_sequence():
 
 def test_end_of_sequence_and_stop_tokens():
     sim = Simulation()
-    sim.memory.choose = lambda draw: 7
+    sim.memory.choose = lambda draw, tokens: 7
     ended = sim.add("eos", [0], end=7, max_tokens=5)
     stopped = sim.add("stop", [0], stop_token_ids=[7], max_tokens=5)
     later = sim.add("later", [0], end=7, min_tokens=3, max_tokens=5)
@@ -189,7 +189,7 @@ def test_what_can_never_run_is_refused_and_leaves_nothing():
 
 
 def test_a_window_lets_a_prompt_be_longer_than_the_pool():
-    sim = Simulation(num_blocks=4, block_size=4, window=6, max_model_len=200)
+    sim = Simulation(num_blocks=4, block_size=4, windows=(6,), max_model_len=200)
     group = sim.add("a", [0] * 100, max_tokens=50)
     sim.run()
     assert len(group.seqs[0]) == 150
@@ -202,7 +202,7 @@ def test_a_window_lets_a_prompt_be_longer_than_the_pool():
 def test_preemption_in_a_window_changes_nothing(window, enable_prefix_caching, mode):
     def outputs(num_blocks):
         sim = Simulation(
-            num_blocks=num_blocks, num_host_blocks=16, max_num_seqs=12, max_num_batched_tokens=16, window=window,
+            num_blocks=num_blocks, num_host_blocks=16, max_num_seqs=12, max_num_batched_tokens=16, windows=(window,),
             enable_prefix_caching=enable_prefix_caching, preemption=PreemptionPolicy(mode),
         )  # fmt: skip
         groups = [sim.add(str(i), [i % 2] * (15 + i), n=1 + i % 3, max_tokens=20) for i in range(6)]

@@ -15,12 +15,14 @@ from tokenizers import Tokenizer as Backend
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.engine.input import InputProcessor
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, WakeUpError
 from lullm.server.http_server import HttpServer, bind, url_of
 from lullm.server.options import ServerOptions
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
+from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.sleep import TAGS, SleepForecast, SleepReport, WakeReport
 from lullm.types.stats import EngineStats
@@ -75,6 +77,7 @@ class ScriptedEngine:
         self.config = config.resolve(self.model_config)
         self.idle = config.idle
         self.default_params = SamplingParams(temperature=0.5)
+        self._input = InputProcessor(self.config, self.model_config, self.tokenizer, ())
         self.script = script
         self.seen: list[tuple[str, SamplingParams, int]] = []
         self.aborted: list[str] = []
@@ -100,21 +103,23 @@ class ScriptedEngine:
         for _ in range(num_requests):
             assert self._held.acquire(timeout=10), "no request came to its second token"
 
-    async def generate(
-        self,
-        prompt: Any,
-        params: SamplingParams,
-        request_id: str,
-        priority: int = 0,
-        keep_alive: float | None = None,
+    async def prepare(self, request_id: str, prompt: Any, params: SamplingParams, priority: int = 0) -> GenerateRequest:
+        return self._input.process(request_id, prompt, params, priority)
+
+    async def tokenize(self, prompt: Any, add_special_tokens: bool = True) -> list[int]:
+        return self._input.tokenize(prompt, add_special_tokens)
+
+    async def detokenize(self, token_ids: list[int]) -> str:
+        return self._input.detokenize(token_ids)
+
+    async def stream(
+        self, request: GenerateRequest, keep_alive: float | None = None
     ) -> AsyncGenerator[RequestOutput, None]:
         self.keep_alives.append(keep_alive)
         if self.is_sleeping:
             raise EngineAsleepError("the engine is asleep; call wake_up()")
-        ids = list(prompt["prompt_token_ids"])
-        self.seen.append((request_id, params, priority))
-        if params.logit_bias and max(params.logit_bias) >= self.model_config.vocab_size:
-            raise InvalidRequestError("logit_bias has an id outside the vocabulary", "logit_bias")
+        request_id, params, ids = request.request_id, request.params, request.prompt_token_ids
+        self.seen.append((request_id, params, request.priority))
         text = self.tokenizer.decode(ids)
         metrics = RequestMetrics(arrival_time=time.monotonic())
         answers = [self._answer(index, params) for index in range(params.n)]

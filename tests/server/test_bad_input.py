@@ -33,6 +33,9 @@ def test_not_json(http, path, raw):
         ({"temperature": -1}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
         ({"logprobs": 21}, "logprobs"),
+        ({"prompt_logprobs": 99}, "prompt_logprobs"),
+        ({"beam_width": 2, "stream": True}, "beam_width"),
+        ({"stop_token_ids": [257]}, "stop_token_ids"),
         ({"prompt": ""}, "prompt"),
         ({"prompt": []}, "prompt"),
         ({"prompt": "x" * 600}, "prompt"),
@@ -57,6 +60,18 @@ def test_bad_field(http, fields, param):
     assert assert_envelope(http.post("/v1/completions", json={"prompt": "x"} | fields), 400)["param"] == param
 
 
+def test_codes(http):
+    long = "x" * 600
+    for path, body in (
+        ("/v1/completions", {"prompt": long}),
+        ("/v1/completions", {"prompt": ["fine", long], "stream": True}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": long}]}),
+    ):
+        assert assert_envelope(http.post(path, json=body), 400)["code"] == "context_length_exceeded"
+    for fields in ({"prompt": ""}, {"prompt": [-1]}, {"n": 0}):
+        assert assert_envelope(http.post("/v1/completions", json={"prompt": "x"} | fields), 400)["code"] is None
+
+
 def test_chat_fields(http):
     good = {"messages": [{"role": "user", "content": "x"}]}
     for fields, param in (
@@ -67,6 +82,10 @@ def test_chat_fields(http):
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21, "stream": True}, "top_logprobs"),
+        ({"messages": [{"role": "user", "content": "x" * 600}]}, "messages"),
     ):
         assert assert_envelope(http.post("/v1/chat/completions", json=good | fields), 400)["param"] == param
 

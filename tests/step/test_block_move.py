@@ -1,13 +1,14 @@
 """Swapping out beside the compute: what may, what may not, and in which order a device is asked."""
 
 import numpy as np
+from plans import new_span
 
 from lullm.step.block_move import split_swap_out
-from lullm.types.step import Span, StepPlan
+from lullm.types.step import StepPlan
 
 
 def split(swap_out, swap_in=(), copies=(), slots=()):
-    plan = StepPlan([Span(0, 0, [1], [0])], list(swap_out), list(swap_in), list(copies))
+    plan = StepPlan([new_span(0, 0, [1], [0])], list(swap_out), list(swap_in), list(copies))
     return split_swap_out(plan, np.array(slots, np.int64), 16)
 
 

@@ -153,13 +153,11 @@ def tokens_of(outputs):
 
 def draw_by_table(logits, table, writes_logits):
     """What `Ops.draw_tokens` does, by the sampler's own stages."""
-    from lullm.types.step import Draw
+    from plans import new_draw
 
     columns = (table.temperatures, table.top_k, table.top_p, table.min_p_floors)
     draws = [
-        Draw(0, 0, SamplingParams(temperature=t, top_k=k if k < logits.shape[1] else -1, top_p=p), 0, [], 0)
-        if t > 0
-        else Draw(0, 0, SamplingParams(temperature=0.0), 0, [], 0)
+        new_draw(temperature=t, top_k=k if k < logits.shape[1] else -1, top_p=p) if t > 0 else new_draw(temperature=0.0)
         for t, k, p, _ in zip(*(column.tolist() for column in columns), strict=True)
     ]
     return draw_tokens_(logits if writes_logits else logits.clone(), draws, table.uniforms)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from fake_device import FakeDevice
+from plans import new_draw, new_span
 
 from lullm.step.batch import BatchBuilder
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import PENDING_TOKEN, Draw, Span, StepPlan
+from lullm.types.step import PENDING_TOKEN, StepPlan
 
 pytest.importorskip("triton")
 from lullm.step.staging import Staging
@@ -24,11 +24,11 @@ def new_staging():
 
 
 def draw(seq_id, **params):
-    return Draw(seq_id, 0, SamplingParams(**params), 0, [0] * 3, 2)
+    return new_draw(seq_id, token_ids=[0] * 3, prompt_len=2, **params)
 
 
 def decode(seq_id, start, blocks, num_draws=1, **params):
-    return Span(seq_id, start, [seq_id + 1], blocks, [draw(seq_id, **params) for _ in range(num_draws)])
+    return new_span(seq_id, start, [seq_id + 1], blocks, [draw(seq_id, **params) for _ in range(num_draws)])
 
 
 def stage(staging, spans, sources=None, uniforms=None):
@@ -84,8 +84,8 @@ def test_draws_as_the_kernel_wants_them():
 
 
 def test_what_is_no_batch_of_decodes_keeps_its_own_size():
-    chunk = Span(1, 4, [7, 8, 9], [2], [draw(1)])
-    shape, staged, _ = stage(new_staging(), [decode(0, 3, [0]), chunk, Span(2, 0, [5, 6], [1], [])])
+    chunk = new_span(1, 4, [7, 8, 9], [2], [draw(1, row=2)])
+    shape, staged, _ = stage(new_staging(), [decode(0, 3, [0]), chunk, new_span(2, 0, [5, 6], [1])])
     assert not shape.is_decode
     assert (shape.num_tokens, shape.num_spans, shape.num_rows, shape.num_draws) == (6, 3, 2, 2)
     assert staged.parts.query_starts.tolist() == [0, 1, 4, 6] and staged.parts.drawn_rows.tolist() == [0, 3]
@@ -95,9 +95,9 @@ def test_what_is_no_batch_of_decodes_keeps_its_own_size():
     shared = [decode(0, 3, [0], num_draws=2)]  # two draws from one row
     shape, staged, _ = stage(new_staging(), shared)
     assert not shape.is_decode and staged.parts.draw_index.tolist() == [0, 0]
-    no_draw = [decode(0, 3, [0]), Span(1, 0, [5], [1], [])]
-    twice = [decode(0, 3, [0], num_draws=2), Span(1, 0, [5], [1], [])]
-    scored = [Span(0, 3, [4], [0], [draw(0)], prompt_targets=[5], num_prompt_logprobs=1)]
+    no_draw = [decode(0, 3, [0]), new_span(1, 0, [5], [1])]
+    twice = [decode(0, 3, [0], num_draws=2), new_span(1, 0, [5], [1])]
+    scored = [new_span(0, 3, [4], [0], [draw(0)], prompt_targets=[5], num_prompt_logprobs=1)]
     assert not any(stage(new_staging(), spans)[0].is_decode for spans in (no_draw, twice, scored))
     assert stage(new_staging(), [decode(0, 3, [0]), decode(1, 3, [1])])[0].is_decode
 
@@ -123,19 +123,18 @@ def test_a_cleared_batch_is_harmless():
 
 
 def test_pending_tokens_are_staged_as_they_are():
-    span = Span(0, 3, [PENDING_TOKEN], [0], [draw(0)])
+    span = new_span(0, 3, [PENDING_TOKEN], [0], [draw(0)])
     parts = stage(new_staging(), [span], np.array([0]))[1].parts
     assert parts.token_ids.tolist() == [PENDING_TOKEN] and parts.sources.tolist() == [0]
 
 
-GREEDY = SamplingParams(temperature=0.0)
 MAX_LEN = 40_960
 
 
 def decodes(*contexts):
     """A plan that decodes one token behind each of these: (context length, first block id)."""
     spans = [
-        Span(row, end - 1, [7], list(range(first, first + -(-end // 16))), [Draw(row, 0, GREEDY, 0, [], 0)])
+        new_span(row, end - 1, [7], range(first, first + -(-end // 16)), [new_draw(row, temperature=0.0)])
         for row, (end, first) in enumerate(contexts)
     ]
     return StepPlan(spans)
@@ -174,7 +173,7 @@ def test_a_narrow_step_behind_a_wide_one(stage_long):
     assert [(name, getattr(narrow.parts, name).data_ptr()) for name in narrow.parts.__slots__] == addresses
     assert narrow.layout.block_tables[0, :2].tolist() == [400, 401]
     assert narrow.layout.block_tables[1, :3].tolist() == [500, 501, 502]
-    _, prompt = stage_long(StepPlan([Span(0, 0, [1] * 20, [4, 5])]))
+    _, prompt = stage_long(StepPlan([new_span(0, 0, [1] * 20, [4, 5])]))
     assert prompt.layout.block_tables.tolist() == [[4, 5]], "prompts bring their own"
     _, again = stage_long(decodes((17, 400), (40, 500)))
     assert torch.equal(again.layout.block_tables[:, :3], narrow.layout.block_tables[:, :3])

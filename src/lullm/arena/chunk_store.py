@@ -123,7 +123,7 @@ class FileStore:
         return self._buffers[self._turn]
 
     def put(self, chunk: torch.Tensor, num_bytes: int) -> None:
-        data = memoryview(chunk.numpy())
+        data = chunk.numpy().data
         start, end, done = self._num_chunks * CHUNK_BYTES, round_up(num_bytes, _DISK_BLOCK), 0
         while done < end:
             try:
@@ -138,7 +138,7 @@ class FileStore:
 
     def get(self, number: int, num_bytes: int) -> torch.Tensor:
         chunk = self.new_chunk()
-        wanted = memoryview(chunk.numpy())[: round_up(num_bytes, _DISK_BLOCK)]
+        wanted = chunk.numpy().data[: round_up(num_bytes, _DISK_BLOCK)]
         if os.preadv(self._file.fileno(), [wanted], number * CHUNK_BYTES) < num_bytes:
             raise OSError(errno.EIO, "the backup file is shorter than what was written to it")
         return chunk[:num_bytes]

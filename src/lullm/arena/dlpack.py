@@ -7,6 +7,7 @@ import ctypes
 from collections.abc import Sequence
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 _UINT = 1  # DLDataTypeCode
 _CAPSULE_NAME = b"dltensor"
@@ -46,13 +47,13 @@ _python.PyCapsule_New.restype = ctypes.py_object
 _python.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-@_Deleter
 def _forget(managed: int) -> None:
     """Called by torch, from any thread, when the last view of the memory is gone."""
     _python.Py_DecRef(_ManagedTensor.from_address(managed).export)
 
 
-_python.Py_IncRef(id(_forget))  # at exit, tensors may outlive this module
+_deleter = _Deleter(_forget)
+_python.Py_IncRef(id(_deleter))  # at exit, tensors may outlive this module
 
 
 class _Export:
@@ -62,7 +63,7 @@ class _Export:
         self.owner = owner
         self.shape = (ctypes.c_int64 * 1)(num_bytes)
         tensor = _Tensor(address, *device, 1, _UINT, 8, 1, self.shape, None, 0)
-        self.managed = _ManagedTensor(tensor, id(self), _forget)
+        self.managed = _ManagedTensor(tensor, id(self), _deleter)
 
 
 def view(address: int, num_bytes: int, device: tuple[int, int], owner: object) -> torch.Tensor:
@@ -76,7 +77,7 @@ def view(address: int, num_bytes: int, device: tuple[int, int], owner: object) -
     capsule = _python.PyCapsule_New(ctypes.addressof(export.managed), _CAPSULE_NAME, None)
     _python.Py_IncRef(id(export))
     try:
-        return torch.from_dlpack(capsule)
+        return from_dlpack(capsule)
     except BaseException:
         if _python.PyCapsule_IsValid(capsule, _CAPSULE_NAME):  # torch took nothing and will not call the deleter
             _python.Py_DecRef(id(export))

@@ -227,7 +227,7 @@ def _create_and_map(device: DeviceDriver, address: int, num_bytes: int) -> int:
 def _map(device: DeviceDriver, address: int, num_bytes: int, handle: int) -> None:
     names, call, doing = device.memory, device.library.call, f"map {format_bytes(num_bytes)}"
     call(names.map, address, num_bytes, 0, handle, 0, doing=doing)
-    if names.set_access is None:
+    if names.set_access is None or device.access is None:
         return
     try:
         call(names.set_access, address, num_bytes, ctypes.byref(device.access), 1, doing=doing)

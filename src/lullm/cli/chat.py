@@ -9,6 +9,7 @@ from lullm.cli.run import NOT_ENGINE
 from lullm.cli.sampling_flag import add_sampling_flags, opening, sampling_params
 from lullm.cli.terminal import Terminal, open_terminal
 from lullm.errors import ConfigError, InvalidRequestError
+from lullm.types.request import Conversation
 from lullm.types.sampling_params import SamplingParams
 
 GREETING = "Talk to {model}. /reset forgets the conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer."
@@ -42,7 +43,8 @@ def _talk(args: argparse.Namespace, terminal: Terminal) -> None:
         with contextlib.suppress(ImportError):  # line editing and history for input(); not on every system
             import readline  # noqa: F401
     history = opening(args)
-    terminal.chat_prompt([*history, {"role": "user", "content": "hello"}])  # no template: say so before the first line
+    # A model without a template, or one that refuses the system message: said before the first line.
+    terminal.engine.input_processor.tokenize(Conversation([*history, {"role": "user", "content": "hello"}]))
     print(GREETING.format(model=terminal.engine.config.served_model_name), file=sys.stderr)
     while (line := _read_line()) is not None:
         if line == "/exit":
@@ -61,7 +63,7 @@ def _take_turn(
     """Answer `line`; both turns join the history. A stopped answer counts as far as it came."""
     history.append({"role": "user", "content": line})
     try:
-        terminal.print_answer(terminal.chat_prompt(history), params)
+        terminal.print_answer(Conversation(history), params)
     except KeyboardInterrupt:
         print(flush=True)
     except InvalidRequestError as error:  # most likely the conversation grew too long

@@ -7,7 +7,7 @@ from lullm.cli.engine_flag import SLEEP_OPTIONS, add_engine_flags
 from lullm.cli.sampling_flag import add_sampling_flags, opening, sampling_params
 from lullm.cli.terminal import Terminal, open_terminal
 from lullm.errors import ConfigError
-from lullm.types.request import Prompt
+from lullm.types.request import Conversation
 
 # Here --seed is the answer's, no client names the model, and nobody could put the engine to sleep.
 NOT_ENGINE = frozenset({"seed", "served_model_name", *SLEEP_OPTIONS})
@@ -46,9 +46,7 @@ def _answer_all(args: argparse.Namespace, terminal: Terminal) -> None:
     for number, text in enumerate(args.prompts):
         if len(args.prompts) > 1:
             print(f"{'' if number == 0 else chr(10)}> {text}", flush=True)
-        prompt: Prompt = text
-        if has_template:
-            prompt = terminal.chat_prompt([*opening(args), {"role": "user", "content": text}])
+        prompt = Conversation([*opening(args), {"role": "user", "content": text}]) if has_template else text
         terminal.print_answer(prompt, params)
         if args.verbose:
             print(terminal.summary, file=sys.stderr, flush=True)

@@ -3,17 +3,17 @@
 import argparse
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lullm.cli.engine_flag import engine_config
 from lullm.cli.sampling_flag import sampling_params
 from lullm.engine.interrupt import deferred_interrupt
-from lullm.errors import LullmError, UnsupportedError
+from lullm.errors import LullmError
 from lullm.log import log_to_stderr
 from lullm.types.outputs import RequestOutput
-from lullm.types.request import Prompt
+from lullm.types.request import Conversation, Prompt
 from lullm.types.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -63,15 +63,7 @@ class Terminal:
         """Give the engine's memory back."""
         self.engine.shutdown()
 
-    def chat_prompt(self, messages: Sequence[dict[str, str]]) -> Prompt:
-        """Token ids of a conversation. Raises UnsupportedError if the model has no chat template."""
-        tokenizer = self.engine.tokenizer
-        if tokenizer.chat_template is None:
-            raise UnsupportedError("this model has no chat template; use `lullm run --raw`")
-        text = tokenizer.chat_template.render(messages, add_generation_prompt=True)
-        return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
-
-    def print_answer(self, prompt: Prompt, params: SamplingParams) -> None:
+    def print_answer(self, prompt: Prompt | Conversation, params: SamplingParams) -> None:
         """Print the answer piece by piece and end its line; it is `text_so_far` then. Blocks; `summary` has numbers.
 
         Raises:
@@ -85,7 +77,7 @@ class Terminal:
         if not self.text_so_far.endswith("\n"):
             print(flush=True)
 
-    def _pieces(self, prompt: Prompt, params: SamplingParams) -> Iterator[str]:
+    def _pieces(self, prompt: Prompt | Conversation, params: SamplingParams) -> Iterator[str]:
         request_id = f"terminal-{self._num_requests}"
         self._num_requests += 1
         self.summary = Summary(start_s=time.monotonic())

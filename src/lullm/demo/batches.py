@@ -65,7 +65,9 @@ class RowPacker:
     def __init__(self, kind: RowKind, tokenizer: Tokenizer, seed: str) -> None:
         self._kind = kind
         self._tokenizer = tokenizer
-        self._pad = tokenizer.token_to_id(END_OF_TEXT)
+        pad = tokenizer.token_to_id(END_OF_TEXT)
+        assert pad is not None, "the demo's tokenizer has it"
+        self._pad = pad
         self._drawn = self._draw(random.Random(seed))
         self._waiting: list[Encoded] = []
 

@@ -11,6 +11,7 @@ the call that began them or by `wake_up`: a request waits for their end.
 
 import asyncio
 import contextlib
+import functools
 import math
 import threading
 import time
@@ -168,7 +169,7 @@ class Admission:
                 del self._streams[output.request_id]
             by_loop.setdefault(stream.loop, []).append((stream, output))
         for loop, items in by_loop.items():
-            call_on(loop, lambda items=items: [stream.items.put_nowait(output) for stream, output in items])
+            call_on(loop, functools.partial(_put_all, items))
 
     def refuse_parked(self, error: EngineDeadError) -> None:
         """Fail the requests that wait to enter: the engine will not wake up any more."""
@@ -188,3 +189,8 @@ class Admission:
         if self._streams.get(request_id) is stream:
             del self._streams[request_id]
             self._engine.abort_request(request_id, wants_output=False)
+
+
+def _put_all(items: list[tuple[OutputStream, RequestOutput]]) -> None:
+    for stream, output in items:
+        stream.items.put_nowait(output)

@@ -1,4 +1,7 @@
-"""InputProcessor: from what a caller passes to a `GenerateRequest`. Everything that can be wrong is found here."""
+"""InputProcessor: the one door for requests, from what a caller says to a `GenerateRequest`.
+
+Nothing else renders a chat template for a request, tokenizes it or checks it, whichever face it comes from.
+"""
 
 import random
 import time
@@ -9,12 +12,15 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.errors import InvalidRequestError
 from lullm.text.bad_words import bad_words_ids
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.request import GenerateRequest, Prompt
-from lullm.types.sampling_params import SamplingParams, integers
+from lullm.types.request import Conversation, GenerateRequest, Prompt
+from lullm.types.sampling_params import OutputKind, SamplingParams, integers
+
+_MESSAGE_CHARS = 10
+"""Rendering a message takes 2 us beside its text, as tokenizing so many characters does."""
 
 
 class InputProcessor:
-    """Tokenizes and validates requests for one engine. Safe to call from several threads."""
+    """Renders, tokenizes and validates for one engine. Safe to call from several threads."""
 
     def __init__(
         self, config: ResolvedConfig, model: ModelConfig, tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]
@@ -26,12 +32,15 @@ class InputProcessor:
         self._eos_token_ids = eos_token_ids
         self._seeds = random.Random(config.seed)
 
-    def process(self, request_id: str, prompt: Prompt, params: SamplingParams, priority: int = 0) -> GenerateRequest:
+    def process(
+        self, request_id: str, prompt: Prompt | Conversation, params: SamplingParams, priority: int = 0
+    ) -> GenerateRequest:
         """The validated request.
 
         Raises:
-            InvalidRequestError: the prompt is empty, too long or not a prompt; a token id or a number is out of the
-                model's range.
+            InvalidRequestError: the prompt is empty, too long or not a prompt; the model has no chat template, or it
+                refuses the messages; a token id or a number is out of the model's range; best-of-several is to be
+                streamed.
         """
         if not isinstance(request_id, str) or not request_id:
             raise InvalidRequestError(f"request_id must be a non-empty string, not {request_id!r}", "request_id")
@@ -39,17 +48,9 @@ class InputProcessor:
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise InvalidRequestError(f"priority must be an integer, not {priority!r}", "priority")
-        text, token_ids = self._tokenize(prompt)
-        if not token_ids:
-            raise InvalidRequestError("the prompt is empty; it needs at least one token", "prompt")
-        if len(token_ids) >= self._max_model_len:
-            raise InvalidRequestError(
-                f"the prompt has {len(token_ids)} tokens; with a model length of {self._max_model_len} (max_model_len) "
-                f"it may have at most {self._max_model_len - 1}, since one more is generated",
-                "prompt",
-            )
-        self._check_ids("prompt", token_ids)
         self._check_params(params)
+        text, token_ids = self._text_and_ids(prompt, add_special_tokens=True)
+        self._check_prompt(_param(prompt), token_ids)
         return GenerateRequest(
             request_id=request_id,
             prompt=text,
@@ -62,34 +63,62 @@ class InputProcessor:
             bad_words_ids=tuple(bad_words_ids(self._tokenizer, params.bad_words)) if params.bad_words else (),
         )
 
-    def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        text: str | None = None
-        ids: object = prompt
-        if isinstance(prompt, dict):
-            unknown = set(prompt) - {"prompt", "prompt_token_ids"}
-            if unknown:
-                raise InvalidRequestError(
-                    f"a prompt dict holds 'prompt' or 'prompt_token_ids', not {sorted(map(str, unknown))}", "prompt"
-                )
-            text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-            if text is None and ids is None:
-                raise InvalidRequestError(
-                    "a prompt dict needs 'prompt' or 'prompt_token_ids'; it has neither", "prompt"
-                )
-            if text is not None and not isinstance(text, str):
-                raise InvalidRequestError(f"prompt must be a string, not {type(text).__name__}", "prompt")
-        elif isinstance(prompt, str):
-            text, ids = prompt, None
-        if ids is None and text is not None:
-            return text, self._tokenizer.encode(text)
-        token_ids = integers(ids)
+    def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of what a caller says, of any length. A conversation has the special tokens of its template.
+
+        Raises:
+            InvalidRequestError: as `process` does for the prompt's form and the messages.
+        """
+        return self._text_and_ids(prompt, add_special_tokens)[1]
+
+    def detokenize(self, token_ids: list[int]) -> str:
+        """The text of `token_ids`, special tokens included. Raises InvalidRequestError: one is not in the model."""
+        self._check_ids("tokens", token_ids)
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _text_and_ids(self, prompt: Prompt | Conversation, add_special_tokens: bool) -> tuple[str | None, list[int]]:
+        """The prompt's text, where there is one, and its token ids."""
+        if isinstance(prompt, Conversation):
+            rendered = self._render(prompt)
+            return rendered, self._encode(rendered, "messages", add_special_tokens=False)
+        text, token_ids = _given(prompt)
         if token_ids is None:
-            raise InvalidRequestError(
-                "a prompt is a string, a list of token ids, or a dict with prompt or prompt_token_ids", "prompt"
-            )
+            assert text is not None
+            token_ids = self._encode(text, "prompt", add_special_tokens)
         return text, token_ids
 
+    def _render(self, conversation: Conversation) -> str:
+        template = self._tokenizer.chat_template
+        if template is None:
+            raise InvalidRequestError(
+                "this model has no chat template; give it a plain prompt (generate, /v1/completions, `lullm run`)",
+                "messages",
+                "no_chat_template",
+            )
+        return template.render(conversation.messages, **conversation.options)
+
+    def _encode(self, text: str, param: str, add_special_tokens: bool) -> list[int]:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(str(error), param) from None
+
+    def _check_prompt(self, param: str, token_ids: list[int]) -> None:
+        if not token_ids:
+            raise InvalidRequestError("the prompt is empty; it needs at least one token", param)
+        if len(token_ids) >= self._max_model_len:
+            raise InvalidRequestError(
+                f"the prompt has {len(token_ids)} tokens; with a model length of {self._max_model_len} (max_model_len) "
+                f"it may have at most {self._max_model_len - 1}, since one more is generated",
+                param,
+                "context_length_exceeded",
+            )
+        self._check_ids(param, token_ids)
+
     def _check_params(self, params: SamplingParams) -> None:
+        if params.output_kind is OutputKind.DELTA and params.num_sequences > params.n:
+            name = "beam_width" if params.beam_width else "best_of"
+            raise InvalidRequestError(f"{name} cannot be streamed: the best are known at the end only", name)
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(params, name)
             if value is not None and value > self._max_logprobs:
@@ -106,3 +135,58 @@ class InputProcessor:
                 raise InvalidRequestError(
                     f"{name} holds the token id {token_id}; the model has the ids 0 to {self._vocab_size - 1}", name
                 )
+
+
+def num_chars(prompt: Prompt | Conversation) -> int:
+    """About how much work a prompt is, in characters to tokenize; a token id counts as one. Takes any object."""
+    if isinstance(prompt, Conversation):
+        if not isinstance(prompt.messages, (list, tuple)):
+            return 0
+        return sum(_MESSAGE_CHARS + _num_content_chars(message) for message in prompt.messages)
+    if isinstance(prompt, dict):
+        return max(_len(prompt.get("prompt")), _len(prompt.get("prompt_token_ids")))
+    return _len(prompt)
+
+
+def _num_content_chars(message: object) -> int:
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, (list, tuple)):
+        return sum(_len(part.get("text")) for part in content if isinstance(part, dict))
+    return _len(content)
+
+
+def _len(value: object) -> int:
+    return len(value) if isinstance(value, (str, list, tuple)) else 0
+
+
+def _param(prompt: Prompt | Conversation) -> str:
+    """The field of a request that holds the prompt."""
+    return "messages" if isinstance(prompt, Conversation) else "prompt"
+
+
+def _given(prompt: Prompt) -> tuple[str | None, list[int] | None]:
+    """Text and token ids as the caller gave them, at least one of them. Raises InvalidRequestError: not a prompt."""
+    if isinstance(prompt, str):
+        return prompt, None
+    if not isinstance(prompt, dict):
+        return None, _integers(prompt)
+    unknown = set(prompt) - {"prompt", "prompt_token_ids"}
+    if unknown:
+        raise InvalidRequestError(
+            f"a prompt dict holds 'prompt' or 'prompt_token_ids', not {sorted(map(str, unknown))}", "prompt"
+        )
+    text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+    if text is None and ids is None:
+        raise InvalidRequestError("a prompt dict needs 'prompt' or 'prompt_token_ids'; it has neither", "prompt")
+    if text is not None and not isinstance(text, str):
+        raise InvalidRequestError(f"prompt must be a string, not {type(text).__name__}", "prompt")
+    return text, None if ids is None else _integers(ids)
+
+
+def _integers(ids: object) -> list[int]:
+    token_ids = integers(ids)
+    if token_ids is None:
+        raise InvalidRequestError(
+            "a prompt is a string, a list of token ids, or a dict with prompt or prompt_token_ids", "prompt"
+        )
+    return token_ids

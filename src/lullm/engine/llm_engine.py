@@ -23,8 +23,8 @@ from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
-from lullm.types.request import GenerateRequest, Prompt
-from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.request import Conversation, GenerateRequest, Prompt
+from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import (
     REMOTE_METHODS,
     ForecastArguments,
@@ -93,7 +93,11 @@ class LLMEngine:
         logger.info("ready in %.1f s: %s", time.monotonic() - started, self.config.served_model_name)
 
     def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, priority: int = 0
+        self,
+        request_id: str,
+        prompt: Prompt | Conversation,
+        params: SamplingParams | None = None,
+        priority: int = 0,
     ) -> None:
         """Queue a request; `params` None: the model's defaults.
 
@@ -110,10 +114,6 @@ class LLMEngine:
         """Queue a request that `input_processor` has made. Raises as `add_request` does."""
         self.check_health()
         self.lifecycle.check_awake()
-        params = request.params
-        if params.output_kind is OutputKind.DELTA and (params.beam_width or params.num_sequences > params.n):
-            name = "beam_width" if params.beam_width else "best_of"
-            raise InvalidRequestError(f"{name} cannot be streamed: the best are known at the end only", name)
         self._loop.add(request)
 
     def step(self) -> list[RequestOutput]:

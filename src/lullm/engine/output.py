@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from lullm.sched.scheduler import SequenceUpdate
+from lullm.sched.intake import SequenceUpdate
 from lullm.text.detokenizer import IncrementalDetokenizer
 from lullm.text.stop import StopStrings
 from lullm.text.tokenizer import Tokenizer
@@ -139,9 +139,9 @@ class RequestText:
     def _beam_outputs(self) -> list[CompletionOutput]:
         """The best hypotheses; of a search that was aborted, the beams as they stood."""
         group, request = self._group, self._group.request
-        lines = [(h.token_ids, h.cumulative_logprob, h.finish_reason) for h in group.hypotheses] or [
-            (seq.token_ids[seq.prompt_len :], seq.cumulative_logprob, seq.status.finish_reason) for seq in group.seqs
-        ]
+        lines: list[tuple[list[int], float, str | None]] = [
+            (ended.token_ids, ended.cumulative_logprob, ended.finish_reason) for ended in group.hypotheses
+        ] or [(seq.token_ids[seq.prompt_len :], seq.cumulative_logprob, seq.status.finish_reason) for seq in group.seqs]
         outputs = []
         for index, (token_ids, cumulative_logprob, finish_reason) in enumerate(lines[: request.params.n]):
             detokenizer = IncrementalDetokenizer(

@@ -8,7 +8,7 @@ from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.config.sleep_after import SleepRung
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
-from lullm.types.request import Prompt
+from lullm.types.request import Conversation, GenerateRequest, Prompt
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import (
     ForecastArguments,
@@ -54,14 +54,25 @@ class EngineClient(Protocol):
     tokenizer: Tokenizer
     default_params: SamplingParams  # the model's generation_config.json
 
-    def generate(
-        self,
-        prompt: Prompt,
-        params: SamplingParams,
-        request_id: str,
-        priority: int = 0,
-        keep_alive: float | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]:
+    async def prepare(
+        self, request_id: str, prompt: Prompt | Conversation, params: SamplingParams, priority: int = 0
+    ) -> GenerateRequest:
+        """Render, tokenize and check a request; long ones in a thread, so that the event loop goes on.
+
+        Raises:
+            InvalidRequestError: the request can never be served. EngineDeadError: the engine takes no new requests.
+        """
+        ...
+
+    async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a prompt of any length. Raises InvalidRequestError, as `prepare` does."""
+        ...
+
+    async def detokenize(self, token_ids: list[int]) -> str:
+        """The text of `token_ids`, special tokens included. Raises InvalidRequestError: one is not in the model."""
+        ...
+
+    def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they come, of `params.output_kind`; the last one has `finished` set.
 
         Closing or cancelling the generator aborts the request and frees its blocks. On an engine that sleeps, with
@@ -72,7 +83,8 @@ class EngineClient(Protocol):
                 takes the first rung of its `sleep_after`; negative: it never does; None: as `sleep_after` says.
 
         Raises:
-            InvalidRequestError: at the first item, when the request can never be served.
+            InvalidRequestError: at the first item: more sequences than the engine runs at once, an id that is in
+                use, or a `keep_alive` without a `sleep_after`.
             EngineAsleepError: at the first item, when the engine sleeps, or waits for its requests to do so, and
                 requests do not wake it; when it did not come back within `idle.wake_timeout`; when too many wait for
                 that. A request that was taken before is kept: its outputs pause, and go on after waking.

@@ -13,6 +13,7 @@ from lullm.kv.hashing import BlockHashes, salted_root
 from lullm.kv.pool_pair import PoolPair
 from lullm.kv.prefix import CachedPrefix, find_prefix, nothing_cached
 from lullm.kv.snapshot import BlockOwner, Holding, MemorySnapshot, take_pool_snapshot
+from lullm.types.packed import PackedInts
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.sleep import UsedBlocks
 from lullm.types.step import BlockPair
@@ -253,6 +254,10 @@ class BlockSpaceManager:
     def block_ids(self, seq: Sequence) -> "tuple[array[int], ...]":
         """By cache group: the sequence's blocks in order, NULL_BLOCK where they left the window; not to be changed."""
         return tuple([table.block_ids for table in self._tables[seq.seq_id]])
+
+    def packed_block_ids(self, seq: Sequence) -> tuple[PackedInts, ...]:
+        """The same for a plan, by KV cache group."""
+        return tuple([table.block_ids.tobytes() for table in self._tables[seq.seq_id]])
 
     def reset_prefix_cache(self, salt: bytes | None = None) -> None:
         """Forget all cached contents, in both pools; blocks in use stay with their sequences.

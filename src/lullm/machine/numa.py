@@ -40,7 +40,8 @@ def interleave(address: int, num_bytes: int, nodes: Collection[int]) -> bool:
         mask[node // 64] |= 1 << node % 64
     # The kernel reads one bit less than it is told.
     arguments = (address, num_bytes, _MPOL_INTERLEAVE, ctypes.addressof(mask), len(mask) * 64 + 1, 0)
-    return _libc.syscall(_SYSCALLS[platform.machine()][0], *map(ctypes.c_long, arguments)) == 0
+    failed: int = _libc.syscall(_SYSCALLS[platform.machine()][0], *map(ctypes.c_long, arguments))
+    return failed == 0
 
 
 def has_policy() -> bool:

@@ -22,7 +22,7 @@ class LMHead(Matrix):
     def __init__(self, vocab_size: int, hidden_size: int, tied: bool, dtype: torch.dtype):
         super().__init__(vocab_size, hidden_size, dtype)
         if tied:
-            self.weight = None
+            self.register_parameter("weight", None)
 
     def forward(self, hidden: Tensor, embedding: Embedding, ops: Ops) -> Tensor:  # [N, H] -> [N, V] float32
         matrix = embedding if self.weight is None else self

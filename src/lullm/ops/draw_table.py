@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lullm.types.step import Draw
+from lullm.types.draw import Draw
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lullm.types.step import RankedLogprob
+from lullm.types.step import TokenLogprobs
 
 # At least so many best tokens are searched for, whatever number is asked for: which of several equally likely tokens
 # come first then does not depend on what the other rows of the batch ask for.
@@ -39,7 +39,7 @@ def pack_ranked_logprobs(logprobs: Tensor, chosen: Tensor, num_best: int) -> Ten
     return torch.cat(columns, dim=1)
 
 
-def unpack_ranked_logprobs(packed: Sequence[float], chosen: int, num_best: int) -> list[RankedLogprob]:
+def unpack_ranked_logprobs(packed: Sequence[float], chosen: int, num_best: int) -> TokenLogprobs:
     """The chosen token, then the `num_best` best in order without the chosen one. Host only.
 
     A rank is one more than the number of tokens that are more likely; equally likely tokens share it. Tokens that
@@ -54,4 +54,4 @@ def unpack_ranked_logprobs(packed: Sequence[float], chosen: int, num_best: int) 
             rank = place + 1
         if token_id != chosen and logprob != -math.inf:
             ranked.append((token_id, logprob, rank))
-    return ranked
+    return tuple(ranked)

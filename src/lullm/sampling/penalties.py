@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lullm.types.step import Draw
+from lullm.types.draw import Draw, LogitEdits
 
 
 def apply_penalties_(logits: Tensor, draws: Sequence[Draw]) -> None:
@@ -19,23 +19,25 @@ def apply_penalties_(logits: Tensor, draws: Sequence[Draw]) -> None:
     repetition: l / r if l > 0 else l * r, for tokens of the prompt and the output (Keskar et al., "CTRL", 2019);
     presence and frequency: l - presence - frequency * count, for tokens of the output.
     """
-    repetition_rows = [row for row, draw in enumerate(draws) if draw.params.repetition_penalty != 1.0]
+    edits = [(row, draw.params.edits) for row, draw in enumerate(draws) if draw.params.edits is not None]
+    repetition_rows = [row for row, edit in edits if edit.repetition_penalty != 1.0]
     if repetition_rows:
         _penalize_repetition_(logits, draws, repetition_rows)
     output_rows = [
-        row
-        for row, draw in enumerate(draws)
-        if (draw.params.presence_penalty or draw.params.frequency_penalty) and len(draw.token_ids) > draw.prompt_len
+        row for row, edit in edits if (edit.presence_penalty or edit.frequency_penalty) and draws[row].output_len
     ]
     if output_rows:
         _penalize_output_(logits, draws, output_rows)
 
 
 def _penalize_repetition_(logits: Tensor, draws: Sequence[Draw], penalized: list[int]) -> None:
-    token_ids = [np.asarray(draws[row].token_ids, np.int64) for row in penalized]
+    token_ids = [np.frombuffer(draws[row].token_ids, np.int32) for row in penalized]
     lens = [len(ids) for ids in token_ids]
-    factors = np.repeat([draws[row].params.repetition_penalty for row in penalized], lens)
-    places = _on_device(np.repeat(penalized, lens), logits), _on_device(np.concatenate(token_ids), logits)
+    factors = np.repeat([_edits(draws[row]).repetition_penalty for row in penalized], lens)
+    places = (
+        _on_device(np.repeat(penalized, lens), logits),
+        _on_device(np.concatenate(token_ids, dtype=np.int64), logits),
+    )
     factor = _on_device(factors.clip(max=torch.finfo(logits.dtype).max), logits).to(logits.dtype)
     old = logits[places]
     # A token that occurs twice is read and written twice with the same value: no need to find the distinct ones.
@@ -46,8 +48,10 @@ def _penalize_repetition_(logits: Tensor, draws: Sequence[Draw], penalized: list
 
 def _penalize_output_(logits: Tensor, draws: Sequence[Draw], penalized: list[int]) -> None:
     rows, token_ids, counts = count_output_tokens(draws, penalized, logits.shape[1])
-    presence = np.array([draw.params.presence_penalty for draw in draws])
-    frequency = np.array([draw.params.frequency_penalty for draw in draws])
+    presence, frequency = np.zeros(len(draws)), np.zeros(len(draws))
+    for row in penalized:
+        edits = _edits(draws[row])
+        presence[row], frequency[row] = edits.presence_penalty, edits.frequency_penalty
     penalty = _on_device(presence[rows] + frequency[rows] * counts, logits).to(logits.dtype)
     logits[_on_device(rows, logits), _on_device(token_ids, logits)] -= penalty
 
@@ -56,9 +60,19 @@ def count_output_tokens(
     draws: Sequence[Draw], rows: Sequence[int], vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(rows, token ids, counts), one entry per distinct output token of each of `rows`. Host only."""
-    keys = [np.asarray(draws[row].token_ids[draws[row].prompt_len :], np.int64) + row * vocab_size for row in rows]
+    keys = [_output_ids(draws[row]).astype(np.int64) + row * vocab_size for row in rows]
     distinct, counts = np.unique(np.concatenate(keys), return_counts=True)
     return distinct // vocab_size, distinct % vocab_size, counts
+
+
+def _output_ids(draw: Draw) -> np.ndarray:
+    return np.frombuffer(draw.token_ids, np.int32)[-draw.output_len :]
+
+
+def _edits(draw: Draw) -> LogitEdits:
+    """Of a draw that has some."""
+    assert draw.params.edits is not None
+    return draw.params.edits
 
 
 def _on_device(array: np.ndarray, like: Tensor) -> Tensor:

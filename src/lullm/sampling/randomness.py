@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lullm.types.step import Draw
+from lullm.types.draw import Draw
 
 _CHUNK_SIZE = 512  # the square root of a usual vocabulary, so that both levels of the search are about equally wide
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -22,9 +22,9 @@ def uniforms_of(draws: Sequence[Draw]) -> np.ndarray:
     Each (seed, seq_index) starts a SplitMix64 stream of its own, and the n-th output token takes its n-th number
     (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
     """
-    seeds = np.array([draw.seed & 0xFFFFFFFFFFFFFFFF for draw in draws], np.uint64)
-    seq_indices = np.array([draw.seq_index for draw in draws], np.uint64)
-    output_lens = np.array([len(draw.token_ids) - draw.prompt_len for draw in draws], np.uint64)
+    seeds = np.array([draw.params.seed & 0xFFFFFFFFFFFFFFFF for draw in draws], np.uint64)
+    seq_indices = np.array([draw.params.seq_index for draw in draws], np.uint64)
+    output_lens = np.array([draw.output_len for draw in draws], np.uint64)
     one = np.uint64(1)
     # Mixed one after the other: were they added up, seed 1 of sequence 0 would be seed 0 of sequence 1.
     state = _mix(seeds + _GOLDEN_GAMMA)

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lullm.types.step import Draw
+from lullm.types.draw import Draw, LogitEdits
+from lullm.types.packed import unpack
 
 Places = tuple[Tensor, Tensor]
 """(rows, token ids) on the logits' device: an index into them."""
@@ -22,31 +23,34 @@ def apply_restrictions_(logits: Tensor, draws: Sequence[Draw]) -> None:
     When bad words and min_tokens would leave no token at all, they yield for this draw and `allowed_token_ids` (or the
     whole vocabulary) is drawn from.
     """
-    biased = [row for row, draw in enumerate(draws) if draw.params.logit_bias]
-    if biased:
-        _add_bias_(logits, draws, biased)
-    restricted = [row for row, draw in enumerate(draws) if draw.params.allowed_token_ids is not None]
-    if restricted:
-        _forbid_all_but_allowed_(logits, draws, restricted)
-    forbidden = [(row, ids) for row, draw in enumerate(draws) if (ids := forbidden_ids(draw, logits.shape[1]))]
+    edits = [(row, draw.params.edits) for row, draw in enumerate(draws) if draw.params.edits is not None]
+    biases = [(row, edit.logit_bias) for row, edit in edits if edit.logit_bias]
+    if biases:
+        _add_bias_(logits, biases)
+    allowed = [(row, edit.allowed_token_ids) for row, edit in edits if edit.allowed_token_ids is not None]
+    if allowed:
+        _forbid_all_but_allowed_(logits, allowed)
+    forbidden = [(row, ids) for row, edit in edits if (ids := forbidden_ids(draws[row], edit, logits.shape[1]))]
     if forbidden:
         logits[_places(forbidden, logits)] = -torch.inf
 
 
-def forbidden_ids(draw: Draw, vocab_size: int) -> set[int]:
+def forbidden_ids(draw: Draw, edits: LogitEdits, vocab_size: int) -> set[int]:
     """The tokens that bad words and min_tokens forbid now; empty if nothing would be left. Host only."""
-    if not draw.bad_words_ids and not draw.params.min_tokens:
-        return set()
-    output_len = len(draw.token_ids) - draw.prompt_len
-    ids = {
-        word[-1]
-        for word in draw.bad_words_ids
-        if word and len(word) <= output_len + 1 and _ends_with(draw.token_ids, word[:-1])
-    }
-    if output_len < draw.params.min_tokens:
-        ids.update(draw.end_token_ids)
+    ids: set[int] = set()
+    if edits.bad_words_ids:
+        token_ids = unpack(draw.token_ids)
+        ids.update(
+            word[-1]
+            for word in edits.bad_words_ids
+            if word and len(word) <= draw.output_len + 1 and _ends_with(token_ids, word[:-1])
+        )
+    if draw.output_len < edits.min_tokens:
+        ids.update(edits.end_token_ids)
     ids = {token_id for token_id in ids if 0 <= token_id < vocab_size}
-    allowed = draw.params.allowed_token_ids
+    if not ids:
+        return ids
+    allowed = edits.allowed_token_ids
     nothing_left = len(ids) == vocab_size if allowed is None else ids.issuperset(_within(allowed, vocab_size))
     return set() if nothing_left else ids
 
@@ -59,17 +63,16 @@ def _within(token_ids: Iterable[int], vocab_size: int) -> list[int]:
     return [token_id for token_id in token_ids if 0 <= token_id < vocab_size]
 
 
-def _add_bias_(logits: Tensor, draws: Sequence[Draw], rows: list[int]) -> None:
-    biases = [(row, draws[row].params.logit_bias or {}) for row in rows]
+def _add_bias_(logits: Tensor, biases: Sequence[tuple[int, dict[int, float]]]) -> None:
     inside = [b for _, bias in biases for token_id, b in bias.items() if 0 <= token_id < logits.shape[1]]
     # A dict names each token once, so that no place is added to twice.
     logits[_places(biases, logits)] += torch.tensor(inside, dtype=logits.dtype).to(logits.device, non_blocking=True)
 
 
-def _forbid_all_but_allowed_(logits: Tensor, draws: Sequence[Draw], rows: list[int]) -> None:
-    places = _places([(row, draws[row].params.allowed_token_ids or ()) for row in rows], logits)
+def _forbid_all_but_allowed_(logits: Tensor, allowed: Sequence[tuple[int, tuple[int, ...]]]) -> None:
+    places = _places(allowed, logits)
     kept = logits[places]
-    logits[torch.tensor(rows).to(logits.device, non_blocking=True)] = -torch.inf
+    logits[torch.tensor([row for row, _ in allowed]).to(logits.device, non_blocking=True)] = -torch.inf
     logits[places] = kept
 
 

@@ -21,7 +21,8 @@ from lullm.sampling.penalties import apply_penalties_
 from lullm.sampling.randomness import choose_tokens, uniforms_of
 from lullm.sampling.restrictions import apply_restrictions_
 from lullm.sampling.truncation import scale_by_temperature_, truncate_
-from lullm.types.step import NO_TOKEN, Draw, DrawnToken, TokenLogprobs
+from lullm.types.draw import Draw
+from lullm.types.step import NO_TOKEN, DrawnToken, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Sampler:
             raise ValueError(
                 f"logits of shape {tuple(logits.shape)} for {len(draws)} draws from {self._vocab_size} ids"
             )
-        ranked_rows = [row for row, draw in enumerate(draws) if draw.params.needs_logprobs]
+        ranked_rows = [row for row, draw in enumerate(draws) if draw.params.num_logprobs is not None]
         logprobs = _log_softmax(logits, ranked_rows) if ranked_rows and self._wants_raw_logprobs else None
         if self._choose is not None and table is None and draws and logits.device.type == "cpu":
             table = self._host_table(draws, uniforms)
@@ -165,16 +166,10 @@ def is_plain(draws: Sequence[Draw], only_greedy: bool) -> bool:
     Args:
         only_greedy: and whether every draw is greedy.
     """
-    seen = None
     for draw in draws:
         params = draw.params
-        if params is seen:
-            continue
-        if params.needs_logprobs or params.has_penalties or params.min_tokens or params.logit_bias:
+        if params.edits is not None or params.num_logprobs is not None or (only_greedy and params.temperature):
             return False
-        if params.bad_words or params.allowed_token_ids is not None or (only_greedy and not params.is_greedy):
-            return False
-        seen = params
     return True
 
 
@@ -225,7 +220,7 @@ def _log_softmax(logits: Tensor, rows: list[int]) -> Tensor:
 
 def _with_logprobs(draws: Sequence[Draw], tokens: Tensor, ranked_rows: list[int], logprobs: Tensor) -> Sampled:
     """Tokens [N] and what is asked of logprobs [len(ranked_rows), V], as one table. Does not synchronise."""
-    num_best = [draws[row].params.logprobs or 0 for row in ranked_rows]
+    num_best = [draws[row].params.num_logprobs or 0 for row in ranked_rows]
     index = torch.tensor(ranked_rows).to(tokens.device, non_blocking=True)
     packed = pack_ranked_logprobs(logprobs, tokens[index].clamp(min=0), max(num_best))
     table = torch.zeros(len(draws), 1 + packed.shape[1], dtype=packed.dtype, device=packed.device)

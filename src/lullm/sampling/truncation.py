@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.draw import DrawParams
 
 _FIRST_WIDTH = 1024  # candidates looked at first for top_p; nearly always enough, and far cheaper than a sort
 _WIDENING = 8
 
 
-def scale_by_temperature_(logits: Tensor, best: Tensor, params: Sequence[SamplingParams]) -> None:
+def scale_by_temperature_(logits: Tensor, best: Tensor, params: Sequence[DrawParams]) -> None:
     """(logits - best) / temperature, in place on logits [N, V]; `best` [N] is each row's maximum. Does not synchronise.
 
     The best token ends at 0 and all others below, so that no temperature, however small, overflows.
@@ -31,7 +31,7 @@ def scale_by_temperature_(logits: Tensor, best: Tensor, params: Sequence[Samplin
     logits.sub_(best.unsqueeze(1)).div_(scale.unsqueeze(1))
 
 
-def truncate_(logits: Tensor, params: Sequence[SamplingParams]) -> None:
+def truncate_(logits: Tensor, params: Sequence[DrawParams]) -> None:
     """Set to -inf what top_k, top_p and min_p drop, in place on logits [N, V] whose best is 0 in every row.
 
     Synchronises once if there is a top_p, and again when the most likely 1024 tokens of a row do not hold its top_p.

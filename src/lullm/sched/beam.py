@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lullm.types.draw import DrawParams
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sequence import Hypothesis
 from lullm.types.step import TokenLogprobs
@@ -38,11 +39,11 @@ class BeamSearch:
     hypotheses: list[Hypothesis] = field(default_factory=list)
     is_done: bool = False
     _can_improve: bool = True
-    draw_params: SamplingParams = field(init=False)
+    draw_params: DrawParams = field(init=False)
 
     def __post_init__(self) -> None:
         # What is asked of the sampler for every beam: the best tokens with their log-probabilities.
-        self.draw_params = SamplingParams(temperature=0.0, logprobs=self.num_candidates)
+        self.draw_params = DrawParams(temperature=0.0, num_logprobs=self.num_candidates)
 
     @property
     def width(self) -> int:

@@ -11,20 +11,24 @@ with the end of its prompt a group's other sequences are forked. So the plan mus
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.roster import Roster
+from lullm.types.draw import Draw, draw_params
+from lullm.types.packed import pack
 from lullm.types.sequence import Sequence, SequenceGroup
-from lullm.types.step import PENDING_TOKEN, BlockPair, Draw, Span, StepPlan
+from lullm.types.step import PENDING_TOKEN, BlockPair, Span, StepPlan
 
 
 class Draft:
     """What is left of the token budget, and what the plan holds so far.
 
     `swap_out` and `swap_in` take the moves of whole groups; those of cached content are added by `complete`.
+    `holds_up`: the next plan depends on what this one's draws give, so it must wait for the result.
     """
 
-    __slots__ = ("_block_space", "_copies", "_roster", "budget", "spans", "swap_in", "swap_out")
+    __slots__ = ("_block_space", "_copies", "_roster", "budget", "holds_up", "spans", "swap_in", "swap_out")
 
     def __init__(self, budget: int, block_space: BlockSpaceManager, roster: Roster) -> None:
         self.budget = budget
+        self.holds_up = False
         self.spans: list[Span] = []
         self.swap_out: list[BlockPair] = []
         self.swap_in: list[BlockPair] = []
@@ -74,30 +78,28 @@ class Draft:
         drawing: list[Sequence] = []
         if end == len(seq):
             drawing = [seq]
+            self.holds_up = self.holds_up or params.beam_width is not None
             if group.num_unborn and self._roster.beam(group) is None:
                 drawing += [self._roster.fork(group, seq) for _ in range(group.num_unborn)]
         return Span(
-            seq_id=seq.seq_id,
-            start=start,
-            token_ids=seq.token_ids[start:end],
-            block_ids=self._block_space.block_ids(seq)[0],
-            draws=[s.draw or self._make_draw(group, s) for s in drawing],
-            prompt_targets=targets,
-            num_prompt_logprobs=params.prompt_logprobs or 0,
+            seq.seq_id,
+            start,
+            pack(seq.token_ids[start:end]),
+            self._block_space.packed_block_ids(seq),
+            tuple([self._draw(group, s, num_tokens - 1) for s in drawing]),
+            pack(targets),
+            params.prompt_logprobs or 0,
         )
 
-    def _make_draw(self, group: SequenceGroup, seq: Sequence) -> Draw:
-        request, params = group.request, group.request.params
-        beam = self._roster.beam(group)
-        seq.draw = Draw(
-            seq_id=seq.seq_id,
-            seq_index=seq.index,
-            params=params if beam is None else beam.draw_params,
-            seed=request.seed,
-            token_ids=seq.token_ids,
-            prompt_len=seq.prompt_len,
-            end_token_ids=request.end_token_ids + tuple(params.stop_token_ids or ()),
-            bad_words_ids=request.bad_words_ids,
-            reads_tokens=bool(beam or request.bad_words_ids or params.has_penalties or params.min_tokens),
-        )
-        return seq.draw
+    def _draw(self, group: SequenceGroup, seq: Sequence, row: int) -> Draw:
+        params = seq.draw_params
+        if params is None:
+            beam = self._roster.beam(group)
+            params = draw_params(group.request, seq.index) if beam is None else beam.draw_params
+            seq.draw_params = params
+        token_ids = b""
+        if params.edits is not None:
+            self.holds_up = self.holds_up or params.reads_tokens or params.edits.min_tokens > 0
+            if params.reads_tokens:
+                token_ids = pack(seq.token_ids)
+        return Draw(seq.seq_id, row, params, seq.output_len, token_ids)

@@ -5,7 +5,7 @@ place, as its last token, while the next plan is made; lengths, positions and sl
 fills in the token on the device. `apply` of the running step replaces it. What depends on the value of a token waits:
 
 - content hashes: a block is promoted once its last token is known;
-- draws that read the tokens so far (`Draw.reads_tokens`), and beams: no step is planned ahead of them;
+- draws that read the tokens so far (`DrawParams.reads_tokens`), and beams: no step is planned ahead of them;
 - preemption and ends for want of blocks: a plan that would need them is left short, and the next one is made when
   nothing runs any more (`is_blocked`);
 - stop conditions: a sequence that turns out to have ended has been planned one step too far. Its blocks are free at
@@ -25,6 +25,7 @@ class Lookahead:
     def __init__(self, max_model_len: int):
         self._max_model_len = max_model_len
         self._plans: deque[StepPlan] = deque()
+        self._holds_up = False  # the newest plan does
         self.is_blocked = False
 
     @property
@@ -37,9 +38,7 @@ class Lookahead:
         """Whether another plan may be made now."""
         if not self._plans:
             return True
-        if len(self._plans) > 1 or self.is_blocked:
-            return False
-        return not any(draw.reads_tokens for span in self._plans[0].spans for draw in span.draws)
+        return len(self._plans) < 2 and not (self.is_blocked or self._holds_up)
 
     def begin(self, find_member: Callable[[int], Member | None]) -> None:
         """A plan is being made: put placeholders behind the sequences that the running step draws for.
@@ -60,10 +59,11 @@ class Lookahead:
                 if not (is_last or seq.is_finished):
                     seq.token_ids.append(PENDING_TOKEN)
 
-    def add(self, plan: StepPlan) -> None:
-        """The plan has been made and will run, unless it is empty."""
+    def add(self, plan: StepPlan, holds_up: bool) -> None:
+        """The plan has been made and will run, unless it is empty. `holds_up`: its result is needed for the next."""
         if not plan.is_empty:
             self._plans.append(plan)
+            self._holds_up = holds_up
 
     def remove(self, plan: StepPlan) -> None:
         """The result of the oldest plan is being applied; an empty plan was never added."""

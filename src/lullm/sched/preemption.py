@@ -47,7 +47,7 @@ class PreemptionPolicy:
         self.mode = mode
         self.block_bytes = block_bytes
         self.speeds = speeds
-        self.counts: Counter[tuple[Action, str]] = Counter()
+        self.counts: Counter[tuple[str, str]] = Counter()
 
     def choose(self, can_swap_out: bool, num_blocks: int, num_computed_tokens: int) -> Action:
         """What to do with a group that holds `num_blocks` blocks and would have to recompute so many tokens."""

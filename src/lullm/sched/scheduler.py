@@ -162,7 +162,7 @@ class Scheduler:
         else:
             self._plan_prefill_first(draft)
         plan = draft.complete()
-        self._lookahead.add(plan)
+        self._lookahead.add(plan, draft.holds_up)
         return plan
 
     def apply(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:

@@ -24,7 +24,6 @@ from lullm.server.schema import (
     TagsBody,
     WireModel,
     parse_body,
-    parse_fields,
 )
 from lullm.types.sleep import REMOTE_METHODS
 
@@ -179,4 +178,4 @@ async def _arguments(request: Request, kind: type[Body]) -> Body:
             raise ApiError(400, f"{name} is given {len(values)} times", param=name)
         else:
             fields[name] = _FROM_TEXT[name](name, values[0]) if name in _FROM_TEXT else values[0]
-    return parse_fields(kind, fields)
+    return parse_body(kind, fields)

@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect
 
 import lullm
 from lullm.engine.protocol import EngineClient
-from lullm.server import admin, chat, completion, route
+from lullm.server import admin, endpoint, route
 from lullm.server.context import ServerContext
 from lullm.server.error import install_error_handlers
 from lullm.server.gate import Gate
@@ -30,8 +30,8 @@ def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
     install_error_handlers(app, context.api_error)
     for kind in (ClientDisconnect, ClientDisconnectedError):
         app.add_exception_handler(kind, _say_nothing)
-    for room in (completion, chat, route):
-        app.include_router(room.router(context))
+    for routes in (endpoint, route):
+        app.include_router(routes.router(context))
     if engine.config.enable_sleep_mode:
         app.include_router(admin.router(context))
     app.add_middleware(Gate, context=context)

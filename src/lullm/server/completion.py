@@ -1,128 +1,94 @@
-"""POST /v1/completions."""
+"""CompletionForm: answers of POST /v1/completions."""
 
-import contextlib
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
-
-from lullm.server.context import ServerContext
-from lullm.server.generation import Generation, public_id
+from lullm.engine.protocol import EngineClient
+from lullm.server.generation import Usage
 from lullm.server.logprob import completion_logprobs, prompt_logprobs
-from lullm.server.prompt import detokenize, tokenize_prompts
-from lullm.server.schema import CompletionBody, parse_body
-from lullm.server.sse import DONE, EventStream, event, until_disconnect
-from lullm.server.validation import (
-    check_keep_alive,
-    check_num_sequences,
-    check_priority,
-    completion_params,
-    is_echo_only,
-)
+from lullm.server.schema import CompletionBody
+from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from lullm.types.request import GenerateRequest
 
-KIND = "text_completion"
-
-
-def router(context: ServerContext) -> APIRouter:
-    """The endpoint over `context`'s engine."""
-    routes = APIRouter()
-
-    @routes.post("/v1/completions")
-    async def create_completion(request: Request) -> Response:
-        body = parse_body(CompletionBody, await request.body())
-        context.check_model(body.model)
-        params = completion_params(body, context.engine)
-        priority = check_priority(body, context.engine)
-        keep_alive = check_keep_alive(body, context.engine)
-        num_prompts = len(body.prompt) if isinstance(body.prompt, list) and not isinstance(body.prompt[0], int) else 1
-        check_num_sequences(num_prompts, params)
-        prompts = await tokenize_prompts(context.engine, body.prompt)
-        generation = Generation(context, prompts, params, public_id("cmpl", request.headers), priority, keep_alive)
-        echoes = [
-            prompt.text if prompt.text is not None else await detokenize(context.engine, prompt.token_ids)
-            for prompt in (prompts if body.echo else [])
-        ]
-        answer = CompletionAnswer(generation, body, echoes)
-        if body.stream:
-            return EventStream(answer.chunks(), context.api_error)
-        return JSONResponse(await until_disconnect(request.receive, answer.whole()))
-
-    return routes
+PromptRows = list[PositionLogprobs | None]
 
 
 @dataclass(slots=True)
-class CompletionAnswer:
-    """Turns a generation's outputs into the wire form, whole or in chunks. `echoes`: prompt texts, or empty."""
+class CompletionForm:
+    """The choices of a completion: text, log-probabilities by position, the prompt echoed on demand.
 
-    generation: Generation
+    `echoes`: the prompts' texts, or empty. Streaming, what the next chunk needs is kept by prompt and by choice.
+    """
+
+    object_name = chunk_name = "text_completion"
+
     body: CompletionBody
+    requests: list[GenerateRequest]
+    tokenizer: Tokenizer
     echoes: list[str]
+    _prompt_rows: dict[int, PromptRows] = field(default_factory=dict)
+    _offsets: dict[int, int] = field(default_factory=dict)  # choice -> characters of its tokens so far
 
-    async def whole(self) -> dict[str, Any]:
-        """The answer in one piece."""
-        choices: list[dict[str, Any]] = []
-        async with contextlib.aclosing(self.generation.outputs()) as outputs:
-            async for number, output in outputs:
-                if output.finished:
-                    for completion in output.outputs:
-                        choice, _ = self._choice(number, output, completion, None)
-                        if self.body.prompt_logprobs is not None:
-                            choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
-                        choices.append(choice)
-        choices.sort(key=lambda choice: choice["index"])
-        return self.generation.head(KIND) | {"choices": choices, "usage": self._usage()}
+    @classmethod
+    async def open(
+        cls, engine: EngineClient, body: CompletionBody, requests: list[GenerateRequest]
+    ) -> "CompletionForm":
+        """The form of an answer to `body`, whose prompts are `requests`."""
+        echoes = [
+            request.prompt if request.prompt is not None else await engine.detokenize(request.prompt_token_ids)
+            for request in (requests if body.echo else [])
+        ]
+        return cls(body, requests, engine.tokenizer, echoes)
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events."""
-        with_usage = bool(self.body.stream_options and self.body.stream_options.include_usage)
-        head = self.generation.head(KIND)
-        offsets: dict[int, int] = {}  # choice -> characters of its tokens so far
-        prompt_rows: dict[int, list[PositionLogprobs | None]] = {}
-        async with contextlib.aclosing(self.generation.outputs()) as outputs:
-            async for number, output in outputs:
-                if output.prompt_logprobs is not None:
-                    prompt_rows[number] = output.prompt_logprobs
-                output.prompt_logprobs = prompt_rows.get(number)
-                for completion in output.outputs:
-                    index = self._index(number, completion)
-                    choice, offset = self._choice(number, output, completion, offsets.get(index))
-                    if choice["text"] or choice["finish_reason"] or choice["logprobs"]:
-                        offsets[index] = offset
-                        yield event(head | {"choices": [choice]} | ({"usage": None} if with_usage else {}))
-        if with_usage:
-            yield event(head | {"choices": [], "usage": self._usage()})
-        yield DONE
+    def choices(self, number: int, output: RequestOutput) -> list[dict[str, Any]]:
+        choices = []
+        for completion in output.outputs:
+            choice, _ = self._choice(number, completion, output.prompt_logprobs, None)
+            if self.body.prompt_logprobs is not None:
+                choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+            choices.append(choice)
+        return choices
 
-    def _usage(self) -> dict[str, Any]:
-        if is_echo_only(self.body):
-            self.generation.usage.completion_tokens = 0
-        return self.generation.usage.as_dict()
+    def deltas(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
+        if output.prompt_logprobs is not None:  # once; every choice of the prompt begins with them
+            self._prompt_rows[number] = output.prompt_logprobs
+        for completion in output.outputs:
+            index = self._index(number, completion)
+            choice, offset = self._choice(number, completion, self._prompt_rows.get(number), self._offsets.get(index))
+            if choice["text"] or choice["finish_reason"] or choice["logprobs"]:
+                self._offsets[index] = offset
+                yield choice
+
+    def extra(self, output: RequestOutput) -> dict[str, Any]:
+        return {}
+
+    def usage(self, counted: Usage) -> Usage:
+        return dataclasses.replace(counted, completion_tokens=0) if self.body.is_echo_only else counted
 
     def _index(self, number: int, completion: CompletionOutput) -> int:
-        return number * self.generation.params.n + completion.index
+        return number * self.requests[number].params.n + completion.index
 
     def _choice(
-        self, number: int, output: RequestOutput, completion: CompletionOutput, offset: int | None
+        self, number: int, completion: CompletionOutput, prompt_rows: PromptRows | None, offset: int | None
     ) -> tuple[dict[str, Any], int]:
-        """One choice of this output, and the offset behind its tokens; `offset` None: it is the choice's first."""
+        """One choice, and the offset behind its tokens; `offset` None: it is the choice's first."""
         text, token_ids = completion.text, completion.token_ids
-        rows: list[PositionLogprobs | None] = list(completion.logprobs or [])
+        rows: PromptRows = list(completion.logprobs or [])
         finish_reason = completion.finish_reason
-        if is_echo_only(self.body):
+        if self.body.is_echo_only:
             text, token_ids, rows, finish_reason = "", [], [], finish_reason and "length"
         if offset is None:
             offset = 0
             if self.echoes:
                 text = self.echoes[number] + text
-                token_ids = self.generation.prompts[number].token_ids + token_ids
-                rows = (output.prompt_logprobs or []) + rows
+                token_ids = self.requests[number].prompt_token_ids + token_ids
+                rows = (prompt_rows or []) + rows
         logprobs = None
         if self.body.logprobs is not None and token_ids:
-            tokenizer = self.generation.context.engine.tokenizer
-            logprobs = completion_logprobs(tokenizer, token_ids, rows, self.body.logprobs, offset)
+            logprobs = completion_logprobs(self.tokenizer, token_ids, rows, self.body.logprobs, offset)
             # By tokens, not by text: the end of the text may be held back for a stop string.
             offset = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
         choice = {

@@ -1,7 +1,9 @@
 """ServerContext: what the routes share, and the admission of requests while the server drains."""
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Iterator
 
 from lullm.engine.protocol import EngineClient
 from lullm.errors import EngineDeadError
@@ -47,16 +49,17 @@ class ServerContext:
         except EngineDeadError as error:
             raise ApiError(503, f"the engine is dead: {error}", code="engine_dead") from None
 
-    def enter(self) -> None:
-        """Count a request in; `leave` must follow."""
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Around a request that a drain waits for."""
         self._num_active += 1
         self._idle.clear()
-
-    def leave(self) -> None:
-        """Count a request out."""
-        self._num_active -= 1
-        if self._num_active == 0:
-            self._idle.set()
+        try:
+            yield
+        finally:
+            self._num_active -= 1
+            if self._num_active == 0:
+                self._idle.set()
 
     @property
     def is_idle(self) -> bool:

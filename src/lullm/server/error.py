@@ -72,7 +72,7 @@ def to_api_error(error: Exception) -> ApiError:
         code = _HTTP_CODES.get(error.status_code)
         return ApiError(error.status_code, str(error.detail), code=code, headers=dict(error.headers or {}))
     if isinstance(error, InvalidRequestError):
-        return ApiError(400, str(error), param=error.param)
+        return ApiError(400, str(error), param=error.param, code=error.code)
     if isinstance(error, ConfigError):  # UnsupportedError: a wish whose machinery does not exist
         return ApiError(400, str(error), code="unsupported")
     if isinstance(error, EngineAsleepError):

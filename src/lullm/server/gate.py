@@ -58,30 +58,30 @@ class Gate:
             await send(message)
 
         try:
-            await self._pass(scope, headers, receive, send_with_id)
+            self._check(scope, headers)
+            if scope["method"] in ("GET", "HEAD"):
+                # The routes know GET alone. uvicorn keeps its own scope, and sends no body to a HEAD request.
+                await self._app({**scope, "method": "GET"}, receive, send_with_id)
+            else:
+                with self._context.counted():
+                    await self._app(scope, self._bounded(receive), send_with_id)
         except Exception as error:  # refused here, or a failure that no route foresaw
             if started:
                 raise
             await self._context.api_error(error).response()(scope, receive, send_with_id)
 
-    async def _pass(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        if scope["path"] in self._admin_paths and self._admin_keys:
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """Return if the request may reach a route. Raises ApiError otherwise."""
+        is_admin = scope["path"] in self._admin_paths
+        if is_admin and self._admin_keys:
             _check_key(self._admin_keys, headers, "admin key")
         elif scope["path"] not in OPEN_PATHS and self._keys:
             _check_key(self._keys, headers, "API key")
-        if scope["path"] in self._admin_paths and not self._admin_keys:
+        if is_admin and not self._admin_keys:
             self._check_origin(headers)
-        if scope["method"] in ("GET", "HEAD"):
-            # The routes know GET alone. uvicorn keeps its own scope, and sends no body to who asked for the head.
-            await self._app(scope | {"method": "GET"}, receive, send)
-            return
-        self._context.check_serving()
-        self._check_body(headers)
-        self._context.enter()
-        try:
-            await self._app(scope, self._bounded(receive), send)
-        finally:
-            self._context.leave()
+        if scope["method"] not in ("GET", "HEAD"):
+            self._context.check_serving()
+            self._check_body(headers)
 
     def _check_origin(self, headers: Headers) -> None:
         # Any page in a local browser can send a request to a loopback address; only the answer is kept from it.

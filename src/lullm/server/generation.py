@@ -1,11 +1,10 @@
-"""What both generation endpoints do with the engine: ids, the outputs of several prompts as one stream, usage."""
+"""Generation: the outputs of one HTTP request's prompts as one stream, and its usage."""
 
 import asyncio
 import contextlib
-import itertools
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +13,10 @@ from starlette.datastructures import Headers
 from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
 from lullm.server.context import ServerContext
 from lullm.server.gate import request_id
-from lullm.server.prompt import TokenizedPrompt
 from lullm.types.outputs import RequestOutput
-from lullm.types.request import TokensPrompt
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.request import GenerateRequest
 
 _QUEUE_LEN = 64  # outputs of a batch that may wait for a slow client before their producers pause
-_serial = itertools.count()
 
 
 @dataclass(slots=True)
@@ -42,14 +38,12 @@ class Usage:
 
 @dataclass(slots=True)
 class Generation:
-    """One HTTP request for text: its prompts, their parameters, and what was counted so far."""
+    """One HTTP request for text: what the engine was asked, its outputs, and what was counted so far."""
 
     context: ServerContext
-    prompts: list[TokenizedPrompt]
-    params: SamplingParams
     id: str
-    priority: int = 0
-    keep_alive: float | None = None
+    requests: list[GenerateRequest]
+    streams: list[AsyncGenerator[RequestOutput, None]]  # of `requests`, one each; not begun
     created: int = field(default_factory=lambda: int(time.time()))
     usage: Usage = field(default_factory=Usage)
 
@@ -61,14 +55,14 @@ class Generation:
         """(prompt number, output) as the engine gives them. Closing the generator aborts what still runs.
 
         Raises:
-            InvalidRequestError: at the first item, when a prompt can never be served.
+            InvalidRequestError: at the first item; see `EngineClient.stream`.
             EngineAsleepError: the engine sleeps, does not wake up in time, or aborted a request to sleep.
             WakeUpError: the engine could not be woken for the request.
             EngineDeadError: the engine stopped first.
         """
-        self.usage.prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
-        source = self._one(0) if len(self.prompts) == 1 else self._merged()
-        num_tokens: dict[int, dict[int, int]] = {number: {} for number in range(len(self.prompts))}
+        self.usage.prompt_tokens = sum(len(request.prompt_token_ids) for request in self.requests)
+        source = _numbered(self.streams[0]) if len(self.streams) == 1 else _merged(self.streams)
+        num_tokens: dict[int, dict[int, int]] = {number: {} for number in range(len(self.requests))}
         async with contextlib.aclosing(source):
             async for number, output in source:
                 counts = num_tokens[number]  # completion -> its tokens; deltas or one final output, each counts once
@@ -78,7 +72,7 @@ class Generation:
                     if completion.finish_reason == "abort":
                         raise self._aborted(completion.stop_reason)
                 if output.finished:
-                    if len(counts) < self.params.n:  # aborted before its first token
+                    if len(counts) < self.requests[number].params.n:  # aborted before its first token
                         raise self._aborted()
                     self.usage.cached_tokens += output.num_cached_tokens
                     self.context.metrics.observe(output, max(counts.values()))
@@ -87,48 +81,49 @@ class Generation:
     def _aborted(self, reason: int | str | None = None) -> LullmError:
         if reason is not None:
             return EngineDeadError(f"the request was aborted: {reason}")
-        # Nobody aborts a request that is waited for, but the server's end and a sleep or pause of mode 'abort'.
+        # A request that is waited for is aborted by the server's end, or by a sleep or pause of mode 'abort'.
         if self.context.engine.config.enable_sleep_mode and not self.context.draining:
             return EngineAsleepError("the request was aborted: the engine was put to sleep or paused")
         return EngineDeadError("the request was aborted")
 
-    async def _one(self, number: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        # Two clients may send the same X-Request-Id at the same time; the engine's ids are unique all the same.
-        engine_id = f"{self.id}-{next(_serial)}"
-        prompt: TokensPrompt = {"prompt_token_ids": self.prompts[number].token_ids}
-        outputs = self.context.engine.generate(prompt, self.params, engine_id, self.priority, self.keep_alive)
-        async with contextlib.aclosing(outputs):
-            async for output in outputs:
-                yield number, output
 
-    async def _merged(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue(_QUEUE_LEN)
+async def _numbered(stream: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    async with contextlib.aclosing(stream):
+        async for output in stream:
+            yield 0, output
 
-        async def pump(number: int) -> None:
-            try:
-                async with contextlib.aclosing(self._one(number)) as outputs:
-                    async for _, output in outputs:
-                        await queue.put((number, output))
-            except Exception as error:
-                await queue.put((number, error))
-            else:
-                await queue.put((number, None))
 
-        pumps = [asyncio.create_task(pump(number)) for number in range(len(self.prompts))]
+async def _merged(
+    streams: Sequence[AsyncGenerator[RequestOutput, None]],
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """(number of the stream, output) of several streams as they come; the first error ends all."""
+    queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue(_QUEUE_LEN)
+
+    async def pump(number: int, stream: AsyncGenerator[RequestOutput, None]) -> None:
         try:
-            num_open = len(pumps)
-            while num_open:
-                number, item = await queue.get()
-                if isinstance(item, Exception):
-                    raise item
-                if item is None:
-                    num_open -= 1
-                else:
-                    yield number, item
-        finally:
-            for task in pumps:
-                task.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            async with contextlib.aclosing(stream):
+                async for output in stream:
+                    await queue.put((number, output))
+        except Exception as error:
+            await queue.put((number, error))
+        else:
+            await queue.put((number, None))
+
+    pumps = [asyncio.create_task(pump(number, stream)) for number, stream in enumerate(streams)]
+    try:
+        num_open = len(pumps)
+        while num_open:
+            number, item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                num_open -= 1
+            else:
+                yield number, item
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
 
 
 def public_id(prefix: str, headers: Headers) -> str:

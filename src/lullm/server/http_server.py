@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 
 import uvicorn
 
-from lullm.config.engine import EngineConfig
+from lullm.config.engine_option import EngineOptions
 from lullm.engine.protocol import EngineClient
 from lullm.errors import ConfigError
 from lullm.log import get_logger
@@ -55,7 +55,7 @@ def bind(options: ServerOptions) -> socket.socket:
     return sock
 
 
-def check_exposure(sock: socket.socket, options: ServerOptions, config: EngineConfig) -> None:
+def check_exposure(sock: socket.socket, options: ServerOptions, config: EngineOptions) -> None:
     """Return if the sleep endpoints are out of strangers' reach: by a key, by the address, or by not being there.
 
     Raises:

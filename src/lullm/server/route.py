@@ -9,8 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 import lullm
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
-from lullm.server.prompt import check_token_ids, detokenize, tokenize, tokenize_messages
-from lullm.server.schema import DetokenizeBody, TokenizeBody, parse_body
+from lullm.server.schema import DetokenizeBody, TokenizeBody, conversation, parse_body
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -61,9 +60,10 @@ def router(context: ServerContext) -> APIRouter:
         if body.messages is not None:
             if body.add_special_tokens:
                 raise ApiError(400, "the chat template writes the special tokens", param="add_special_tokens")
-            token_ids = (await tokenize_messages(engine, body.messages, body.add_generation_prompt)).token_ids
+            options = {"add_generation_prompt": body.add_generation_prompt}
+            token_ids = await engine.tokenize(conversation(body.messages, **options))
         else:
-            token_ids = await tokenize(engine, body.prompt or "", body.add_special_tokens is not False)
+            token_ids = await engine.tokenize(body.prompt or "", body.add_special_tokens is not False)
         answer: dict[str, Any] = {
             "count": len(token_ids),
             "max_model_len": engine.config.max_model_len,
@@ -77,7 +77,6 @@ def router(context: ServerContext) -> APIRouter:
     async def detokenize_ids(request: Request) -> JSONResponse:
         body = parse_body(DetokenizeBody, await request.body())
         context.check_model(body.model)
-        check_token_ids(engine, body.tokens, "tokens")
-        return JSONResponse({"prompt": await detokenize(engine, body.tokens)})
+        return JSONResponse({"prompt": await engine.detokenize(body.tokens)})
 
     return routes

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import from_json
 
 from lullm.server.error import ApiError
+from lullm.types.request import Conversation, Prompt
 from lullm.types.sleep import BackupTarget, SleepMode
 
 INERT = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"})
@@ -100,9 +101,8 @@ class GenerationBody(WireModel):
     top_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[Any, Any] | None = (
-        None  # its entries are checked by SamplingParams, which stops at the first bad one
-    )
+    # Its entries are checked by SamplingParams, which stops at the first bad one.
+    logit_bias: dict[Any, Any] | None = None
     max_tokens: int | None = None
     # vLLM's extensions
     top_k: int | None = None
@@ -129,6 +129,15 @@ class GenerationBody(WireModel):
             raise ApiError(400, "stream_options needs stream=true", param="stream_options")
         return self
 
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a last chunk of a stream has the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def field_of(self, param: str | None) -> str | None:
+        """The body's field for the engine's parameter of that name."""
+        return param
+
 
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
@@ -137,6 +146,16 @@ class CompletionBody(GenerationBody):
     best_of: int | None = None
     echo: bool | None = None
     logprobs: int | None = None
+
+    @property
+    def is_echo_only(self) -> bool:
+        """Whether the prompt alone is asked for."""
+        return bool(self.echo) and self.max_tokens == 0
+
+    def prompts(self) -> list[Prompt]:
+        """The prompts, of which a body may hold one or several."""
+        several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
+        return self.prompt if several else [self.prompt]
 
 
 class TextPart(WireModel):
@@ -168,6 +187,11 @@ class ChatMessage(WireModel):
 Messages = Annotated[list[ChatMessage], _FAIL_FAST]
 
 
+def conversation(messages: list[ChatMessage], **options: Any) -> Conversation:
+    """Messages as the engine takes them."""
+    return Conversation([message.for_template() for message in messages], options)
+
+
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
@@ -175,6 +199,14 @@ class ChatBody(GenerationBody):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+
+    def field_of(self, param: str | None) -> str | None:
+        """The body's field for the engine's parameter of that name."""
+        return "top_logprobs" if param == "logprobs" else param
+
+    def prompts(self) -> list[Conversation]:
+        """The one conversation."""
+        return [conversation(self.messages)]
 
 
 def _check_tags(tags: list[str] | None) -> list[str] | None:
@@ -248,23 +280,13 @@ class DetokenizeBody(WireModel):
 Body = TypeVar("Body", bound=WireModel)
 
 
-def parse_body(kind: type[Body], raw: bytes) -> Body:
-    """A request body as `kind`.
+def parse_body(kind: type[Body], body: bytes | dict[str, Any]) -> Body:
+    """A request's body, or the fields of its query, as `kind`.
 
     Raises:
         ApiError: 400, naming the first offending field.
     """
-    try:
-        data = from_json(raw, allow_inf_nan=False)
-    except ValueError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(data, dict):
-        raise ApiError(400, "the body must be a JSON object", code="invalid_json")
-    return parse_fields(kind, data)
-
-
-def parse_fields(kind: type[Body], data: dict[str, Any]) -> Body:
-    """The fields of a request as `kind`. Raises as `parse_body` does."""
+    data = _read_json(body) if isinstance(body, bytes) else body
     for field, harmless in MISSING.items():
         if field in data:
             value = data.pop(field)
@@ -276,6 +298,16 @@ def parse_fields(kind: type[Body], data: dict[str, Any]) -> Body:
         return kind.model_validate(data)
     except ValidationError as error:
         raise _first_problem(error) from None
+
+
+def _read_json(raw: bytes) -> dict[str, Any]:
+    try:
+        data = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+    return data
 
 
 def _first_problem(error: ValidationError) -> ApiError:

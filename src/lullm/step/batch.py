@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.types.step import Draw, Span, StepPlan
+from lullm.types.draw import Draw
+from lullm.types.step import Span, StepPlan
 from lullm.units import cdiv
 
 
@@ -59,28 +60,31 @@ class BatchBuilder:
         self._block_tables = np.zeros((max_num_seqs, cdiv(max_model_len, block_size)), np.int64)
 
     def build(self, plan: StepPlan) -> Batch:
-        """The batch of a plan with at least one span."""
-        token_ids: list[int] = []
+        """The batch of a plan with at least one span. The draws of a span stand in the order of their rows."""
         query_lens: list[int] = []
         context_lens: list[int] = []
         drawn_rows: list[int] = []
         draws: list[Draw] = []
         draw_index: list[int] = []
         prompt_spans: list[tuple[int, Span]] = []
-        max_blocks = 0
-        for row, span in enumerate(plan.spans):
+        max_blocks = first_row = 0
+        for place, span in enumerate(plan.spans):
             if span.prompt_targets:
-                prompt_spans.append((len(token_ids), span))
-            token_ids.extend(span.token_ids)
-            query_lens.append(len(span.token_ids))
-            context_lens.append(span.end)
-            num_blocks = cdiv(span.end, self._block_size)
-            self._block_tables[row, :num_blocks] = span.block_ids[:num_blocks]
+                prompt_spans.append((first_row, span))
+            end = span.end
+            query_lens.append(end - span.start)
+            context_lens.append(end)
+            num_blocks = cdiv(end, self._block_size)
+            self._block_tables[place, :num_blocks] = np.frombuffer(span.block_ids[0], np.int32, num_blocks)
             max_blocks = max(max_blocks, num_blocks)
-            if span.draws:
-                draw_index.extend([len(drawn_rows)] * len(span.draws))
-                draws.extend(span.draws)
-                drawn_rows.append(len(token_ids) - 1)
+            for draw in span.draws:
+                row = first_row + draw.row
+                if not drawn_rows or drawn_rows[-1] != row:
+                    drawn_rows.append(row)
+                draw_index.append(len(drawn_rows) - 1)
+                draws.append(draw)
+            first_row += end - span.start
+        token_ids = np.frombuffer(b"".join([span.token_ids for span in plan.spans]), np.int32)
         num_tokens, num_spans = len(token_ids), len(query_lens)
         self._token_ids[:num_tokens] = token_ids
         self._place(query_lens, context_lens, num_tokens)

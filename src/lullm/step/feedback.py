@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lullm.types.step import PENDING_TOKEN, Draw, StepPlan
+from lullm.types.draw import Draw
+from lullm.types.step import PENDING_TOKEN, StepPlan
 
 
 class TokenFeedback:
@@ -38,7 +39,7 @@ class TokenFeedback:
         sources = np.full(len(token_ids), -1, np.int64)
         row = 0
         for span in plan.spans:
-            row += len(span.token_ids)
+            row += span.num_tokens
             if is_pending[row - 1]:
                 sources[row - 1] = self._places[span.seq_id]
         return sources

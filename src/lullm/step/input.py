@@ -92,7 +92,6 @@ class InputBuilder:
             sources = self._feedback.sources(plan, batch.token_ids.numpy())
             self._feedback.expect(batch.draws)
         if any(not draw.params.is_greedy for draw in batch.draws):
-            # Now, while the sequences are as long as they were planned.
             uniforms = uniforms_of(batch.draws)
         staged = None if self._staging is None else self._staging.fill(batch, sources, uniforms)
         return PreparedInput(batch, sources, uniforms, staged)

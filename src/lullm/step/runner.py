@@ -30,6 +30,7 @@ from lullm.step.block_move import BlockMoves, StepMarks
 from lullm.step.graphs import DecodeGraphs, DecodeOutput
 from lullm.step.host_decode import HostDecode
 from lullm.step.input import InputBuilder, PreparedInput, StepInput, StepLimits
+from lullm.types.packed import unpack
 from lullm.types.step import Running, Span, StepPlan, StepResult, TokenLogprobs
 
 logger = get_logger(__name__)
@@ -106,7 +107,7 @@ class StepRunner:
         return self._model
 
     def launch(self, plan: StepPlan) -> Running[StepResult]:
-        """Start a step after those that were started before. The plan may change once this returns."""
+        """Start a step after those that were started before."""
         prepared = self._inputs.prepare(plan) if plan.spans else None
         work = self._device.start(lambda: self._do(plan, prepared))
         return _RunningStep(work, self._device)
@@ -141,10 +142,7 @@ class StepRunner:
         token_ids = self._inputs.token_ids(step)
         context = StepContext(step.positions, attention, self._kv_caches, self._ops, calibrates=calibrates)
         hidden = self._model(token_ids, context)  # [T, H]
-        prompt_logprobs = {
-            span.seq_id: self._prompt_logprobs(hidden[row : row + len(span.prompt_targets)], span)
-            for row, span in batch.prompt_spans
-        }
+        prompt_logprobs = {span.seq_id: self._prompt_logprobs(hidden[row:], span) for row, span in batch.prompt_spans}
         if not batch.draws:
             return None, prompt_logprobs
         logits = self._model.compute_logits(hidden[step.drawn_rows], self._ops)  # [R, V]
@@ -210,10 +208,11 @@ class StepRunner:
 
     def _prompt_logprobs(self, hidden: Tensor, span: Span) -> list[TokenLogprobs]:
         found: list[TokenLogprobs] = []
-        for start in range(0, len(span.prompt_targets), PROMPT_LOGPROB_ROWS):
-            part = slice(start, start + PROMPT_LOGPROB_ROWS)
-            logits = self._model.compute_logits(hidden[part], self._ops)
-            found += self._sampler.prompt_logprobs(logits, span.prompt_targets[part], span.num_prompt_logprobs)
+        targets = unpack(span.prompt_targets)
+        for start in range(0, len(targets), PROMPT_LOGPROB_ROWS):
+            part = targets[start : start + PROMPT_LOGPROB_ROWS]
+            logits = self._model.compute_logits(hidden[start : start + len(part)], self._ops)
+            found += self._sampler.prompt_logprobs(logits, part, span.num_prompt_logprobs)
         return found
 
 
@@ -227,4 +226,9 @@ class _RunningStep:
     def result(self) -> StepResult:
         outcome, marks = self.work.result()
         tokens = [] if outcome.sampled is None else outcome.sampled.drawn()
-        return StepResult(tokens, outcome.prompt_logprobs, marks.swap_s(self.device), marks.compute_s(self.device))
+        return StepResult(
+            tokens,
+            outcome.prompt_logprobs,
+            swap_s=marks.swap_s(self.device),
+            compute_s=marks.compute_s(self.device),
+        )

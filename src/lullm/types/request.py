@@ -1,8 +1,8 @@
-"""A request after validation: the only form in which work enters the engine's queue."""
+"""What a caller asks, and a request after validation: the only form in which work enters the engine's queue."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
 
 from lullm.types.sampling_params import SamplingParams
 
@@ -20,6 +20,17 @@ class TokensPrompt(TypedDict):
 
 
 Prompt = str | Sequence[int] | TextPrompt | TokensPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages that the model's chat template turns into a prompt.
+
+    `options` go to `ChatTemplate.render`: `add_generation_prompt`, `tools`, and variables of the template's own.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ import enum
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lullm.types.draw import DrawParams
 from lullm.types.outputs import RequestMetrics
 from lullm.types.request import GenerateRequest
-from lullm.types.step import Draw, TokenLogprobs
+from lullm.types.step import TokenLogprobs
 
 
 class SequenceStatus(enum.Enum):
@@ -61,7 +62,7 @@ class Sequence:
     stop_reason: int | str | None = None
     cumulative_logprob: float = 0.0
     # How its tokens are drawn: the same at every step, so it is made once.
-    draw: Draw | None = None
+    draw_params: DrawParams | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)

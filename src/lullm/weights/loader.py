@@ -110,7 +110,7 @@ def _files(folder: Path) -> dict[Path, set[str] | None]:
 def _read_index(folder: Path) -> dict[str, str]:
     path = folder / INDEX_FILE
     try:
-        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        weight_map: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         if not weight_map or not all(isinstance(value, str) for value in weight_map.values()):
             raise ValueError("weight_map must map tensor names to file names")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

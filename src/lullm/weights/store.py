@@ -18,7 +18,7 @@ from lullm.errors import EngineAsleepError, ModelLoadError, WakeUpError
 from lullm.ops.table import Ops
 from lullm.weights.packing import packed_parameters
 from lullm.weights.rule import trainer_name
-from lullm.weights.target import WeightTarget, WeightTargets
+from lullm.weights.target import Loadable, WeightTarget, WeightTargets
 
 
 class WeightStore:
@@ -36,7 +36,7 @@ class WeightStore:
         fill_s: seconds that the last reading and verifying took.
     """
 
-    def __init__(self, model: nn.Module, ops: Ops, fill: Callable[[], None], verify: bool):
+    def __init__(self, model: Loadable, ops: Ops, fill: Callable[[], None], verify: bool):
         self._model = model
         self._ops = ops
         self._fill = fill
@@ -149,7 +149,7 @@ class WeightStore:
     @property
     def num_bytes(self) -> int:
         """The size of all parameters."""
-        return sum(parameter.nbytes for parameter in self._model.parameters())
+        return sum(parameter.nbytes for _, parameter in self._model.named_parameters())
 
     @cached_property
     def _targets(self) -> WeightTargets:

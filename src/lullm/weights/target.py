@@ -26,7 +26,13 @@ class Loadable(Protocol):
 
     rules: WeightRules
 
+    def modules(self) -> Iterator[nn.Module]: ...
+
     def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+
+    def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,14 +62,14 @@ class WeightTargets:
                 for name, sides in (("k_scale", slice(0, 1)), ("v_scale", slice(1, 2)), ("kv_scale", slice(0, 2))):
                     scales, owner = ScaleRows(f"{prefix}.{name}", layer.given[sides]), f"{layer_name}.given"
                     scale_targets[f"{prefix}.{name}"] = WeightTarget(f"{prefix}.{name}", owner, layer.given, scales)
-            parts = self._rules.parts_of(last) if isinstance(layer, FusedLinear) else None
             for name, parameter in layer.named_parameters(recurse=False):
                 owner, data = f"{layer_name}.{name}", parameter.data
                 all_rows = rows_of(layer, owner, parameter, ops)
                 if offset := self._rules.offset_of(owner):
                     assert isinstance(all_rows, PlainRows), "an offset is for a weight that is not quantized"
                     all_rows = PlainRows(all_rows.tensor, offset)
-                if parts is None:
+                parts = self._rules.parts_of(last)
+                if parts is None or not isinstance(layer, FusedLinear):
                     self._targets[owner] = WeightTarget(owner, owner, data, all_rows)
                     continue
                 first_row = 0

@@ -8,8 +8,9 @@ from lullm.models.decoder import CausalLM
 from lullm.ops.layer_cache import LayerCache
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import StepRunner
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Draw, Span, StepPlan
+from lullm.types.draw import Draw, DrawParams
+from lullm.types.packed import pack
+from lullm.types.step import Span, StepPlan
 from lullm.units import MIB, cdiv, format_bytes
 from lullm.worker.kv_pools import KVPools, block_shape
 from lullm.worker.setup import WorkerSetup
@@ -62,12 +63,11 @@ def _profile(setup: WorkerSetup, model: CausalLM, query_len: int) -> int:
     ]
     runner = setup.new_step_runner(model, caches, [])
     query_len = min(query_len, config.max_model_len)
-    blocks = [0] * cdiv(query_len, config.block_size)
-    params = SamplingParams(temperature=1.0, top_p=0.9)
+    tokens, blocks = pack([0] * query_len), (pack([0] * cdiv(query_len, config.block_size)),)
+    params = DrawParams(temperature=1.0, top_p=0.9)
     spans = []
     for number in range(min(config.max_num_seqs, config.max_num_batched_tokens // query_len)):
-        draw = Draw(number, 0, params, 0, [0] * query_len, query_len)
-        spans.append(Span(number, 0, [0] * query_len, blocks, [draw]))
+        spans.append(Span(number, 0, tokens, blocks, (Draw(number, query_len - 1, params),)))
     return setup.device.peak_bytes(lambda: runner.launch(StepPlan(spans)).result())
 
 
@@ -82,7 +82,7 @@ def measure_speeds(setup: WorkerSetup, runner: StepRunner, pools: KVPools) -> tu
     num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, num_slots)
     blocks = range(min(cdiv(num_tokens, config.block_size), pools.host[0].num_blocks))
     pairs = [(block_id, block_id) for block_id in blocks]
-    prompt = Span(0, 0, [0] * num_tokens, range(cdiv(num_tokens, config.block_size)))
+    prompt = Span(0, 0, pack([0] * num_tokens), (pack(range(cdiv(num_tokens, config.block_size))),))
     for _ in range(2):  # the first run meets cold kernels and untouched pages
         result = runner.launch(StepPlan([prompt])).result()
         swap_s = _time_swap(setup, pools, num_layers, pairs)

@@ -192,7 +192,8 @@ def _prefill_kernel(
     positions = tl.minimum(start + tokens, last_position)  # rows that fill up see what the last one sees
     if key_ptr.dtype.element_ty == tl.float8e4nv and q.dtype == tl.bfloat16:
         q = q.to(tl.float16)  # the one type that e4m3 becomes in one instruction
-    table_ptr = block_tables_ptr + span.to(tl.int64) * table_stride
+    # The loop above has made a tensor of `span`, which a type checker does not see.
+    table_ptr = block_tables_ptr + span.to(tl.int64) * table_stride  # type: ignore[attr-defined]
     if HAS_SCALES:
         scale_log2 *= tl.load(key_scales_ptr + kv_head)
 

@@ -1,0 +1,135 @@
+"""The endpoints that generate text: one handler, and a form for each endpoint's answers.
+
+A form turns what the engine says into JSON: `CompletionForm`, `ChatForm`.
+"""
+
+import contextlib
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from lullm.engine.protocol import EngineClient
+from lullm.errors import InvalidRequestError
+from lullm.server.chat import ChatForm
+from lullm.server.completion import CompletionForm
+from lullm.server.context import ServerContext
+from lullm.server.generation import Generation, Usage, public_id
+from lullm.server.schema import ChatBody, CompletionBody, parse_body
+from lullm.server.sse import DONE, EventStream, event, until_disconnect
+from lullm.server.validation import check_num_sequences, check_priority, keep_alive_s, sampling_params
+from lullm.types.outputs import RequestOutput
+from lullm.types.request import GenerateRequest
+
+Body = TypeVar("Body", CompletionBody, ChatBody)
+
+_serial = itertools.count()
+
+
+def router(context: ServerContext) -> APIRouter:
+    """The endpoints over `context`'s engine."""
+    routes = APIRouter()
+    completions = Endpoint(context, CompletionBody, CompletionForm.open, "cmpl")
+    chat = Endpoint(context, ChatBody, ChatForm.open, "chatcmpl")
+    routes.add_api_route("/v1/completions", completions, methods=["POST"])
+    routes.add_api_route("/v1/chat/completions", chat, methods=["POST"])
+    return routes
+
+
+class AnswerForm(Protocol):
+    """The wire form of one generation's outputs. `number`: which of the request's prompts an output belongs to."""
+
+    object_name: str
+    chunk_name: str
+
+    def choices(self, number: int, output: RequestOutput) -> list[dict[str, Any]]:
+        """The choices of a prompt's only output."""
+        ...
+
+    def deltas(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
+        """The choices of one of a prompt's outputs, as far as they say something new."""
+        ...
+
+    def extra(self, output: RequestOutput) -> dict[str, Any]:
+        """Fields of the whole answer beside its choices."""
+        ...
+
+    def usage(self, counted: Usage) -> Usage:
+        """What was counted, as the client shall see it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[Body]):
+    """One of the endpoints, as a handler of its requests. `id_prefix`: of the answers' ids."""
+
+    context: ServerContext
+    body_type: type[Body]
+    open_form: Callable[[EngineClient, Body, list[GenerateRequest]], Awaitable[AnswerForm]]
+    id_prefix: str
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer a request, at once or as server-sent events."""
+        body = parse_body(self.body_type, await request.body())
+        self.context.check_model(body.model)
+        generation, form = await self._open(body, public_id(self.id_prefix, request.headers))
+        answer = Answer(generation, form, with_usage=body.wants_usage)
+        if body.stream:
+            return EventStream(answer.chunks(), self.context.api_error)
+        return JSONResponse(await until_disconnect(request.receive, answer.whole()))
+
+    async def _open(self, body: Body, answer_id: str) -> tuple[Generation, AnswerForm]:
+        """Ask the engine. Raises ApiError, InvalidRequestError: with the names of the body's fields."""
+        engine = self.context.engine
+        try:
+            params = sampling_params(body, engine)
+            priority, keep_alive = check_priority(body, engine), keep_alive_s(body)
+            prompts = body.prompts()
+            check_num_sequences(len(prompts), params)
+            # Two clients may send the same X-Request-Id at the same time; the engine's ids are unique all the same.
+            requests = [
+                await engine.prepare(f"{answer_id}-{next(_serial)}", prompt, params, priority) for prompt in prompts
+            ]
+        except InvalidRequestError as error:
+            raise InvalidRequestError(str(error), body.field_of(error.param), error.code) from None
+        generation = Generation(self.context, answer_id, requests, [engine.stream(r, keep_alive) for r in requests])
+        return generation, await self.open_form(engine, body, requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A generation's outputs in a wire form, whole or in chunks."""
+
+    generation: Generation
+    form: AnswerForm
+    with_usage: bool
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer in one piece."""
+        choices: list[dict[str, Any]] = []
+        extra: dict[str, Any] = {}
+        async with contextlib.aclosing(self.generation.outputs()) as outputs:
+            async for number, output in outputs:
+                if output.finished:
+                    choices += self.form.choices(number, output)
+                    extra |= self.form.extra(output)
+        choices.sort(key=lambda choice: choice["index"])
+        return self.generation.head(self.form.object_name) | {"choices": choices, "usage": self._usage()} | extra
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events."""
+        head = self.generation.head(self.form.chunk_name)
+        tail = {"usage": None} if self.with_usage else {}
+        async with contextlib.aclosing(self.generation.outputs()) as outputs:
+            async for number, output in outputs:
+                for choice in self.form.deltas(number, output):
+                    yield event(head | {"choices": [choice]} | tail)
+        if self.with_usage:
+            yield event(head | {"choices": [], "usage": self._usage()})
+        yield DONE
+
+    def _usage(self) -> dict[str, Any]:
+        return self.form.usage(self.generation.usage).as_dict()

@@ -1,0 +1,43 @@
+"""Spans and draws from what a test has at hand: lists, and the parameters of a request."""
+
+from collections.abc import Sequence
+
+from lullm.types.draw import Draw, draw_params
+from lullm.types.packed import pack
+from lullm.types.request import GenerateRequest
+from lullm.types.sampling_params import SamplingParams
+from lullm.types.step import Span
+
+
+def new_draw(
+    seq_id: int = 0,
+    *,
+    row: int = 0,
+    seed: int = 0,
+    seq_index: int = 0,
+    token_ids: Sequence[int] = (),
+    prompt_len: int = 0,
+    end: Sequence[int] = (),
+    bad: Sequence[Sequence[int]] = (),
+    **params: object,
+) -> Draw:
+    """The draw behind `token_ids`, `prompt_len` of them prompt, of a request with these parameters."""
+    bad_words = tuple(tuple(word) for word in bad)
+    request = GenerateRequest("", None, [], SamplingParams(**params), seed, 0.0, 0, tuple(end), bad_words)
+    how = draw_params(request, seq_index)
+    packed = pack(token_ids) if how.reads_tokens else b""
+    return Draw(seq_id, row, how, len(token_ids) - prompt_len, packed)
+
+
+def new_span(
+    seq_id: int,
+    start: int,
+    token_ids: Sequence[int],
+    block_ids: Sequence[int],
+    draws: Sequence[Draw] = (),
+    prompt_targets: Sequence[int] = (),
+    num_prompt_logprobs: int = 0,
+) -> Span:
+    """A span of a sequence in one KV cache group."""
+    blocks = (pack(block_ids),)
+    return Span(seq_id, start, pack(token_ids), blocks, tuple(draws), pack(prompt_targets), num_prompt_logprobs)
