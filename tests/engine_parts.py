@@ -78,7 +78,7 @@ def host_decode_of(llm):
 
 def backups_of(llm):
     """Backups of what is asleep, by tag."""
-    return worker_of(llm)._sleeper._backups
+    return {tag: saved.backup for tag, saved in worker_of(llm)._sleeper._saved.items()}
 
 
 def block_space_of(llm):

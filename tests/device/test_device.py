@@ -94,6 +94,7 @@ class TestMemory:
         from lullm.config.engine import EngineConfig
         from lullm.config.model import ModelConfig
         from lullm.step.runner import StepRunner
+        from lullm.worker.sizing import kv_memory_bytes
         from lullm.worker.worker import Worker
 
         model_config = ModelConfig.from_folder(folder)
@@ -113,7 +114,7 @@ class TestMemory:
             StepRunner, "launch", lambda self, p: shapes.append((len(p.spans), p.num_tokens)) or launch(self, p)
         )
         try:
-            return worker.kv_memory_bytes(), shapes
+            return kv_memory_bytes(worker.setup, worker.loaded.model), shapes
         finally:
             worker.shutdown()
 

@@ -264,7 +264,7 @@ def test_failures_are_told_and_the_engine_lives(engine, expected, monkeypatch):
 def test_an_error_nobody_foresaw_ends_the_engine_and_every_call(engine, monkeypatch, caplog):
     async def main():
         stream, _ = await start(engine, PARAMS.replace(max_tokens=200))
-        for method in ("collective_rpc", "shutdown"):  # the engine's end fails of it, too
+        for method in ("prepare_sleep", "wake_up", "shutdown"):  # the engine's end fails of it, too
             monkeypatch.setattr(executor_of(engine), method, no_such_thing)
         for call in (engine.sleep(), engine.wake_up()):
             with pytest.raises(EngineDeadError):

@@ -4,13 +4,15 @@ import gc
 
 import pytest
 import torch
-from engine_parts import backups_of, store_of, use_device, use_ops
+from engine_parts import backups_of, store_of, use_device, use_ops, worker_of
 from fake_device import FAKE_OPS, FakeDevice
 
 from lullm import LLM, SamplingParams
 from lullm.arena.arena import Arena
+from lullm.arena.backup import Backup
 from lullm.arena.pinned import PinnedArena
-from lullm.errors import WakeUpError
+from lullm.errors import LullmError, WakeUpError
+from lullm.types.sleep import KV_CACHE, WEIGHTS, SleepOrder, UsedBlocks
 
 pytest.importorskip("triton")
 
@@ -145,3 +147,75 @@ def test_a_backup_is_verified_every_time(build):
     chunk[5] ^= 1
     llm.wake_up()
     assert tokens(llm) == expected
+
+
+def fail_after(monkeypatch, num_good):
+    """Every save but the first `num_good` finds the disk full."""
+    save, calls = Backup.save, []
+
+    def limited(backup, *args, **options):
+        calls.append(backup)
+        if len(calls) > num_good:
+            raise OSError(28, "No space left on device")
+        return save(backup, *args, **options)
+
+    monkeypatch.setattr(Backup, "save", limited)
+
+
+@pytest.mark.parametrize("backup", ["ram", "disk"])
+def test_a_failed_save_loses_nothing_that_was_kept(build, fake, backup):
+    """The weights stand in host memory since the last sleep; saving the KV blocks fails."""
+    llm = build()
+    expected = tokens(llm)
+    llm.sleep()
+    llm.wake_up()
+    num_pins = fake.counts()["pins"]
+    engine = llm.llm_engine
+    engine.add_request("x", PROMPTS[0], GREEDY)
+    engine.step()
+    with pytest.MonkeyPatch.context() as patch:
+        fail_after(patch, 0)
+        with pytest.raises(OSError, match="No space"):
+            llm.sleep(backup=backup)
+    assert not llm.is_sleeping() and fake.counts()["pins"] == num_pins
+    engine.abort_request("x", wants_output=False)
+    assert llm.sleep().backed_up_bytes == 0, "the weights are still there"
+    llm.wake_up()
+    assert tokens(llm) == expected
+
+
+def test_a_failed_save_over_stale_weights_keeps_their_memory_alone(build, fake):
+    llm = build()
+    num_weights = store_of(llm).num_bytes
+    llm.sleep()
+    llm.wake_up()
+    num_pins = fake.counts()["pins"]
+    llm.update_weights([("model.norm.weight", torch.full((64,), 0.5))])
+    changed = tokens(llm)
+    with pytest.MonkeyPatch.context() as patch:
+        fail_after(patch, 0)
+        with pytest.raises(OSError, match="No space"):
+            llm.sleep()
+    assert tokens(llm) == changed and fake.counts()["pins"] == num_pins
+    assert llm.sleep().backed_up_bytes == num_weights, "what is in there is of no use"
+    llm.wake_up()
+    assert tokens(llm) == changed
+
+
+def test_a_cancelled_sleep_leaves_what_was_kept(build, fake):
+    """Another worker's save has failed after this one's had succeeded."""
+    llm = build()
+    llm.sleep()
+    llm.wake_up()
+    before = fake.counts()
+    worker = worker_of(llm)
+    order = SleepOrder(1, ((WEIGHTS, "offload"), (KV_CACHE, "offload")), UsedBlocks([1, 2, 3], []))
+    worker.prepare_sleep(order)
+    assert fake.counts()["pins"] == before["pins"] + 1, "of the blocks"
+    worker.cancel_sleep()
+    worker.cancel_sleep()
+    assert fake.counts() == before
+    with pytest.raises(LullmError, match="prepare_sleep first"):
+        worker.commit_sleep()
+    assert llm.sleep().backed_up_bytes == 0
+    llm.wake_up()

@@ -36,6 +36,7 @@ REQUIRED = {
     "prometheus-client": ("prometheus_client", "0.20"),
     "tqdm": ("tqdm", "4.66"),
     "xxhash": ("xxhash", "3.4"),
+    "msgspec": ("msgspec", "0.19"),
 }
 """Distribution -> (module, oldest version that works)."""
 

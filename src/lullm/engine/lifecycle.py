@@ -7,7 +7,8 @@ Each tag goes its own way, by `TRANSITIONS`; what an engine is as a whole follow
 are kept stay in the scheduler; `check_awake` stands before everything that would compute.
 
 KV belongs to the weights it was computed with. Weights that have another version than the KV there is, saved or not,
-make it worthless: requests lose it and are computed again with the new weights, from the tokens they have (`follow`).
+make it worthless: requests lose it and are computed again with the new weights, from the tokens they have
+(`drop_stale_kv`).
 """
 
 import time
@@ -25,6 +26,7 @@ from lullm.types.sleep import (
     TAGS,
     WEIGHTS,
     Action,
+    Released,
     Residence,
     SleepForecast,
     SleepOptions,
@@ -39,12 +41,13 @@ from lullm.units import format_bytes
 
 logger = get_logger(__name__)
 
-Call = Literal["sleep 1", "sleep 2", "wake_up"]
+Wish = Literal["sleep 1", "sleep 2", "wake_up"]
+"""What a caller wants of a tag: sleep with what must survive kept or with nothing kept, or be awake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What a call does to one tag, and where its contents are afterwards; `action` None: the tag is there already."""
+    """What a wish does to one tag, and where its contents are afterwards; `action` None: the tag is there already."""
 
     action: Action | None
     to: Residence
@@ -52,7 +55,7 @@ class Transition:
 
 _RESIDENT, _OFFLOADED, _DISCARDED = Residence.RESIDENT, Residence.OFFLOADED, Residence.DISCARDED
 
-TRANSITIONS: dict[tuple[Residence, Call], Transition] = {
+TRANSITIONS: dict[tuple[Residence, Wish], Transition] = {
     (_RESIDENT, "sleep 1"): Transition("offload", _OFFLOADED),
     (_RESIDENT, "sleep 2"): Transition("discard", _DISCARDED),
     (_RESIDENT, "wake_up"): Transition(None, _RESIDENT),
@@ -63,7 +66,7 @@ TRANSITIONS: dict[tuple[Residence, Call], Transition] = {
     (_DISCARDED, "sleep 2"): Transition(None, _DISCARDED),
     (_DISCARDED, "wake_up"): Transition("refill", _RESIDENT),
 }
-"""Every state of a tag, every call. A transition happens if its action succeeds, and not at all otherwise."""
+"""Every state of a tag, every wish. A transition happens if its action succeeds, and not at all otherwise."""
 
 
 class Lifecycle:
@@ -132,17 +135,27 @@ class Lifecycle:
         if options.level == 0:
             self._is_paused = True
             return SleepReport(0, (), 0, 0, 0.0)
-        self.follow()
+        self.drop_stale_kv()
         order = self._order(options)
         if not order.actions:
             return SleepReport(options.level, (), 0, 0, 0.0)
-        return self._run(order, options.keep_prefix_cache)
+        released = self._release(order, options.keep_prefix_cache)
+        logger.info(
+            "asleep (level %d, %s): %s freed, %s backed up, %.2f s",
+            order.level,
+            ", ".join(order.tags),
+            format_bytes(max(released.freed_bytes, 0)),
+            format_bytes(released.backed_up_bytes),
+            released.seconds,
+        )
+        if released.refusal is not None:
+            raise OSError(f"asleep, but {released.refusal}")
+        return SleepReport(order.level, released.tags, released.freed_bytes, released.backed_up_bytes, released.seconds)
 
     def forecast(self, options: SleepOptions) -> SleepForecast:
         """What such a `sleep` would do. Changes nothing. Raises OSError: speeds cannot be measured."""
         order = self._order(options) if options.level else SleepOrder(0, (), UsedBlocks([], []))
-        [forecast] = self._executor.collective_rpc("forecast_sleep", args=(order,))
-        return forecast
+        return self._executor.forecast_sleep(order)
 
     def wake_up(self, tags: Sequence[str] | None) -> WakeReport:
         """Bring back `tags` (None: all), weights first. Idempotent. Blocks until the contents are there.
@@ -155,11 +168,12 @@ class Lifecycle:
         for tag in self.sleeping_tags:
             if tags is None or tag in tags:
                 if tag == KV_CACHE:
-                    self.follow()
+                    self.drop_stale_kv()
                 transition = TRANSITIONS[self._residence[tag], "wake_up"]
-                num_bytes = sum(self._executor.collective_rpc("wake_up", args=(tag, transition.action)))
+                assert transition.action is not None, "the tag sleeps"
+                num_bytes = self._executor.wake_up(tag, transition.action)
                 if tag == KV_CACHE and not num_bytes:  # no block holds anything
-                    self._executor.collective_rpc("reset_kv_scales")
+                    self._executor.reset_kv_scales()
                 restored += num_bytes
                 self._residence[tag] = transition.to
                 woken.append(tag)
@@ -173,19 +187,21 @@ class Lifecycle:
         return report
 
     @property
-    def is_behind(self) -> bool:
-        """Whether `follow` has something to do."""
+    def has_stale_kv(self) -> bool:
+        """Whether `drop_stale_kv` has something to do. Cheap: asked before every step."""
         return self._executor.weights_version != self._kv_version
 
-    def follow(self) -> None:
+    def drop_stale_kv(self) -> None:
         """Give up KV that was computed with weights that are no longer there. Cheap when there is nothing to do."""
         version = self._executor.weights_version
         if version == self._kv_version:
             return
         self._kv_version = version
         if self._residence[KV_CACHE] is _OFFLOADED:
-            self._run(SleepOrder(2, ((KV_CACHE, "drop"),), UsedBlocks([], [])))
-        self._forget_kv()
+            self._release(SleepOrder(2, ((KV_CACHE, "drop"),), UsedBlocks([], [])))
+            logger.info("the saved KV cache is dropped: the weights have changed since")
+        else:
+            self._forget_kv()
 
     def reload_weights(self) -> None:
         """Read the weights from their checkpoint again.
@@ -200,51 +216,47 @@ class Lifecycle:
         """
         if self._residence[WEIGHTS] is not _RESIDENT:
             raise EngineAsleepError("the weights are asleep; wake_up() reads them from their checkpoint again")
-        if self._residence[KV_CACHE] is not _RESIDENT and self._executor.has_pushed_weights:
+        if self._residence[KV_CACHE] is not _RESIDENT and self._executor.has_pushed_weights():
             logger.info("reload_weights: weights that were pushed since they woke stay, the rest was just read")
             return
         try:
-            self._executor.collective_rpc("reload_weights")
+            self._executor.reload_weights()
         except (ModelLoadError, OSError):
-            self._run(SleepOrder(2, ((WEIGHTS, "discard"),), UsedBlocks([], [])))
+            self._release(SleepOrder(2, ((WEIGHTS, "discard"),), UsedBlocks([], [])))
+            logger.warning("the checkpoint cannot be read again: the weights are asleep (level 2)")
             raise
         finally:
-            self.follow()
+            self.drop_stale_kv()
 
     def _order(self, options: SleepOptions) -> SleepOrder:
-        call: Call = "sleep 1" if options.level == 1 else "sleep 2"
+        wish = _wish(options.level)
         actions: list[tuple[str, Action]] = []
         for tag in TAGS if options.tags is None else [tag for tag in TAGS if tag in options.tags]:
-            action = TRANSITIONS[self._residence[tag], call].action
+            action = TRANSITIONS[self._residence[tag], wish].action
             if action is not None and not (action == "move" and options.backup == "auto"):
                 actions.append((tag, action))
         used = UsedBlocks([], [])
-        if (KV_CACHE, "offload") in actions and not self.is_behind:
+        if (KV_CACHE, "offload") in actions and not self.has_stale_kv:
             used = self._block_space.used_blocks(options.keep_prefix_cache)
         return SleepOrder(options.level, tuple(actions), used, options.backup)
 
-    def _run(self, order: SleepOrder, keep_prefix_cache: bool = False) -> SleepReport:
-        [(report, failure)] = self._executor.collective_rpc("sleep", args=(order,))
-        call: Call = "sleep 1" if order.level == 1 else "sleep 2"
+    def _release(self, order: SleepOrder, keep_prefix_cache: bool = False) -> Released:
+        """All workers save, then all release. Raises OSError, WakeUpError: one could not save, and nothing changes."""
+        self._executor.prepare_sleep(order)
+        released = self._executor.commit_sleep()
         for tag in order.tags:
-            self._residence[tag] = TRANSITIONS[self._residence[tag], call].to
+            self._residence[tag] = TRANSITIONS[self._residence[tag], _wish(order.level)].to
         if KV_CACHE in order.tags and self._residence[KV_CACHE] is _DISCARDED:
             self._forget_kv()
         elif (KV_CACHE, "offload") in order.actions and not keep_prefix_cache:
             self._block_space.forget_cached()
-        logger.info(
-            "asleep (level %d, %s): %s freed, %s backed up, %.2f s",
-            order.level,
-            ", ".join(order.tags),
-            format_bytes(max(report.freed_bytes, 0)),
-            format_bytes(report.backed_up_bytes),
-            report.seconds,
-        )
-        if failure is not None:
-            raise OSError(f"asleep, but {failure}")
-        return report
+        return released
 
     def _forget_kv(self) -> None:
         self._scheduler.evict_all()
         self._block_space.reset_prefix_cache(str(self._kv_version).encode())
-        self._executor.collective_rpc("reset_kv_scales")
+        self._executor.reset_kv_scales()
+
+
+def _wish(level: int) -> Wish:
+    return "sleep 1" if level == 1 else "sleep 2"

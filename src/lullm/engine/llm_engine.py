@@ -17,8 +17,7 @@ from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.stats import take_stats
 from lullm.engine.step_loop import StepLoop
 from lullm.errors import ConfigError, InvalidRequestError
-from lullm.executor.protocol import Executor
-from lullm.executor.uniproc import UniProcExecutor
+from lullm.executor.factory import open_executor
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.text.tokenizer import Tokenizer
@@ -72,7 +71,7 @@ class LLMEngine:
         eos_token_ids = defaults.eos_token_ids + self.model_config.eos_token_ids
         if self.tokenizer.eos_token_id is not None:
             eos_token_ids += (self.tokenizer.eos_token_id,)
-        self.model_executor: Executor = UniProcExecutor(resolved, self.model_config, folder)
+        self.model_executor = open_executor(resolved, self.model_config, folder)
         try:
             self.config, self._scheduler = open_scheduler(
                 resolved, self.model_config, self.model_executor, has_chosen_len=config.max_model_len is not None
@@ -128,9 +127,9 @@ class LLMEngine:
         self.check_health()
         if self._scheduler.has_unfinished:
             self.lifecycle.check_awake()
-            if self.lifecycle.is_behind:
+            if self.lifecycle.has_stale_kv:
                 self._loop.drain()
-                self.lifecycle.follow()
+                self.lifecycle.drop_stale_kv()
         with deferred_interrupt() as interrupt:
             outputs = self._loop.step()
             if interrupt.is_set():
@@ -235,7 +234,7 @@ class LLMEngine:
         try:
             return self.model_executor.collective_rpc(method, timeout, args, kwargs)
         finally:
-            self.lifecycle.follow()
+            self.lifecycle.drop_stale_kv()
 
     def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
         """Replace some or all weights by tensors under the checkpoint's own names; how many. Blocking.
@@ -250,9 +249,9 @@ class LLMEngine:
         self.check_health()
         self._loop.drain()
         try:
-            return self.model_executor.collective_rpc("update_weights", args=(weights,))[0]
+            return self.model_executor.update_weights(weights)
         finally:
-            self.lifecycle.follow()
+            self.lifecycle.drop_stale_kv()
 
     def reload_weights(self) -> None:
         """Read the weights from the checkpoint again. See `Lifecycle.reload_weights`."""

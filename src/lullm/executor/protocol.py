@@ -1,47 +1,94 @@
-"""The interface of all executors."""
+"""The seam between an engine and its workers: the verbs of an executor, and what carries them to the workers.
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+The engine calls an `Executor`: every verb acts on all workers and has one merged result. `MergedExecutor` implements
+the verbs once, over `Workers`: in this process or, one day, elsewhere. What goes to `Workers.call` and comes back is
+plain data and tensors, so that it can go over a wire.
+"""
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
 from lullm.types.step import Running, StepPlan, StepResult
+
+if TYPE_CHECKING:  # the seam itself loads no torch
+    from torch import Tensor
+
+WorkerVerb = Literal[
+    "num_available_blocks",
+    "initialize_cache",
+    "measure_speeds",
+    "prepare_sleep",
+    "commit_sleep",
+    "cancel_sleep",
+    "wake_up",
+    "commit_wake_up",
+    "cancel_wake_up",
+    "forecast_sleep",
+    "begin_update",
+    "update_weight",
+    "end_update",
+    "reload_weights",
+    "has_pushed_weights",
+    "reset_kv_scales",
+]
+"""What a worker is asked to do, beside steps: the methods of `Worker` by these names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one worker has made of a verb: a value, or the error that it raised."""
+
+    value: Any = None
+    error: Exception | None = None
+
+
+class Workers(Protocol):
+    """The workers of one engine, in rank order; each has loaded its model."""
+
+    def call(self, verb: WorkerVerb, *args: Any) -> list[Answer]:
+        """Every worker does this; blocks until all have answered. A worker that fails keeps no other from it."""
+        ...
+
+    def launch(self, plan: StepPlan) -> list[Running[StepResult]]:
+        """Start a step on every worker, after those that were started before. Does not block for it."""
+        ...
+
+    def run(
+        self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[Answer]:
+        """A method of the workers by name, or `method(worker, *args, **kwargs)`. See `Executor.collective_rpc`."""
+        ...
+
+    def weights_versions(self) -> list[int]:
+        """Of each worker's weights. Asks no process: as the last answers said, or as it is for workers in this one."""
+        ...
+
+    def check_health(self) -> None:
+        """Return if all workers live. Raises EngineDeadError otherwise."""
+        ...
+
+    def close(self) -> None:
+        """Stop the workers and give their memory back. Idempotent."""
+        ...
 
 
 class Executor(Protocol):
-    """Runs the same call on every worker. All calls but `launch_model` block."""
+    """Acts on all workers of an engine. All verbs but `launch_model` block until every worker is done.
 
-    def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """Call a method of every worker by name, or `method(worker, *args, **kwargs)`; the results in rank order.
-
-        Args:
-            timeout: seconds to wait for all of them; None: as long as it takes.
-
-        Raises:
-            InvalidRequestError: workers have no such method. UnsupportedError: a timeout where calls cannot be cut off.
-        """
-        ...
-
-    @property
-    def weights_version(self) -> int:
-        """Of the weights of all workers; cheap, to be asked before every step. See `WeightStore`."""
-        ...
-
-    @property
-    def has_pushed_weights(self) -> bool:
-        """Whether weights were changed since they were loaded or woke up."""
-        ...
+    If workers fail, the error of the first of them by rank is raised; the others' are notes on it.
+    """
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
-        """(device, host) KV blocks that fit on every worker (the minimum over them). Raises CacheSizeError."""
+        """(device, host) KV blocks that fit on every worker: the minimum over them. Raises CacheSizeError."""
         ...
 
     def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
-        """Set up both pools of the KV cache on every worker, and steps for sequences of at most so many tokens."""
+        """Every worker sets up both pools of the KV cache, and steps for sequences of at most so many tokens.
+
+        Raises CacheSizeError.
+        """
         ...
 
     def measure_speeds(self) -> tuple[float, float]:
@@ -52,7 +99,81 @@ class Executor(Protocol):
         ...
 
     def launch_model(self, plan: StepPlan) -> Running[StepResult]:
-        """Start a step after those that were started before; `result()` blocks for it. In the order of the starts."""
+        """Start a step after those that were started before. `result()` blocks for it; to be called in that order."""
+        ...
+
+    def prepare_sleep(self, order: SleepOrder) -> None:
+        """Every worker saves what the order says; nothing is released. `commit_sleep` or `cancel_sleep` comes next.
+
+        Raises:
+            OSError: a worker could not save. WakeUpError: a backup that was to move is damaged. In both cases all
+                workers are as they were.
+        """
+        ...
+
+    def commit_sleep(self) -> Released:
+        """Every worker releases what it has prepared. Bytes are sums; seconds are the slowest worker's."""
+        ...
+
+    def cancel_sleep(self) -> None:
+        """Every worker is as it was before `prepare_sleep`. Idempotent."""
+        ...
+
+    def forecast_sleep(self, order: SleepOrder) -> SleepForecast:
+        """What a sleep with this order would do. Bytes are sums; seconds are the slowest worker's. Raises OSError."""
+        ...
+
+    def wake_up(self, tag: str, action: Action) -> int:
+        """Bring one tag back on all workers or on none; how many bytes in all.
+
+        Raises:
+            WakeUpError: a worker could not; the tag is asleep on every one, and its backups are still there.
+        """
+        ...
+
+    def update_weights(self, weights: "Iterable[tuple[str, Tensor]]") -> int:
+        """Give every worker these tensors, under the checkpoint's names, one by one; how many were of use.
+
+        The iterable is consumed here, in the engine's process. A worker takes its share of each tensor.
+
+        Raises:
+            EngineAsleepError: the weights are asleep. ModelLoadError: an unexpected tensor, or one of another shape or
+                type; the tensors before it stay replaced, and the message names them.
+        """
+        ...
+
+    def reload_weights(self) -> None:
+        """Every worker reads the checkpoint again. Raises EngineAsleepError, ModelLoadError, OSError."""
+        ...
+
+    def has_pushed_weights(self) -> bool:
+        """Whether weights of any worker were changed since they were loaded or woke up."""
+        ...
+
+    @property
+    def weights_version(self) -> int:
+        """Goes up with every change of any worker's weights, whoever makes it. Costs no call: see `Workers`."""
+        ...
+
+    def reset_kv_scales(self) -> None:
+        """Start over with the scales of an fp8 cache. No block may hold anything."""
+        ...
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """A caller's own `method(worker, *args, **kwargs)` on every worker, or a method by name; results by rank.
+
+        Args:
+            timeout: seconds to wait for all of them; None: as long as it takes.
+
+        Raises:
+            InvalidRequestError: workers have no such method. UnsupportedError: a timeout where calls cannot be cut off.
+        """
         ...
 
     def check_health(self) -> None:

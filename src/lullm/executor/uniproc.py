@@ -7,63 +7,63 @@ from typing import Any
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
-from lullm.kv.layout import num_blocks_within, num_host_blocks_within
+from lullm.executor.merged import MergedExecutor
+from lullm.executor.protocol import Answer, WorkerVerb
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.worker.worker import Worker
 
 
-class UniProcExecutor:
-    """Builds its worker and loads the model at once. Implements `Executor`; the config must be resolved."""
+class LocalWorkers:
+    """Workers in this process, called one after the other on the caller's thread. Implements `Workers`."""
 
-    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
-        self._config = config
-        self._model_config = model_config
-        self._is_shut_down = False
-        self.driver_worker = Worker(config, model_config, folder)
+    def __init__(self, workers: Sequence[Worker]):
+        self._workers = workers
+        self._is_closed = False
 
-    def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
+    def call(self, verb: WorkerVerb, *args: Any) -> list[Answer]:
+        return [_answer(getattr(worker, verb), *args) for worker in self._workers]
+
+    def launch(self, plan: StepPlan) -> list[Running[StepResult]]:
+        return [worker.launch_model(plan) for worker in self._workers]
+
+    def run(
+        self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[Answer]:
         if timeout is not None:
             raise UnsupportedError("a call on the caller's own thread cannot be cut off; leave timeout out")
         if callable(method):
-            return [method(self.driver_worker, *args, **(kwargs or {}))]
-        function = None if method.startswith("_") else getattr(self.driver_worker, method, None)
-        if not callable(function):
+            return [_answer(method, worker, *args, **kwargs) for worker in self._workers]
+        if method.startswith("_") or not callable(getattr(Worker, method, None)):
             raise InvalidRequestError(f"workers have no method {method!r}", "method")
-        return [function(*args, **(kwargs or {}))]
+        return [_answer(getattr(worker, method), *args, **kwargs) for worker in self._workers]
 
-    @property
-    def weights_version(self) -> int:
-        return self.driver_worker.weights_version()
-
-    @property
-    def has_pushed_weights(self) -> bool:
-        return self.driver_worker.has_pushed_weights()
-
-    def determine_num_available_blocks(self) -> tuple[int, int]:
-        available = self.driver_worker.kv_memory_bytes()
-        num_blocks = num_blocks_within(self._config, self._model_config, available)
-        return num_blocks, num_host_blocks_within(self._config, self._model_config, num_blocks)
-
-    def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
-        self.driver_worker.initialize_cache(num_blocks, num_host_blocks, max_model_len)
-
-    def measure_speeds(self) -> tuple[float, float]:
-        return self.driver_worker.measure_speeds()
-
-    def launch_model(self, plan: StepPlan) -> Running[StepResult]:
-        self.check_health()
-        return self.driver_worker.launch_model(plan)
+    def weights_versions(self) -> list[int]:
+        return [worker.weights_version() for worker in self._workers]
 
     def check_health(self) -> None:
-        if self._is_shut_down:
+        if self._is_closed:
             raise EngineDeadError("the engine has been shut down")
 
-    def shutdown(self) -> None:
-        self._is_shut_down = True
-        self.driver_worker.shutdown()
+    def close(self) -> None:
+        self._is_closed = True
+        for worker in self._workers:
+            worker.shutdown()
+
+
+def _answer(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Answer:
+    try:
+        return Answer(function(*args, **kwargs))
+    except Exception as error:
+        return Answer(error=error)
+
+
+class UniProcExecutor(MergedExecutor):
+    """One worker, which the constructor loads.
+
+    Attributes:
+        driver_worker: the worker. Trainers reach the model through it: `driver_worker.model_runner.model`.
+    """
+
+    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
+        self.driver_worker = Worker(config, model_config, folder)
+        super().__init__(LocalWorkers([self.driver_worker]))

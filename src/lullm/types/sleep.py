@@ -119,6 +119,20 @@ class SleepOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class Released:
+    """What workers did to sleep. `freed_bytes`: by how much the resident memory of their processes fell.
+
+    `refusal`: the words of a driver that would not take memory back; None: all of it is released.
+    """
+
+    tags: tuple[str, ...]
+    freed_bytes: int
+    backed_up_bytes: int
+    seconds: float
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SleepReport:
     """What a `sleep` did. `freed_bytes`: by how much the resident memory of the process fell."""
 

@@ -102,33 +102,23 @@ class WeightStore:
             EngineAsleepError: the weights are asleep. ModelLoadError: an unexpected tensor, or one of another shape
                 or type. The tensors before it stay replaced, and the message names them.
         """
-        self.check_resident()
-        applied: list[str] = []
-        opened: WeightTarget | None = None
+        update = self.begin_update()
         try:
             for name, tensor in weights:
-                target = self._targets.find(trainer_name(name), tensor)
-                if target is None:
-                    continue
-                if opened is None or opened.parameter_name != target.parameter_name:
-                    self._close(opened)
-                    opened = target
-                    self._open(target)
-                with torch.no_grad():  # not around the loop: the iterator may compute with gradients
-                    target.rows.write(tensor)
-                applied.append(target.name)
-        except ModelLoadError as error:
-            hint = "; push merged weights, without the adapter's own" if "lora_" in str(error) else ""
-            raise ModelLoadError(f"{error}{hint}. {_explain_applied(applied)}") from None
+                update.write(name, tensor)
+        except ModelLoadError:
+            raise
         except BaseException as error:
-            error.add_note(_explain_applied(applied))
+            error.add_note(explain_applied(update.applied))
             raise
         finally:
-            self._close(opened)
-            if applied:
-                self.version += 1
-                self.has_news = True
-        return applied
+            update.close()
+        return update.applied
+
+    def begin_update(self) -> "WeightUpdate":
+        """An update whose tensors come one by one. Raises EngineAsleepError: the weights are asleep."""
+        self.check_resident()
+        return WeightUpdate(self)
 
     def check_resident(self) -> None:
         """Raises EngineAsleepError: the weights have no memory now."""
@@ -152,7 +142,8 @@ class WeightStore:
         return sum(parameter.nbytes for _, parameter in self._model.named_parameters())
 
     @cached_property
-    def _targets(self) -> WeightTargets:
+    def targets(self) -> WeightTargets:
+        """Where tensors of a checkpoint go."""
         return WeightTargets(self._model, self._ops)
 
     @cached_property
@@ -174,18 +165,64 @@ class WeightStore:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             return dict(zip(parameters, pool.map(checksum, parameters.values()), strict=True))
 
-    def _open(self, target: WeightTarget) -> None:
-        """Unpack the target's parameter into the checkpoint's order."""
+    def open_packed(self, target: WeightTarget) -> None:
+        """Unpack the target's parameter into the checkpoint's order; it is modified from now on."""
         self.modified.add(target.parameter_name)
         if target.parameter_name in self._packed_names:
             self._ops.unpack_weight_(target.parameter)
 
-    def _close(self, target: WeightTarget | None) -> None:
-        if target is not None and target.parameter_name in self._packed_names:
+    def close_packed(self, target: WeightTarget) -> None:
+        """Make the target's parameter lie as the ops want it."""
+        if target.parameter_name in self._packed_names:
             self._ops.pack_weight_(target.parameter)
 
 
-def _explain_applied(names: list[str]) -> str:
+class WeightUpdate:
+    """New tensors for some weights: `write` any number of times, then `close`, which makes a new version.
+
+    A matrix whose parts come one after the other is unpacked and packed once.
+
+    Attributes:
+        applied: the checkpoint's names of what was replaced so far.
+    """
+
+    def __init__(self, store: WeightStore):
+        self.applied: list[str] = []
+        self._store = store
+        self._opened: WeightTarget | None = None
+
+    def write(self, name: str, tensor: torch.Tensor) -> None:
+        """Replace one tensor. Blocking. Raises ModelLoadError: see `WeightStore.update`."""
+        try:
+            target = self._store.targets.find(trainer_name(name), tensor)
+        except ModelLoadError as error:
+            hint = "; push merged weights, without the adapter's own" if "lora_" in str(error) else ""
+            raise ModelLoadError(f"{error}{hint}. {explain_applied(self.applied)}") from None
+        if target is None:
+            return
+        if self._opened is None or self._opened.parameter_name != target.parameter_name:
+            self._close_opened()
+            self._store.open_packed(target)
+            self._opened = target
+        with torch.no_grad():  # the caller may be computing in a mode of its own
+            target.rows.write(tensor)
+        self.applied.append(target.name)
+
+    def close(self) -> None:
+        """The new version is complete. Once."""
+        self._close_opened()
+        if self.applied:
+            self._store.version += 1
+            self._store.has_news = True
+
+    def _close_opened(self) -> None:
+        if self._opened is not None:
+            self._store.close_packed(self._opened)
+            self._opened = None
+
+
+def explain_applied(names: list[str]) -> str:
+    """Which tensors an update had replaced when it failed."""
     if not names:
         return "No weight was replaced"
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

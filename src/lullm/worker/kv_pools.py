@@ -30,6 +30,11 @@ class KVPools:
     workspace: Workspace | None
     arenas: list[Arena]
 
+    @property
+    def block_bytes(self) -> int:
+        """Of one block in all layers; it is the same in both pools."""
+        return sum(side[0].nbytes for cache in self.device for side in cache.tensors)
+
     def close(self) -> None:
         """Give the memory back. Idempotent."""
         for arena in self.arenas:

@@ -1,4 +1,4 @@
-"""Sleeper: releases a model runner's memory by tag and brings it back at the same addresses.
+"""Sleeper: releases one worker's memory by tag and brings it back at the same addresses.
 
 Weights as their checkpoint has them are not written again: the checkpoint is their backup, and checksums from when they
 were read say whether they came back the same. Weights that were changed since, and the KV blocks in use, are saved to
@@ -7,15 +7,17 @@ host memory or to a file.
 Host memory in front of a GPU takes all weights: from there they are back soonest. It is pinned, which takes longer than
 the copy, so that it stays after the wake-up (`keep_backup`), with the weights in it: the next sleep copies them only if
 they have changed since. A sleep that does not keep them in host memory gives it back.
+
+Both ways have two phases, so that several workers do all of it or nothing: `prepare_sleep` saves and `commit_sleep`
+releases; `wake_up` restores and `commit_wake_up` gives the backup up.
 """
 
 import contextlib
-import dataclasses
 import errno
 import os
-import shutil
-import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,28 +27,39 @@ from lullm.arena.backend import Backend
 from lullm.arena.backup import Backup
 from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.errors import CacheSizeError, LullmError, WakeUpError
-from lullm.machine.memory import available_memory_bytes, resident_bytes
-from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, SleepForecast, SleepOrder, SleepReport, UsedBlocks
-from lullm.units import MIB, format_bytes, round_up
+from lullm.machine.memory import resident_bytes
+from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, Released, SleepForecast, SleepOrder, UsedBlocks
+from lullm.units import MIB, round_up
 from lullm.weights.store import WeightStore
 from lullm.worker.block_gather import BlockGather
 from lullm.worker.kv_pools import KVPools
+from lullm.worker.saving import NOTHING, Saved, Saving, Target, check_room, plan_saving
 from lullm.worker.setup import WorkerSetup
 from lullm.worker.speed import SleepSpeeds
 
 ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
-"""The host pool of the KV cache sleeps with the device pool, and so does the workspace of a CPU's recorded steps, in
-which nothing is worth keeping."""
+"""The host pool of the KV cache sleeps with the device pool, and so does the workspace of a CPU's recorded steps, whose
+contents are worth nothing."""
 
 _DEVICE_CHUNK_BYTES = 16 * MIB
-"""Of a backup in pinned memory: 0.3 ms over the bus, in which the host does what it has to for the next chunk (0.1)."""
+"""Of a backup in pinned memory: 0.3 ms over the bus, while the host needs 0.1 ms to prepare the next chunk."""
 
 _NUM_HASH_THREADS = 8
 """At most, in front of a device: 100 GB/s, so that checksums stay behind the bus."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A sleep whose contents are saved and whose memory is still there."""
+
+    savings: list[Saving]
+    made: dict[str, Saved]
+    free_bytes: int  # before anything was saved
+    seconds: float
+
+
 class Sleeper:
-    """The sleep of one worker. The engine sees to it that nothing runs and that orders come in a legal sequence.
+    """The sleep of one worker. Its caller makes sure that nothing runs and that orders come in a legal sequence.
 
     Args:
         arenas: all memory of the worker.
@@ -61,73 +74,84 @@ class Sleeper:
         self._directory = Path(config.sleep_dir) if config.sleep_dir else None
         self._verify = config.verify_wake
         self._keep_backup = config.keep_backup
-        self._backups: dict[str, Backup] = {}
-        self._kept: dict[str, Backup] = {}
-        self._kept_version = -1  # of the weights in there
-        self._saved_blocks = UsedBlocks([], [])
-        self._saved_weights: frozenset[str] = frozenset()
+        self._saved: dict[str, Saved] = {}  # of what sleeps
+        self._kept: dict[str, Saved] = {}  # in host memory, of what is awake
+        self._prepared: _Prepared | None = None
         self._speeds = SleepSpeeds(self._device, self._directory)
 
     @torch.inference_mode()
-    def sleep(self, order: SleepOrder) -> tuple[SleepReport, str | None]:
-        """Do what the order says. Blocking: memory is free when it returns.
-
-        Returns:
-            What came of it, and what the driver said if it would not take memory back; that is no reason to stop
-            half-way: everything is saved, and waking works.
+    def prepare_sleep(self, order: SleepOrder) -> None:
+        """Save what the order says. Blocking. `commit_sleep` or `cancel_sleep` comes next.
 
         Raises:
-            OSError: something could not be saved (disk full); then nothing has changed.
-            WakeUpError: a backup that was to move is damaged; then nothing has changed.
+            OSError: something could not be saved (disk full). WakeUpError: a backup that was to move is damaged. In
+                both cases the worker is as it was: memory, backups, and what is kept of an earlier sleep.
         """
+        self.cancel_sleep()
         self._device.synchronize()
         started, free = time.perf_counter(), self._free_bytes()
-        order = self._needed(order)
-        made: dict[str, Backup] = {}
-        num_saved = sum(self._num_saved_bytes(tag, action, order) for tag, action in order.actions)
+        savings = self._plan(order)
+        made: dict[str, Saved] = {}
         try:
-            self._check_room(num_saved, order)
-            for tag, action in order.actions:
-                backup = self._make_backup(tag, action, order)
-                if backup is not None:
-                    made[tag] = backup
+            check_room(savings, self._directory)
+            for saving in savings:
+                if saving.backup_bytes:
+                    made[saving.tag] = self._save(saving)
         except BaseException as error:
-            for backup in made.values():
-                backup.close()
+            self._undo(made)
             if isinstance(error, CacheSizeError):  # no memory to save to, or through
                 raise OSError(errno.ENOMEM, str(error)) from error
             raise
-        saved = time.perf_counter()
-        targets = {backup.target for backup in made.values()}
-        failure = None
-        for tag, _ in order.actions:
-            self._drop(tag)
-            if tag in made:
-                self._backups[tag] = made[tag]
-        for tag, action in order.actions:
-            if action in ("offload", "discard"):
+        seconds = time.perf_counter() - started
+        for target in {saving.target for saving in savings}:
+            num_bytes = sum(saving.num_bytes for saving in savings if saving.target == target)
+            self._speeds.observe(f"save {target}", num_bytes, seconds)
+        self._prepared = _Prepared(savings, made, free, seconds)
+
+    def commit_sleep(self) -> Released:
+        """Release the memory whose contents `prepare_sleep` has saved. Blocking: it is free when this returns.
+
+        A driver that would not take memory back is no reason to stop half-way: everything is saved, and waking works.
+        `Released.refusal` has its words.
+        """
+        prepared, self._prepared = self._prepared, None
+        if prepared is None:
+            raise LullmError("there is no sleep to commit; call prepare_sleep first")
+        started, refusal = time.perf_counter(), None
+        for saving in prepared.savings:
+            self._replace(saving.tag, prepared.made.get(saving.tag))
+        for saving in prepared.savings:
+            if saving.releases:
                 try:
-                    self._release(tag)
+                    self._release(saving.tag)
                 except LullmError as error:
-                    failure = str(error)
+                    refusal = str(error)
         self._device.trim()
-        freed = self._free_bytes() - free
-        for target in targets:
-            self._speeds.observe(f"save {target}", num_saved, saved - started)
-        ended = time.perf_counter()
-        self._speeds.observe("release", freed, ended - saved)
-        return SleepReport(order.level, order.tags, freed, num_saved, ended - started), failure
+        freed = self._free_bytes() - prepared.free_bytes
+        seconds = time.perf_counter() - started
+        self._speeds.observe("release", freed, seconds)
+        tags = tuple(saving.tag for saving in prepared.savings)
+        num_saved = sum(saving.num_bytes for saving in prepared.savings)
+        return Released(tags, freed, num_saved, prepared.seconds + seconds, refusal)
+
+    def cancel_sleep(self) -> None:
+        """Give up what `prepare_sleep` has saved: the worker is as it was before. Idempotent."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            self._undo(prepared.made)
 
     @torch.inference_mode()
     def wake_up(self, tag: str, action: Action) -> int:
         """Bring the contents of one tag back ('restore', 'refill'); how many bytes. Blocking.
 
+        The backup stays until `commit_wake_up`; `cancel_wake_up` releases the memory again.
+
         Raises:
             WakeUpError: they are not what they were, cannot be read, or there is no memory; it is released again.
         """
-        started, backup = time.perf_counter(), self._backups.get(tag)
+        started, saved, store = time.perf_counter(), self._saved.get(tag), self._store
+        backup = None if saved is None else saved.backup
         num_saved = 0 if backup is None else backup.num_bytes
-        store = self._store
         try:
             for arena in self._arenas(tag):
                 arena.map()
@@ -135,53 +159,56 @@ class Sleeper:
                 if action == "refill":
                     store.load()
                 else:
-                    store.restore(self._saved_weights, backup, self._device.synchronize)
+                    names = saved.contents if saved is not None and isinstance(saved.contents, frozenset) else NOTHING
+                    store.restore(names, backup, self._device.synchronize)
                 store.is_resident = True
-            elif backup is not None:
-                backup.restore(self._blocks(self._saved_blocks).places(), in_turn=True)
-                self._speeds.observe(f"restore {backup.target}", num_saved, time.perf_counter() - started)
+            elif saved is not None and isinstance(saved.contents, UsedBlocks):
+                saved.backup.restore(self._blocks(saved.contents).places(), in_turn=True)
+                self._speeds.observe(f"restore {saved.backup.target}", num_saved, time.perf_counter() - started)
             self._device.synchronize()
         except (LullmError, OSError, MemoryError, torch.OutOfMemoryError) as error:
-            with contextlib.suppress(LullmError):  # the first error says why
-                self._release(tag)
+            self.cancel_wake_up(tag)
             hint = "; sleep(level=2, tags=['kv_cache']) gives them up" if tag == KV_CACHE else ""
             raise WakeUpError(f"{tag} still asleep: {error}{hint}") from error
-        if backup is not None and backup.target == "ram" and self._keep_backup:
-            self._kept[tag] = self._backups.pop(tag)
-        else:
-            self._drop(tag)
         return store.num_bytes if tag == WEIGHTS else num_saved
+
+    def commit_wake_up(self, tag: str) -> None:
+        """The tag is awake for good: its backup goes, or stays as memory for the next sleep. Idempotent."""
+        saved = self._saved.pop(tag, None)
+        if saved is None:
+            return
+        if saved.backup.target == "ram" and self._keep_backup:
+            self._kept[tag] = saved
+        else:
+            saved.backup.close()
+
+    def cancel_wake_up(self, tag: str) -> None:
+        """Release the memory of a tag again whose backup is still there. Idempotent."""
+        with contextlib.suppress(LullmError):  # the failure that led here matters more
+            self._release(tag)
 
     @torch.inference_mode()
     def forecast(self, order: SleepOrder) -> SleepForecast:
-        """What `sleep(order)` would do, and how long waking all of it would take. Changes nothing but spare memory."""
-        order = self._needed(order)
-        frees = num_saved = 0
-        resident = self.resident_bytes()
+        """What such a sleep would do, and how long waking all of it would take. Changes nothing but spare memory."""
+        savings, resident = self._plan(order), self.resident_bytes()
+        frees = 0
         sleep_s = wake_s = 0.0
-        for tag, action in order.actions:
-            held, old = self._num_saved_bytes(tag, action, order), self._backups.get(tag)
-            if old is None and self._is_kept(tag, action, order):
-                old = self._kept[tag]
-            old_bytes = 0 if old is None else old.num_bytes
-            target = self._target(order) if action in ("offload", "move") or old is None else old.target
+        for saving in savings:
             released = 0
-            if action in ("offload", "discard"):
-                released = sum(resident[arena.tag] for arena in self._arenas(tag) if self._is_counted(arena))
-            if not self._device.is_accelerator:  # whose memory is not where backups are
-                if old is not None and old.target == "ram" and (action == "drop" or held):
-                    released += old_bytes
-                released -= held if target == "ram" else 0
+            if saving.releases:
+                released = sum(resident[arena.tag] for arena in self._arenas(saving.tag) if self._is_counted(arena))
+            if not self._device.is_accelerator:  # backups share the memory that is to be freed
+                released -= saving.ram_bytes
             frees += released
-            num_saved += held
-            kept = 0 if action in ("discard", "drop") else held or old_bytes
-            sleep_s += self._speeds.seconds(f"save {target}", held) + self._speeds.seconds("release", max(released, 0))
-            wake_s += self._speeds.seconds(f"restore {target}", kept)
-            if tag == WEIGHTS and kept < self._store.num_bytes:
+            sleep_s += self._speeds.seconds(f"save {saving.target}", saving.num_bytes)
+            sleep_s += self._speeds.seconds("release", max(released, 0))
+            wake_s += self._speeds.seconds(f"restore {saving.target}", saving.backup_bytes)
+            if saving.tag == WEIGHTS and saving.backup_bytes < self._store.num_bytes:
                 wake_s += self._store.fill_s
-        # A sleep frees what an allocator keeps for later, too, and nobody knows how much of that is resident.
+        # A sleep also frees what an allocator keeps for later. How much of that is resident cannot be known.
         self._device.trim()
-        return SleepForecast(order.level, order.tags, frees, num_saved, sleep_s, wake_s)
+        tags, num_saved = tuple(saving.tag for saving in savings), sum(saving.num_bytes for saving in savings)
+        return SleepForecast(order.level, tags, frees, num_saved, sleep_s, wake_s)
 
     def resident_bytes(self) -> dict[str, int]:
         """Physical memory behind each arena now, by tag."""
@@ -189,110 +216,80 @@ class Sleeper:
 
     def close(self) -> None:
         """Drop what was saved. Idempotent."""
+        self.cancel_sleep()
         for tag in ARENA_TAGS:
-            self._drop(tag)
+            self._replace(tag, None)
 
-    def _make_backup(self, tag: str, action: Action, order: SleepOrder) -> Backup | None:
-        """What keeps what the action is to keep, in the target that the order wants; None: nothing is to be kept."""
-        is_kept, num_bytes = self._is_kept(tag, action, order), self._num_saved_bytes(tag, action, order)
-        old = self._kept.pop(tag, None)
-        if is_kept:
-            self._saved_weights = self._store.names
-            return old
-        if not num_bytes:
-            if tag == WEIGHTS:
-                self._saved_weights = frozenset()
-            if old is not None:
-                old.close()
-            return None
-        backup = self._backup_for(old, tag, num_bytes, self._target(order))
-        try:
-            if action == "move":
-                return self._backups[tag].moved(backup.store)
-            if tag == KV_CACHE:
-                self._saved_blocks = order.used
-                backup.save(self._blocks(order.used).contents(), in_turn=True)
-            else:
-                self._saved_weights = self._weights_to_save(order)
-                self._kept_version = self._store.version
-                backup.save(self._store.parameters(self._saved_weights))
-            return backup
-        except BaseException:
-            backup.close()
-            raise
-
-    def _backup_for(self, old: Backup | None, tag: str, num_bytes: int, target: str) -> Backup:
-        """The old one if there is room in it, else a new one."""
-        if old is not None:
-            if target == "ram" and isinstance(old.store, MemoryStore) and old.store.capacity_bytes >= num_bytes:
-                return old
-            old.close()
-        what = "the KV cache" if tag == KV_CACHE else "changed weights"
-        store = self._new_store(num_bytes, target)
-        return Backup(store, what, self._verify, self._backend, self._num_threads)
-
-    def _new_store(self, num_bytes: int, target: str) -> MemoryStore | FileStore:
-        if target == "disk":
-            return FileStore(self._directory)
-        chunk_bytes = _DEVICE_CHUNK_BYTES if self._device.is_accelerator else CHUNK_BYTES
-        arena = self._device.new_host_arena("backup", round_up(num_bytes, chunk_bytes))
-        return MemoryStore(arena, chunk_bytes)
-
-    def _is_kept(self, tag: str, action: Action, order: SleepOrder) -> bool:
-        """Whether what the action is to keep stands in host memory since an earlier sleep."""
-        return (
-            tag == WEIGHTS
-            and action == "offload"
-            and tag in self._kept
-            and self._target(order) == "ram"
-            and self._kept_version == self._store.version
+    def _plan(self, order: SleepOrder) -> list[Saving]:
+        return plan_saving(
+            order, self._store, self._pools.block_bytes, self._saved, self._kept, self._device.is_accelerator
         )
 
-    def _weights_to_save(self, order: SleepOrder) -> frozenset[str]:
-        """Names of the parameters that the checkpoint is no backup of."""
-        if self._device.is_accelerator and self._target(order) == "ram":
-            return self._store.names
-        return frozenset(self._store.modified)
+    def _save(self, saving: Saving) -> Saved:
+        """Write what the plan says, or find it written. Raises OSError, CacheSizeError, WakeUpError."""
+        kept = self._kept.get(saving.tag)
+        if saving.reuses == "contents":
+            assert kept is not None
+            return kept
+        if saving.action == "move":
+            old = self._saved[saving.tag]
+            with self._new_store(saving.num_bytes, saving.target) as store:
+                return replace(old, backup=old.backup.moved(store))
+        version = self._store.version if saving.tag == WEIGHTS else None
+        if saving.reuses == "memory":
+            assert kept is not None
+            self._kept[saving.tag] = replace(kept, contents=NOTHING, version=None)  # until it is written
+            self._write(kept.backup, saving)
+            self._kept[saving.tag] = replace(kept, contents=saving.contents, version=version)
+            return self._kept[saving.tag]
+        if kept is not None and saving.target == "ram":  # stale, too small, and in the way of the new one
+            self._kept.pop(saving.tag).backup.close()
+        with self._new_store(saving.num_bytes, saving.target) as store:
+            what = "the KV cache" if saving.tag == KV_CACHE else "changed weights"
+            backup = Backup(store, what, self._verify, self._backend, self._num_threads)
+            self._write(backup, saving)
+        return Saved(backup, saving.contents, version)
 
-    def _num_saved_bytes(self, tag: str, action: Action, order: SleepOrder) -> int:
-        """Bytes that the action writes."""
-        if action == "move":
-            return self._backups[tag].num_bytes
-        if action != "offload" or self._is_kept(tag, action, order):
-            return 0
-        if tag == WEIGHTS:
-            return sum(parameter.nbytes for parameter in self._store.parameters(self._weights_to_save(order)))
-        return self._blocks(order.used).num_bytes
+    def _write(self, backup: Backup, saving: Saving) -> None:
+        if isinstance(saving.contents, UsedBlocks):
+            backup.save(self._blocks(saving.contents).contents(), in_turn=True)
+        else:
+            backup.save(self._store.parameters(saving.contents))
 
-    def _needed(self, order: SleepOrder) -> SleepOrder:
-        """The order without moves to where a backup is already, or of nothing."""
-        target = self._target(order)
-        there = [tag for tag in ARENA_TAGS if tag not in self._backups or self._backups[tag].target == target]
-        actions = tuple((tag, action) for tag, action in order.actions if action != "move" or tag not in there)
-        return dataclasses.replace(order, actions=actions)
+    @contextlib.contextmanager
+    def _new_store(self, num_bytes: int, target: Target) -> Iterator[MemoryStore | FileStore]:
+        """A place for a backup, which is closed if the backup cannot be made."""
+        store: MemoryStore | FileStore
+        if target == "disk":
+            store = FileStore(self._directory)
+        else:
+            chunk_bytes = _DEVICE_CHUNK_BYTES if self._device.is_accelerator else CHUNK_BYTES
+            store = MemoryStore(self._device.new_host_arena("backup", round_up(num_bytes, chunk_bytes)), chunk_bytes)
+        try:
+            yield store
+        except BaseException:
+            store.close()
+            raise
 
-    def _target(self, order: SleepOrder) -> str:
-        if order.backup == "auto":
-            return "ram" if self._device.is_accelerator else "disk"
-        return order.backup
+    def _undo(self, made: dict[str, Saved]) -> None:
+        """Close the new backups. One that uses kept memory stays kept."""
+        for tag, saved in made.items():
+            if tag not in self._kept or self._kept[tag].backup is not saved.backup:
+                saved.backup.close()
+
+    def _replace(self, tag: str, made: Saved | None) -> None:
+        """Let `made` take the place of every backup of the tag."""
+        for backups in (self._saved, self._kept):
+            old = backups.pop(tag, None)
+            if old is not None and (made is None or old.backup is not made.backup):
+                old.backup.close()
+        if made is not None:
+            self._saved[tag] = made
 
     def _free_bytes(self) -> int:
-        """Of the memory that is to be released; on a CPU only differences mean something."""
+        """Of the memory that is to be released. On a CPU only the difference of two values means something."""
         device = self._device
         return device.memory_info().free_bytes if device.is_accelerator else -resident_bytes()
-
-    def _check_room(self, wanted: int, order: SleepOrder) -> None:
-        """Refuse before anything is written what can be seen not to fit. Raises OSError."""
-        if not wanted:
-            return
-        if self._target(order) == "ram":
-            free, where = available_memory_bytes() + sum(kept.num_bytes for kept in self._kept.values()), "memory"
-        else:
-            where = str(self._directory or tempfile.gettempdir())
-            free = shutil.disk_usage(where).free
-        if free < wanted:
-            code = errno.ENOMEM if where == "memory" else errno.ENOSPC
-            raise OSError(code, f"{format_bytes(wanted)} must be saved and {where} has {format_bytes(free)} left")
 
     def _blocks(self, used: UsedBlocks) -> BlockGather:
         return BlockGather(self._device, self._pools.device, self._pools.host, used)
@@ -314,7 +311,7 @@ class Sleeper:
         return [arena for arena in self._all_arenas if arena.tag in ARENA_TAGS[tag]]
 
     def _is_counted(self, arena: Arena) -> bool:
-        """Whether it is of the memory that `_free_bytes` speaks of."""
+        """Whether it is of the memory that `_free_bytes` measures."""
         return arena.backend is self._backend
 
     @property
@@ -328,9 +325,3 @@ class Sleeper:
         if not self._device.is_accelerator:
             return 1  # nothing waits for it, and requests of other engines want the cores
         return min(_NUM_HASH_THREADS, len(os.sched_getaffinity(0)))
-
-    def _drop(self, tag: str) -> None:
-        for backups in (self._backups, self._kept):
-            backup = backups.pop(tag, None)
-            if backup is not None:
-                backup.close()

@@ -9,10 +9,12 @@ import torch
 from lullm.arena.arena import Arena
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
+from lullm.kv.layout import num_blocks_within, num_host_blocks_within
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import StepRunner
-from lullm.types.sleep import Action, SleepForecast, SleepOrder, SleepReport
+from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
 from lullm.types.step import Running, StepPlan, StepResult
+from lullm.weights.store import WeightUpdate
 from lullm.worker.kv_pools import KVPools, map_pools
 from lullm.worker.loaded_model import load_model
 from lullm.worker.setup import open_setup
@@ -36,6 +38,7 @@ class Worker:
     pools: KVPools
     model_runner: StepRunner
     _sleeper: Sleeper
+    _update: WeightUpdate
 
     def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
         self.setup = open_setup(config, model_config)
@@ -48,9 +51,12 @@ class Worker:
         """Free memory of the device."""
         return self.setup.device.memory_info().free_bytes
 
-    def kv_memory_bytes(self) -> int:
-        """Memory for the KV cache; before `initialize_cache`. See `sizing.kv_memory_bytes`."""
-        return kv_memory_bytes(self.setup, self.loaded.model)
+    def num_available_blocks(self) -> tuple[int, int]:
+        """(device, host) KV blocks that fit here; before `initialize_cache`. Raises CacheSizeError: none does."""
+        setup = self.setup
+        available = kv_memory_bytes(setup, self.loaded.model)
+        num_blocks = num_blocks_within(setup.config, setup.model_config, available)
+        return num_blocks, num_host_blocks_within(setup.config, setup.model_config, num_blocks)
 
     def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
         """Map both pools of the KV cache, and get ready for steps: a GPU records its graphs. Raises CacheSizeError.
@@ -87,20 +93,44 @@ class Worker:
         """Start a step; results are to be asked for in order. Does not block for it."""
         return self.model_runner.launch(plan)
 
-    def sleep(self, order: SleepOrder) -> tuple[SleepReport, str | None]:
-        """See `Sleeper.sleep`."""
-        return self._sleeper.sleep(order)
+    def prepare_sleep(self, order: SleepOrder) -> None:
+        """See `Sleeper`, for this and the five that follow."""
+        self._sleeper.prepare_sleep(order)
+
+    def commit_sleep(self) -> Released:
+        return self._sleeper.commit_sleep()
+
+    def cancel_sleep(self) -> None:
+        self._sleeper.cancel_sleep()
 
     def wake_up(self, tag: str, action: Action) -> int:
-        """See `Sleeper.wake_up`."""
         return self._sleeper.wake_up(tag, action)
+
+    def commit_wake_up(self, tag: str) -> None:
+        self._sleeper.commit_wake_up(tag)
+
+    def cancel_wake_up(self, tag: str) -> None:
+        self._sleeper.cancel_wake_up(tag)
 
     def forecast_sleep(self, order: SleepOrder) -> SleepForecast:
         """See `Sleeper.forecast`."""
         return self._sleeper.forecast(order)
 
+    def begin_update(self) -> None:
+        """Weights come one by one now. Raises EngineAsleepError: the weights are asleep."""
+        self._update = self.loaded.store.begin_update()
+
+    def update_weight(self, name: str, tensor: torch.Tensor) -> None:
+        """Replace one. See `WeightUpdate.write`."""
+        self._update.write(name, tensor)
+
+    def end_update(self) -> list[str]:
+        """The update is complete; the checkpoint's names of what was replaced."""
+        self._update.close()
+        return self._update.applied
+
     def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
-        """See `WeightStore.update`; the number of tensors."""
+        """A whole update, for functions that `collective_rpc` runs here; the number of tensors."""
         return len(self.loaded.store.update(weights))
 
     def reload_weights(self) -> None:

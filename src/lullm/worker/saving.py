@@ -1,0 +1,140 @@
+"""Saving: what a sleep does with the contents of one tag. Planned once, then executed or priced by `Sleeper`."""
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lullm.arena.backup import Backup
+from lullm.arena.chunk_store import MemoryStore
+from lullm.machine.memory import available_memory_bytes
+from lullm.types.sleep import KV_CACHE, Action, SleepOrder, UsedBlocks
+from lullm.units import format_bytes
+from lullm.weights.store import WeightStore
+
+Target = Literal["ram", "disk"]
+
+Contents = frozenset[str] | UsedBlocks
+"""What a backup holds: parameters by name, or KV blocks."""
+
+NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A backup and what it holds. `version`: of the weights in it; None: the contents are stale, or KV blocks."""
+
+    backup: Backup
+    contents: Contents
+    version: int | None
+
+    @property
+    def capacity_bytes(self) -> int:
+        """How much can be saved into the memory of this backup; a file is not used again."""
+        store = self.backup.store
+        return store.capacity_bytes if isinstance(store, MemoryStore) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """One tag's part of a sleep.
+
+    Attributes:
+        target: of the backup that there is afterwards, if there is one.
+        contents: what that backup holds. num_bytes: what the sleep writes into it.
+        reuses: what it takes from the backup that was kept since an earlier sleep. 'contents': all is there already.
+            'memory': stale contents are overwritten.
+        backup_bytes: what a wake-up reads from it.
+        ram_bytes: by how much the host memory of backups grows, once the sleep is complete.
+    """
+
+    tag: str
+    action: Action
+    target: Target
+    contents: Contents = NOTHING
+    num_bytes: int = 0
+    reuses: Literal["nothing", "memory", "contents"] = "nothing"
+    backup_bytes: int = 0
+    ram_bytes: int = 0
+
+    @property
+    def releases(self) -> bool:
+        """Whether the memory of the tag itself is released."""
+        return self.action in ("offload", "discard")
+
+
+def plan_saving(
+    order: SleepOrder,
+    store: WeightStore,
+    block_bytes: int,
+    saved: Mapping[str, Saved],
+    kept: Mapping[str, Saved],
+    is_accelerator: bool,
+) -> list[Saving]:
+    """What the order means for one worker. Moves of nothing, or to where a backup is already, are left out.
+
+    Args:
+        block_bytes: of one KV block in all layers.
+        saved: backups of what sleeps, by tag. kept: backups in host memory that a wake-up has left, by tag.
+        is_accelerator: the device has memory of its own, so that host memory is where backups go first.
+    """
+    target: Target = ("ram" if is_accelerator else "disk") if order.backup == "auto" else order.backup
+    savings = []
+    for tag, action in order.actions:
+        old = saved.get(tag)
+        if action == "offload":
+            if tag == KV_CACHE:
+                savings.append(_plan_blocks(order.used, block_bytes, target, kept.get(tag)))
+            else:
+                savings.append(_plan_weights(tag, store, target, kept.get(tag), is_accelerator))
+        elif action != "move":
+            savings.append(Saving(tag, action, target, ram_bytes=-_ram_bytes(old) - _ram_bytes(kept.get(tag))))
+        elif old is not None and old.backup.target != target:
+            num_bytes = old.backup.num_bytes
+            ram_bytes = num_bytes if target == "ram" else -num_bytes
+            savings.append(
+                Saving(tag, action, target, old.contents, num_bytes, backup_bytes=num_bytes, ram_bytes=ram_bytes)
+            )
+    return savings
+
+
+def _plan_weights(tag: str, store: WeightStore, target: Target, old: Saved | None, is_accelerator: bool) -> Saving:
+    """Parameters that differ from the checkpoint; in host memory in front of a device all, which are back soonest."""
+    if old is not None and target == "ram" and old.version == store.version:
+        return Saving(tag, "offload", target, old.contents, 0, "contents", old.backup.num_bytes)
+    names = store.names if is_accelerator and target == "ram" else frozenset(store.modified)
+    return _plan_offload(tag, target, names, sum(p.nbytes for p in store.parameters(names)), old)
+
+
+def _plan_blocks(used: UsedBlocks, block_bytes: int, target: Target, old: Saved | None) -> Saving:
+    num_blocks = len(used.device) + len(used.host)
+    return _plan_offload(KV_CACHE, target, used, num_blocks * block_bytes, old)
+
+
+def _plan_offload(tag: str, target: Target, contents: Contents, num_bytes: int, old: Saved | None) -> Saving:
+    if not num_bytes:
+        return Saving(tag, "offload", target, ram_bytes=-_ram_bytes(old))
+    if target == "ram" and old is not None and old.capacity_bytes >= num_bytes:
+        return Saving(tag, "offload", target, contents, num_bytes, "memory", num_bytes)
+    ram_bytes = (num_bytes if target == "ram" else 0) - _ram_bytes(old)
+    return Saving(tag, "offload", target, contents, num_bytes, "nothing", num_bytes, ram_bytes)
+
+
+def _ram_bytes(saved: Saved | None) -> int:
+    return saved.backup.num_bytes if saved is not None and saved.backup.target == "ram" else 0
+
+
+def check_room(savings: list[Saving], directory: Path | None) -> None:
+    """Refuse what can be seen not to fit, before anything is written. Raises OSError."""
+    for target in {saving.target for saving in savings if saving.num_bytes}:
+        if target == "ram":
+            wanted, free, where = sum(s.ram_bytes for s in savings), available_memory_bytes(), "memory"
+        else:
+            where = str(directory or tempfile.gettempdir())
+            wanted, free = sum(s.num_bytes for s in savings), shutil.disk_usage(where).free
+        if free < wanted:
+            code = errno.ENOMEM if target == "ram" else errno.ENOSPC
+            raise OSError(code, f"{format_bytes(wanted)} must be saved and {where} has {format_bytes(free)} left")

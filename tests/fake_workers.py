@@ -1,0 +1,127 @@
+"""Several workers behind one executor, in this process: fakes that write their calls down, and whole replicas."""
+
+from lullm.executor.merged import MergedExecutor
+from lullm.executor.uniproc import LocalWorkers
+from lullm.types.sleep import Released, SleepForecast
+from lullm.types.step import StepResult
+from lullm.worker.worker import Worker
+
+
+class FakeWorker:
+    """Answers every verb with a figure of its rank, or raises `failures[verb]`; `calls` is shared by all ranks."""
+
+    def __init__(self, rank, calls):
+        self.rank = rank
+        self.calls = calls
+        self.failures = {}
+        self.version = 0
+
+    def _note(self, verb, *args):
+        self.calls.append((self.rank, verb, *args))
+        if verb in self.failures:
+            raise self.failures[verb]
+
+    def num_available_blocks(self):
+        self._note("num_available_blocks")
+        return 100 - self.rank, 10 + self.rank
+
+    def initialize_cache(self, num_blocks, num_host_blocks, max_model_len):
+        self._note("initialize_cache", num_blocks, num_host_blocks, max_model_len)
+
+    def measure_speeds(self):
+        self._note("measure_speeds")
+        return 5.0 + self.rank, 9.0 - self.rank
+
+    def launch_model(self, plan):
+        self._note("launch_model", plan)
+        return FakeStep(self)
+
+    def prepare_sleep(self, order):
+        self._note("prepare_sleep", order)
+
+    def commit_sleep(self):
+        self._note("commit_sleep")
+        refusal = f"rank {self.rank} is locked" if self.rank else None
+        return Released(("weights", "kv_cache")[: 1 + self.rank], 1000, 10 + self.rank, 2.0 - self.rank / 10, refusal)
+
+    def cancel_sleep(self):
+        self._note("cancel_sleep")
+
+    def wake_up(self, tag, action):
+        self._note("wake_up", tag, action)
+        return 100
+
+    def commit_wake_up(self, tag):
+        self._note("commit_wake_up", tag)
+
+    def cancel_wake_up(self, tag):
+        self._note("cancel_wake_up", tag)
+
+    def forecast_sleep(self, order):
+        self._note("forecast_sleep", order)
+        return SleepForecast(1, ("weights",), 7, 3, 1.0 + self.rank, 4.0 - self.rank)
+
+    def begin_update(self):
+        self._note("begin_update")
+        self.applied = []
+
+    def update_weight(self, name, tensor):
+        self._note("update_weight", name, tensor)
+        self.applied.append(name)
+
+    def end_update(self):
+        self._note("end_update")
+        self.version += 1
+        return self.applied
+
+    def reload_weights(self):
+        self._note("reload_weights")
+        self.version += 1
+
+    def has_pushed_weights(self):
+        self._note("has_pushed_weights")
+        return bool(self.rank)
+
+    def reset_kv_scales(self):
+        self._note("reset_kv_scales")
+
+    def weights_version(self):
+        return self.version
+
+    def shutdown(self):
+        self.calls.append((self.rank, "shutdown"))
+
+
+class FakeStep:
+    """A step of one worker; its swap seconds are the rank."""
+
+    def __init__(self, worker):
+        self.worker = worker
+
+    def result(self):
+        self.worker._note("result")
+        return StepResult([], swap_s=float(self.worker.rank))
+
+
+class FakeExecutor(MergedExecutor):
+    """`num_workers` fakes. `calls`: (rank, verb, arguments), in order."""
+
+    def __init__(self, num_workers):
+        self.calls = []
+        self.workers = [FakeWorker(rank, self.calls) for rank in range(num_workers)]
+        super().__init__(LocalWorkers(self.workers))
+
+    def take_calls(self):
+        """[(rank, verb)] since the last time."""
+        calls = [call[:2] for call in self.calls]
+        self.calls.clear()
+        return calls
+
+
+class ReplicaExecutor(MergedExecutor):
+    """Real workers that all hold the whole model and run every step."""
+
+    def __init__(self, num_workers, config, model_config, folder):
+        self.workers = [Worker(config, model_config, folder) for _ in range(num_workers)]
+        self.driver_worker = self.workers[0]
+        super().__init__(LocalWorkers(self.workers))
