@@ -1,4 +1,4 @@
-"""CpuDevice: the host itself as a `Device`. Its work is done in the thread that asks for the result."""
+"""CpuDevice: the host as a `Device`. Work runs in the thread that asks for its result."""
 
 import contextlib
 import ctypes
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Deferred(Generic[T]):
-    """Work that is done when somebody asks for its result."""
+    """Work that runs when `result` is called."""
 
     work: Callable[[], T]
 
@@ -33,7 +33,7 @@ class _Deferred(Generic[T]):
 
 
 class CpuDevice:
-    """The host itself. Its work is done in the thread that asks for the result."""
+    """The host. Work runs in the thread that asks for its result."""
 
     torch_device = torch.device("cpu")
     is_accelerator = False
@@ -72,18 +72,18 @@ class CpuDevice:
         pass
 
     def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:
-        assert workspace is not None, "results need memory that stays"
+        assert workspace is not None, "recorded results need a fixed address"
         with Recording(workspace) as recording:
             outcome = work()
 
         def replay() -> None:
             if not recording.replay():
-                work()  # raises what is wrong with its input
+                work()  # raises the error of its input
                 raise AssertionError("a replay failed and the work itself does not")
 
         if recording.refusal is not None:
             return Captured(outcome, replay, recording.refusal)
-        # Tensors that keep their memory would keep it from other recordings: 0.6 MB of logits per row.
+        # Borrowed, so that other recordings can use the same memory: 0.6 MB of logits per row.
         kept: Tensors = type(outcome)(*map(workspace.borrow, outcome))
         return Captured(kept, replay)
 
@@ -94,5 +94,5 @@ class CpuDevice:
         pass
 
     def trim(self) -> None:
-        with contextlib.suppress(AttributeError):  # another C library than glibc
+        with contextlib.suppress(AttributeError):  # a C library other than glibc
             ctypes.CDLL(None).malloc_trim(0)
