@@ -72,8 +72,9 @@ def threads_of(llm):
     return worker_of(llm).setup.threads
 
 
-def host_decode_of(llm):
-    return runner_of(llm).host_decode
+def graphs_of(llm):
+    """The `DecodeGraphs`."""
+    return runner_of(llm).graphs
 
 
 def backups_of(llm):

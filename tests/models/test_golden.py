@@ -12,6 +12,7 @@ from lullm.kv.cache_group import cache_layout
 from lullm.models.registry import build_model
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.weights.loader import load_weights
@@ -145,7 +146,8 @@ class PagedRun:
             block_size=BLOCK_SIZE,
         )
         token_ids = torch.tensor([token_id for _, ids in work for token_id in ids])
-        prepared = [self.ops.prepare_attention(dataclasses.replace(layout, window=g.window)) for g in groups]
+        layouts = [DeviceLayout.of(dataclasses.replace(layout, window=group.window)) for group in groups]
+        prepared = [self.ops.prepare_attention(layout) for layout in layouts]
         context = StepContext(torch.tensor(positions), prepared, self.kv_caches, self.ops, input_embeddings)
         hidden = self.model(token_ids, context)
         assert hidden.shape == (len(token_ids), self.model.config.hidden_size)

@@ -25,7 +25,7 @@ from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.sampling.sampler import draw_tokens_
 from lullm.types.draw import Draw, DrawParams
 
-from .test_attention import STEPS, make_step
+from .test_attention import STEPS, make_step, prepare
 
 if absence() is not None:
     pytest.skip(f"no native ops: {absence()}", allow_module_level=True)
@@ -329,7 +329,7 @@ def test_draw_tokens_of_broken_rows():
 
 def assert_attention(layout, q, caches, scale):
     expected = reference.attention(q, LayerCache(*caches), layout, scale)
-    prepared = native_attention.prepare_attention(layout)
+    prepared = prepare(native_attention, layout)
     assert prepared.slot_mapping is layout.slot_mapping
     assert_close(native_attention.attention(q, LayerCache(*caches), prepared, scale), expected, 4e-6, 2**-6)
 
@@ -360,7 +360,7 @@ def test_attention_of_rows_that_see_nothing(dtype, others):
     layout, q, caches = make_step([(1, 1), *others, (1, 1)], 4, 2, 32, 16, dtype)
     rows = [0, len(others) + 1]
     context_lens = [0 if row in rows else length for row, length in enumerate(layout.context_lens)]
-    prepared = native_attention.prepare_attention(dataclasses.replace(layout, context_lens=context_lens))
+    prepared = prepare(native_attention, dataclasses.replace(layout, context_lens=context_lens))
     found = native_attention.attention(q, LayerCache(*caches), prepared, 32**-0.5)
     expected = reference.attention(q, LayerCache(*caches), layout, 32**-0.5)
     expected[rows] = 0
@@ -395,7 +395,7 @@ def test_attention_of_large_scores(dtype):
     """
     layout, q, caches = make_step([(200, 500), (1, 300), (3, 90), (40, 40)], 4, 2, 32, 16, dtype)
     assert_close(
-        native_attention.attention(q * 30, LayerCache(*caches), native_attention.prepare_attention(layout), 1.0),
+        native_attention.attention(q * 30, LayerCache(*caches), prepare(native_attention, layout), 1.0),
         reference.attention(q * 30, LayerCache(*caches), layout, 1.0),
         float32=1e-3,
         bfloat16=2**-6,
@@ -436,7 +436,7 @@ def test_an_empty_step():
     layout = AttentionLayout([], [], torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 16)
     cache = torch.zeros(2, 16, 2, 16)
     out = native_attention.attention(
-        torch.zeros(0, 4, 16), LayerCache(cache, cache), native_attention.prepare_attention(layout), 1.0
+        torch.zeros(0, 4, 16), LayerCache(cache, cache), prepare(native_attention, layout), 1.0
     )
     assert out.shape == (0, 4, 16)
 

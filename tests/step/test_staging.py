@@ -1,26 +1,30 @@
 """Staging: what the host writes is what stands at the parts of the device's buffer, filled up or not."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
-from fake_device import FakeDevice
+from fake_device import FAKE_OPS, FakeDevice
 from plans import new_draw, new_span
 
+from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.step.batch import BatchBuilder
+from lullm.step.limits import StepLimits
+from lullm.step.stage_parts import StageShape, cut_arrays, cut_tensors, stage_bytes
+from lullm.step.staging import Staging
 from lullm.types.step import PENDING_TOKEN, StepPlan
 
-pytest.importorskip("triton")
-from lullm.step.staging import Staging
-
-LIMITS = {"max_num_seqs": 6, "max_num_batched_tokens": 32, "max_model_len": 40, "block_size": 8, "window": None}
+SIZES_OF_BATCHES = (6, 32, 40, 8, None)
+LIMITS = StepLimits(*SIZES_OF_BATCHES, max_in_flight=2)
 SIZES = [1, 2, 4, 6]
 VOCAB = 50
 
 
-def new_staging():
-    return Staging(FakeDevice(), decode_sizes=SIZES, vocab_size=VOCAB, **LIMITS)
+def new_staging(ops=FAKE_OPS, sizes=SIZES):
+    return Staging(FakeDevice(), ops, LIMITS, sizes, VOCAB)
 
 
 def draw(seq_id, **params):
@@ -33,9 +37,10 @@ def decode(seq_id, start, blocks, num_draws=1, **params):
 
 def stage(staging, spans, sources=None, uniforms=None):
     """(shape, the staged batch, the host's buffer)."""
-    batch = BatchBuilder(*LIMITS.values()).build(StepPlan(spans))
-    shape, buffer = staging.fill(batch, sources, uniforms)
-    return shape, staging.upload(shape, buffer, batch), buffer
+    batch = BatchBuilder(*SIZES_OF_BATCHES).build(StepPlan(spans))
+    filled = staging.fill(batch, sources, uniforms)
+    staging.upload(filled)
+    return filled.shape, staging.step(filled), filled.buffer
 
 
 def test_decodes_are_filled_up_with_rows_that_do_nothing():
@@ -43,19 +48,18 @@ def test_decodes_are_filled_up_with_rows_that_do_nothing():
     spans = [decode(5, 9, [3, 1]), decode(6, 0, [2]), decode(7, 39, [4, 0, 5, 6, 7])]
     shape, staged, _ = stage(staging, spans, np.array([-1, 2, -1]))
     parts, layout = staged.parts, staged.layout
-    assert shape.is_decode and shape.num_spans == 4 and parts.block_tables.shape == (4, 5)
+    assert shape.is_decode and shape.num_spans == 4 and layout.block_tables.shape == (4, 5)
     assert parts.token_ids.tolist() == [6, 7, 8, 0] and parts.positions.tolist() == [9, 0, 39, 0]
     assert parts.slot_mapping.tolist() == [8 + 1, 16, 7 * 8 + 7, -1]
     assert parts.sources.tolist() == [-1, 2, -1, -1]
     assert parts.context_lens.tolist() == [10, 1, 40, 0] and parts.query_starts.tolist() == [0, 1, 2, 3, 4]
-    assert parts.block_tables[0, :2].tolist() == [3, 1] and parts.block_tables[2].tolist() == [4, 0, 5, 6, 7]
+    assert layout.block_tables[0, :2].tolist() == [3, 1] and layout.block_tables[2].tolist() == [4, 0, 5, 6, 7]
     assert parts.temperatures.tolist() == [0.0] * 4, "no random numbers: all are greedy"
     assert (layout.max_query_len, layout.max_context_len) == (1, 40)
     assert (layout.num_prefill_tokens, layout.num_prefill_spans) == (0, 0)
     addresses = [getattr(parts, name).data_ptr() for name in parts.__slots__]
     again = stage(staging, spans)[1].parts
     assert [getattr(again, name).data_ptr() for name in parts.__slots__] == addresses, "a recording reads them"
-    assert again.sources.tolist() == [-1] * 4
 
 
 @pytest.mark.parametrize("num, size", [(1, 1), (2, 2), (3, 4), (4, 4), (5, 6), (6, 6)])
@@ -70,7 +74,7 @@ def test_draws_as_the_kernel_wants_them():
         decode(2, 3, [2], temperature=0.5, top_k=9, min_p=0.5),
     ]
     staging = new_staging()
-    table = stage(staging, spans, None, np.array([0.1, 0.2, 0.3]))[1].parts.draw_table(4)
+    table = stage(staging, spans, None, np.array([0.1, 0.2, 0.3]))[1].parts
     tiny = float(np.finfo(np.float32).tiny)
     assert table.temperatures.tolist() == [0.0, tiny, 0.5, 0.0], "a row that fills up is greedy"
     assert table.top_k.tolist() == [7, VOCAB, 9, 1] and table.top_p.tolist() == [1.0, 0.25, 1.0, 1.0]
@@ -116,8 +120,8 @@ def test_a_cleared_batch_is_harmless():
     staging = new_staging()
     stage(staging, [decode(i, 30, [1, 2, 3, 4]) for i in range(4)], np.zeros(4, np.int64), np.ones(4))
     staging.clear(4)
-    parts = staging.decode_batch(4).parts
-    assert parts.slot_mapping.tolist() == parts.sources.tolist() == [-1] * 4
+    parts = staging.decode_step(4).parts
+    assert parts.slot_mapping.tolist() == [-1] * 4
     assert parts.query_starts.tolist() == [0, 1, 2, 3, 4]
     assert not any(getattr(parts, n).any() for n in ("token_ids", "positions", "context_lens", "temperatures"))
 
@@ -143,12 +147,12 @@ def decodes(*contexts):
 @pytest.fixture
 def stage_long():
     builder = BatchBuilder(8, 64, MAX_LEN, 16)
-    staging = Staging(FakeDevice(), 8, 64, MAX_LEN, 16, None, [1, 2, 4, 8], 1000)
+    staging = Staging(FakeDevice(), FAKE_OPS, StepLimits(8, 64, MAX_LEN, 16), [1, 2, 4, 8], 1000)
 
     def step(plan):
-        batch = builder.build(plan)
-        shape, buffer = staging.fill(batch, None, None)
-        return len(buffer), staging.upload(shape, buffer, batch)
+        filled = staging.fill(builder.build(plan), None, None)
+        staging.upload(filled)
+        return len(filled.buffer), staging.step(filled)
 
     return step
 
@@ -177,3 +181,40 @@ def test_a_narrow_step_behind_a_wide_one(stage_long):
     assert prompt.layout.block_tables.tolist() == [[4, 5]], "prompts bring their own"
     _, again = stage_long(decodes((17, 400), (40, 500)))
     assert torch.equal(again.layout.block_tables[:, :3], narrow.layout.block_tables[:, :3])
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_arrays_and_tensors_lie_at_the_same_bytes(index_dtype):
+    """What one kind of part writes the other reads, for sizes that leave gaps between the parts."""
+    shape = StageShape(5, 3, 7, num_rows=2, num_draws=3, num_indexed=3, num_sources=5)
+    buffer = torch.zeros(stage_bytes(shape, index_dtype), dtype=torch.uint8)
+    arrays = cut_arrays(buffer.numpy(), shape, index_dtype)
+    for number, name in enumerate(arrays.__slots__):
+        getattr(arrays, name)[...] = number + 1
+    tensors = cut_tensors(buffer, shape, index_dtype)
+    for number, name in enumerate(tensors.__slots__):
+        part = getattr(tensors, name)
+        assert part.shape == getattr(arrays, name).shape and (part == number + 1).all(), name
+        assert part.data_ptr() % part.dtype.itemsize == 0
+    assert tensors.block_tables.shape == (3, 7) and tensors.block_tables.dtype == index_dtype
+
+
+def test_a_cpu_takes_every_size_and_its_own_integers():
+    staging = new_staging(TORCH_CPU_OPS, range(1, 7))
+    for num in (1, 3, 5):
+        shape, staged, _ = stage(staging, [decode(i, 3 + i, [i]) for i in range(num)])
+        assert shape.num_spans == num and staged.layout.context_lens.tolist() == [4 + i for i in range(num)]
+        integers = staged.layout.query_starts, staged.layout.context_lens, staged.layout.block_tables
+        assert {tensor.dtype for tensor in integers} == {torch.int64}
+
+
+def test_one_step_in_flight_has_no_place_for_pending_tokens():
+    staging = Staging(FakeDevice(), FAKE_OPS, StepLimits(*SIZES_OF_BATCHES), SIZES, VOCAB)
+    _, staged, first = stage(staging, [decode(0, 3, [0])])
+    assert len(staged.parts.sources) == 0
+    assert stage(staging, [decode(0, 4, [0])])[2].data_ptr() == first.data_ptr(), "one buffer of the host will do"
+
+
+def test_a_cpu_loads_no_triton():
+    code = "import sys; import lullm.worker.worker; sys.exit('triton' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -90,6 +90,7 @@ def test_dummy_models_are_finite():
     """What `load_format='dummy'` runs: activations neither die nor explode over many layers."""
     from lullm.nn.context import StepContext
     from lullm.ops.attention_layout import AttentionLayout
+    from lullm.ops.device_layout import DeviceLayout
     from lullm.ops.layer_cache import LayerCache
 
     config = ModelConfig.from_dict(
@@ -108,7 +109,7 @@ def test_dummy_models_are_finite():
     fill_dummy_weights(model, TORCH_CPU_OPS)
     caches = [LayerCache(*torch.zeros(2, 1, 16, 4, 16, dtype=torch.bfloat16)) for _ in range(24)]
     layout = AttentionLayout([16], [16], torch.zeros(1, 1).long(), torch.arange(16), 16)
-    prepared = TORCH_CPU_OPS.prepare_attention(layout)
+    prepared = TORCH_CPU_OPS.prepare_attention(DeviceLayout.of(layout))
     with torch.inference_mode():
         hidden = model(torch.arange(16), StepContext(torch.arange(16), (prepared,), caches, TORCH_CPU_OPS))
         logits = model.compute_logits(hidden, TORCH_CPU_OPS)

@@ -37,6 +37,7 @@ class CpuDevice:
 
     torch_device = torch.device("cpu")
     is_accelerator = False
+    records_ahead = False
 
     def memory_info(self) -> MemoryInfo:
         return MemoryInfo(available_memory_bytes(), total_memory_bytes())
@@ -65,10 +66,10 @@ class CpuDevice:
     def start(self, work: Callable[[], T]) -> Running[T]:
         return _Deferred(work)
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def on_side_stream(self, work: Callable[[], None]) -> None:
         work()
 
-    def join(self) -> None:
+    def join_side_stream(self) -> None:
         pass
 
     def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:

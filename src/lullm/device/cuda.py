@@ -39,6 +39,7 @@ class CudaDevice:
     """
 
     is_accelerator = True
+    records_ahead = True
 
     def __init__(self, index: int = 0):
         self.torch_device = torch.device("cuda", index)
@@ -85,12 +86,12 @@ class CudaDevice:
             done.record()
         return _Enqueued(outcome, done)
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def on_side_stream(self, work: Callable[[], None]) -> None:
         self._side.wait_stream(self._stream)
         with torch.cuda.stream(self._side):
             work()
 
-    def join(self) -> None:
+    def join_side_stream(self) -> None:
         self._stream.wait_stream(self._side)
 
     def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:

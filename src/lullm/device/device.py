@@ -46,10 +46,12 @@ class Device(Protocol):
     """Where tensors are and work runs. Work runs in the order in which it was started. One thread makes all calls.
 
     `torch_device`: for factories. `is_accelerator`: work runs beside the host, on tensors outside of host memory.
+    `records_ahead`: decodes are recorded before the first request, for few sizes. False: when a size is first met.
     """
 
     torch_device: torch.device
     is_accelerator: bool
+    records_ahead: bool
 
     def memory_info(self) -> MemoryInfo: ...
 
@@ -85,12 +87,12 @@ class Device(Protocol):
         """Run the work after all that was started before. A CPU runs it when its result is asked for."""
         ...
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def on_side_stream(self, work: Callable[[], None]) -> None:
         """Inside the work of `start`: run this after all work so far, and in parallel with the work that follows."""
         ...
 
-    def join(self) -> None:
-        """Inside the work of `start`: let all work that follows wait for the work of `beside`."""
+    def join_side_stream(self) -> None:
+        """Inside the work of `start`: let all work that follows wait for the work of `on_side_stream`."""
         ...
 
     def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:

@@ -55,6 +55,17 @@ class DrawTable:
             torch.from_numpy(uniforms),
         )
 
+    def first(self, num_draws: int) -> "DrawTable":
+        """The first rows."""
+        return DrawTable(*(column[:num_draws] for column in self._columns()))
+
+    def to(self, device: torch.device) -> "DrawTable":
+        """The same on a device."""
+        return DrawTable(*(column.to(device) for column in self._columns()))
+
+    def _columns(self) -> tuple[Tensor, ...]:
+        return (self.temperatures, self.top_k, self.top_p, self.min_p_floors, self.uniforms)
+
 
 _DTYPES = (torch.float32, torch.int32, torch.float64, torch.float32, torch.float64)
 """Of the columns of a `DrawTable`."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lullm.ops import float8_cache, int8_cache
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.types.arithmetic import Activation
 
@@ -121,8 +122,8 @@ def _read_kv(rows: Tensor, scales: Tensor | None) -> Tensor:
     return rows.float()
 
 
-def prepare_attention(layout: AttentionLayout) -> AttentionLayout:
-    return layout
+def prepare_attention(layout: DeviceLayout) -> AttentionLayout:
+    return layout.on_host()
 
 
 def attention(

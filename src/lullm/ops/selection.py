@@ -51,7 +51,7 @@ TORCH_CPU_OPS = Ops(
     add_rms_norm=torch_cpu.add_rms_norm,
     rope_and_cache=torch_cpu.rope_and_cache,
     write_cache=torch_cpu.write_cache,
-    prepare_attention=grouped_attention.prepare_attention,
+    prepare_attention=torch_cpu.prepare_attention,
     attention=grouped_attention.attention,
     copy_blocks=torch_cpu.copy_blocks,
     swap_blocks=torch_cpu.swap_blocks,
@@ -129,7 +129,7 @@ def _with_torch_attention(ops: Ops) -> Ops:
     return dataclasses.replace(
         ops,
         name=f"{ops.name} with torch's attention",
-        prepare_attention=grouped_attention.prepare_attention,
+        prepare_attention=torch_cpu.prepare_attention,
         attention=grouped_attention.attention,
         is_recordable=False,
         attention_features=ATTENTION_FEATURES,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lullm.ops import quantized_torch
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.quantized_weight import QuantizedLayout, quantize_rows_
@@ -104,7 +104,7 @@ class Ops:
     Writes both as they are, neither normed nor rotated; otherwise as `rope_and_cache`.
     """
 
-    prepare_attention: Callable[[AttentionLayout], Any]
+    prepare_attention: Callable[[DeviceLayout], Any]
     """layout -> what `attention` of the same table wants; once per step and KV cache group."""
 
     attention: Attention
@@ -173,3 +173,9 @@ class Ops:
 
     attention_features: frozenset[AttentionFeature] = ATTENTION_FEATURES
     """What `attention` can do beside plain scores; see `selection.with_features`."""
+
+    index_dtype: torch.dtype = torch.int64
+    """Of the integers in a `DeviceLayout`."""
+
+    semaphores_per_span: int = 0
+    """Those that attention needs in a `DeviceLayout`."""

@@ -98,20 +98,12 @@ class Sampler:
         return self.draw(logits, draws).drawn()
 
     @torch.inference_mode()
-    def draw(
-        self,
-        logits: Tensor,
-        draws: Sequence[Draw],
-        uniforms: Tensor | None = None,
-        table: DrawTable | None = None,
-    ) -> Sampled:
-        """One token per draw, on the logits' device. Does not wait for it, but, without a table, as `truncate_` does.
+    def draw(self, logits: Tensor, draws: Sequence[Draw], table: DrawTable | None = None) -> Sampled:
+        """One token per draw, on the logits' device. Does not wait for it, but, without `choose`, as `truncate_` does.
 
         Args:
             logits: [N, V] float32, row i for draws[i]; may be changed in place.
-            uniforms: [N] float64, `uniforms_of(draws)` on the logits' device; None: made here.
-            table: the draws for `choose`, on the logits' device; None: made here for logits on the host, and otherwise
-                torch chooses.
+            table: of these draws, on the logits' device; None: made here.
 
         Raises:
             ValueError: the shape of the logits does not fit.
@@ -122,13 +114,13 @@ class Sampler:
             )
         ranked_rows = [row for row, draw in enumerate(draws) if draw.params.num_logprobs is not None]
         logprobs = _log_softmax(logits, ranked_rows) if ranked_rows and self._wants_raw_logprobs else None
-        if self._choose is not None and table is None and draws and logits.device.type == "cpu":
-            table = self._host_table(draws, uniforms)
-        if self._choose is not None and table is not None:
+        if self._choose is not None and draws:
+            table = self._table(draws).to(logits.device) if table is None else table
             apply_penalties_(logits, draws)
             apply_restrictions_(logits, draws)
             tokens = self._choose(logits, table, bool(ranked_rows) and not self._wants_raw_logprobs)
         else:
+            uniforms = None if table is None else table.uniforms
             tokens = draw_tokens_(logits, draws, uniforms) if draws else torch.zeros(0, dtype=torch.int64)
         if not ranked_rows:
             return Sampled(draws, tokens, None, {})
@@ -136,11 +128,9 @@ class Sampler:
             logprobs = _log_softmax(logits, ranked_rows)
         return _with_logprobs(draws, tokens, ranked_rows, logprobs)
 
-    def _host_table(self, draws: Sequence[Draw], uniforms: Tensor | None) -> DrawTable:
-        if all(draw.params.is_greedy for draw in draws):
-            return DrawTable.of(draws, None, self._vocab_size)
-        numbers = uniforms_of(draws) if uniforms is None else uniforms.numpy()
-        return DrawTable.of(draws, numbers, self._vocab_size)
+    def _table(self, draws: Sequence[Draw]) -> DrawTable:
+        is_random = any(not draw.params.is_greedy for draw in draws)
+        return DrawTable.of(draws, uniforms_of(draws) if is_random else None, self._vocab_size)
 
     @torch.inference_mode()
     def prompt_logprobs(self, logits: Tensor, targets: Sequence[int], num_logprobs: int) -> list[TokenLogprobs]:

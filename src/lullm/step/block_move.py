@@ -11,7 +11,7 @@ What comes in is read by the same step's attention, so it is never beside its co
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -43,20 +43,28 @@ class StepMarks:
         return device.seconds_between(self.swapped, self.ended)
 
 
-class BlockMoves:
-    """Moves between and within the two pools of blocks, `kv_caches` and `host_kv_caches`, by layer."""
+class CachePools(NamedTuple):
+    """The blocks on the device and those in host memory, by layer."""
 
-    def __init__(self, device: Device, ops: Ops, kv_caches: list[LayerCache], host_kv_caches: list[LayerCache]):
+    device: list[LayerCache]
+    host: list[LayerCache]
+
+
+class BlockMoves:
+    """Moves between and within the two pools of blocks."""
+
+    def __init__(self, device: Device, ops: Ops, pools: CachePools):
         self._device = device
         self._ops = ops
-        self._kv_caches = kv_caches
-        self._host_kv_caches = host_kv_caches
+        self._kv_caches, self._host_kv_caches = pools
 
-    def around(self, plan: StepPlan, layout: AttentionLayout | None, compute: Callable[[], T]) -> tuple[T, StepMarks]:
+    def moving_blocks(
+        self, plan: StepPlan, layout: AttentionLayout | None, compute: Callable[[], T]
+    ) -> tuple[T, StepMarks]:
         """Do what the plan moves, and `compute` when its blocks are in place. Within the work of `Device.start`.
 
         Args:
-            layout: of what is computed; None: nothing is, and no move has anything to be beside.
+            layout: of what is computed; None: nothing is computed, and all moves come one after the other.
         """
         started = self._device.mark()
         swap_out, swap_out_beside = plan.blocks_to_swap_out, list[BlockPair]()
@@ -69,14 +77,14 @@ class BlockMoves:
         swapped = self._device.mark()
         beside: list[Any] = []
         if swap_out_beside:
-            self._device.beside(lambda: beside.extend(self._swap_out_timed(swap_out_beside)))
+            self._device.on_side_stream(lambda: beside.extend(self._swap_out_timed(swap_out_beside)))
         try:
             if plan.blocks_to_copy:
                 self._ops.copy_blocks(self._kv_caches, plan.blocks_to_copy)
             outcome = compute()
         finally:
             if swap_out_beside:
-                self._device.join()
+                self._device.join_side_stream()
         return outcome, StepMarks(started, swapped, self._device.mark(), beside)
 
     def _swap_out_timed(self, pairs: list[BlockPair]) -> tuple[Any, Any]:

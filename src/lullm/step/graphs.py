@@ -5,9 +5,9 @@ and after a sleep, since arenas wake up at the addresses they had. Without graph
 one by one and give the same bits. Two kinds of device do it each in its own way:
 
 A GPU records CUDA graphs, all before the first request, since recording takes seconds. Batches are filled up to the
-next size (`Staging.decode_batch`); the rows beyond have slot -1 and context length 0: they write nowhere and are
-dropped. All recordings share one pool of memory, which fits since the largest is made first and only one runs at a
-time. The pool comes from torch's allocator, not from an arena: it stays while the engine sleeps.
+next size (`Staging`). The rows beyond have slot -1 and context length 0: they write nowhere and are dropped. All
+recordings share one pool of memory, which fits since the largest is made first and only one runs at a time. The pool
+comes from torch's allocator, not from an arena: it stays while the engine sleeps.
 
 A CPU writes down its native calls (`ops.cpu.recording`) and makes them all in one. It records a size when it first
 meets it, and never fills up: recording is computing that step, plus some 10 ms, and keeps about 25 KB (28 layers; with
@@ -23,9 +23,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from lullm.arena.workspace import Workspace
+from lullm.config.model import ModelConfig
 from lullm.device.device import Captured, Device
 from lullm.log import get_logger
-from lullm.units import format_bytes
+from lullm.units import MIB, format_bytes
 
 logger = get_logger(__name__)
 
@@ -37,10 +38,25 @@ class DecodeOutput(NamedTuple):
     tokens: Tensor  # [size] int64, drawn from them (greedily, if the ops cannot draw)
 
 
-def decode_sizes(max_num_seqs: int) -> list[int]:
-    """1, 2, 4, 8, then the multiples of 8, up to `max_num_seqs`, which is always one of them."""
+def decode_sizes(device: Device, max_num_seqs: int) -> Sequence[int]:
+    """The sizes that batches of decodes have, ascending; the largest is `max_num_seqs`.
+
+    All of them, or, on a device that records them ahead, 1, 2, 4, 8, and the multiples of 8.
+    """
+    if not device.records_ahead:
+        return range(1, max_num_seqs + 1)
     sizes = {size for size in (1, 2, 4) if size < max_num_seqs}
     return sorted(sizes | set(range(8, max_num_seqs, 8)) | {max_num_seqs})
+
+
+def workspace_bytes(config: ModelConfig, max_num_seqs: int) -> int:
+    """More than the results of the largest step that are there at the same time; what is not touched takes no memory.
+
+    The logits in two types, and a dozen rows as wide as the widest of a layer in float32.
+    """
+    heads = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
+    widest = max(config.hidden_size, config.family.widest_row, heads)
+    return MIB + max_num_seqs * (8 * config.vocab_size + 12 * 4 * widest)
 
 
 class DecodeGraphs:

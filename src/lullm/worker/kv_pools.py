@@ -11,7 +11,7 @@ from lullm.kv.layout import SCALE_BYTES, block_bytes
 from lullm.log import get_logger
 from lullm.ops.float8_cache import FLOAT8
 from lullm.ops.layer_cache import LayerCache
-from lullm.step.host_decode import workspace_bytes
+from lullm.step.graphs import workspace_bytes
 from lullm.units import format_bytes
 from lullm.worker.setup import WorkerSetup
 
@@ -59,7 +59,7 @@ def map_pools(setup: WorkerSetup, num_blocks: int, num_host_blocks: int) -> KVPo
             room = _pool_bytes(setup, num_host_blocks)
             host = _map_blocks(setup, keep(setup.device.new_host_arena("kv_swap", room)), num_host_blocks)
         workspace = None
-        if setup.records_graphs and not setup.device.is_accelerator:
+        if setup.records_graphs and not setup.device.records_ahead:
             workspace = Workspace(keep(new_arena("graphs", workspace_bytes(model, config.max_num_seqs))))
         undo.pop_all()
     return KVPools(device, host, workspace, arenas)

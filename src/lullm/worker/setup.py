@@ -16,8 +16,8 @@ from lullm.ops.selection import select_ops, with_features
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
 from lullm.sampling.sampler import Sampler
-from lullm.step.graphs import decode_sizes
-from lullm.step.input import StepLimits
+from lullm.step.block_move import CachePools
+from lullm.step.limits import StepLimits
 from lullm.step.runner import StepRunner
 
 
@@ -60,19 +60,17 @@ class WorkerSetup:
             config.max_model_len,
             config.block_size,
             self.model_config.sliding_window,
+            max_in_flight=2 if config.async_scheduling else 1,
         )
         return StepRunner(
             self.device,
             self.ops,
             model,
-            with_scales(kv_caches, model),
-            host_kv_caches,
+            CachePools(with_scales(kv_caches, model), host_kv_caches),
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
             limits,
             self.threads.scope,
-            runs_ahead=config.async_scheduling,
-            decode_sizes=decode_sizes(config.max_num_seqs),
-            workspace=workspace,
+            workspace,
         )
 
 

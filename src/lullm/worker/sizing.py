@@ -39,7 +39,7 @@ def kv_memory_bytes(setup: WorkerSetup, model: CausalLM) -> int:
     largest = _profile(setup, model, max(config.max_num_batched_tokens // config.max_num_seqs, 1))
     graphs = 0
     if setup.records_graphs:
-        graphs = _profile(setup, model, 1) + _GRAPH_BYTES * len(decode_sizes(config.max_num_seqs))
+        graphs = _profile(setup, model, 1) + _GRAPH_BYTES * len(decode_sizes(device, config.max_num_seqs))
     info = device.memory_info()
     taken = info.total_bytes - info.free_bytes
     available = int(info.total_bytes * config.gpu_memory_utilization) - taken - graphs

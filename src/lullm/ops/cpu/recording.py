@@ -148,7 +148,8 @@ _LOOKS = frozenset(
 
 _VIEWS = frozenset(
     ("view", "view_as", "reshape", "flatten", "unflatten", "contiguous", "to", "float", "transpose", "t", "permute",
-     "unsqueeze", "squeeze", "narrow", "select", "chunk", "split", "unbind", "expand", "detach", "__getitem__")
+     "unsqueeze", "squeeze", "narrow", "select", "chunk", "split", "split_with_sizes", "unbind", "expand",
+     "detach", "__getitem__")
 )  # fmt: skip
 """Those that are views or may be, depending on their arguments."""
 

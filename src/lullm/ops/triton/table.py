@@ -2,9 +2,12 @@
 
 import dataclasses
 
+import torch
+
 from lullm.ops.activation import activate
 from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.ops.triton import attention, block_copy, elementwise, gathered_attention, rope_cache, sampling
+from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
 
 TRITON_OPS = Ops(
     name="triton",
@@ -25,6 +28,8 @@ TRITON_OPS = Ops(
     draw_tokens=sampling.draw_tokens,
     is_recordable=True,
     attention_features=frozenset(),
+    index_dtype=torch.int32,
+    semaphores_per_span=MAX_NUM_KV_HEADS,
 )
 """Own kernels, and torch's matrix products."""
 
