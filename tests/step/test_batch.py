@@ -31,6 +31,20 @@ def test_random_batches():
             assert batch.layout.block_tables[row, :needed].tolist() == unpack(span.block_ids[0])[:needed]
 
 
+def test_every_cache_group_has_its_own_blocks_and_slots():
+    builder = BatchBuilder(4, 16, 64, block_size=4, windows=(None, 3))
+    chunk = new_span(0, 2, [1, 2, 3], ([5, 6], [9, 8]))
+    decode = new_span(1, 8, [4], ([0, 1, 2], [-1, -1, 7]), [new_draw(1)])
+    batch = builder.build(StepPlan([chunk, decode]))
+    full, windowed = batch.layouts
+    assert (full.window, windowed.window) == (None, 3)
+    assert full.context_lens == windowed.context_lens == [5, 9]
+    assert full.slot_mapping.tolist() == [22, 23, 24, 8] and windowed.slot_mapping.tolist() == [38, 39, 32, 28]
+    assert batch.slot_mapping.tolist() == [full.slot_mapping.tolist(), windowed.slot_mapping.tolist()]
+    assert full.block_tables[1].tolist() == [0, 1, 2] and windowed.block_tables[1].tolist() == [-1, -1, 7]
+    assert windowed.first_keys == [0, 6], "the block of the first key is held"
+
+
 def test_rows_to_draw_from():
     builder = BatchBuilder(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=16, block_size=4)
     chunk = new_span(0, 0, [1, 2, 3], [0])

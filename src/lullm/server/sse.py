@@ -21,7 +21,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 class ClientDisconnectedError(Exception):
-    """The client went away; nobody waits for the answer."""
+    """The client has gone and reads no answer."""
 
 
 def event(data: dict[str, Any]) -> bytes:
@@ -30,7 +30,7 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client disconnects. The body must have been read before.
+    """The result of `work`, which is cancelled when the client disconnects. Read the body before calling this.
 
     Raises:
         ClientDisconnectedError: the client went first.

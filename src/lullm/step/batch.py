@@ -1,5 +1,6 @@
 """From a plan to tensors: all spans of a step become one ragged batch, through buffers that persist."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,20 +14,26 @@ from lullm.units import cdiv
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's input, T tokens of S spans.
+    """One step's input, T tokens of S spans, for a model with G KV cache groups.
 
-    `drawn_rows` are the distinct rows whose logits are drawn from, and `draw_index` says which of them each draw
-    uses (None: one draw per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with
-    their first row.
+    `layouts` are by group: they have the same spans, and block tables and slots of their own. `drawn_rows` are the
+    distinct rows whose logits are drawn from, and `draw_index` says which of them each draw uses (None: one draw per
+    row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their first row.
     """
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
-    layout: AttentionLayout
+    slot_mapping: torch.Tensor  # [G, T] int64
+    layouts: Sequence[AttentionLayout]
     drawn_rows: torch.Tensor  # [R] int64
     draws: list[Draw]
     draw_index: torch.Tensor | None  # [len(draws)] int64
     prompt_spans: list[tuple[int, Span]]
+
+    @property
+    def layout(self) -> AttentionLayout:
+        """Of the first group."""
+        return self.layouts[0]
 
     @property
     def is_decode(self) -> bool:
@@ -49,15 +56,16 @@ class BatchBuilder:
         max_num_batched_tokens: int,
         max_model_len: int,
         block_size: int,
-        window: int | None = None,
+        windows: Sequence[int | None] = (None,),
     ):
         self._block_size = block_size
-        self._window = window
+        self._windows = windows
         self._token_ids = np.zeros(max_num_batched_tokens, np.int64)
         self._positions = np.zeros(max_num_batched_tokens, np.int64)
-        self._slot_mapping = np.zeros(max_num_batched_tokens, np.int64)
+        self._slot_mapping = np.zeros((len(windows), max_num_batched_tokens), np.int64)
         self._rows = np.arange(max_num_batched_tokens, dtype=np.int64)
-        self._block_tables = np.zeros((max_num_seqs, cdiv(max_model_len, block_size)), np.int64)
+        max_blocks = cdiv(max_model_len, block_size)
+        self._block_tables = [np.zeros((max_num_seqs, max_blocks), np.int64) for _ in windows]
 
     def build(self, plan: StepPlan) -> Batch:
         """The batch of a plan with at least one span. The draws of a span stand in the order of their rows."""
@@ -75,7 +83,8 @@ class BatchBuilder:
             query_lens.append(end - span.start)
             context_lens.append(end)
             num_blocks = cdiv(end, self._block_size)
-            self._block_tables[place, :num_blocks] = np.frombuffer(span.block_ids[0], np.int32, num_blocks)
+            for table, block_ids in zip(self._block_tables, span.block_ids, strict=True):
+                table[place, :num_blocks] = np.frombuffer(block_ids, np.int32, num_blocks)
             max_blocks = max(max_blocks, num_blocks)
             for draw in span.draws:
                 row = first_row + draw.row
@@ -88,17 +97,22 @@ class BatchBuilder:
         num_tokens, num_spans = len(token_ids), len(query_lens)
         self._token_ids[:num_tokens] = token_ids
         self._place(query_lens, context_lens, num_tokens)
+        slot_mapping = torch.from_numpy(self._slot_mapping[:, :num_tokens])
         return Batch(
             token_ids=torch.from_numpy(self._token_ids[:num_tokens]),
             positions=torch.from_numpy(self._positions[:num_tokens]),
-            layout=AttentionLayout(
-                query_lens=query_lens,
-                context_lens=context_lens,
-                block_tables=torch.from_numpy(self._block_tables[:num_spans, :max_blocks]),
-                slot_mapping=torch.from_numpy(self._slot_mapping[:num_tokens]),
-                block_size=self._block_size,
-                window=self._window,
-            ),
+            slot_mapping=slot_mapping,
+            layouts=[
+                AttentionLayout(
+                    query_lens=query_lens,
+                    context_lens=context_lens,
+                    block_tables=torch.from_numpy(table[:num_spans, :max_blocks]),
+                    slot_mapping=slots,
+                    block_size=self._block_size,
+                    window=window,
+                )
+                for table, slots, window in zip(self._block_tables, slot_mapping, self._windows, strict=True)
+            ],
             drawn_rows=torch.tensor(drawn_rows, dtype=torch.int64),
             draws=draws,
             draw_index=None if len(draws) == len(drawn_rows) else torch.tensor(draw_index),
@@ -117,4 +131,5 @@ class BatchBuilder:
             positions += np.repeat(np.array(context_lens) - span_ends, query_lens)
             span_of_token = np.repeat(self._rows[: len(query_lens)], query_lens)
         block, offset = np.divmod(positions, self._block_size)
-        self._slot_mapping[:num_tokens] = self._block_tables[span_of_token, block] * self._block_size + offset
+        for table, slots in zip(self._block_tables, self._slot_mapping, strict=True):
+            slots[:num_tokens] = table[span_of_token, block] * self._block_size + offset

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from lullm.device.device import Device
-from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.types.step import BlockPair, StepPlan
@@ -44,7 +44,7 @@ class StepMarks:
 
 
 class CachePools(NamedTuple):
-    """The blocks on the device and those in host memory, by layer."""
+    """The blocks on the device and those in host memory, by the layer-slots of a block."""
 
     device: list[LayerCache]
     host: list[LayerCache]
@@ -59,17 +59,19 @@ class BlockMoves:
         self._kv_caches, self._host_kv_caches = pools
 
     def moving_blocks(
-        self, plan: StepPlan, layout: AttentionLayout | None, compute: Callable[[], T]
+        self, plan: StepPlan, slot_mapping: Tensor | None, compute: Callable[[], T]
     ) -> tuple[T, StepMarks]:
         """Do what the plan moves, and `compute` when its blocks are in place. Within the work of `Device.start`.
 
         Args:
-            layout: of what is computed; None: nothing is computed, and all moves come one after the other.
+            slot_mapping: [G, T] slots that the step writes; negative: none. None: nothing is computed, and all moves
+                come one after the other.
         """
         started = self._device.mark()
         swap_out, swap_out_beside = plan.blocks_to_swap_out, list[BlockPair]()
-        if swap_out and layout is not None and self._device.is_accelerator:
-            swap_out, swap_out_beside = split_swap_out(plan, layout.slot_mapping.numpy(), layout.block_size)
+        if swap_out and slot_mapping is not None and self._device.is_accelerator:
+            block_size = self._kv_caches[0].block_size
+            swap_out, swap_out_beside = split_swap_out(plan, slot_mapping.numpy(), block_size)
         if swap_out:
             self._ops.swap_blocks(self._kv_caches, self._host_kv_caches, swap_out)
         if plan.blocks_to_swap_in:
@@ -99,7 +101,7 @@ def split_swap_out(
     """The plan's pairs to swap out: (those that go before all else, those that may go beside it).
 
     Args:
-        slot_mapping: [T] slots that the step writes; negative: none.
+        slot_mapping: [G, T] slots that the step writes; negative: none.
     """
     written = {block_id for _, block_id in (*plan.blocks_to_swap_in, *plan.blocks_to_copy)}
     written.update(np.unique(slot_mapping[slot_mapping >= 0] // block_size).tolist())

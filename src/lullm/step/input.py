@@ -43,7 +43,7 @@ class StepInput:
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
-    attention: Any  # as `Ops.prepare_attention` gives it
+    attention: Sequence[Any]  # by KV cache group, as `Ops.prepare_attention` gives it
     drawn_rows: Tensor  # [R] int64; a batch of decodes draws from all rows and lists none
     draw_index: Tensor  # [N] int64, see `Batch`; empty: one draw per row
     draws: DrawTable  # of N draws
@@ -65,7 +65,7 @@ class InputBuilder:
                 limits.max_num_batched_tokens,
                 limits.max_model_len,
                 limits.block_size,
-                limits.window,
+                limits.windows,
             )
             for _ in range(limits.max_in_flight)
         ]
@@ -114,7 +114,7 @@ class InputBuilder:
         return StepInput(
             parts.token_ids,
             parts.positions,
-            self._ops.prepare_attention(staged.layout),
+            [self._ops.prepare_attention(layout) for layout in staged.layouts],
             parts.drawn_rows,
             parts.draw_index,
             DrawTable(parts.temperatures, parts.top_k, parts.top_p, parts.min_p_floors, parts.uniforms),

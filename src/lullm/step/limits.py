@@ -12,7 +12,7 @@ class StepLimits:
         max_num_batched_tokens: tokens of a plan.
         max_model_len: positions of a sequence.
         block_size: tokens per block.
-        window: the tokens that a row sees at most; None: all up to its own.
+        windows: by KV cache group, the tokens that a row sees at most; None: all up to its own.
         max_in_flight: steps that are launched before the result of the first of them is asked for.
     """
 
@@ -20,5 +20,5 @@ class StepLimits:
     max_num_batched_tokens: int
     max_model_len: int
     block_size: int
-    window: int | None = None
+    windows: tuple[int | None, ...] = (None,)
     max_in_flight: int = 1

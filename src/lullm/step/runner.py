@@ -5,7 +5,7 @@ before the tokens of this one are on the host. `InputBuilder` makes what a step 
 blocks, and `DecodeGraphs` replays the batches of decodes that were recorded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,7 @@ from lullm.device.device import Device
 from lullm.log import get_logger
 from lullm.models.protocol import Model
 from lullm.nn.context import StepContext
+from lullm.ops.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
@@ -45,6 +46,7 @@ class StepRunner:
     """Steps of one model on one device.
 
     Args:
+        kv_caches: by layer, over the tensors of `pools.device`; several layers may share a slot.
         scope: entered around every computation; see `StepThreads`.
         workspace: for the results of recorded decodes, on a device that records them as they come. None: every decode
             is computed anew, except for those that `capture_graphs` has recorded.
@@ -59,6 +61,7 @@ class StepRunner:
         device: Device,
         ops: Ops,
         model: Model,
+        kv_caches: Sequence[LayerCache],
         pools: CachePools,
         sampler: Sampler,
         limits: StepLimits,
@@ -68,7 +71,7 @@ class StepRunner:
         self._device = device
         self._ops = ops
         self._model = model
-        self._kv_caches = pools.device
+        self._kv_caches = kv_caches
         self._sampler = sampler
         self._scope = scope
         self._moves = BlockMoves(device, ops, pools)
@@ -98,8 +101,8 @@ class StepRunner:
     def _move_and_compute(self, plan: StepPlan, prepared: PreparedInput | None) -> tuple[_Outcome, StepMarks]:
         """The whole work of a step. An accelerator is not waited for."""
         with self._scope():
-            layout = None if prepared is None else prepared.batch.layout
-            return self._moves.moving_blocks(plan, layout, lambda: self._compute_spans(prepared))
+            slot_mapping = None if prepared is None else prepared.batch.slot_mapping
+            return self._moves.moving_blocks(plan, slot_mapping, lambda: self._compute_spans(prepared))
 
     def _compute_spans(self, prepared: PreparedInput | None) -> _Outcome:
         if prepared is None:
@@ -156,7 +159,7 @@ class StepRunner:
 
     def _forward(self, step: StepInput, calibrates: bool) -> Tensor:
         """The hidden states [T, H]."""
-        context = StepContext(step.positions, (step.attention,), self._kv_caches, self._ops, calibrates=calibrates)
+        context = StepContext(step.positions, step.attention, self._kv_caches, self._ops, calibrates=calibrates)
         return self._model(step.token_ids, context)
 
     def _prompt_logprobs(self, hidden: Tensor, span: Span) -> list[TokenLogprobs]:

@@ -36,6 +36,7 @@ class StageShape:
         num_rows: listed rows whose logits are drawn from. A batch of decodes lists none: it draws from all.
         num_indexed: draws that name their row; 0: draw i has row i.
         num_sources: `num_tokens` in an engine whose tokens may be pending, else 0.
+        num_groups: KV cache groups of the model.
         is_decode: one token and one draw per span, the batch filled up to `num_spans`.
     """
 
@@ -46,6 +47,7 @@ class StageShape:
     num_draws: int
     num_indexed: int = 0
     num_sources: int = 0
+    num_groups: int = 1
     is_decode: bool = False
 
 
@@ -55,7 +57,7 @@ class StageParts(Generic[Array]):
 
     token_ids: Array  # [T] int64
     positions: Array  # [T] int64
-    slot_mapping: Array  # [T] int64, -1: written nowhere
+    slot_mapping: Array  # [G, T] int64, -1: written nowhere
     sources: Array  # [P] int64, see `TokenFeedback`
     drawn_rows: Array  # [R] int64
     draw_index: Array  # [X] int64
@@ -66,7 +68,7 @@ class StageParts(Generic[Array]):
     top_k: Array  # [N] int32
     query_starts: Array  # [S + 1] I
     context_lens: Array  # [S] I, 0: a row that fills up
-    block_tables: Array  # [S, M] I
+    block_tables: Array  # [G, S, M] I
 
 
 def stage_bytes(shape: StageShape, index_dtype: torch.dtype) -> int:
@@ -81,8 +83,9 @@ def cut_tensors(buffer: Tensor, shape: StageShape, index_dtype: torch.dtype) -> 
     lens = [length for dims, dtype in sections for length in _with_gap(prod(dims) * dtype.itemsize)]
     pieces = buffer[: sum(lens)].split_with_sizes(lens)[::2]
     parts = [piece.view(dtype) for piece, (_, dtype) in zip(pieces, sections, strict=True)]
-    parts[-1] = parts[-1].view(sections[-1][0])
-    return StageParts(*parts)
+    return StageParts(
+        *(part.view(dims) if len(dims) > 1 else part for part, (dims, _) in zip(parts, sections, strict=True))
+    )
 
 
 def cut_arrays(buffer: np.ndarray, shape: StageShape, index_dtype: torch.dtype) -> StageParts[np.ndarray]:
@@ -90,9 +93,8 @@ def cut_arrays(buffer: np.ndarray, shape: StageShape, index_dtype: torch.dtype) 
     parts, start = [], 0
     for dims, dtype in _sections(shape, index_dtype):
         num_bytes = prod(dims) * dtype.itemsize
-        parts.append(buffer[start : start + num_bytes].view(_NUMPY[dtype]))
+        parts.append(buffer[start : start + num_bytes].view(_NUMPY[dtype]).reshape(dims))
         start += round_up(num_bytes, _ALIGNMENT)
-    parts[-1] = parts[-1].reshape(dims)
     return StageParts(*parts)
 
 
@@ -106,7 +108,7 @@ def _sections(shape: StageShape, index_dtype: torch.dtype) -> Sequence[tuple[tup
     return (
         (tokens, torch.int64),
         (tokens, torch.int64),
-        (tokens, torch.int64),
+        ((shape.num_groups, shape.num_tokens), torch.int64),
         ((shape.num_sources,), torch.int64),
         ((shape.num_rows,), torch.int64),
         ((shape.num_indexed,), torch.int64),
@@ -117,5 +119,5 @@ def _sections(shape: StageShape, index_dtype: torch.dtype) -> Sequence[tuple[tup
         (draws, torch.int32),
         ((shape.num_spans + 1,), index_dtype),
         (spans, index_dtype),
-        ((shape.num_spans, shape.width), index_dtype),
+        ((shape.num_groups, shape.num_spans, shape.width), index_dtype),
     )

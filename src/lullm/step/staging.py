@@ -15,6 +15,7 @@ context.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ class StagedStep:
 
     shape: StageShape
     parts: StageParts[Tensor]
-    layout: DeviceLayout
+    layouts: Sequence[DeviceLayout]  # by KV cache group
 
 
 class Staging:
@@ -67,14 +68,18 @@ class Staging:
         num_seqs, num_tokens = limits.max_num_seqs, limits.max_num_batched_tokens
         self._max_width = cdiv(limits.max_model_len, limits.block_size)
         num_draws = max(num_seqs, num_tokens)
-        largest = StageShape(num_tokens, num_seqs, self._max_width, num_draws, num_draws, num_draws, num_tokens)
+        self._num_groups = len(limits.windows)
+        largest = StageShape(
+            num_tokens, num_seqs, self._max_width, num_draws, num_draws, num_draws, num_tokens, self._num_groups
+        )
         num_bytes = stage_bytes(largest, self._index_dtype)
         self._host = [device.staging((num_bytes,), torch.uint8) for _ in range(limits.max_in_flight)]
         self._arrays = [buffer.numpy() for buffer in self._host]
         self._turn = 0
         place = device.torch_device
         self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=place)
-        self._full_tables = torch.zeros((num_seqs, self._max_width), dtype=self._index_dtype, device=place)  # [S, M]
+        full = (self._num_groups, num_seqs, self._max_width)
+        self._full_tables = torch.zeros(full, dtype=self._index_dtype, device=place)  # [G, S, M]
         self._semaphores = new_semaphores(num_seqs, ops.semaphores_per_span, place)
         # Of batches of decodes, by their size: all parts but the block tables, which begin where the parts end.
         self._decode_arrays: list[dict[int, StageParts[np.ndarray]]] = [{} for _ in self._host]
@@ -93,7 +98,8 @@ class Staging:
         shape = self._shape_of(batch)
         parts, tables, num_bytes = self._host_parts(shape)
         num_spans, width = layout.block_tables.shape
-        tables[:num_spans, :width] = layout.block_tables.numpy()
+        for table, group in zip(tables, batch.layouts, strict=True):
+            table[:num_spans, :width] = group.block_tables.numpy()
         _write(parts, batch, sources)
         _write_draws(parts, DrawTable.of(batch.draws, uniforms, self._vocab_size), all_greedy=uniforms is None)
         prefill_lens = () if shape.is_decode else [query_len for query_len in layout.query_lens if query_len > 1]
@@ -106,7 +112,8 @@ class Staging:
         shape = filled.shape
         if shape.is_decode:
             sent = self._device[self._decode_bytes[shape.num_spans] : len(filled.buffer)].view(self._index_dtype)
-            self._full_tables[: shape.num_spans, : shape.width].copy_(sent.view(shape.num_spans, shape.width))
+            sent = sent.view(shape.num_groups, shape.num_spans, shape.width)
+            self._full_tables[:, : shape.num_spans, : shape.width].copy_(sent)
 
     def step(self, filled: FilledStage) -> StagedStep:
         """What stands on the device once it is uploaded."""
@@ -114,12 +121,13 @@ class Staging:
             return self.decode_step(filled.shape.num_spans)
         parts = cut_tensors(self._device, filled.shape, self._index_dtype)
         bounds = filled.max_query_len, filled.max_context_len, filled.prefill_lens
-        return StagedStep(filled.shape, parts, self._layout(parts, parts.block_tables, *bounds))
+        return StagedStep(filled.shape, parts, self._layouts(parts, parts.block_tables, *bounds))
 
     def decode_step(self, size: int) -> StagedStep:
         """The place of a batch of decodes of `size` spans: the same memory every time."""
         shape, parts = self._decode_shape(size, self._max_width), self._decode_parts(size)
-        return StagedStep(shape, parts, self._layout(parts, self._full_tables[:size], 1, self._limits.max_model_len))
+        tables = self._full_tables[:, :size]
+        return StagedStep(shape, parts, self._layouts(parts, tables, 1, self._limits.max_model_len))
 
     def token_ids(self, filled: FilledStage) -> tuple[Tensor, Tensor]:
         """[T] int64 each, on the device: the token ids, and the sources of those that are pending."""
@@ -142,10 +150,12 @@ class Staging:
         num_draws = len(batch.draws)
         num_indexed = 0 if batch.draw_index is None else num_draws
         sources = self._num_sources(num_tokens)
-        return StageShape(num_tokens, num_spans, width, len(batch.drawn_rows), num_draws, num_indexed, sources)
+        num_rows, groups = len(batch.drawn_rows), self._num_groups
+        return StageShape(num_tokens, num_spans, width, num_rows, num_draws, num_indexed, sources, groups)
 
     def _decode_shape(self, size: int, width: int) -> StageShape:
-        return StageShape(size, size, width, 0, size, num_sources=self._num_sources(size), is_decode=True)
+        sources, groups = self._num_sources(size), self._num_groups
+        return StageShape(size, size, width, 0, size, num_sources=sources, num_groups=groups, is_decode=True)
 
     def _num_sources(self, num_tokens: int) -> int:
         return num_tokens if self._limits.max_in_flight > 1 else 0
@@ -161,8 +171,9 @@ class Staging:
             known[size] = cut_arrays(array, self._decode_shape(size, 0), self._index_dtype)
             self._decode_bytes[size] = stage_bytes(self._decode_shape(size, 0), self._index_dtype)
         parts, start = known[size], self._decode_bytes[size]
-        end = start + size * shape.width * self._index_dtype.itemsize
-        return parts, array[start:end].view(parts.block_tables.dtype).reshape(size, shape.width), end
+        dims = shape.num_groups, size, shape.width
+        end = start + prod(dims) * self._index_dtype.itemsize
+        return parts, array[start:end].view(parts.block_tables.dtype).reshape(dims), end
 
     def _decode_parts(self, size: int) -> StageParts[Tensor]:
         """On the device."""
@@ -171,27 +182,30 @@ class Staging:
             self._decode_tensors[size] = cut_tensors(self._device, shape, self._index_dtype)
         return self._decode_tensors[size]
 
-    def _layout(
+    def _layouts(
         self,
         parts: StageParts[Tensor],
         block_tables: Tensor,
         max_query_len: int,
         max_context_len: int,
         prefill_lens: Sequence[int] = (),
-    ) -> DeviceLayout:
-        return DeviceLayout(
-            query_starts=parts.query_starts,
-            context_lens=parts.context_lens,
-            block_tables=block_tables,
-            slot_mapping=parts.slot_mapping,
-            semaphores=self._semaphores,
-            block_size=self._limits.block_size,
-            max_query_len=max_query_len,
-            max_context_len=max_context_len,
-            num_prefill_tokens=sum(prefill_lens),
-            num_prefill_spans=len(prefill_lens),
-            window=self._limits.window,
-        )
+    ) -> Sequence[DeviceLayout]:
+        return [
+            DeviceLayout(
+                query_starts=parts.query_starts,
+                context_lens=parts.context_lens,
+                block_tables=table,
+                slot_mapping=slots,
+                semaphores=self._semaphores,
+                block_size=self._limits.block_size,
+                max_query_len=max_query_len,
+                max_context_len=max_context_len,
+                num_prefill_tokens=sum(prefill_lens),
+                num_prefill_spans=len(prefill_lens),
+                window=window,
+            )
+            for table, slots, window in zip(block_tables, parts.slot_mapping, self._limits.windows, strict=True)
+        ]
 
 
 def _write(parts: StageParts[np.ndarray], batch: Batch, sources: np.ndarray | None) -> None:
@@ -200,7 +214,9 @@ def _write(parts: StageParts[np.ndarray], batch: Batch, sources: np.ndarray | No
     num_spans, num_padded = layout.num_spans, len(parts.context_lens) - layout.num_spans
     _copy(parts.token_ids, batch.token_ids.numpy(), padding=0)
     _copy(parts.positions, batch.positions.numpy(), padding=0)
-    _copy(parts.slot_mapping, layout.slot_mapping.numpy(), padding=-1)
+    num_tokens = layout.num_tokens
+    parts.slot_mapping[:, :num_tokens] = batch.slot_mapping.numpy()
+    parts.slot_mapping[:, num_tokens:] = -1
     _copy(parts.context_lens, layout.context_lens, padding=0)
     if len(parts.token_ids) == len(parts.context_lens):  # spans of one token each
         parts.query_starts[:] = np.arange(num_spans + num_padded + 1)

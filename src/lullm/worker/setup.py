@@ -9,6 +9,7 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
+from lullm.kv.layout import cache_layout_of
 from lullm.models.decoder import CausalLM
 from lullm.nn.kv_scale import with_scales
 from lullm.ops.layer_cache import LayerCache
@@ -52,21 +53,23 @@ class WorkerSetup:
         host_kv_caches: list[LayerCache],
         workspace: Workspace | None = None,
     ) -> StepRunner:
-        """A runner of steps over these pools. The arguments are those of `StepRunner`."""
-        config = self.config
+        """A runner of steps over these pools, which are by the layer-slots of a block."""
+        config, layout = self.config, cache_layout_of(self.model_config)
+        of_layers = [kv_caches[0 if place is None else place.slot] for place in layout.places]
         limits = StepLimits(
             config.max_num_seqs,
             config.max_num_batched_tokens,
             config.max_model_len,
             config.block_size,
-            self.model_config.sliding_window,
+            tuple(group.window for group in layout.groups),
             max_in_flight=2 if config.async_scheduling else 1,
         )
         return StepRunner(
             self.device,
             self.ops,
             model,
-            CachePools(with_scales(kv_caches, model), host_kv_caches),
+            with_scales(of_layers, model),
+            CachePools(kv_caches, host_kv_caches),
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
             limits,
             self.threads.scope,
