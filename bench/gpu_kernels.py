@@ -97,6 +97,7 @@ def attention_step(
     import torch
 
     from lullm.ops.attention_layout import AttentionLayout
+    from lullm.ops.device_layout import DeviceLayout
     from lullm.ops.layer_cache import LayerCache
     from lullm.ops.selection import select_ops
 
@@ -111,7 +112,9 @@ def attention_step(
     slots = torch.zeros(spans * query_len, dtype=torch.int64)
     layout = AttentionLayout([query_len] * spans, [context_len] * spans, tables, slots, block_size)
     q = torch.randn(spans * query_len, shape["num_attention_heads"], size, device="cuda", dtype=torch.bfloat16)
-    return q, LayerCache(*caches), select_ops("cuda").prepare_attention(layout)
+    ops = select_ops("cuda")
+    placed = DeviceLayout.of(layout, torch.device("cuda"), ops.index_dtype, ops.semaphores_per_span)
+    return q, LayerCache(*caches), ops.prepare_attention(placed)
 
 
 def attention_figures() -> dict[str, float]:

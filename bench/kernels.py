@@ -26,6 +26,7 @@ from lullm.arena.host import HostArena
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.selection import TORCH_CPU_OPS
@@ -135,8 +136,10 @@ def linear(args: argparse.Namespace) -> dict[str, object]:
 
         def multiply(ops, weights, inputs=inputs):
             for w in weights:
-                run = ops.linear_silu_mul if w.shape[0] == gate_up else ops.linear
-                run(inputs[w.shape[1]], w, None)
+                if w.shape[0] == gate_up:
+                    ops.gated_linear(inputs[w.shape[1]], w, None, "silu")
+                else:
+                    ops.linear(inputs[w.shape[1]], w, None)
 
         seconds = measure(
             {
@@ -213,7 +216,7 @@ def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str,
         )
         q = torch.randn(num_tokens, NUM_Q_HEADS, HEAD_SIZE).bfloat16()
         ops = {"native": native_attention, "torch": TORCH_CPU_OPS}
-        prepared = {name: version.prepare_attention(layout) for name, version in ops.items()}
+        prepared = {name: version.prepare_attention(DeviceLayout.of(layout)) for name, version in ops.items()}
         versions = {name: version.attention for name, version in ops.items()}
         seconds = measure(
             {

@@ -30,6 +30,7 @@ from lullm.nn.attention import add_kv_scales
 from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.float8_cache import FLOAT8
 from lullm.ops.int8_cache import quantize
 from lullm.ops.layer_cache import LayerCache
@@ -157,7 +158,7 @@ def logits(
             positions = torch.arange(start, start + len(part))
             table = torch.arange(num_blocks)[None]
             layout = AttentionLayout([len(part)], [start + len(part)], table, positions, BLOCK_SIZE)
-            attention = (ops.prepare_attention(layout),)
+            attention = (ops.prepare_attention(DeviceLayout.of(layout)),)
             hidden = model(part, StepContext(positions, attention, caches, ops, calibrates=calibrates))
             found.append(model.compute_logits(hidden, ops))
             calibrates = False

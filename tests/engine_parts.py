@@ -72,13 +72,14 @@ def threads_of(llm):
     return worker_of(llm).setup.threads
 
 
-def host_decode_of(llm):
-    return runner_of(llm).host_decode
+def graphs_of(llm):
+    """The `DecodeGraphs`."""
+    return runner_of(llm).graphs
 
 
 def backups_of(llm):
     """Backups of what is asleep, by tag."""
-    return {tag: saved.backup for tag, saved in worker_of(llm)._sleeper._saved.items()}
+    return {tag: saved.backup for tag, saved in worker_of(llm)._sleeper._backups.saved.items()}
 
 
 def block_space_of(llm):

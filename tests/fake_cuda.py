@@ -431,11 +431,11 @@ class FakeCuda:
         FakeCuda.current = None
 
     def _patch_kernels(self, patch):
-        from lullm.ops.triton import attention, block_copy, device
+        from lullm.ops.triton import block_copy, device
 
         original = interpreter.GridExecutor.__call__
         patch(interpreter.GridExecutor, "__call__", lambda e, *a, **k: self.launch(e, original, a, k))
-        for module in (device, attention, block_copy):
+        for module in (device, block_copy):
             patch(module, "launch_device", lambda: DEVICE)
         patch(block_copy, "IS_INTERPRETED", False)
 

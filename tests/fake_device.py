@@ -34,6 +34,7 @@ class FakeDevice(CpuDevice):
     """Work is done when a result is asked for, and all work before it; `calls` are (name, details) in order."""
 
     is_accelerator = True
+    records_ahead = True
 
     def __init__(self, memory: MemoryInfo | None = None):
         self.calls = []
@@ -65,13 +66,13 @@ class FakeDevice(CpuDevice):
     def to_host(self, tensor):
         return tensor.clone()
 
-    def beside(self, work):
+    def on_side_stream(self, work):
         """As late as can be: when somebody waits for it."""
-        self.calls.append(("beside", None))
+        self.calls.append(("on_side_stream", None))
         self._late.append(work)
 
-    def join(self):
-        self.calls.append(("join", None))
+    def join_side_stream(self):
+        self.calls.append(("join_side_stream", None))
         while self._late:
             self._late.pop(0)()
 
@@ -95,7 +96,7 @@ class FakeDevice(CpuDevice):
         self.catch_up()
 
 
-def reference_attention(q, cache, layout, scale):
+def reference_attention(q, cache, layout, scale, *extras):
     """The reference over a `DeviceLayout`; rows that only fill up give zeros."""
     starts, context_lens = layout.query_starts.tolist(), layout.context_lens.tolist()
     out = torch.zeros_like(q)
@@ -111,14 +112,16 @@ def reference_attention(q, cache, layout, scale):
                 layout.block_size,
                 layout.window,
             )
-            out[start:end] = REFERENCE_OPS.attention(q[start:end], cache, one, scale)
+            out[start:end] = REFERENCE_OPS.attention(q[start:end], cache, one, scale, *extras)
     return out
 
 
 FAKE_OPS = dataclasses.replace(
     TORCH_CPU_OPS,
     rope_and_cache=REFERENCE_OPS.rope_and_cache,
+    prepare_attention=lambda layout: layout,
     attention=reference_attention,
     is_recordable=True,
+    index_dtype=torch.int32,
 )
 """What a fake accelerator computes with."""

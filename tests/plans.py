@@ -33,11 +33,11 @@ def new_span(
     seq_id: int,
     start: int,
     token_ids: Sequence[int],
-    block_ids: Sequence[int],
+    block_ids: Sequence[int] | tuple[Sequence[int], ...],
     draws: Sequence[Draw] = (),
     prompt_targets: Sequence[int] = (),
     num_prompt_logprobs: int = 0,
 ) -> Span:
-    """A span of a sequence in one KV cache group."""
-    blocks = (pack(block_ids),)
+    """A span of a sequence; `block_ids`: a list, or a tuple of lists, one for each KV cache group."""
+    blocks = tuple(pack(ids) for ids in (block_ids if isinstance(block_ids, tuple) else (block_ids,)))
     return Span(seq_id, start, pack(token_ids), blocks, tuple(draws), pack(prompt_targets), num_prompt_logprobs)

@@ -234,7 +234,7 @@ class LLM:
         num_input = num_output = 0
         try:
             for request in requests:
-                engine.add_processed(request)  # may refuse an id that somebody else's request has
+                engine.add_processed(request)  # may refuse an id that a request of `add_request` has
                 wanted.add(request.request_id)
             while len(outputs) < len(wanted) and not interrupt.is_set():
                 for output in engine.step():

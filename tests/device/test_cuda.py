@@ -80,9 +80,9 @@ def device(recorder, fake, monkeypatch):
 def test_a_step_with_blocks_that_go_out_beside_it(device, recorder):
     def work():
         recorder.note("first")
-        device.beside(lambda: recorder.note("swap out"))
+        device.on_side_stream(lambda: recorder.note("swap out"))
         recorder.note("compute")
-        device.join()
+        device.join_side_stream()
         return 7
 
     running = device.start(work)

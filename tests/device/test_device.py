@@ -1,12 +1,10 @@
 """Devices: what is missing for a GPU, and how memory is divided on one, by numbers that a fake one gives."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 from engine_parts import use_device, use_ops
-from fake_device import FakeDevice, reference_attention
+from fake_device import FAKE_OPS, FakeDevice
 from plans import new_draw, new_span
 
 from lullm import LLM
@@ -15,7 +13,6 @@ from lullm.device.choice import open_device
 from lullm.device.cpu import CpuDevice
 from lullm.device.device import MemoryInfo
 from lullm.errors import CacheSizeError, UnsupportedError
-from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.step.feedback import TokenFeedback
 from lullm.step.graphs import decode_sizes
 from lullm.types.step import NO_TOKEN, PENDING_TOKEN, StepPlan
@@ -76,17 +73,10 @@ class TestMemory:
 
     @pytest.fixture
     def device(self, monkeypatch):
-        pytest.importorskip("triton")
         device = FakeDevice(MemoryInfo(10 * GIB - 3 * GIB // 2, 10 * GIB))
         device.peaks = [512 * MIB, 64 * MIB]
-        ops = dataclasses.replace(
-            TORCH_CPU_OPS,
-            rope_and_cache=REFERENCE_OPS.rope_and_cache,
-            attention=reference_attention,
-            is_recordable=True,
-        )
         use_device(monkeypatch, device)
-        use_ops(monkeypatch, ops)
+        use_ops(monkeypatch, FAKE_OPS)
         return device
 
     def build(self, folder, monkeypatch, **options):
@@ -120,7 +110,7 @@ class TestMemory:
 
     def test_what_is_left(self, qwen3_folder, device, monkeypatch):
         found, shapes = self.build(qwen3_folder, monkeypatch, gpu_memory_utilization=0.8)
-        graphs = 64 * MIB + 4 * MIB * len(decode_sizes(6))
+        graphs = 64 * MIB + 4 * MIB * len(decode_sizes(device, 6))
         # The peak of the largest step is in what is taken by then: torch's allocator keeps it.
         assert found == 8 * GIB - 3 * GIB // 2 - graphs
         assert shapes == [(6, 48), (6, 6)]
@@ -135,7 +125,7 @@ class TestMemory:
     def test_blocks_from_what_is_left(self, qwen3_folder, device):
         device.memory = MemoryInfo(9 * GIB, 10 * GIB)
         options = {"dtype": "float32", "device": "cuda", "max_model_len": 64, "max_num_seqs": 6, "block_size": 16}
-        share = 1 + 64 * MIB + 4 * MIB * len(decode_sizes(6)) + 100 * 16 * 3 * 2 * 2 * 16 * 4
+        share = 1 + 64 * MIB + 4 * MIB * len(decode_sizes(device, 6)) + 100 * 16 * 3 * 2 * 2 * 16 * 4
         with LLM(str(qwen3_folder), gpu_memory_utilization=0.1 + share / (10 * GIB), swap_space=0, **options) as llm:
             assert llm.llm_engine.stats().num_blocks == 100
             tags = [tag for name, tag in device.calls if name == "arena"]

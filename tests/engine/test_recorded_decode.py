@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 from conftest import write_checkpoint
-from engine_parts import block_space_of, host_decode_of, threads_of, use_ops
+from engine_parts import block_space_of, graphs_of, threads_of, use_ops
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
@@ -83,10 +83,10 @@ def test_replay_equals_eager_bit_for_bit(family, options, request, replays):
     folder = str(request.getfixturevalue(f"{family}_folder"))
     with LLM(folder, **{**OPTIONS, **options}, enforce_eager=True) as llm:
         expected = generate(llm)
-        assert host_decode_of(llm) is None and not replays
+        assert graphs_of(llm).sizes == [] and not replays
     with LLM(folder, **{**OPTIONS, **options}) as llm:
         assert generate(llm) == expected
-        assert host_decode_of(llm).graphs.refusal is None and len(replays) > 30
+        assert graphs_of(llm).refusal is None and len(replays) > 30
         if "num_gpu_blocks_override" in options:
             assert llm.llm_engine.stats().num_preemptions > 0
         block_space_of(llm).check_conservation()
@@ -100,7 +100,7 @@ def test_every_size_is_recorded_once(qwen3_folder, replays):
             outputs = [llm.generate(random_prompts(12, 60), params, use_tqdm=False) for _ in range(2)]
             found[enforce_eager] = [o.outputs[0].token_ids for run in outputs for o in run]
             if not enforce_eager:
-                assert host_decode_of(llm).graphs.sizes == list(range(1, 13))
+                assert graphs_of(llm).sizes == list(range(1, 13))
     assert found[True] == found[False] and len({id(recording) for recording in replays}) == 12
 
 
@@ -120,7 +120,7 @@ def test_recordings_outlive_every_sleep(qwen3_folder, replays, quantization):
             str(qwen3_folder), **OPTIONS, enable_sleep_mode=True, quantization=quantization, enforce_eager=enforce_eager
         ) as llm:
             runs = [tokens(llm)]
-            recorded = None if enforce_eager else dict(host_decode_of(llm).graphs._captured)
+            recorded = None if enforce_eager else dict(graphs_of(llm)._captured)
             for call in ({"level": 1}, {"level": 2}, {"level": 1, "tags": ["kv_cache"]}, {"level": 2, "backup": "ram"}):
                 llm.sleep(**call)
                 assert llm.collective_rpc("resident_bytes")[0].get("graphs", 0) == 0
@@ -134,7 +134,7 @@ def test_recordings_outlive_every_sleep(qwen3_folder, replays, quantization):
             llm.collective_rpc("reload_weights")
             runs.append(tokens(llm))
             if recorded is not None:
-                assert recorded and dict(host_decode_of(llm).graphs._captured) == recorded, "nothing is recorded anew"
+                assert recorded and dict(graphs_of(llm)._captured) == recorded, "nothing is recorded anew"
                 assert len({id(recording) for recording in replays}) == len(recorded)
                 assert llm.collective_rpc("resident_bytes")[0]["graphs"] > 0
         found[enforce_eager] = runs
@@ -163,9 +163,7 @@ def test_two_engines_at_the_same_time(qwen3_folder, llama_folder):
             thread.start()
         for thread in threads:
             thread.join()
-        assert all(
-            host_decode_of(engine).graphs.refusal is None and host_decode_of(engine).graphs.sizes for engine in engines
-        )
+        assert all(graphs_of(engine).refusal is None and graphs_of(engine).sizes for engine in engines)
     assert found == [[answer] * 3 for answer in expected]
 
 
@@ -205,11 +203,12 @@ def test_a_model_with_an_operation_of_torch_stays_eager(qwen3_folder, monkeypatc
             outputs = llm.generate(random_prompts(5, 60), params, use_tqdm=False)
             found[enforce_eager] = [(o.outputs[0].token_ids, o.outputs[0].cumulative_logprob) for o in outputs]
             if not enforce_eager:
-                graphs = host_decode_of(llm).graphs
+                graphs = graphs_of(llm)
                 assert graphs.refusal is not None and refusal in graphs.refusal and graphs.sizes == []
     assert found[True] == found[False] and not replays
 
 
 def test_torch_attention_records_nothing(qwen3_folder):
     with LLM(str(qwen3_folder), **OPTIONS, attention_backend="torch") as llm:
-        assert host_decode_of(llm) is None
+        llm.generate([[5, 6, 7]], SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
+        assert graphs_of(llm).sizes == []

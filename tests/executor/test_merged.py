@@ -132,7 +132,8 @@ def test_the_version_changes_with_any_worker_and_costs_no_call(executor):
 
 
 def test_collective_rpc(executor):
-    ranks = list(range(len(executor.workers)))
+    ranks = list(range(executor.num_workers))
+    assert len(ranks) == len(executor.workers)
     assert executor.collective_rpc(lambda worker, a, b: worker.rank + a + b, args=(1,), kwargs={"b": -1}) == ranks
     assert executor.collective_rpc("weights_version") == [0 for _ in ranks]
     for name in ("no_such_method", "_note"):

@@ -78,6 +78,8 @@ class FullDisk:
 def test_the_same_tokens_from_two_workers(llm, expected):
     assert llm.generate(PROMPT, PARAMS, use_tqdm=False)[0].outputs[0].token_ids == expected
     assert llm.collective_rpc("weights_version") == [0, 0]
+    assert llm.collective_rpc("reload_weights") == [None, None]
+    assert llm.collective_rpc("weights_version") == [1, 1]
 
 
 @pytest.mark.parametrize("num_good", range(4))

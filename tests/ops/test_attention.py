@@ -8,6 +8,7 @@ import torch
 
 from lullm.ops import float8_cache
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.grouped_attention import group_spans
 from lullm.ops.int8_cache import quantize
 from lullm.ops.layer_cache import LayerCache
@@ -26,6 +27,11 @@ STEPS = {
     "tiles that end even": [(512, 513)],
     "everything": [(1, 5), (20, 20), (1, 80), (6, 30), (1, 6), (1, 5), (33, 33), (2, 90), (300, 310), (1, 1)],
 }
+
+
+def prepare(ops, layout):
+    """What `ops.attention` wants."""
+    return ops.prepare_attention(DeviceLayout.of(layout))
 
 
 def make_step(shape, num_q_heads, num_kv_heads, head_size, block_size, dtype, seed=0, window=None):
@@ -63,8 +69,8 @@ def make_step(shape, num_q_heads, num_kv_heads, head_size, block_size, dtype, se
 
 
 def assert_like_reference(layout, q, caches, scale, **tolerance):
-    expected = REFERENCE_OPS.attention(q, LayerCache(*caches), REFERENCE_OPS.prepare_attention(layout), scale)
-    prepared = TORCH_CPU_OPS.prepare_attention(layout)
+    expected = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), scale)
+    prepared = prepare(TORCH_CPU_OPS, layout)
     assert prepared.slot_mapping is layout.slot_mapping
     for _ in range(2):  # a second layer, with the buffers of the first
         actual = TORCH_CPU_OPS.attention(q, LayerCache(*caches), prepared, scale)
@@ -94,8 +100,44 @@ def test_a_window_against_the_formula():
     rows, columns = torch.arange(31, 40)[:, None], torch.arange(25, 40)
     seen = (columns <= rows) & (columns > rows - 7)
     expected = torch.nn.functional.scaled_dot_product_attention(q.transpose(0, 1), keys, values, attn_mask=seen)
-    actual = REFERENCE_OPS.attention(q, LayerCache(*caches), REFERENCE_OPS.prepare_attention(layout), 0.25)
+    actual = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), 0.25)
     torch.testing.assert_close(actual, expected.transpose(0, 1), atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 7])
+@pytest.mark.parametrize("with_sinks", [False, True])
+@pytest.mark.parametrize("soft_cap", [None, 0.5])
+def test_soft_cap_and_sinks_against_the_formula(soft_cap, with_sinks, window):
+    """Of one sequence, spelled out in float64: a sink is a score more in the sum, with nothing to add to the result."""
+    layout, q, caches = make_step([(9, 40)], 4, 2, 16, 8, torch.float32, window=window)
+    sinks = torch.tensor([0.3, -2.0, 1.5, 4.0]) if with_sinks else None
+    slots = [int(layout.block_tables[0, p // 8]) * 8 + p % 8 for p in range(40)]
+    seen_slots = slots if window is None else slots[25:]
+    keys, values = (cache.view(-1, 2, 16)[seen_slots].double().repeat_interleave(2, 1) for cache in caches)
+    scores = torch.einsum("qhd,lhd->hql", q.double(), keys) * 0.25
+    if soft_cap is not None:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    rows, columns = torch.arange(31, 40)[:, None], torch.arange(40 - len(seen_slots), 40)
+    hidden = columns > rows if window is None else (columns > rows) | (columns <= rows - window)
+    weights = scores.masked_fill(hidden, -torch.inf).exp()
+    total = weights.sum(-1) + (0 if sinks is None else sinks.double().exp()[:, None])
+    expected = torch.einsum("hql,lhd->qhd", weights / total[..., None], values).float()
+    for ops in (REFERENCE_OPS, TORCH_CPU_OPS):
+        prepared = prepare(ops, layout)
+        actual = ops.attention(q, LayerCache(*caches), prepared, 0.25, soft_cap, sinks)
+        torch.testing.assert_close(actual, expected, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", STEPS.values(), ids=STEPS.keys())
+@pytest.mark.parametrize("window", [None, 20])
+def test_soft_cap_and_sinks_of_steps(shape, window):
+    layout, q, caches = make_step(shape, 4, 2, 16, 16, torch.float32, window=window)
+    cache, extras = LayerCache(*caches), (0.8, torch.tensor([0.3, -2.0, 1.5, 4.0]))
+    expected = REFERENCE_OPS.attention(q, cache, prepare(REFERENCE_OPS, layout), 0.25, *extras)
+    plain = REFERENCE_OPS.attention(q, cache, prepare(REFERENCE_OPS, layout), 0.25)
+    assert (expected - plain).abs().max() > 0.05
+    actual = TORCH_CPU_OPS.attention(q, cache, prepare(TORCH_CPU_OPS, layout), 0.25, *extras)
+    torch.testing.assert_close(actual, expected, atol=2e-6, rtol=1e-5)
 
 
 def quantized(caches):
@@ -107,12 +149,12 @@ def quantized(caches):
 def test_int8_caches(shape, window):
     layout, q, caches = make_step(shape, 4, 2, 16, 16, torch.float32, window=window)
     int8_caches = quantized(caches)
-    golden = REFERENCE_OPS.attention(q, LayerCache(*int8_caches), REFERENCE_OPS.prepare_attention(layout), 0.25)
-    prepared = TORCH_CPU_OPS.prepare_attention(layout)
+    golden = REFERENCE_OPS.attention(q, LayerCache(*int8_caches), prepare(REFERENCE_OPS, layout), 0.25)
+    prepared = prepare(TORCH_CPU_OPS, layout)
     for _ in range(2):
         actual = TORCH_CPU_OPS.attention(q, LayerCache(*int8_caches), prepared, 0.25)
         torch.testing.assert_close(actual, golden, atol=2e-6, rtol=1e-5)
-    exact = REFERENCE_OPS.attention(q, LayerCache(*caches), REFERENCE_OPS.prepare_attention(layout), 0.25)
+    exact = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), 0.25)
     error = (actual - exact).pow(2).mean().sqrt()
     assert 1e-4 < error < 0.01 * caches[1].nan_to_num().abs().max()
 
@@ -124,10 +166,10 @@ def test_float8_caches(shape, scales):
     per_head = scales or (None, None)
     sides = [float8_cache.quantize(side, s) for side, s in zip(caches, per_head, strict=True)]  # NaN stays
     cache = LayerCache(*sides, *scales)
-    golden = REFERENCE_OPS.attention(q, cache, REFERENCE_OPS.prepare_attention(layout), 0.25)
-    actual = TORCH_CPU_OPS.attention(q, cache, TORCH_CPU_OPS.prepare_attention(layout), 0.25)
+    golden = REFERENCE_OPS.attention(q, cache, prepare(REFERENCE_OPS, layout), 0.25)
+    actual = TORCH_CPU_OPS.attention(q, cache, prepare(TORCH_CPU_OPS, layout), 0.25)
     torch.testing.assert_close(actual, golden, atol=2e-6, rtol=1e-5)
-    exact = REFERENCE_OPS.attention(q, LayerCache(*caches), REFERENCE_OPS.prepare_attention(layout), 0.25)
+    exact = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), 0.25)
     error = (golden - exact).pow(2).mean().sqrt()
     assert 1e-4 < error < 0.04 * caches[1].nan_to_num().abs().max()
 
@@ -135,8 +177,8 @@ def test_float8_caches(shape, scales):
 def test_bfloat16_queries_on_int8_caches():
     layout, q, caches = make_step(STEPS["everything"], 4, 2, 64, 16, torch.bfloat16)
     int8_caches = quantized(caches)
-    golden = REFERENCE_OPS.attention(q, LayerCache(*int8_caches), REFERENCE_OPS.prepare_attention(layout), 0.125)
-    actual = TORCH_CPU_OPS.attention(q, LayerCache(*int8_caches), TORCH_CPU_OPS.prepare_attention(layout), 0.125)
+    golden = REFERENCE_OPS.attention(q, LayerCache(*int8_caches), prepare(REFERENCE_OPS, layout), 0.125)
+    actual = TORCH_CPU_OPS.attention(q, LayerCache(*int8_caches), prepare(TORCH_CPU_OPS, layout), 0.125)
     assert actual.dtype == torch.bfloat16
     torch.testing.assert_close(actual, golden, atol=3e-2, rtol=3e-2)
 
@@ -172,9 +214,7 @@ def test_entries_past_the_context_are_not_read():
 def test_an_empty_step():
     layout = AttentionLayout([], [], torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 16)
     cache = torch.zeros(2, 16, 2, 8)
-    out = TORCH_CPU_OPS.attention(
-        torch.zeros(0, 4, 8), LayerCache(cache, cache), TORCH_CPU_OPS.prepare_attention(layout), 1.0
-    )
+    out = TORCH_CPU_OPS.attention(torch.zeros(0, 4, 8), LayerCache(cache, cache), prepare(TORCH_CPU_OPS, layout), 1.0)
     assert out.shape == (0, 4, 8)
 
 

@@ -10,10 +10,10 @@ from workspace_room import room_of
 from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
 from lullm.device.cpu import CpuDevice
-from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native, native_attention, quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.cpu.recording import Recording
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.quantized_weight import QuantizedLayout
@@ -100,8 +100,9 @@ class Model:
 
     def __call__(self):
         w, n = self.weights, len(self.token_ids)
-        layout = AttentionLayout([1] * n, [1] * n, self.tables, self.slots, BLOCK_SIZE, 11)
-        attention = native_attention.NativeLayout(layout, self.slots, torch.from_numpy(STARTS[: n + 1]), self.lens)
+        starts, no_semaphores = torch.from_numpy(STARTS[: n + 1]), self.lens[:0]
+        layout = DeviceLayout(starts, self.lens, self.tables, self.slots, no_semaphores, BLOCK_SIZE, 1, 30, window=11)
+        attention = native_attention.prepare_attention(layout)
         residual = native.embedding(self.token_ids, w["embedding"])
         hidden = native.rms_norm(residual, self.norm, 1e-6)
         qkv = native.linear(hidden, w["qkv"], None).unflatten(-1, (-1, HEAD_SIZE))
@@ -112,9 +113,9 @@ class Model:
         out = native_attention.attention(q, cache, attention, HEAD_SIZE**-0.5).flatten(1)
         hidden = native.linear(out, w["o"], self.norm)
         hidden, residual = native.add_rms_norm(hidden, residual, self.norm, 1e-6)
-        hidden = native.linear(native.linear_silu_mul(hidden, w["gate_up"], None), w["down"], None)
+        hidden = native.linear(native.gated_linear(hidden, w["gate_up"], None, "silu"), w["down"], None)
         hidden, residual = native.add_rms_norm(hidden, residual, self.norm, 1e-6)
-        odd = native.linear_silu_mul(hidden, self.odd_gate_up, None)
+        odd = native.gated_linear(hidden, self.odd_gate_up, None, "silu")
         eight, four = (
             quantized_native.quantized_linear(hidden, self.quantized[bits], self.layouts[bits], None) for bits in (8, 4)
         )

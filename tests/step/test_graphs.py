@@ -5,32 +5,27 @@ import dataclasses
 import pytest
 import torch
 from engine_parts import block_space_of, kv_scales_of, use_device, use_host, use_ops
-from fake_device import FakeDevice, reference_attention
+from fake_device import FAKE_OPS, FakeDevice
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
+from lullm.device.cpu import CpuDevice
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.sampling.sampler import draw_tokens_
 from lullm.step.graphs import DecodeGraphs, DecodeOutput, decode_sizes
 
-pytest.importorskip("triton")
-
-OPS = dataclasses.replace(
-    TORCH_CPU_OPS,
-    rope_and_cache=REFERENCE_OPS.rope_and_cache,
-    attention=reference_attention,
-    is_recordable=True,
-)
 OPS_ON_HOST = dataclasses.replace(TORCH_CPU_OPS, rope_and_cache=REFERENCE_OPS.rope_and_cache)
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "max_num_batched_tokens": 512, "max_num_seqs": 12}
 
 
 def test_sizes():
-    assert decode_sizes(1) == [1]
-    assert decode_sizes(3) == [1, 2, 3]
-    assert decode_sizes(8) == [1, 2, 4, 8]
-    assert decode_sizes(20) == [1, 2, 4, 8, 16, 20]
-    assert decode_sizes(256)[:6] == [1, 2, 4, 8, 16, 24] and len(decode_sizes(256)) == 35
+    device = FakeDevice()
+    assert decode_sizes(device, 1) == [1]
+    assert decode_sizes(device, 3) == [1, 2, 3]
+    assert decode_sizes(device, 8) == [1, 2, 4, 8]
+    assert decode_sizes(device, 20) == [1, 2, 4, 8, 16, 20]
+    assert decode_sizes(device, 256)[:6] == [1, 2, 4, 8, 16, 24] and len(decode_sizes(device, 256)) == 35
+    assert list(decode_sizes(CpuDevice(), 20)) == list(range(1, 21)), "a CPU records what it meets"
 
 
 def test_recorded_large_to_small_after_a_run_of_each():
@@ -88,7 +83,7 @@ def run(folder, **options):
 def device(monkeypatch):
     device = FakeDevice()
     use_device(monkeypatch, device)
-    use_ops(monkeypatch, OPS)
+    use_ops(monkeypatch, FAKE_OPS)
     return device
 
 
@@ -100,13 +95,13 @@ def on_device(folder, device, **options):
 @pytest.mark.parametrize("draws_on_device", [False, True])
 def test_replay_equals_eager_bit_for_bit(qwen3_folder, device, monkeypatch, async_scheduling, draws_on_device):
     if draws_on_device:
-        use_ops(monkeypatch, dataclasses.replace(OPS, draw_tokens=draw_by_table))
+        use_ops(monkeypatch, dataclasses.replace(FAKE_OPS, draw_tokens=draw_by_table))
     eager = on_device(qwen3_folder, device, enforce_eager=True, async_scheduling=async_scheduling)
     assert ("capture", None) not in device.calls and ("replay", None) not in device.calls
     device.calls.clear()
     assert on_device(qwen3_folder, device, async_scheduling=async_scheduling) == eager
     names = [name for name, _ in device.calls]
-    assert names.count("capture") == len(decode_sizes(12)) and names.count("replay") > 15
+    assert names.count("capture") == len(decode_sizes(device, 12)) and names.count("replay") > 15
     if async_scheduling:
         assert tokens_of(eager) == tokens_of(on_device(qwen3_folder, device, async_scheduling=False))
 
@@ -117,7 +112,7 @@ def test_the_device_says_what_the_host_says(qwen3_folder, device):
     found_small = on_device(
         qwen3_folder, device, async_scheduling=True, num_gpu_blocks_override=40, block_size=8, preemption_mode="swap"
     )
-    assert ("beside", None) in device.calls, "swapped out as late as the step allows"
+    assert ("on_side_stream", None) in device.calls, "swapped out as late as the step allows"
     with pytest.MonkeyPatch.context() as patch:
         patch.undo()
         use_host(patch)

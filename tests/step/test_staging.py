@@ -1,26 +1,30 @@
 """Staging: what the host writes is what stands at the parts of the device's buffer, filled up or not."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
-from fake_device import FakeDevice
+from fake_device import FAKE_OPS, FakeDevice
 from plans import new_draw, new_span
 
+from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.step.batch import BatchBuilder
+from lullm.step.limits import StepLimits
+from lullm.step.stage_parts import StageShape, cut_arrays, cut_tensors, stage_bytes
+from lullm.step.staging import Staging
 from lullm.types.step import PENDING_TOKEN, StepPlan
 
-pytest.importorskip("triton")
-from lullm.step.staging import Staging
-
-LIMITS = {"max_num_seqs": 6, "max_num_batched_tokens": 32, "max_model_len": 40, "block_size": 8, "window": None}
+SIZES_OF_BATCHES = (6, 32, 40, 8, (None,))
+LIMITS = StepLimits(*SIZES_OF_BATCHES, max_in_flight=2)
 SIZES = [1, 2, 4, 6]
 VOCAB = 50
 
 
-def new_staging():
-    return Staging(FakeDevice(), decode_sizes=SIZES, vocab_size=VOCAB, **LIMITS)
+def new_staging(ops=FAKE_OPS, sizes=SIZES):
+    return Staging(FakeDevice(), ops, LIMITS, sizes, VOCAB)
 
 
 def draw(seq_id, **params):
@@ -33,29 +37,29 @@ def decode(seq_id, start, blocks, num_draws=1, **params):
 
 def stage(staging, spans, sources=None, uniforms=None):
     """(shape, the staged batch, the host's buffer)."""
-    batch = BatchBuilder(*LIMITS.values()).build(StepPlan(spans))
-    shape, buffer = staging.fill(batch, sources, uniforms)
-    return shape, staging.upload(shape, buffer, batch), buffer
+    batch = BatchBuilder(LIMITS).build(StepPlan(spans))
+    filled = staging.fill(batch, sources, uniforms)
+    staging.upload(filled)
+    return filled.shape, staging.step(filled, batch), filled.buffer
 
 
 def test_decodes_are_filled_up_with_rows_that_do_nothing():
     staging = new_staging()
     spans = [decode(5, 9, [3, 1]), decode(6, 0, [2]), decode(7, 39, [4, 0, 5, 6, 7])]
     shape, staged, _ = stage(staging, spans, np.array([-1, 2, -1]))
-    parts, layout = staged.parts, staged.layout
-    assert shape.is_decode and shape.num_spans == 4 and parts.block_tables.shape == (4, 5)
+    parts, layout = staged.parts, staged.layouts[0]
+    assert shape.is_decode and shape.num_spans == 4 and layout.block_tables.shape == (4, 5)
     assert parts.token_ids.tolist() == [6, 7, 8, 0] and parts.positions.tolist() == [9, 0, 39, 0]
-    assert parts.slot_mapping.tolist() == [8 + 1, 16, 7 * 8 + 7, -1]
+    assert parts.slot_mapping.tolist() == [[8 + 1, 16, 7 * 8 + 7, -1]]
     assert parts.sources.tolist() == [-1, 2, -1, -1]
     assert parts.context_lens.tolist() == [10, 1, 40, 0] and parts.query_starts.tolist() == [0, 1, 2, 3, 4]
-    assert parts.block_tables[0, :2].tolist() == [3, 1] and parts.block_tables[2].tolist() == [4, 0, 5, 6, 7]
+    assert layout.block_tables[0, :2].tolist() == [3, 1] and layout.block_tables[2].tolist() == [4, 0, 5, 6, 7]
     assert parts.temperatures.tolist() == [0.0] * 4, "no random numbers: all are greedy"
     assert (layout.max_query_len, layout.max_context_len) == (1, 40)
     assert (layout.num_prefill_tokens, layout.num_prefill_spans) == (0, 0)
     addresses = [getattr(parts, name).data_ptr() for name in parts.__slots__]
     again = stage(staging, spans)[1].parts
     assert [getattr(again, name).data_ptr() for name in parts.__slots__] == addresses, "a recording reads them"
-    assert again.sources.tolist() == [-1] * 4
 
 
 @pytest.mark.parametrize("num, size", [(1, 1), (2, 2), (3, 4), (4, 4), (5, 6), (6, 6)])
@@ -70,7 +74,7 @@ def test_draws_as_the_kernel_wants_them():
         decode(2, 3, [2], temperature=0.5, top_k=9, min_p=0.5),
     ]
     staging = new_staging()
-    table = stage(staging, spans, None, np.array([0.1, 0.2, 0.3]))[1].parts.draw_table(4)
+    table = stage(staging, spans, None, np.array([0.1, 0.2, 0.3]))[1].parts
     tiny = float(np.finfo(np.float32).tiny)
     assert table.temperatures.tolist() == [0.0, tiny, 0.5, 0.0], "a row that fills up is greedy"
     assert table.top_k.tolist() == [7, VOCAB, 9, 1] and table.top_p.tolist() == [1.0, 0.25, 1.0, 1.0]
@@ -89,7 +93,7 @@ def test_what_is_no_batch_of_decodes_keeps_its_own_size():
     assert not shape.is_decode
     assert (shape.num_tokens, shape.num_spans, shape.num_rows, shape.num_draws) == (6, 3, 2, 2)
     assert staged.parts.query_starts.tolist() == [0, 1, 4, 6] and staged.parts.drawn_rows.tolist() == [0, 3]
-    layout = staged.layout
+    [layout] = staged.layouts
     assert (layout.max_query_len, layout.max_context_len) == (3, 7)
     assert (layout.num_prefill_tokens, layout.num_prefill_spans) == (5, 2)
     shared = [decode(0, 3, [0], num_draws=2)]  # two draws from one row
@@ -116,8 +120,8 @@ def test_a_cleared_batch_is_harmless():
     staging = new_staging()
     stage(staging, [decode(i, 30, [1, 2, 3, 4]) for i in range(4)], np.zeros(4, np.int64), np.ones(4))
     staging.clear(4)
-    parts = staging.decode_batch(4).parts
-    assert parts.slot_mapping.tolist() == parts.sources.tolist() == [-1] * 4
+    parts = staging.decode_step(4).parts
+    assert parts.slot_mapping.tolist() == [[-1] * 4]
     assert parts.query_starts.tolist() == [0, 1, 2, 3, 4]
     assert not any(getattr(parts, n).any() for n in ("token_ids", "positions", "context_lens", "temperatures"))
 
@@ -142,13 +146,14 @@ def decodes(*contexts):
 
 @pytest.fixture
 def stage_long():
-    builder = BatchBuilder(8, 64, MAX_LEN, 16)
-    staging = Staging(FakeDevice(), 8, 64, MAX_LEN, 16, None, [1, 2, 4, 8], 1000)
+    limits = StepLimits(8, 64, MAX_LEN, 16)
+    builder, staging = BatchBuilder(limits), Staging(FakeDevice(), FAKE_OPS, limits, [1, 2, 4, 8], 1000)
 
     def step(plan):
         batch = builder.build(plan)
-        shape, buffer = staging.fill(batch, None, None)
-        return len(buffer), staging.upload(shape, buffer, batch)
+        filled = staging.fill(batch, None, None)
+        staging.upload(filled)
+        return len(filled.buffer), staging.step(filled, batch)
 
     return step
 
@@ -156,11 +161,11 @@ def stage_long():
 def test_a_decode_step_sends_the_blocks_that_are_there(stage_long):
     sent, staged = stage_long(decodes((100, 3), (33, 50), (16, 90)))
     assert sent < 1000, "not 10 KB for each of the four rows"
-    tables = staged.layout.block_tables
+    tables = staged.layouts[0].block_tables
     assert tables.shape == (4, MAX_LEN // 16) and tables.is_contiguous()
     assert tables[0, :7].tolist() == list(range(3, 10))
     assert tables[1, :3].tolist() == [50, 51, 52] and tables[2, 0] == 90
-    assert staged.layout.context_lens.tolist() == [100, 33, 16, 0]
+    assert staged.layouts[0].context_lens.tolist() == [100, 33, 16, 0]
     grown, _ = stage_long(decodes((2000, 3), (33, 50), (16, 90)))
     assert grown - sent == pytest.approx(4 * 4 * (125 - 7), abs=16)
 
@@ -171,9 +176,72 @@ def test_a_narrow_step_behind_a_wide_one(stage_long):
     addresses = [(name, getattr(wide.parts, name).data_ptr()) for name in wide.parts.__slots__]
     _, narrow = stage_long(decodes((17, 400), (40, 500)))
     assert [(name, getattr(narrow.parts, name).data_ptr()) for name in narrow.parts.__slots__] == addresses
-    assert narrow.layout.block_tables[0, :2].tolist() == [400, 401]
-    assert narrow.layout.block_tables[1, :3].tolist() == [500, 501, 502]
+    assert narrow.layouts[0].block_tables[0, :2].tolist() == [400, 401]
+    assert narrow.layouts[0].block_tables[1, :3].tolist() == [500, 501, 502]
     _, prompt = stage_long(StepPlan([new_span(0, 0, [1] * 20, [4, 5])]))
-    assert prompt.layout.block_tables.tolist() == [[4, 5]], "prompts bring their own"
+    assert prompt.layouts[0].block_tables.tolist() == [[4, 5]], "prompts bring their own"
     _, again = stage_long(decodes((17, 400), (40, 500)))
-    assert torch.equal(again.layout.block_tables[:, :3], narrow.layout.block_tables[:, :3])
+    assert torch.equal(again.layouts[0].block_tables[:, :3], narrow.layouts[0].block_tables[:, :3])
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_arrays_and_tensors_lie_at_the_same_bytes(index_dtype):
+    """What one kind of part writes the other reads, for sizes that leave gaps between the parts."""
+    shape = StageShape(5, 3, 7, num_rows=2, num_draws=3, num_indexed=3, num_sources=5, num_groups=2)
+    buffer = torch.zeros(stage_bytes(shape, index_dtype), dtype=torch.uint8)
+    arrays = cut_arrays(buffer.numpy(), shape, index_dtype)
+    for number, name in enumerate(arrays.__slots__):
+        getattr(arrays, name)[...] = number + 1
+    tensors = cut_tensors(buffer, shape, index_dtype)
+    for number, name in enumerate(tensors.__slots__):
+        part = getattr(tensors, name)
+        assert part.shape == getattr(arrays, name).shape and (part == number + 1).all(), name
+        assert part.data_ptr() % part.dtype.itemsize == 0
+    assert tensors.block_tables.shape == (2, 3, 7) and tensors.slot_mapping.shape == (2, 5)
+    assert tensors.block_tables.dtype == index_dtype
+
+
+def test_a_cpu_takes_every_size_and_its_own_integers():
+    staging = new_staging(TORCH_CPU_OPS, range(1, 7))
+    for num in (1, 3, 5):
+        shape, staged, _ = stage(staging, [decode(i, 3 + i, [i]) for i in range(num)])
+        assert shape.num_spans == num and staged.layouts[0].context_lens.tolist() == [4 + i for i in range(num)]
+        integers = staged.layouts[0].query_starts, staged.layouts[0].context_lens, staged.layouts[0].block_tables
+        assert {tensor.dtype for tensor in integers} == {torch.int64}
+
+
+def test_every_cache_group_has_its_tables_and_slots():
+    limits = StepLimits(*SIZES_OF_BATCHES[:-1], (None, 3))
+    builder, staging = BatchBuilder(limits), Staging(FakeDevice(), FAKE_OPS, limits, SIZES, VOCAB)
+
+    def stage(spans):
+        batch = builder.build(StepPlan(spans))
+        filled = staging.fill(batch, None, None)
+        staging.upload(filled)
+        return staging.step(filled, batch)
+
+    tables = [(0, ([3, 1], [-1, 6])), (1, ([2, 5], [-1, 7])), (2, ([4, 0], [-1, 8]))]
+    decodes = [new_span(i, 9 + i, [7], blocks, [new_draw(i)]) for i, blocks in tables]
+    full, windowed = stage(decodes).layouts
+    assert (full.window, windowed.window) == (None, 3)
+    assert full.slot_mapping.tolist() == [9, 42, 3, -1] and windowed.slot_mapping.tolist() == [49, 58, 67, -1]
+    assert full.block_tables[:3, :2].tolist() == [[3, 1], [2, 5], [4, 0]]
+    assert windowed.block_tables[:3, :2].tolist() == [[-1, 6], [-1, 7], [-1, 8]]
+    chunks = [new_span(0, 7, [1, 2], ([3, 1], [5, 6])), decodes[1]]
+    full, windowed = stage(chunks).layouts
+    assert full.slot_mapping.tolist() == [31, 8, 42] and windowed.slot_mapping.tolist() == [47, 48, 58]
+    assert full.block_tables.tolist() == [[3, 1], [2, 5]] and windowed.block_tables.tolist() == [[5, 6], [-1, 7]]
+    staging.clear(4)
+    assert {int(slot) for layout in staging.decode_step(4).layouts for slot in layout.slot_mapping} == {-1}
+
+
+def test_one_step_in_flight_has_no_place_for_pending_tokens():
+    staging = Staging(FakeDevice(), FAKE_OPS, StepLimits(*SIZES_OF_BATCHES), SIZES, VOCAB)
+    _, staged, first = stage(staging, [decode(0, 3, [0])])
+    assert len(staged.parts.sources) == 0
+    assert stage(staging, [decode(0, 4, [0])])[2].data_ptr() == first.data_ptr(), "one buffer of the host will do"
+
+
+def test_a_cpu_loads_no_triton():
+    code = "import sys; import lullm.worker.worker; sys.exit('triton' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -18,12 +18,14 @@ from lullm.weights.materialize import materialize, weights_bytes
 CHECKSUM = """
 import torch, zlib
 from lullm.arena.host import HostArena
-from lullm.config.model import ModelConfig, RopeConfig
+from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights.dummy import fill_dummy_weights
 from lullm.weights.materialize import materialize, weights_bytes
-model = build_model(ModelConfig("LlamaForCausalLM", 50, 32, 48, 1, 4, 2, 8, 64, 1e-6, RopeConfig()), torch.float32, 8)
+config = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4)
+config |= dict(architectures=["LlamaForCausalLM"], num_key_value_heads=2, max_position_embeddings=64)
+model = build_model(ModelConfig.from_dict(config), torch.float32, 8)
 materialize(model, HostArena("weights", weights_bytes(model)))
 fill_dummy_weights(model, TORCH_CPU_OPS)
 print([zlib.crc32(p.numpy().tobytes()) for p in model.parameters()])
@@ -88,6 +90,7 @@ def test_dummy_models_are_finite():
     """What `load_format='dummy'` runs: activations neither die nor explode over many layers."""
     from lullm.nn.context import StepContext
     from lullm.ops.attention_layout import AttentionLayout
+    from lullm.ops.device_layout import DeviceLayout
     from lullm.ops.layer_cache import LayerCache
 
     config = ModelConfig.from_dict(
@@ -106,7 +109,7 @@ def test_dummy_models_are_finite():
     fill_dummy_weights(model, TORCH_CPU_OPS)
     caches = [LayerCache(*torch.zeros(2, 1, 16, 4, 16, dtype=torch.bfloat16)) for _ in range(24)]
     layout = AttentionLayout([16], [16], torch.zeros(1, 1).long(), torch.arange(16), 16)
-    prepared = TORCH_CPU_OPS.prepare_attention(layout)
+    prepared = TORCH_CPU_OPS.prepare_attention(DeviceLayout.of(layout))
     with torch.inference_mode():
         hidden = model(torch.arange(16), StepContext(torch.arange(16), (prepared,), caches, TORCH_CPU_OPS))
         logits = model.compute_logits(hidden, TORCH_CPU_OPS)

@@ -9,7 +9,7 @@ from lullm.cli.terminal import Terminal, open_terminal
 from lullm.errors import ConfigError
 from lullm.types.request import Conversation
 
-# Here --seed is the answer's, no client names the model, and nobody could put the engine to sleep.
+# Here --seed is the answer's, no client names the model, and no call could put the engine to sleep.
 NOT_ENGINE = frozenset({"seed", "served_model_name", *SLEEP_OPTIONS})
 
 

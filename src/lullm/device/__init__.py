@@ -1,1 +1,1 @@
-"""Where work runs: a CPU or a GPU behind one protocol, and how a step is started on it and waited for."""
+"""Where work runs: a CPU or a GPU behind one protocol that starts steps and waits for them."""

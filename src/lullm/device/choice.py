@@ -1,4 +1,4 @@
-"""Opens the device that a config names, or says what is missing for it."""
+"""Opens the device that a config names, or reports what is missing for it."""
 
 from importlib.util import find_spec
 
@@ -26,8 +26,8 @@ def open_device(name: str) -> Device:
 
 
 def missing_for_cuda() -> str | None:
-    """What keeps device='cuda' from working here; None: nothing."""
-    if torch.version.cuda is None and torch.version.hip is None:  # a build for ROCm calls its devices 'cuda', too
+    """The reason why device='cuda' cannot work here; None: it can."""
+    if torch.version.cuda is None and torch.version.hip is None:  # a build for ROCm names its devices 'cuda', too
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
         return "torch sees no GPU (is the driver there, and CUDA_VISIBLE_DEVICES right?)"

@@ -1,4 +1,4 @@
-"""CpuDevice: the host itself as a `Device`. Its work is done in the thread that asks for the result."""
+"""CpuDevice: the host as a `Device`. Work runs in the thread that asks for its result."""
 
 import contextlib
 import ctypes
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Deferred(Generic[T]):
-    """Work that is done when somebody asks for its result."""
+    """Work that runs when `result` is called."""
 
     work: Callable[[], T]
 
@@ -33,10 +33,11 @@ class _Deferred(Generic[T]):
 
 
 class CpuDevice:
-    """The host itself. Its work is done in the thread that asks for the result."""
+    """The host. Work runs in the thread that asks for its result."""
 
     torch_device = torch.device("cpu")
     is_accelerator = False
+    records_ahead = False
 
     def memory_info(self) -> MemoryInfo:
         return MemoryInfo(available_memory_bytes(), total_memory_bytes())
@@ -65,25 +66,25 @@ class CpuDevice:
     def start(self, work: Callable[[], T]) -> Running[T]:
         return _Deferred(work)
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def on_side_stream(self, work: Callable[[], None]) -> None:
         work()
 
-    def join(self) -> None:
+    def join_side_stream(self) -> None:
         pass
 
     def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:
-        assert workspace is not None, "results need memory that stays"
+        assert workspace is not None, "recorded results need a fixed address"
         with Recording(workspace) as recording:
             outcome = work()
 
         def replay() -> None:
             if not recording.replay():
-                work()  # raises what is wrong with its input
+                work()  # raises the error of its input
                 raise AssertionError("a replay failed and the work itself does not")
 
         if recording.refusal is not None:
             return Captured(outcome, replay, recording.refusal)
-        # Tensors that keep their memory would keep it from other recordings: 0.6 MB of logits per row.
+        # Borrowed, so that other recordings can use the same memory: 0.6 MB of logits per row.
         kept: Tensors = type(outcome)(*map(workspace.borrow, outcome))
         return Captured(kept, replay)
 
@@ -94,5 +95,5 @@ class CpuDevice:
         pass
 
     def trim(self) -> None:
-        with contextlib.suppress(AttributeError):  # another C library than glibc
+        with contextlib.suppress(AttributeError):  # a C library other than glibc
             ctypes.CDLL(None).malloc_trim(0)

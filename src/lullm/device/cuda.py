@@ -1,6 +1,6 @@
 """CudaDevice: one GPU as a `Device`. No GPU has run this yet; see docs/gpu.md.
 
-A torch for ROCm goes by the same names, so that a GPU of AMD differs in its arenas only.
+Torch for ROCm uses the same names, so a GPU of AMD differs in its arenas only.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,19 +25,21 @@ T = TypeVar("T")
 
 
 def gpu_backend(index: int) -> Backend:
-    """The table for the memory of a GPU, by what torch is built for. Raises UnsupportedError, LullmError."""
+    """The back end for a GPU's memory: CUDA or ROCm, as torch is built. Raises UnsupportedError, LullmError."""
     return cuda_backend(index) if torch.version.hip is None else rocm_backend(index)
 
 
 class CudaDevice:
-    """One GPU: a stream of its own for the steps and one beside it, a pool that all recorded graphs share, arenas that
-    its driver maps.
+    """One GPU, with a stream for the steps, a side stream, and one memory pool for all recorded graphs.
+
+    Its driver maps the arenas.
 
     Raises:
         UnsupportedError: see `open_device`. LullmError: the driver fails.
     """
 
     is_accelerator = True
+    records_ahead = True
 
     def __init__(self, index: int = 0):
         self.torch_device = torch.device("cuda", index)
@@ -77,32 +79,32 @@ class CudaDevice:
 
     def start(self, work: Callable[[], T]) -> Running[T]:
         with torch.cuda.device(self.torch_device), torch.cuda.stream(self._stream):
-            # Behind what the host has done outside of steps: filled weights, restored blocks.
+            # Wait for work outside of steps: filled weights, restored blocks.
             self._stream.wait_stream(torch.cuda.default_stream(self.torch_device))
             outcome = work()
             done = torch.cuda.Event()
             done.record()
         return _Enqueued(outcome, done)
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def on_side_stream(self, work: Callable[[], None]) -> None:
         self._side.wait_stream(self._stream)
         with torch.cuda.stream(self._side):
             work()
 
-    def join(self) -> None:
+    def join_side_stream(self) -> None:
         self._stream.wait_stream(self._side)
 
     def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:
         if self._graph_pool is None:
             self._graph_pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        # On the stream that replays it: all engines of a process share torch's own one for recordings, and cuBLAS has a
-        # workspace for each stream, which would come from the graphs' pool. 'thread_local': another engine's thread may
-        # use the device meanwhile.
+        # Recorded on the stream that replays it. All engines of a process share torch's own recording stream, and the
+        # workspace that cuBLAS keeps for each stream would come from the graphs' pool. 'thread_local': the thread of
+        # another engine may use the device meanwhile.
         recording = torch.cuda.graph(graph, self._graph_pool, self._stream, capture_error_mode="thread_local")
         with torch.cuda.device(self.torch_device), recording:
             outcome = work()
-        # Tensors that own their memory would keep it from the graphs that are recorded next: 0.6 MB of logits per row.
+        # Borrowed, so that the next graphs can use the same memory: 0.6 MB of logits per row.
         borrowed = [self._borrowed(tensor, graph) for tensor in outcome]
         kept: Tensors = type(outcome)(*borrowed)
         del outcome
@@ -130,7 +132,7 @@ class CudaDevice:
 
 @dataclass(slots=True)
 class _Enqueued(Generic[T]):
-    """Work that the device does by itself."""
+    """Work on the device's stream; `done` marks its end."""
 
     outcome: T
     done: torch.cuda.Event

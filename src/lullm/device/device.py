@@ -1,7 +1,7 @@
-"""Device: what a worker knows of hardware: its memory in numbers, and how a step is started on it and waited for.
+"""Device: a worker's view of hardware: memory in numbers, and a way to start steps and wait for them.
 
-`CpuDevice` (in `cpu_device`) does the work where it is waited for; `CudaDevice` (in `cuda_device`) enqueues it on a
-stream, so that the host can plan the next step meanwhile. `device_choice` opens the one that a config names.
+`CpuDevice` (`device.cpu`) does the work when its result is asked for. `CudaDevice` (`device.cuda`) enqueues it on a
+stream, so that the host can plan the next step meanwhile. `device.choice` opens the one that a config names.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16":
 
 @dataclass(frozen=True, slots=True)
 class MemoryInfo:
-    """Bytes of a device's memory: what nobody holds, and all there are."""
+    """A device's memory in bytes: what is free, and all of it."""
 
     free_bytes: int
     total_bytes: int
@@ -31,10 +31,10 @@ class MemoryInfo:
 
 @dataclass(frozen=True, slots=True)
 class Captured(Generic[Tensors]):
-    """Work that was recorded. `output`: what it gives; a replay renews the contents, at the same addresses.
+    """Recorded work. `replay` renews the contents of `output`, at the same addresses.
 
-    They last until something else that was recorded on the device runs. `refusal`: why the work cannot be recorded;
-    then `output` is what it has given this once, and there is no replay. None: it can.
+    The contents are valid until another recording of the device runs. `refusal`: the reason why the work cannot be
+    recorded; then `output` is the result of this one run, and `replay` must not be called. None: it can.
     """
 
     output: Tensors
@@ -43,18 +43,20 @@ class Captured(Generic[Tensors]):
 
 
 class Device(Protocol):
-    """Where tensors are and work is done. Work that is started later runs later. Calls belong to one thread.
+    """Where tensors are and work runs. Work runs in the order in which it was started. One thread makes all calls.
 
-    `torch_device`: for factories. `is_accelerator`: work runs beside the host, on tensors that are not the host's.
+    `torch_device`: for factories. `is_accelerator`: work runs beside the host, on tensors outside of host memory.
+    `records_ahead`: decodes are recorded before the first request, for few sizes. False: when a size is first met.
     """
 
     torch_device: torch.device
     is_accelerator: bool
+    records_ahead: bool
 
     def memory_info(self) -> MemoryInfo: ...
 
     def resident_bytes(self, arena: Arena) -> int:
-        """Physical memory behind an arena of this device, or of its host memory, now."""
+        """Physical memory that is behind an arena of this device, or of its host memory, now."""
         ...
 
     def new_arena(self, tag: str, capacity_bytes: int) -> Arena:
@@ -66,49 +68,49 @@ class Device(Protocol):
         ...
 
     def staging(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Host memory from which copies to the device run beside the host."""
+        """Host memory (zeros) whose copies to the device do not block the host."""
         ...
 
     def to_host(self, tensor: Tensor) -> Tensor:
-        """A tensor that holds the same on the host once what was started is done."""
+        """A copy on the host, valid once the work that has been started is done."""
         ...
 
     def mark(self) -> Any:
-        """A point of the work being done, for `seconds_between`."""
+        """A point in the current work, for `seconds_between`."""
         ...
 
     def seconds_between(self, start: Any, end: Any) -> float:
-        """Between two marks of work that is done."""
+        """Seconds between two marks of finished work."""
         ...
 
     def start(self, work: Callable[[], T]) -> Running[T]:
-        """Do the work after all that was started before. A CPU does it when its result is asked for."""
+        """Run the work after all that was started before. A CPU runs it when its result is asked for."""
         ...
 
-    def beside(self, work: Callable[[], None]) -> None:
-        """Within the work of a `start`: do this after all that was done so far, and beside all that follows."""
+    def on_side_stream(self, work: Callable[[], None]) -> None:
+        """Inside the work of `start`: run this after all work so far, and in parallel with the work that follows."""
         ...
 
-    def join(self) -> None:
-        """Within the work of a `start`: all that follows comes after what `beside` was given."""
+    def join_side_stream(self) -> None:
+        """Inside the work of `start`: let all work that follows wait for the work of `on_side_stream`."""
         ...
 
     def capture(self, work: Callable[[], Tensors], workspace: Workspace | None) -> Captured[Tensors]:
-        """Record the work, which touches the same addresses every time and gives a named tuple of contiguous tensors.
+        """Record work that uses the same addresses every time and returns a named tuple of contiguous tensors.
 
-        A CPU does the work while it records it, and takes memory for results from `workspace`; an accelerator does it
-        with the first replay, and has a pool of its own.
+        A CPU runs the work while it records, and takes memory for results from `workspace`. An accelerator runs it with
+        the first replay, and has a pool of its own.
         """
         ...
 
     def peak_bytes(self, work: Callable[[], object]) -> int:
-        """Do the work; how much more memory it held at most than there was before, arenas aside."""
+        """Run the work. Returns the most memory in bytes that it held beside what was held before and the arenas."""
         ...
 
     def synchronize(self) -> None:
-        """Block until everything that was started is done."""
+        """Block until all work that has been started is done."""
         ...
 
     def trim(self) -> None:
-        """Give back what the allocator of activations keeps for later, though nobody uses it."""
+        """Give back the unused memory that the allocator of activations keeps for later."""
         ...

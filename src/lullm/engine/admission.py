@@ -49,7 +49,7 @@ class Admission:
     # -- on event loops ------------------------------------------------------------------------------------------
 
     async def outputs(self, request: GenerateRequest, keep_alive: float | None) -> AsyncGenerator[RequestOutput, None]:
-        """See `EngineClient.stream`."""
+        """Outputs of one request; closing the generator aborts it. Raises as `EngineClient.stream` does."""
         self._mailbox.check_running()
         self._check_keep_alive(keep_alive)
         stream = OutputStream(asyncio.get_running_loop(), time.monotonic(), keep_alive)

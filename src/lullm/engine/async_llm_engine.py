@@ -103,7 +103,7 @@ class AsyncLLMEngine:
         return await self._answer(call, lambda: self._watch.begin_sleep(call, options))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        """See `EngineClient.wake_up`."""
+        """Bring back what `sleep` released (`tags` None: all). Idempotent. Cancels a sleep that still waits."""
         return await self._call(lambda: self._watch.wake_up(tags))
 
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
@@ -111,13 +111,13 @@ class AsyncLLMEngine:
         return await self._call(lambda: self._engine.explain_sleep(level, **arguments))
 
     async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
-        """See `EngineClient.pause_generation`."""
+        """Stop scheduling, as `sleep(0, mode=mode)` does; then forget cached prefixes, but not with mode 'keep'."""
         await self.sleep(0, mode=mode)
         if clear_cache and mode != "keep":
             await self.reset_prefix_cache()
 
     async def resume_generation(self) -> None:
-        """See `EngineClient.resume_generation`."""
+        """End a pause. Idempotent. Raises EngineAsleepError if memory is released, which is for `wake_up`."""
         await self._call(self._watch.resume)
 
     async def is_sleeping(self) -> bool:
@@ -126,26 +126,26 @@ class AsyncLLMEngine:
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
-        """See `EngineClient.sleeping_tags`."""
+        """What is released now. From any thread, as the properties below."""
         return self._engine.sleeping_tags
 
     @property
     def sleep_state(self) -> SleepState:
-        """See `EngineClient.sleep_state`."""
+        """Awake or how deep asleep, in one word."""
         return self._engine.sleep_state
 
     @property
     def idle_s(self) -> float:
-        """See `EngineClient.idle_s`."""
+        """Seconds since the last request ended; 0 while one runs."""
         return self._watch.idle_s
 
     @property
     def next_sleep(self) -> tuple[SleepRung, float] | None:
-        """See `EngineClient.next_sleep`."""
+        """The next rung of `sleep_after` and the seconds until it; None while nothing is due."""
         return self._watch.next_sleep
 
     def observe_sleep(self, observer: SleepObserver) -> None:
-        """See `EngineClient.observe_sleep`."""
+        """From now on `observer` hears of every sleep and wake-up."""
         self._watch.observe(observer)
 
     async def collective_rpc(
@@ -155,15 +155,15 @@ class AsyncLLMEngine:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """See `LLMEngine.collective_rpc`; between steps, on the engine's thread. Raises what `method` does."""
+        """Call `method` on every worker, between steps, on the engine's thread. Raises what `method` does."""
         return await self._call_foreign(lambda: self._engine.collective_rpc(method, timeout, args, kwargs))
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
-        """See `LLMEngine.update_weights`; the engine's thread iterates. Raises what iterating `weights` does."""
+        """Replace weights; how many. The engine's thread iterates. Raises what iterating `weights` does."""
         return await self._call_foreign(lambda: self._engine.update_weights(weights))
 
     async def reset_prefix_cache(self) -> bool:
-        """See `EngineClient.reset_prefix_cache`."""
+        """Forget all cached prefixes; running requests keep theirs. Raises EngineDeadError."""
         return await self._call(self._engine.reset_prefix_cache)
 
     async def _call(self, function: Callable[[], T]) -> T:
@@ -188,15 +188,18 @@ class AsyncLLMEngine:
         return await asyncio.wrap_future(call.answer)
 
     def stats(self) -> EngineStats:
-        """See `EngineClient.stats`."""
+        """A snapshot, without waiting for the running step."""
         return self._engine.stats()
 
     def check_health(self) -> None:
-        """See `EngineClient.check_health`."""
+        """Return if the engine takes requests. Raises EngineDeadError otherwise, with the cause."""
         self._mailbox.check_running()
 
     async def shutdown(self, drain: bool = True) -> None:
-        """See `EngineClient.shutdown`. May be called again with `drain=False` to cut a drain short."""
+        """Stop taking requests, end those that run, release everything. Idempotent.
+
+        Call it again with `drain=False` to cut a drain short.
+        """
         self._thread.stop(drain)
         await asyncio.to_thread(self._thread.join)
 

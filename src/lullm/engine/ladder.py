@@ -8,7 +8,7 @@ from lullm.config.sleep_after import SleepRung
 class SleepLadder:
     """Counts idle time against rungs. An empty ladder never asks for anything.
 
-    Whoever owns the engine says `busy` and `idle` as often as he likes, and `reset` when somebody meddled by hand;
+    The owner of the engine says `busy` and `idle`, as often as it likes, and `reset` after a call that slept or woke;
     `due` then names the rung whose time has come, once. Not safe to share between threads, but for `idle_s` and `next`.
 
     Args:
@@ -43,7 +43,7 @@ class SleepLadder:
         self._keep_alive_s = seconds
 
     def reset(self) -> None:
-        """Somebody put the engine to sleep or woke it by hand: the clock starts again, wishes of requests are over."""
+        """A call put the engine to sleep or woke it: the clock starts again, and `keep_alive` of requests is over."""
         self._num_taken = 0
         self._keep_alive_s = None
         if self._idle_since is not None:

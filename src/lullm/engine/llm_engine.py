@@ -1,4 +1,4 @@
-"""LLMEngine: the synchronous engine. Whoever calls `step` drives it; it starts no thread."""
+"""LLMEngine: the synchronous engine. Calls of `step` drive it; it starts no thread."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -137,7 +137,7 @@ class LLMEngine:
     def abort_request(self, request_id: str, wants_output: bool = True) -> None:
         """End a request and free its blocks now. Unknown ids are ignored.
 
-        The next `step` returns the request's last output, unless nobody waits for it (`wants_output` False).
+        The next `step` returns the request's last output, unless it is not wanted (`wants_output` False).
         """
         self._loop.abort(request_id, wants_output)
 
@@ -228,7 +228,8 @@ class LLMEngine:
             raise InvalidRequestError(f"{method!r} takes no arguments", "args" if args else "kwargs")
         self._loop.drain()
         if method == "reload_weights" and timeout is None:
-            return [self.reload_weights()]
+            self.reload_weights()
+            return [None] * self.model_executor.num_workers
         try:
             return self.model_executor.collective_rpc(method, timeout, args, kwargs)
         finally:
@@ -252,7 +253,7 @@ class LLMEngine:
             self.lifecycle.drop_stale_kv()
 
     def reload_weights(self) -> None:
-        """Read the weights from the checkpoint again. See `Lifecycle.reload_weights`."""
+        """Read the weights from the checkpoint again. Raises EngineAsleepError, ModelLoadError, OSError."""
         self.check_health()
         self._loop.drain()
         self.lifecycle.reload_weights()

@@ -22,7 +22,7 @@ from lullm.types.sleep import (
 from lullm.types.stats import EngineStats
 
 SleepCause = Literal["call", "idle", "request"]
-"""Who put an engine to sleep or woke it: somebody by a call, the ladder for want of requests, or a request."""
+"""What put an engine to sleep or woke it: a call, the ladder when no request came, or a request."""
 
 
 class SleepObserver(Protocol):

@@ -21,6 +21,10 @@ class MergedExecutor:
     def __init__(self, workers: Workers):
         self._workers = workers
 
+    @property
+    def num_workers(self) -> int:
+        return self._workers.num_workers
+
     def determine_num_available_blocks(self) -> tuple[int, int]:
         return minimum(self._call("num_available_blocks"))
 

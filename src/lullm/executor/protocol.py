@@ -47,6 +47,9 @@ class Answer:
 class Workers(Protocol):
     """The workers of one engine, in rank order; each has loaded its model."""
 
+    @property
+    def num_workers(self) -> int: ...
+
     def call(self, verb: WorkerVerb, *args: Any) -> list[Answer]:
         """Every worker does this; blocks until all have answered. A worker that fails keeps no other from it."""
         ...
@@ -79,6 +82,11 @@ class Executor(Protocol):
 
     If workers fail, the error of the first of them by rank is raised; the others' are notes on it.
     """
+
+    @property
+    def num_workers(self) -> int:
+        """How many there are: results of `collective_rpc`."""
+        ...
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """(device, host) KV blocks that fit on every worker: the minimum over them. Raises CacheSizeError."""
@@ -152,7 +160,7 @@ class Executor(Protocol):
 
     @property
     def weights_version(self) -> int:
-        """Goes up with every change of any worker's weights, whoever makes it. Costs no call: see `Workers`."""
+        """Goes up with every change of any worker's weights, by a verb or otherwise. Costs no call: see `Workers`."""
         ...
 
     def reset_kv_scales(self) -> None:

@@ -20,6 +20,10 @@ class LocalWorkers:
         self._workers = workers
         self._is_closed = False
 
+    @property
+    def num_workers(self) -> int:
+        return len(self._workers)
+
     def call(self, verb: WorkerVerb, *args: Any) -> list[Answer]:
         return [_answer(getattr(worker, verb), *args) for worker in self._workers]
 

@@ -1,4 +1,4 @@
-"""The host's memory in numbers, as the kernel tells them: what is left, and what this process holds."""
+"""The host's memory in numbers from the kernel: what is available, and what this process holds."""
 
 import ctypes
 import mmap
@@ -7,7 +7,7 @@ from pathlib import Path
 from lullm.units import KIB, cdiv
 
 _PAGES_AT_ONCE = 1 << 16
-"""That the kernel is asked about: a byte each, and a KV cache that is reserved, not filled, may have millions."""
+"""Pages in one question to the kernel: a byte each, and a reserved KV cache may have millions of pages."""
 
 
 def available_memory_bytes() -> int:
@@ -19,7 +19,7 @@ def available_memory_bytes() -> int:
     ):
         limit, usage = _read_int(f"{folder}/{limit_file}"), _read_int(f"{folder}/{usage_file}")
         if limit is not None and usage is not None:
-            # Files that were read count as used until somebody needs the memory, such as a checkpoint just loaded.
+            # The page cache counts as used, though the kernel gives it up on demand: a checkpoint just loaded.
             usage -= _field(f"{folder}/memory.stat", cache_field) or 0
             available = min(available, max(limit - usage, 0))
     return available
@@ -32,7 +32,7 @@ def resident_bytes() -> int:
 
 
 def resident_bytes_within(address: int, num_bytes: int) -> int:
-    """Physical memory behind a range of anonymous memory of this process, that starts at a page (`mincore(2)`)."""
+    """Physical memory behind a range of this process's anonymous memory; it starts at a page (`mincore(2)`)."""
     mincore = ctypes.CDLL(None, use_errno=True).mincore
     pages = (ctypes.c_ubyte * _PAGES_AT_ONCE)()
     num_resident = 0
@@ -56,7 +56,7 @@ def _meminfo(field: str) -> int:
 
 
 def _field(path: str, name: str) -> int | None:
-    """The number behind `name` in a file of lines; None if there is none."""
+    """The number after `name` in a file of lines; None if there is none."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:

@@ -1,9 +1,9 @@
-"""Memory nodes: where an arena's pages go on a machine that has more than one (NUMA).
+"""Memory nodes: where an arena's pages lie on a machine that has more than one (NUMA).
 
-Work is handed to whichever thread is free, so no part of the weights belongs to a thread and its node. Pages are
-therefore spread over the nodes in turn: every thread reads from all of them, and all of them are read at a time. Where
-the process may run on the CPUs of one node only, or where somebody chose a policy (`numactl`), the system's own way
-stays: a page comes from the node of the thread that touches it first. Not yet run on a machine with several nodes.
+Any free thread takes the next piece of work, so no part of the weights belongs to one thread and its node. Pages are
+therefore spread over the nodes in turn, so that all nodes are read at a time. The system's rule stays where the process
+may use the CPUs of one node only, and where a policy is set (`numactl`): a page comes from the node of the thread that
+touches it first. Not yet run on a machine with several nodes.
 """
 
 import ctypes
@@ -22,9 +22,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def spread(address: int, num_bytes: int) -> None:
-    """Have new pages of a range come from all nodes whose CPUs may be used, if there are several.
+    """Take new pages of a range from all nodes whose CPUs may be used, if there are several.
 
-    Advice: where the system refuses, memory serves all the same.
+    If the system refuses, the memory works all the same.
     """
     nodes = numa_nodes(allowed_cpus())
     if len(nodes) > 1 and not has_policy() and not interleave(address, num_bytes, nodes):
@@ -32,20 +32,20 @@ def spread(address: int, num_bytes: int) -> None:
 
 
 def interleave(address: int, num_bytes: int, nodes: Collection[int]) -> bool:
-    """Have pages of a range of whole pages come from these nodes in turn (`mbind(2)`); whether the system agreed."""
+    """Take the pages of a range from these nodes in turn (`mbind(2)`). Returns whether the system agreed."""
     if platform.machine() not in _SYSCALLS:
         return False
     mask = (ctypes.c_ulong * (max(nodes) // 64 + 1))()
     for node in nodes:
         mask[node // 64] |= 1 << node % 64
-    # The kernel reads one bit less than it is told.
+    # The kernel reads one bit less than the given number.
     arguments = (address, num_bytes, _MPOL_INTERLEAVE, ctypes.addressof(mask), len(mask) * 64 + 1, 0)
     failed: int = _libc.syscall(_SYSCALLS[platform.machine()][0], *map(ctypes.c_long, arguments))
     return failed == 0
 
 
 def has_policy() -> bool:
-    """Whether somebody has chosen where this thread's memory comes from; yes, if the system does not say."""
+    """Whether a memory policy is set for this thread; True if the system cannot tell."""
     if platform.machine() not in _SYSCALLS:
         return True
     mode = ctypes.c_int(-1)

@@ -1,4 +1,4 @@
-"""The processor as this process may use it: which CPUs, how many cores, how much of their time. Loads no torch.
+"""The processor as this process may use it: which CPUs, how many cores, how much of their time.
 
 `root` is the root of the file system; tests pass another one.
 """
@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
-"""How many threads people say a program may use; lullm listens to it like any other number-crunching library."""
+"""The usual variable for a program's number of threads, as for other numerical libraries."""
 
 _ROOT = Path("/")
 _CPUS = "sys/devices/system/cpu"
@@ -18,8 +18,8 @@ _NODES = "sys/devices/system/node"
 def default_num_threads() -> int:
     """OMP_NUM_THREADS if it is set; else the cores that the affinity mask allows, or fewer if there is a CPU quota.
 
-    Cores and not hardware threads: two threads of one core share its vector and matrix units and its way to memory,
-    which are all that a model's arithmetic waits for, and with AMX they take turns.
+    Cores and not hardware threads: two threads of one core share its vector and matrix units and its path to memory,
+    which bound a model's arithmetic. With AMX they run in turns.
     """
     wanted = os.environ.get(THREADS_VARIABLE, "").partition(",")[0].strip()
     if wanted.isdecimal() and int(wanted) > 0:
@@ -30,22 +30,22 @@ def default_num_threads() -> int:
 
 
 def allowed_cpus() -> frozenset[int]:
-    """The CPUs that the affinity mask of this process holds; where the system has no such mask, all."""
+    """The CPUs in this process's affinity mask; all CPUs where the system has no such mask."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def num_cores(cpus: frozenset[int], root: Path = _ROOT) -> int:
-    """How many physical cores these CPUs (hardware threads) belong to. What the system does not say counts as one."""
+    """How many physical cores these CPUs (hardware threads) belong to. A CPU of unknown core counts as one core."""
     return max(1, len({frozenset(_siblings(cpu, root)) for cpu in cpus}))
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
     """CPUs' worth of time that the control groups of this process allow, such as 1.5; None: no limit.
 
-    A group's limit binds all groups below it, so the smallest on the way up counts (version 2: `cpu.max`; version 1:
-    `cpu.cfs_quota_us`). In a container the group's path may be the host's; the root of the mount is looked at anyway.
+    A group's limit holds for all groups below it, so the smallest limit up to the root counts (version 2: `cpu.max`;
+    version 1: `cpu.cfs_quota_us`). In a container the group's path may be the host's, so the mount's root counts, too.
     """
     shares = []
     for line in (_read(root / "proc/self/cgroup") or "").splitlines():
@@ -68,7 +68,7 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
 
 
 def numa_nodes(cpus: frozenset[int], root: Path = _ROOT) -> tuple[int, ...]:
-    """The memory nodes that these CPUs belong to; (0,) where the system does not say."""
+    """The memory nodes of these CPUs; (0,) if the system does not list nodes."""
     found = []
     for folder in (root / _NODES).glob("node[0-9]*"):
         if cpus & _parse_list(_read(folder / "cpulist") or ""):  # a node may have memory only
@@ -77,7 +77,7 @@ def numa_nodes(cpus: frozenset[int], root: Path = _ROOT) -> tuple[int, ...]:
 
 
 def model_name(root: Path = _ROOT) -> str | None:
-    """What the processor calls itself."""
+    """The processor's name, such as 'AMD EPYC 7763'; None if unknown."""
     return next((value for key, value in _cpuinfo(root) if key == "model name"), None)
 
 
@@ -103,7 +103,7 @@ def _share_v1(folder: Path) -> float | None:
 
 
 def _cpuinfo(root: Path) -> list[tuple[str, str]]:
-    """(key, value) of every line: the first CPU's come first."""
+    """(key, value) of every line, in the order of the CPUs."""
     lines = (_read(root / "proc/cpuinfo") or "").splitlines()
     return [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]
 

@@ -1,15 +1,14 @@
-"""Draft: a plan in the making. It gives sequences their share of the token budget and writes their spans.
+"""Draft: a plan that is being made. It gives sequences their shares of the token budget and writes their spans.
 
-The scheduler says which group comes next, and how much of the budget is promised to those behind it; the draft knows
-what one group can compute in a step. That is bounded by the budget, by the slots there are (with a sliding window),
-and by two rules for groups of several sequences: the others share the prompt's blocks with the leader, so they come
-after it, and beams draw their tokens together.
+The scheduler chooses the next group, and reserves some budget for the groups behind it. The draft computes the tokens
+of one group in a step. Its bounds are the budget, the free slots (with a sliding window), and two rules for groups of
+several sequences: the leader comes first, since the others share its prompt blocks, and beams draw together.
 
-A sequence that is added counts as computed: its counter moves, blocks that become full of known tokens can be found by
-their content, and with the end of its prompt a group's other sequences are forked. So the plan must run.
+`add` treats a group as computed: its counters move, its blocks full of known tokens can be found by their content, and
+at the end of its prompt the other sequences are forked. So the plan must run.
 
 Drafts (`Sequence.draft_token_ids`) are verified with what nothing else needs: tokens of the budget, slots, and draws
-that no sequence has a seat for. Each draft's row draws the token that the draft should have been.
+that no sequence has a seat for. Each draft's row draws the token that the next draft should be.
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from lullm.types.step import BlockPair, Span, StepPlan
 
 
 class Draft:
-    """What is left of the token budget, and what the plan holds so far.
+    """The remaining token budget and the plan's contents so far.
 
     `swap_out` and `swap_in` take the moves of whole groups; those of cached content are added by `complete`.
     `holds_up`: the next plan depends on what this one's draws give, so it must wait for the result.
@@ -83,7 +82,7 @@ class Draft:
             self.budget -= num_tokens + len(drafts)
 
     def complete(self) -> StepPlan:
-        """The plan. Call once, at the end."""
+        """The plan, after the last group was added. Call once."""
         demoted, restored = self._block_space.take_cache_moves()
         return StepPlan(self.spans, demoted + self.swap_out, restored + self.swap_in, self._copies)
 

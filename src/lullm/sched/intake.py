@@ -1,8 +1,8 @@
-"""Intake: what a step has found becomes tokens of the sequences, and ends.
+"""Intake: applies the result of a step: sequences get tokens, and some end.
 
 Every drawn token that counts is appended to its sequence, which ends with it if it is an end token or a stop token, or
-if a length is reached; tokens behind that one are dropped. Stop strings are not known here, for they are a matter of
-text (`Scheduler.finish`). The tokens of a beam search are offers, taken in for all beams of a group at once.
+if a length is reached; later tokens are dropped. Stop strings belong to the text and end a sequence from outside
+(`Scheduler.finish`). The tokens of a beam search are offers, which are applied for all beams of a group at once.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from lullm.types.step import NO_TOKEN, DrawnToken, StepResult
 
 @dataclass(slots=True)
 class SequenceUpdate:
-    """What a step did to one sequence: a drawn token, or (`drawn` None) an end without one.
+    """The change of one sequence by a step: a drawn token, or (`drawn` None) an end without one.
 
     `is_end`: the sequence has ended with it. A step may bring several updates of one sequence.
     """
@@ -28,7 +28,7 @@ class SequenceUpdate:
 
 
 class Intake:
-    """Takes in one result after another. `num_drawn` counts the tokens since the start, offers to beams included."""
+    """Applies results in order. `num_drawn` counts the tokens since the start, offers to beams included."""
 
     def __init__(self, block_space: BlockSpaceManager, roster: Roster, max_model_len: int) -> None:
         self.num_drawn = 0
@@ -40,8 +40,8 @@ class Intake:
     def take(self, result: StepResult, now: float) -> list[SequenceUpdate]:
         """Append the drawn tokens that count, end what has ended; one update per token, in plan order.
 
-        Groups that have ended with it stay on the roster, for the caller to forget. Tokens of sequences that have
-        ended before are passed over.
+        Groups that end here stay on the roster until the caller removes them. Tokens of sequences that had ended
+        before are ignored.
         """
         updates: list[SequenceUpdate] = []
         for seq_id, rows in result.prompt_logprobs.items():

@@ -1,16 +1,17 @@
-"""Lookahead: planning steps while steps before them still run, so that a device never waits for the host.
+"""Lookahead: plans steps while steps before them run, so that a device never waits for the host.
 
-The tokens that the steps in flight draw are not known yet. Each sequence that gets one carries PENDING_TOKEN in its
-place while the next plan is made; lengths, positions and slots are right with it, and the worker fills in the token on
-the device. A sequence has as many pending tokens at its end as steps in flight draw for it. Results are applied in the
-order of the plans, and each replaces the first pending token. What depends on the value of a token waits:
+The tokens of the steps in flight are not known yet. A sequence that draws one gets PENDING_TOKEN in its place while the
+next plan is made, so that lengths, positions and slots are right; it has as many pending tokens as steps in flight draw
+for it. The worker fills in the tokens on the device. Results are applied in the order of the plans, and each replaces
+the first pending token. Decisions that depend on the value of a token wait:
 
 - content hashes: a block is promoted once its last token is known;
-- draws that read the tokens so far (`DrawParams.reads_tokens`), beams, and spans with drafts, of which it is not known
-  how many are accepted: no step is planned behind them (`holds_up`);
-- preemption and ends for want of blocks: a plan that would need them is left short, and holds up the next one too;
-- stop conditions: a sequence that turns out to have ended has been planned some steps too far. Its blocks are free at
-  once, because steps that are planned from then on run after those. What they draw for it is dropped.
+- draws that read the tokens so far (`DrawParams.reads_tokens`), beams, and drafts, whose accepted number is not known:
+  no step is planned ahead of them (`holds_up`);
+- preemption and ends for lack of blocks: a plan that would need them stays short, and the next plan is made when no
+  step runs;
+- stop conditions: a sequence that has ended was planned for some steps too many. Its blocks are free at once, since
+  later plans run after those steps, and the tokens that they draw for it are dropped.
 """
 
 from collections import deque
@@ -45,9 +46,9 @@ class Lookahead:
         return not self._plans or (len(self._plans) < self._max_in_flight and not self._holds_up)
 
     def begin(self, find_member: Callable[[int], Member | None]) -> None:
-        """A plan is being made: put placeholders behind the sequences that the plan before it draws for.
+        """Before a plan: append placeholders to the sequences that the newest plan draws for.
 
-        A sequence that its pending token ends by length gets none: it has nothing left to compute.
+        A sequence whose pending token ends it by length gets none, since it has nothing left to compute.
         """
         if self._unmarked is None:
             return
@@ -63,7 +64,7 @@ class Lookahead:
         self._unmarked = None
 
     def add(self, plan: StepPlan, holds_up: bool) -> None:
-        """The plan has been made and will run, unless it is empty. `holds_up`: the next one waits for all results."""
+        """After a plan: it will run, unless it is empty. `holds_up`: the next plan needs all results."""
         self._holds_up = holds_up
         if not plan.is_empty:
             self._plans.append(plan)

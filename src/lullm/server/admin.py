@@ -13,18 +13,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from lullm.errors import EngineAsleepError, WakeUpError
+from lullm.server.admin_schema import EmptyBody, ExplainBody, PauseBody, RemoteCallBody, SleepBody, TagsBody
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
-from lullm.server.schema import (
-    EmptyBody,
-    ExplainBody,
-    PauseBody,
-    RemoteCallBody,
-    SleepBody,
-    TagsBody,
-    WireModel,
-    parse_body,
-)
+from lullm.server.wire import WireModel, parse_body
 from lullm.types.sleep import REMOTE_METHODS
 
 Body = TypeVar("Body", bound=WireModel)

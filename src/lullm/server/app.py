@@ -17,8 +17,8 @@ from lullm.server.sse import ClientDisconnectedError
 CLIENT_CLOSED_REQUEST = 499
 
 
-async def _say_nothing(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=CLIENT_CLOSED_REQUEST)  # nobody reads it
+async def _answer_nothing(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)  # the client has gone
 
 
 def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
@@ -29,7 +29,7 @@ def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
     app.state.context = context
     install_error_handlers(app, context.api_error)
     for kind in (ClientDisconnect, ClientDisconnectedError):
-        app.add_exception_handler(kind, _say_nothing)
+        app.add_exception_handler(kind, _answer_nothing)
     for routes in (endpoint, route):
         app.include_router(routes.router(context))
     if engine.config.enable_sleep_mode:

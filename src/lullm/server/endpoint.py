@@ -18,9 +18,10 @@ from lullm.server.chat import ChatForm
 from lullm.server.completion import CompletionForm
 from lullm.server.context import ServerContext
 from lullm.server.generation import Generation, Usage, public_id
-from lullm.server.schema import ChatBody, CompletionBody, parse_body
+from lullm.server.schema import ChatBody, CompletionBody
 from lullm.server.sse import DONE, EventStream, event, until_disconnect
 from lullm.server.validation import check_num_sequences, check_priority, keep_alive_s, sampling_params
+from lullm.server.wire import parse_body
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest
 
@@ -126,9 +127,9 @@ class Answer:
         async with contextlib.aclosing(self.generation.outputs()) as outputs:
             async for number, output in outputs:
                 for choice in self.form.deltas(number, output):
-                    yield event(head | {"choices": [choice]} | tail)
+                    yield event({**head, "choices": [choice], **tail})
         if self.with_usage:
-            yield event(head | {"choices": [], "usage": self._usage()})
+            yield event({**head, "choices": [], "usage": self._usage()})
         yield DONE
 
     def _usage(self) -> dict[str, Any]:

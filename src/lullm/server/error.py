@@ -25,7 +25,7 @@ from lullm.log import get_logger
 logger = get_logger(__name__)
 
 MAX_MESSAGE_CHARS = 1000
-ASLEEP_RETRY_S = 5  # when to ask a sleeping engine again: nobody knows when it is woken, and asking costs little
+ASLEEP_RETRY_S = 5  # when to ask a sleeping engine again; its wake-up cannot be foreseen, and asking costs little
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 

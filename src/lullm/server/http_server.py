@@ -1,7 +1,7 @@
 """HttpServer: listening, the ready signal, and an orderly end.
 
-The end: new requests get 503 while running ones may finish, for at most `drain_timeout_s`; what is left is aborted;
-then the engine is shut down, and the listening socket closed last, so that nobody meets a closed port before that.
+The end: new requests get 503 while running ones may finish, for at most `drain_timeout_s`; the others are aborted. Then
+the engine is shut down, and the listening socket is closed last, so that clients get an answer until then.
 """
 
 import asyncio
@@ -26,10 +26,9 @@ logger = get_logger(__name__)
 ENGINE_SHUTDOWN_S = 10.0  # bounds the abort of running requests; a step in progress has to end first
 LAST_ANSWERS_S = 2.0  # for the answers of aborted requests to reach their clients
 SLEEP_CHECK_S = 0.25  # how often a drain looks whether the engine has gone to sleep with requests
-KEEP_ALIVE_S = (
-    75  # of idle connections; longer than clients keep theirs (httpx and openai: 5), or both ends race to use
-)
-# and to close one, and a request is lost
+KEEP_ALIVE_S = 75
+"""Of idle connections: longer than clients keep theirs (httpx and openai: 5). Otherwise a client may send a request
+while the server closes the connection, and the request is lost."""
 CLOSING_S = 1  # for connections to close; then what still writes to a client that does not read is cancelled
 
 
@@ -56,7 +55,7 @@ def bind(options: ServerOptions) -> socket.socket:
 
 
 def check_exposure(sock: socket.socket, options: ServerOptions, config: EngineOptions) -> None:
-    """Return if the sleep endpoints are out of strangers' reach: by a key, by the address, or by not being there.
+    """Return if the network cannot reach the sleep endpoints: there is a key, a loopback address, or no endpoint.
 
     Raises:
         ConfigError: they would be open to the network; or there is an admin key with nothing to open.
@@ -113,7 +112,7 @@ class HttpServer:
         self._hurried = asyncio.Event()
 
     def stop(self) -> None:
-        """Begin the end; a second call ends the patience with running requests. Call on the loop's thread."""
+        """Begin the end; a second call aborts running requests at once. Call on the loop's thread."""
         (self._hurried if self._stopping.is_set() else self._stopping).set()
 
     async def serve(self, on_ready: Callable[[str], None]) -> None:
@@ -148,7 +147,7 @@ class HttpServer:
         hurried = asyncio.create_task(self._hurried.wait())
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.drain_timeout_s
-        # What a sleeping engine keeps cannot end: nobody can wake it any more.
+        # What a sleeping engine keeps cannot end: a draining server takes no wake-up call.
         while (left_s := deadline - loop.time()) > 0 and self._engine.sleep_state == "awake":
             done, _ = await asyncio.wait(
                 {idle, hurried}, timeout=min(left_s, SLEEP_CHECK_S), return_when=asyncio.FIRST_COMPLETED

@@ -1,53 +1,14 @@
-"""The OpenAI wire forms of requests, as pydantic models, and the one way from a body's bytes to a model.
+"""The wire forms of requests for text: OpenAI's fields, vLLM's extensions, Ollama's `keep_alive`."""
 
-Types are checked strictly here; ranges are the business of `SamplingParams`. A field is taken, or refused with 400:
+from typing import Annotated, Any, Literal
 
-- `INERT` fields cannot change the result and are accepted without effect;
-- `MISSING` fields ask for machinery that does not exist: only the values that ask for nothing pass;
-- every other unknown field is refused, so that a misspelt one does not go unnoticed.
-"""
-
-from typing import Annotated, Any, Literal, TypeVar
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import from_json
+from pydantic import AfterValidator, model_validator
 
 from lullm.server.error import ApiError
+from lullm.server.wire import FAIL_FAST, Strings, TokenIds, WireModel
 from lullm.types.request import Conversation, Prompt
-from lullm.types.sleep import BackupTarget, SleepMode
-
-INERT = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"})
-
-_TEXT_FORMAT = {"type": "text"}
-MISSING: dict[str, tuple[Any, ...]] = {
-    "tools": (None, []),
-    "tool_choice": (None, "none"),
-    "functions": (None, []),
-    "function_call": (None, "none"),
-    "response_format": (None, _TEXT_FORMAT),
-    "suffix": (None, ""),
-    "modalities": (None, ["text"]),
-    "audio": (None,),
-    "prediction": (None,),
-    "reasoning_effort": (None, "none"),
-    "verbosity": (None,),
-    "web_search_options": (None,),
-    "service_tier": (None, "auto", "default"),
-    "use_beam_search": (None, False),
-    "structured_outputs": (None,),
-    "guided_json": (None,),
-    "guided_regex": (None,),
-    "guided_choice": (None,),
-    "guided_grammar": (None,),
-    "guided_decoding_backend": (None,),
-    "guided_whitespace_pattern": (None,),
-}
-"""Field -> the values of it that ask for nothing."""
-
-_FAIL_FAST = Field(fail_fast=True)  # one error per bad entry would be a million in a large body
 
 MAX_PROMPTS = 4096
-MAX_FIELDS = 128
 
 
 def _check_prompt(value: Any) -> Any:
@@ -66,22 +27,6 @@ def _check_prompt(value: Any) -> Any:
 
 
 Prompts = Annotated[Any, AfterValidator(_check_prompt)]
-Strings = Annotated[list[str], _FAIL_FAST]
-TokenIds = Annotated[list[int], _FAIL_FAST]
-
-
-class WireModel(BaseModel):
-    """A JSON object: exact types, no unknown fields, no NaN."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bound_fields(cls, data: Any) -> Any:
-        # One error is collected per unknown field, and a body has room for a million of them.
-        if isinstance(data, dict) and len(data) > MAX_FIELDS:
-            raise ValueError(f"an object here has at most {MAX_FIELDS} fields, got {len(data)}")
-        return data
 
 
 class StreamOptions(WireModel):
@@ -167,7 +112,7 @@ class ChatMessage(WireModel):
     """One turn. Fields that are null or empty, as clients send them back from an answer, are dropped."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], _FAIL_FAST]
+    content: str | Annotated[list[TextPart], FAIL_FAST]
     name: str | None = None
 
     @model_validator(mode="before")
@@ -184,7 +129,7 @@ class ChatMessage(WireModel):
         return message if self.name is None else message | {"name": self.name}
 
 
-Messages = Annotated[list[ChatMessage], _FAIL_FAST]
+Messages = Annotated[list[ChatMessage], FAIL_FAST]
 
 
 def conversation(messages: list[ChatMessage], **options: Any) -> Conversation:
@@ -209,56 +154,6 @@ class ChatBody(GenerationBody):
         return [conversation(self.messages)]
 
 
-def _check_tags(tags: list[str] | None) -> list[str] | None:
-    if tags == []:
-        raise ValueError("must name at least one; leave it out for all")
-    return tags
-
-
-Tags = Annotated[Strings | None, AfterValidator(_check_tags)]
-
-
-class ExplainBody(WireModel):
-    """GET /sleep/explain. Which levels and tags there are is the engine's business."""
-
-    level: int = 1
-    tags: Tags = None
-    backup: BackupTarget = "auto"
-    keep_prefix_cache: bool = False
-
-
-class SleepBody(ExplainBody):
-    """POST /sleep."""
-
-    mode: SleepMode = "keep"
-
-
-class PauseBody(WireModel):
-    """POST /pause."""
-
-    mode: SleepMode = "abort"
-    clear_cache: bool = True
-
-
-class EmptyBody(WireModel):
-    """A call without arguments."""
-
-
-class RemoteCallBody(WireModel):
-    """POST /collective_rpc. Which methods may be called is checked against `REMOTE_METHODS`."""
-
-    method: str
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    timeout: float | None = None
-
-
-class TagsBody(WireModel):
-    """POST /wake_up, and the endpoints of other servers that do the same."""
-
-    tags: Tags = None
-
-
 class TokenizeBody(WireModel):
     """POST /tokenize: a `prompt`, or `messages` through the chat template."""
 
@@ -275,50 +170,3 @@ class DetokenizeBody(WireModel):
 
     model: str | None = None
     tokens: TokenIds
-
-
-Body = TypeVar("Body", bound=WireModel)
-
-
-def parse_body(kind: type[Body], body: bytes | dict[str, Any]) -> Body:
-    """A request's body, or the fields of its query, as `kind`.
-
-    Raises:
-        ApiError: 400, naming the first offending field.
-    """
-    data = _read_json(body) if isinstance(body, bytes) else body
-    for field, harmless in MISSING.items():
-        if field in data:
-            value = data.pop(field)
-            if not any(type(value) is type(ok) and value == ok for ok in harmless):
-                raise ApiError(400, f"{field} is not supported by this server", param=field, code="unsupported_field")
-    for field in INERT & data.keys():
-        del data[field]
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        raise _first_problem(error) from None
-
-
-def _read_json(raw: bytes) -> dict[str, Any]:
-    try:
-        data = from_json(raw, allow_inf_nan=False)
-    except ValueError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(data, dict):
-        raise ApiError(400, "the body must be a JSON object", code="invalid_json")
-    return data
-
-
-def _first_problem(error: ValidationError) -> ApiError:
-    problems = error.errors(include_url=False, include_input=False, include_context=False)
-    problem = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
-    location = problem["loc"]
-    path = ".".join(map(str, location))
-    if problem["type"] == "extra_forbidden":
-        message, code = f"unknown field {path!r}", "unknown_field"
-    elif problem["type"] == "missing":
-        message, code = f"{path} is required", "missing_field"
-    else:
-        message, code = f"{path}: {problem['msg'].removeprefix('Value error, ')}", "invalid_value"
-    return ApiError(400, message, param=str(location[0]) if location else None, code=code)

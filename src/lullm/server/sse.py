@@ -1,6 +1,6 @@
-"""Server-sent events: cheap chunks, a stream that ends with its client, and work that does.
+"""Server-sent events, and work that ends when its client disconnects.
 
-A token's way to the socket is one small dict and one `json` call; no model is validated on it.
+A token costs one small dict and one `json` call on its way to the socket; no pydantic model is validated.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 class ClientDisconnectedError(Exception):
-    """The client went away; nobody waits for the answer."""
+    """The client has gone and reads no answer."""
 
 
 def event(data: dict[str, Any]) -> bytes:
@@ -30,7 +30,7 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client disconnects. The body must have been read before.
+    """The result of `work`, which is cancelled when the client disconnects. Read the body before calling this.
 
     Raises:
         ClientDisconnectedError: the client went first.

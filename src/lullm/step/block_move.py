@@ -1,22 +1,21 @@
-"""BlockMoves: moves the blocks that a plan moves, around what it computes, and marks the time both take.
+"""BlockMoves: runs a plan's block moves around its compute, and measures the time of both.
 
-A plan's order is swap out, swap in, copy, compute, and its blocks may be handed on within it: a device block that goes
-out may be the place of one that comes in, of a copy, or of the step's new keys and values; content that goes out may be
-found on the host and come in again for somebody else. A pair (device block, host block) that is none of this touches
-nothing that the rest of the step writes, and nothing that it needs. Most of a preempted group is like that: it gives
-all its blocks, and the step takes the few that were missing. An accelerator moves such pairs beside the compute.
+A plan's order is swap out, swap in, copy, compute, and the plan may reuse a block: a device block that goes out may be
+the place of one that comes in, of a copy, or of the step's new keys and values. Content that goes out may come in again
+for another sequence. All other pairs (device block, host block) are independent of the rest of the step. These are most
+blocks of a preempted group: it gives all its blocks, and the step takes the few that were missing. An accelerator moves
+independent pairs in parallel with the compute.
 
-What comes in is read by the same step's attention, so it is never beside its compute.
+Attention of the same step reads the blocks that come in, so they are moved before the compute.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from lullm.device.device import Device
-from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.types.step import BlockPair, StepPlan
@@ -26,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StepMarks:
-    """Points of a step's work, as `Device.mark` gives them; to be compared once the work is done."""
+    """Marks (`Device.mark`) in a step's work; compare them once the work is done."""
 
     started: Any
     swapped: Any
@@ -43,25 +42,35 @@ class StepMarks:
         return device.seconds_between(self.swapped, self.ended)
 
 
-class BlockMoves:
-    """Moves between and within the two pools of blocks, `kv_caches` and `host_kv_caches`, by layer."""
+class CachePools(NamedTuple):
+    """The blocks on the device and those in host memory, by the layer-slots of a block."""
 
-    def __init__(self, device: Device, ops: Ops, kv_caches: list[LayerCache], host_kv_caches: list[LayerCache]):
+    device: list[LayerCache]
+    host: list[LayerCache]
+
+
+class BlockMoves:
+    """Moves between and within the two pools of blocks."""
+
+    def __init__(self, device: Device, ops: Ops, pools: CachePools):
         self._device = device
         self._ops = ops
-        self._kv_caches = kv_caches
-        self._host_kv_caches = host_kv_caches
+        self._kv_caches, self._host_kv_caches = pools
 
-    def around(self, plan: StepPlan, layout: AttentionLayout | None, compute: Callable[[], T]) -> tuple[T, StepMarks]:
-        """Do what the plan moves, and `compute` when its blocks are in place. Within the work of `Device.start`.
+    def moving_blocks(
+        self, plan: StepPlan, slot_mapping: np.ndarray | None, compute: Callable[[], T]
+    ) -> tuple[T, StepMarks]:
+        """Run the plan's moves, and `compute` once its blocks are in place. Inside the work of `Device.start`.
 
         Args:
-            layout: of what is computed; None: nothing is, and no move has anything to be beside.
+            slot_mapping: [G, T] slots that the step writes; negative: none. None: nothing is computed, and all moves
+                come one after the other.
         """
         started = self._device.mark()
         swap_out, swap_out_beside = plan.blocks_to_swap_out, list[BlockPair]()
-        if swap_out and layout is not None and self._device.is_accelerator:
-            swap_out, swap_out_beside = split_swap_out(plan, layout.slot_mapping.numpy(), layout.block_size)
+        if swap_out and slot_mapping is not None and self._device.is_accelerator:
+            block_size = self._kv_caches[0].block_size
+            swap_out, swap_out_beside = split_swap_out(plan, slot_mapping, block_size)
         if swap_out:
             self._ops.swap_blocks(self._kv_caches, self._host_kv_caches, swap_out)
         if plan.blocks_to_swap_in:
@@ -69,14 +78,14 @@ class BlockMoves:
         swapped = self._device.mark()
         beside: list[Any] = []
         if swap_out_beside:
-            self._device.beside(lambda: beside.extend(self._swap_out_timed(swap_out_beside)))
+            self._device.on_side_stream(lambda: beside.extend(self._swap_out_timed(swap_out_beside)))
         try:
             if plan.blocks_to_copy:
                 self._ops.copy_blocks(self._kv_caches, plan.blocks_to_copy)
             outcome = compute()
         finally:
             if swap_out_beside:
-                self._device.join()
+                self._device.join_side_stream()
         return outcome, StepMarks(started, swapped, self._device.mark(), beside)
 
     def _swap_out_timed(self, pairs: list[BlockPair]) -> tuple[Any, Any]:
@@ -91,7 +100,7 @@ def split_swap_out(
     """The plan's pairs to swap out: (those that go before all else, those that may go beside it).
 
     Args:
-        slot_mapping: [T] slots that the step writes; negative: none.
+        slot_mapping: [G, T] slots that the step writes; negative: none.
     """
     written = {block_id for _, block_id in (*plan.blocks_to_swap_in, *plan.blocks_to_copy)}
     written.update(np.unique(slot_mapping[slot_mapping >= 0] // block_size).tolist())

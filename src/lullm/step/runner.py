@@ -1,14 +1,13 @@
 """StepRunner: runs plans over a model and its KV cache.
 
-`launch` reads the plan and returns; what it started is asked for later. So the next step can be planned, and launched,
-before the tokens of this one are on the host. What a step computes with is made by `InputBuilder`, what it moves by
-`BlockMoves`. Batches of decodes are replayed where they can be recorded: by `DecodeGraphs` on an accelerator, by
-`HostDecode` on a CPU.
+`launch` reads the plan and returns; the caller asks for the result later. So the next step can be planned and launched
+before the tokens of this one are on the host. `InputBuilder` makes a step's tensors, `BlockMoves` moves its blocks, and
+`DecodeGraphs` replays recorded batches of decodes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,15 +17,14 @@ from lullm.device.device import Device
 from lullm.log import get_logger
 from lullm.models.protocol import Model
 from lullm.nn.context import StepContext
-from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
-from lullm.step.block_move import BlockMoves, StepMarks
-from lullm.step.graphs import DecodeGraphs, DecodeOutput
-from lullm.step.host_decode import HostDecode
-from lullm.step.input import InputBuilder, PreparedInput, StepInput, StepLimits
+from lullm.step.block_move import BlockMoves, CachePools, StepMarks
+from lullm.step.graphs import DecodeGraphs, DecodeOutput, decode_sizes
+from lullm.step.input import InputBuilder, PreparedInput, StepInput
+from lullm.step.limits import StepLimits
 from lullm.types.packed import unpack
 from lullm.types.step import Running, Span, StepPlan, StepResult, TokenLogprobs
 
@@ -38,7 +36,7 @@ PROMPT_LOGPROB_ROWS = 256
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a step has computed; tensors may still be on their way to the host."""
+    """The results of a step; tensors may still be on their way to the host."""
 
     sampled: Sampled | None
     prompt_logprobs: dict[int, list[TokenLogprobs]]
@@ -48,11 +46,10 @@ class StepRunner:
     """Steps of one model on one device.
 
     Args:
-        kv_caches, host_kv_caches: the two pools, by layer.
+        kv_caches: by layer, over the tensors of `pools.device`; several layers may share a slot.
         scope: entered around every computation; see `StepThreads`.
-        runs_ahead: a step may be launched before the result of the one before it was asked for.
-        decode_sizes: see `Staging`; for accelerators.
-        workspace: for what a CPU records; None: it runs decodes as any other batch. See `DecodeGraphs`.
+        workspace: for the results of recorded decodes, on a device that records them as they occur. None: decodes are
+            eager, except for those that `capture_graphs` has recorded.
 
     Attributes:
         calibrates: the next step that computes something finds the open scales of an fp8 cache
@@ -64,13 +61,11 @@ class StepRunner:
         device: Device,
         ops: Ops,
         model: Model,
-        kv_caches: list[LayerCache],
-        host_kv_caches: list[LayerCache],
+        kv_caches: Sequence[LayerCache],
+        pools: CachePools,
         sampler: Sampler,
         limits: StepLimits,
         scope: Callable[[], AbstractContextManager[None]],
-        runs_ahead: bool,
-        decode_sizes: list[int],
         workspace: Workspace | None = None,
     ):
         self._device = device
@@ -79,72 +74,49 @@ class StepRunner:
         self._kv_caches = kv_caches
         self._sampler = sampler
         self._scope = scope
-        self._moves = BlockMoves(device, ops, kv_caches, host_kv_caches)
-        self._inputs = InputBuilder(device, limits, runs_ahead, decode_sizes, model.config.vocab_size)
+        self._moves = BlockMoves(device, ops, pools)
+        self._decode_sizes = decode_sizes(device, limits.max_num_seqs)
+        self._inputs = InputBuilder(device, ops, limits, self._decode_sizes, model.config.vocab_size)
         self.calibrates = False
-        self.graphs = DecodeGraphs(device, self._decode)
-        self.host_decode = None
-        if workspace is not None:
-            self.host_decode = HostDecode(
-                device,
-                ops,
-                model,
-                kv_caches,
-                limits.max_num_seqs,
-                limits.max_model_len,
-                limits.block_size,
-                limits.window,
-                workspace,
-            )
+        self.graphs = DecodeGraphs(device, self._forward_decodes, workspace)
 
     @property
     def model(self) -> Model:
-        """What the steps compute with. `model.load_weights` is where trainers push weights."""
+        """The model of the steps. Trainers push weights through `model.load_weights`."""
         return self._model
 
     def launch(self, plan: StepPlan) -> Running[StepResult]:
         """Start a step after those that were started before."""
         prepared = self._inputs.prepare(plan) if plan.spans else None
-        work = self._device.start(lambda: self._do(plan, prepared))
+        work = self._device.start(lambda: self._move_and_compute(plan, prepared))
         return _RunningStep(work, self._device)
 
-    def capture_graphs(self, sizes: list[int]) -> None:
-        """Record decode steps of these sizes. Blocking. Writes no block. For accelerators."""
-        with torch.inference_mode():
-            self.graphs.capture(sizes, self._inputs.clear_decode)
+    def capture_graphs(self) -> None:
+        """Record decodes, on a device that does so before the first request. Blocking. Writes no block."""
+        if self._device.records_ahead:
+            with torch.inference_mode():
+                self.graphs.capture(self._decode_sizes, self._inputs.clear_decodes)
 
     @torch.inference_mode()
-    def _do(self, plan: StepPlan, prepared: PreparedInput | None) -> tuple[_Outcome, StepMarks]:
-        """Move and copy blocks, run the model over the spans, draw tokens. An accelerator is not waited for."""
+    def _move_and_compute(self, plan: StepPlan, prepared: PreparedInput | None) -> tuple[_Outcome, StepMarks]:
+        """The whole work of a step. Does not wait for an accelerator."""
         with self._scope():
-            layout = None if prepared is None else prepared.batch.layout
-            return self._moves.around(plan, layout, lambda: self._compute(prepared))
+            slot_mapping = None if prepared is None else prepared.batch.slot_mapping
+            return self._moves.moving_blocks(plan, slot_mapping, lambda: self._compute_spans(prepared))
 
-    def _compute(self, prepared: PreparedInput | None) -> _Outcome:
+    def _compute_spans(self, prepared: PreparedInput | None) -> _Outcome:
         if prepared is None:
             return _Outcome(None, {})
-        sampled, prompt_logprobs = self._run(prepared.batch, self._inputs.place(prepared))
-        if sampled is not None:
-            self._inputs.keep(sampled.tokens)
-            sampled = sampled.on_host(self._device.to_host)
-        return _Outcome(sampled, prompt_logprobs)
-
-    def _run(self, batch: Batch, step: StepInput) -> tuple[Sampled | None, dict[int, list[TokenLogprobs]]]:
-        """The model over all spans, and the draws."""
-        calibrates = self._take_calibration(batch)
-        if self._is_decode(batch, step, calibrates):
-            return self._run_decode(batch, step, calibrates), {}
-        attention = self._ops.prepare_attention(batch.layout) if step.attention is None else step.attention
-        token_ids = self._inputs.token_ids(step)
-        context = StepContext(step.positions, (attention,), self._kv_caches, self._ops, calibrates=calibrates)
-        hidden = self._model(token_ids, context)  # [T, H]
-        prompt_logprobs = {span.seq_id: self._prompt_logprobs(hidden[row:], span) for row, span in batch.prompt_spans}
-        if not batch.draws:
-            return None, prompt_logprobs
-        logits = self._model.compute_logits(hidden[step.drawn_rows], self._ops)  # [R, V]
-        if step.draw_index is not None:
-            logits = logits[step.draw_index]
-        return self._sampler.draw(logits, batch.draws, step.uniforms, step.table), prompt_logprobs
+        self._inputs.place(prepared)
+        calibrates = self._take_calibration(prepared.batch)
+        if prepared.decode_size is not None:
+            outcome = _Outcome(self._draw_decodes(prepared.batch, prepared.decode_size, calibrates), {})
+        else:
+            outcome = self._draw_ragged(prepared, calibrates)
+        if outcome.sampled is None:
+            return outcome
+        self._inputs.keep(outcome.sampled.tokens)
+        return replace(outcome, sampled=outcome.sampled.on_host(self._device.to_host))
 
     def _take_calibration(self, batch: Batch) -> bool:
         """Whether this step finds the scales of the cache: only the first one does."""
@@ -153,39 +125,42 @@ class StepRunner:
             logger.info("the scales of the KV cache are those of %d tokens", len(batch.token_ids))
         return calibrates
 
-    def _is_decode(self, batch: Batch, step: StepInput, calibrates: bool) -> bool:
-        """Whether it goes the short way, which is recorded: staged for it, or one that `HostDecode` takes."""
-        if step.staged_size is not None:
-            return True
-        return self.host_decode is not None and not calibrates and self.host_decode.takes(batch)
+    def _draw_ragged(self, prepared: PreparedInput, calibrates: bool) -> _Outcome:
+        """The model over spans of any lengths, and their draws."""
+        batch, step = prepared.batch, self._inputs.placed(prepared)
+        hidden = self._forward(step, calibrates)
+        prompt_logprobs = {span.seq_id: self._prompt_logprobs(hidden[row:], span) for row, span in batch.prompt_spans}
+        if not batch.draws:
+            return _Outcome(None, prompt_logprobs)
+        logits = self._model.compute_logits(hidden[step.drawn_rows], self._ops)  # [R, V]
+        if len(step.draw_index):
+            logits = logits[step.draw_index]
+        return _Outcome(self._sampler.draw(logits, batch.draws, step.draws), prompt_logprobs)
 
-    def _run_decode(self, batch: Batch, step: StepInput, calibrates: bool) -> Sampled:
-        """Draws that more is wanted of than a token are made behind the recording."""
-        draws = batch.draws
-        is_drawn = is_plain(draws, only_greedy=self._ops.draw_tokens is None)
-        if step.staged_size is not None:
-            size = step.staged_size
-            output = self._decode(size, calibrates=True) if calibrates else self.graphs.run(size)
-        else:
-            assert self.host_decode is not None
-            table = None
-            if is_drawn and step.uniforms is not None:
-                table = DrawTable.of(draws, step.uniforms.numpy(), self._model.config.vocab_size)
-            output = self.host_decode.run(batch, self._inputs.token_ids(step), table)
-        if is_drawn:
-            return Sampled(draws, output.tokens[: len(draws)], None, {})
-        return self._sampler.draw(output.logits[: len(draws)], draws, step.uniforms, step.table)
+    def _draw_decodes(self, batch: Batch, size: int, calibrates: bool) -> Sampled:
+        """The model over one token per sequence, replayed if it was recorded, and one draw each.
 
-    def _decode(self, size: int, calibrates: bool = False) -> DecodeOutput:
-        """What graphs record: the staged batch, filled up to `size`, and the choice of every row as far as one can."""
-        ops, step = self._ops, self._inputs.staged_decode(size)
-        context = StepContext(step.positions, (step.attention,), self._kv_caches, ops, calibrates=calibrates)
-        hidden = self._model(self._inputs.token_ids(step), context)
-        logits = self._model.compute_logits(hidden, ops)
-        if ops.draw_tokens is None:
+        The recording draws by temperature and truncation only. Other draws are made from its logits afterwards.
+        """
+        draws, num_draws = batch.draws, len(batch.draws)
+        output = self._forward_decodes(size, calibrates=True) if calibrates else self.graphs.run(size)
+        if is_plain(draws, only_greedy=self._ops.draw_tokens is None):
+            return Sampled(draws, output.tokens[:num_draws], None, {})
+        table = self._inputs.placed_decodes(size).draws.first(num_draws)
+        return self._sampler.draw(output.logits[:num_draws], draws, table)
+
+    def _forward_decodes(self, size: int, calibrates: bool = False) -> DecodeOutput:
+        """What is recorded: the placed batch, filled up to `size`, and a token of every row."""
+        step = self._inputs.placed_decodes(size)
+        logits = self._model.compute_logits(self._forward(step, calibrates), self._ops)  # [size, V]
+        if self._ops.draw_tokens is None:
             return DecodeOutput(logits, greedy_tokens(logits))
-        assert step.table is not None
-        return DecodeOutput(logits, ops.draw_tokens(logits, step.table, False))
+        return DecodeOutput(logits, self._ops.draw_tokens(logits, step.draws, False))
+
+    def _forward(self, step: StepInput, calibrates: bool) -> Tensor:
+        """The hidden states [T, H]."""
+        context = StepContext(step.positions, step.attention, self._kv_caches, self._ops, calibrates=calibrates)
+        return self._model(step.token_ids, context)
 
     def _prompt_logprobs(self, hidden: Tensor, span: Span) -> list[TokenLogprobs]:
         found: list[TokenLogprobs] = []

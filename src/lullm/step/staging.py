@@ -1,261 +1,253 @@
-"""Staging: all integers of a step in one buffer, which goes to an accelerator in one copy.
+"""Staging: all integers of a step in one buffer, which goes to the device in one copy.
 
-The buffer exists twice on the host, since one step may be prepared while the copy of the one before it is on its way,
-and once on the device. Where the parts lie in it follows from the sizes of the step alone. A batch of decodes is filled
-up to one of few sizes: its parts then lie at the same addresses every time, which is what a recorded graph needs.
+The buffer exists once on the device, and on the host once for each step in flight: one step may be prepared while the
+copy of the step before it is on its way. The device of a CPU is the host: its buffer is one more piece of host memory.
 
-Its block tables are what a graph reads with rows of the full width: 10 KB each at 40,960 tokens, of which a batch of
-short contexts uses a few bytes. So they come last in the buffer, as narrow as the batch needs, and are spread on the
-device over tables of full rows that stay there. Entries that are not sent keep old ids, which nobody follows: they lie
-beyond their row's context.
+A batch of decodes is at the same addresses every time (`StageParts`), where a recording reads it. An accelerator pads
+it to one of few sizes, a CPU has all sizes: see `decode_sizes`.
+
+A recording reads block tables with rows of the full width: 10 KB each at 40,960 tokens, of which a batch of short
+contexts uses a few bytes. So only the columns that the batch needs are copied, and the device spreads them over tables
+of full rows that stay there. Other entries keep old ids, which no kernel reads, since they lie beyond their row's
+context.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lullm.device.device import Device
+from lullm.ops.device_layout import DeviceLayout, new_semaphores
 from lullm.ops.draw_table import DrawTable
-from lullm.ops.triton.layout import DeviceLayout, new_semaphores
+from lullm.ops.table import Ops
 from lullm.step.batch import Batch
-from lullm.units import cdiv, round_up
-
-_ALIGNMENT = 16
-
-
-@dataclass(frozen=True, slots=True)
-class StageShape:
-    """Sizes of a staged step. `is_decode`: one token and one draw per span, the batch filled up to `num_spans`.
-
-    `width`: block ids per span.
-    """
-
-    num_tokens: int
-    num_spans: int
-    width: int
-    num_rows: int
-    num_draws: int
-    is_decode: bool = False
+from lullm.step.limits import StepLimits
+from lullm.step.stage_parts import StageParts, StageShape, cut_arrays, cut_tensors, stage_bytes
+from lullm.units import cdiv
 
 
 @dataclass(frozen=True, slots=True)
-class StageParts:
-    """The parts of one buffer, as tensors over it. See `TokenFeedback` for the sources, `DrawTable` for the draws."""
+class _Place:
+    """Where a step of one shape stands on the device."""
 
-    token_ids: Tensor  # [T] int64
-    positions: Tensor  # [T] int64
-    slot_mapping: Tensor  # [T] int64, -1: written nowhere
-    sources: Tensor  # [T] int64
-    drawn_rows: Tensor  # [R] int64
-    draw_index: Tensor  # [N] int64
-    top_p: Tensor  # [N] float64
-    uniforms: Tensor  # [N] float64
-    temperatures: Tensor  # [N] float32
-    min_p_floors: Tensor  # [N] float32
-    top_k: Tensor  # [N] int32
-    query_starts: Tensor  # [S + 1] int32
-    context_lens: Tensor  # [S] int32, 0: a row that fills up
-    block_tables: Tensor  # [S, M] int32
-
-    def draw_table(self, num_draws: int) -> DrawTable:
-        """Of the first draws."""
-        columns = (self.temperatures, self.top_k, self.top_p, self.min_p_floors, self.uniforms)
-        return DrawTable(*(column[:num_draws] for column in columns))
+    target: Tensor  # uint8, where the buffer of the host is copied to
+    parts: StageParts[Tensor]  # in it
+    full_tables: Tensor  # [G, S, M], where the block tables of a batch of decodes are spread
 
 
-@dataclass(frozen=True, slots=True)
-class StagedBatch:
-    """A step on the device. `parts` are valid until the next one is uploaded."""
+@dataclass(slots=True)
+class Stage:
+    """A step of one shape in a buffer of the host. `place`: from its first upload on."""
 
     shape: StageShape
-    parts: StageParts
-    layout: DeviceLayout
+    arrays: StageParts[np.ndarray]
+    buffer: Tensor  # uint8, all arrays
+    place: _Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedStep:
+    """A step on the device, valid until the next one is uploaded."""
+
+    parts: StageParts[Tensor]
+    layouts: Sequence[DeviceLayout]  # by KV cache group
 
 
 class Staging:
     """Fills the buffers on the host and copies them to the device.
 
     Args:
-        max_num_seqs, max_num_batched_tokens, max_model_len, block_size, window: see `BatchBuilder`.
-        decode_sizes: the sizes that batches of decodes are filled up to, ascending; the largest is `max_num_seqs`.
+        ops: they define the type of indices.
+        decode_sizes: the sizes of batches of decodes, ascending; the largest is `max_num_seqs`.
         vocab_size: V.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
-        max_model_len: int,
-        block_size: int,
-        window: int | None,
-        decode_sizes: Sequence[int],
-        vocab_size: int,
-    ):
-        self._max_model_len = max_model_len
-        self._block_size = block_size
-        self._window = window
+    def __init__(self, device: Device, ops: Ops, limits: StepLimits, decode_sizes: Sequence[int], vocab_size: int):
+        self._limits = limits
+        self._index_dtype = ops.index_dtype
+        self._decode_sizes = decode_sizes
         self._vocab_size = vocab_size
-        self._decode_sizes = list(decode_sizes)
-        self._max_width = cdiv(max_model_len, block_size)
-        largest = StageShape(max_num_batched_tokens, max_num_seqs, self._max_width, max_num_seqs, max_num_seqs)
-        num_bytes = stage_bytes(largest)
-        self._host = [device.staging((num_bytes,), torch.uint8) for _ in range(2)]
-        self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device)
-        self._full_tables = torch.zeros(
-            (max_num_seqs, self._max_width), dtype=torch.int32, device=device.torch_device
-        )  # [max_num_seqs, M]
-        self._semaphores = new_semaphores(max_num_seqs, device.torch_device)
+        self._num_groups = len(limits.windows)
+        num_seqs, num_tokens = limits.max_num_seqs, limits.max_num_batched_tokens
+        max_width = cdiv(limits.max_model_len, limits.block_size)
+        num_draws = max(num_seqs, num_tokens)
+        largest = (num_tokens, num_seqs, max_width, num_draws, num_draws, num_draws, num_tokens, self._num_groups)
+        num_bytes = stage_bytes(StageShape(*largest), self._index_dtype)
+        self._host = [device.staging((num_bytes,), torch.uint8) for _ in range(limits.max_in_flight)]
+        self._arrays = [buffer.numpy() for buffer in self._host]
         self._turn = 0
-        self._decode_parts: dict[tuple[int, int], StageParts] = {}
+        place = device.torch_device
+        self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=place)
+        full = (self._num_groups, num_seqs, max_width)
+        self._full_tables = torch.zeros(full, dtype=self._index_dtype, device=place)  # [G, S, M]
+        self._semaphores = new_semaphores(num_seqs, ops.semaphores_per_span, place)
+        # A batch of decodes has the shape of the one before it, most of the time: making a stage costs 20 us.
+        self._last_decodes: list[Stage | None] = [None] * limits.max_in_flight
+        self._decode_parts: dict[int, StageParts[Tensor]] = {}
 
-    def decode_size(self, batch: Batch) -> int | None:
-        """What a batch of decodes is filled up to; None: it is something else."""
-        if not batch.is_decode:
-            return None
-        return next(size for size in self._decode_sizes if size >= batch.layout.num_spans)
+    def fill(self, batch: Batch, sources: np.ndarray | None, uniforms: np.ndarray | None) -> Stage:
+        """Write a batch into the next buffer of the host. Host only.
 
-    def fill(self, batch: Batch, sources: np.ndarray | None, uniforms: np.ndarray | None) -> tuple[StageShape, Tensor]:
-        """Write a batch into a buffer of the host; the next but one call reuses it. Host only."""
-        size = self.decode_size(batch)
-        num_rows, num_draws = len(batch.drawn_rows), len(batch.draws)
-        num_spans, width = batch.layout.block_tables.shape
-        if size is not None:
-            shape = StageShape(size, size, width, size, size, is_decode=True)
+        Args:
+            sources: [T], see `TokenFeedback`; None: no token is pending.
+            uniforms: [N]; None: all draws are greedy.
+        """
+        self._turn = (self._turn + 1) % len(self._host)
+        stage = self._next_decodes(batch) if batch.is_decode else self._new_stage(self._ragged_shape(batch))
+        _write(stage.arrays, batch)
+        if sources is not None:
+            _copy(stage.arrays.sources, sources, padding=-1)
+        if uniforms is None:
+            stage.arrays.temperatures[:] = 0.0
         else:
-            shape = StageShape(batch.layout.num_tokens, num_spans, width, num_rows, num_draws)
-        self._turn = 1 - self._turn
-        buffer = self._host[self._turn]
-        parts = self._parts(buffer, self._turn, shape)
-        _write(parts, batch, sources)
-        table = DrawTable.of(batch.draws, uniforms, self._vocab_size)
-        _write_draws(parts, table, all_greedy=uniforms is None)
-        return shape, buffer[: stage_bytes(shape)]
+            _write_draws(stage.arrays, DrawTable.of(batch.draws, uniforms, self._vocab_size))
+        return stage
 
-    def upload(self, shape: StageShape, buffer: Tensor, layout_source: Batch) -> StagedBatch:
-        """Enqueue the copy to the device; what stands there afterwards."""
-        self._device[: len(buffer)].copy_(buffer, non_blocking=True)
-        if shape.is_decode:
-            sent = self._parts(self._device, -1, shape).block_tables
-            self._full_tables[: shape.num_spans, : shape.width].copy_(sent)
-            return self.decode_batch(shape.num_spans)
-        layout = layout_source.layout
-        parts = cut(self._device, shape)
-        prefills = [query_len for query_len in layout.query_lens if query_len > 1]
-        return self._staged(shape, parts, max(layout.query_lens), max(layout.context_lens), prefills)
+    def upload(self, stage: Stage) -> None:
+        """Enqueue the copy to the device."""
+        if stage.place is None:
+            stage.place = self._new_place(stage)
+        stage.place.target.copy_(stage.buffer, non_blocking=True)
+        if stage.shape.is_decode:
+            stage.place.full_tables.copy_(stage.place.parts.block_tables)
 
-    def decode_batch(self, size: int) -> StagedBatch:
-        """The place of a batch of decodes that is filled up to `size`: the same tensors every time."""
-        shape = StageShape(size, size, self._max_width, size, size, is_decode=True)
-        parts = replace(self._parts(self._device, -1, shape), block_tables=self._full_tables[:size])
-        return self._staged(shape, parts, 1, self._max_model_len)
+    def step(self, stage: Stage, batch: Batch) -> StagedStep:
+        """What stands on the device once the stage of this batch is uploaded."""
+        if stage.shape.is_decode:
+            return self.decode_step(stage.shape.num_spans)
+        parts = self._parts_of(stage)
+        prefill_lens = [query_len for query_len in batch.query_lens if query_len > 1]
+        bounds = max(batch.query_lens), int(batch.context_lens.max()), prefill_lens
+        return StagedStep(parts, self._layouts(parts, parts.block_tables, *bounds))
+
+    def decode_step(self, size: int) -> StagedStep:
+        """The place of a batch of decodes of `size` spans: the same memory every time."""
+        parts = self._parts_of_decodes(size)
+        return StagedStep(parts, self._layouts(parts, self._full_tables[:, :size], 1, self._limits.max_model_len))
+
+    def token_ids(self, stage: Stage) -> tuple[Tensor, Tensor]:
+        """[T] int64 each, on the device: the token ids, and the sources of those that are pending."""
+        parts = self._parts_of(stage)
+        return parts.token_ids, parts.sources
 
     def clear(self, size: int) -> None:
         """Stage a batch of decodes of `size` rows that all only fill up: computing it writes nothing."""
         self._device.zero_()
         self._full_tables.zero_()
-        parts = self.decode_batch(size).parts
+        parts = self._parts_of_decodes(size)
         parts.slot_mapping.fill_(-1)
-        parts.sources.fill_(-1)
         parts.query_starts.copy_(torch.arange(size + 1))
 
-    def _staged(
+    def _ragged_shape(self, batch: Batch) -> StageShape:
+        num_draws = len(batch.draws)
+        return StageShape(
+            batch.num_tokens,
+            batch.num_spans,
+            batch.block_tables.shape[2],
+            num_rows=len(batch.drawn_rows),
+            num_draws=num_draws,
+            num_indexed=0 if batch.draw_index is None else num_draws,
+            num_sources=self._num_sources(batch.num_tokens),
+            num_groups=self._num_groups,
+        )
+
+    def _decode_shape(self, size: int, width: int) -> StageShape:
+        sources, groups = self._num_sources(size), self._num_groups
+        return StageShape(size, size, width, 0, size, num_sources=sources, num_groups=groups, is_decode=True)
+
+    def _num_sources(self, num_tokens: int) -> int:
+        return num_tokens if self._limits.max_in_flight > 1 else 0
+
+    def _next_decodes(self, batch: Batch) -> Stage:
+        """The stage of a batch of decodes in the buffer whose turn it is."""
+        size = self._decode_sizes[bisect_left(self._decode_sizes, batch.num_spans)]
+        width = batch.block_tables.shape[2]
+        last = self._last_decodes[self._turn]
+        if last is None or last.shape.num_spans != size or last.shape.width != width:
+            last = self._last_decodes[self._turn] = self._new_stage(self._decode_shape(size, width))
+        return last
+
+    def _new_stage(self, shape: StageShape) -> Stage:
+        """In the buffer whose turn it is."""
+        arrays = cut_arrays(self._arrays[self._turn], shape, self._index_dtype)
+        return Stage(shape, arrays, self._host[self._turn][: stage_bytes(shape, self._index_dtype)])
+
+    def _new_place(self, stage: Stage) -> _Place:
+        parts = cut_tensors(self._device, stage.shape, self._index_dtype)
+        full = self._full_tables[:, : stage.shape.num_spans, : stage.shape.width]
+        return _Place(self._device[: len(stage.buffer)], parts, full)
+
+    def _parts_of(self, stage: Stage) -> StageParts[Tensor]:
+        assert stage.place is not None, "not uploaded yet"
+        return stage.place.parts
+
+    def _parts_of_decodes(self, size: int) -> StageParts[Tensor]:
+        """On the device, but for the block tables."""
+        if size not in self._decode_parts:
+            self._decode_parts[size] = cut_tensors(self._device, self._decode_shape(size, 0), self._index_dtype)
+        return self._decode_parts[size]
+
+    def _layouts(
         self,
-        shape: StageShape,
-        parts: StageParts,
+        parts: StageParts[Tensor],
+        block_tables: Tensor,
         max_query_len: int,
         max_context_len: int,
-        prefills: Sequence[int] = (),
-    ) -> StagedBatch:
-        layout = DeviceLayout(
-            query_starts=parts.query_starts,
-            context_lens=parts.context_lens,
-            block_tables=parts.block_tables,
-            slot_mapping=parts.slot_mapping,
-            semaphores=self._semaphores,
-            block_size=self._block_size,
-            max_query_len=max_query_len,
-            max_context_len=max_context_len,
-            num_prefill_tokens=sum(prefills),
-            num_prefill_spans=len(prefills),
-            window=self._window,
-        )
-        return StagedBatch(shape, parts, layout)
-
-    def _parts(self, buffer: Tensor, buffer_id: int, shape: StageShape) -> StageParts:
-        if not shape.is_decode:
-            return cut(buffer, shape)
-        key = buffer_id, shape.num_spans
-        if key not in self._decode_parts:  # all but the block tables, which change their width and stand last
-            self._decode_parts[key] = cut(buffer, replace(shape, width=0))
-        start, end = stage_bytes(replace(shape, width=0)), stage_bytes(shape)
-        tables = buffer[start:end].view(torch.int32)[: shape.num_spans * shape.width].view(shape.num_spans, shape.width)
-        return replace(self._decode_parts[key], block_tables=tables)
+        prefill_lens: Sequence[int] = (),
+    ) -> Sequence[DeviceLayout]:
+        return [
+            DeviceLayout(
+                query_starts=parts.query_starts,
+                context_lens=parts.context_lens,
+                block_tables=table,
+                slot_mapping=slots,
+                semaphores=self._semaphores,
+                block_size=self._limits.block_size,
+                max_query_len=max_query_len,
+                max_context_len=max_context_len,
+                num_prefill_tokens=sum(prefill_lens),
+                num_prefill_spans=len(prefill_lens),
+                window=window,
+            )
+            for table, slots, window in zip(block_tables, parts.slot_mapping, self._limits.windows, strict=True)
+        ]
 
 
-def _write(parts: StageParts, batch: Batch, sources: np.ndarray | None) -> None:
-    layout = batch.layout
-    num_tokens, num_spans, width = layout.num_tokens, layout.num_spans, layout.block_tables.shape[1]
-    _copy(parts.token_ids, batch.token_ids, padding=0)
-    _copy(parts.positions, batch.positions, padding=0)
-    _copy(parts.slot_mapping, layout.slot_mapping, padding=-1)
-    _copy(parts.context_lens, torch.tensor(layout.context_lens), padding=0)
-    parts.block_tables[:num_spans, :width].copy_(layout.block_tables)
-    parts.query_starts[: num_spans + 1].copy_(torch.tensor([0, *layout.query_lens]).cumsum(0))
-    num_padded = len(parts.context_lens) - num_spans  # rows of one token each
-    if num_padded:
-        parts.query_starts[num_spans + 1 :].copy_(torch.arange(num_tokens + 1, num_tokens + 1 + num_padded))
-    _copy(parts.drawn_rows, batch.drawn_rows, padding=0)
-    if batch.draw_index is not None:
-        parts.draw_index.copy_(batch.draw_index)
-    if sources is None:
-        parts.sources.fill_(-1)
+def _write(arrays: StageParts[np.ndarray], batch: Batch) -> None:
+    """All but the draws."""
+    num_tokens, num_spans = batch.num_tokens, batch.num_spans
+    _copy(arrays.token_ids, batch.token_ids, padding=0)
+    _copy(arrays.positions, batch.positions, padding=0)
+    arrays.slot_mapping[:, :num_tokens] = batch.slot_mapping
+    arrays.slot_mapping[:, num_tokens:] = -1
+    arrays.block_tables[:, :num_spans] = batch.block_tables
+    _copy(arrays.context_lens, batch.context_lens, padding=0)
+    if num_tokens == num_spans:  # rows that fill up have one token, too
+        arrays.query_starts[:] = np.arange(len(arrays.query_starts))
     else:
-        _copy(parts.sources, torch.from_numpy(sources), padding=-1)
+        arrays.query_starts[0] = 0
+        np.cumsum(batch.query_lens, out=arrays.query_starts[1:])
+    if len(arrays.drawn_rows):
+        arrays.drawn_rows[:] = batch.drawn_rows
+    if batch.draw_index is not None:
+        arrays.draw_index[:] = batch.draw_index
 
 
-def _write_draws(parts: StageParts, table: DrawTable, all_greedy: bool) -> None:
-    """Of a greedy row nothing but the temperature counts."""
-    _copy(parts.temperatures, table.temperatures, padding=0.0)
-    if all_greedy:
-        return
-    _copy(parts.top_k, table.top_k, padding=1)
-    _copy(parts.top_p, table.top_p, padding=1.0)
-    _copy(parts.min_p_floors, table.min_p_floors, padding=-np.inf)
-    _copy(parts.uniforms, table.uniforms, padding=0.5)
+def _write_draws(arrays: StageParts[np.ndarray], table: DrawTable) -> None:
+    """Rows that fill up are greedy: nothing but their temperature counts."""
+    _copy(arrays.temperatures, table.temperatures.numpy(), padding=0.0)
+    _copy(arrays.top_k, table.top_k.numpy(), padding=1)
+    _copy(arrays.top_p, table.top_p.numpy(), padding=1.0)
+    _copy(arrays.min_p_floors, table.min_p_floors.numpy(), padding=-np.inf)
+    _copy(arrays.uniforms, table.uniforms.numpy(), padding=0.5)
 
 
-def _copy(part: Tensor, values: Tensor, padding: float) -> None:
-    part[: len(values)].copy_(values)
-    part[len(values) :].fill_(padding)
-
-
-def stage_bytes(shape: StageShape) -> int:
-    """Of the buffer that a step of this shape takes."""
-    return sum(round_up(prod(dims) * dtype.itemsize, _ALIGNMENT) for dims, dtype in _sections(shape))
-
-
-def cut(buffer: Tensor, shape: StageShape) -> StageParts:
-    """The parts of a flat uint8 buffer."""
-    parts, offset = [], 0
-    for dims, dtype in _sections(shape):
-        num_bytes = prod(dims) * dtype.itemsize
-        parts.append(buffer[offset : offset + num_bytes].view(dtype).view(dims))
-        offset += round_up(num_bytes, _ALIGNMENT)
-    return StageParts(*parts)
-
-
-def _sections(shape: StageShape) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Dimensions and type of each part, in the order of `StageParts`."""
-    tokens, rows, draws, spans = (shape.num_tokens,), (shape.num_rows,), (shape.num_draws,), (shape.num_spans,)
-    return [
-        *((dims, torch.int64) for dims in (tokens, tokens, tokens, tokens, rows, draws)),
-        *((draws, dtype) for dtype in (torch.float64, torch.float64, torch.float32, torch.float32, torch.int32)),
-        ((shape.num_spans + 1,), torch.int32),
-        (spans, torch.int32),
-        ((shape.num_spans, shape.width), torch.int32),
-    ]
+def _copy(array: np.ndarray, values: np.ndarray, padding: float) -> None:
+    num_values = len(values)
+    array[:num_values] = values
+    if num_values < len(array):
+        array[num_values:] = padding

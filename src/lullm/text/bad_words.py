@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from lullm.errors import InvalidRequestError
 from lullm.text.tokenizer import Tokenizer
 
-_BEFORE = "\n"  # ends a word and is no space: what follows it is spelled as in the middle of a text, without a space
+_BEFORE = "\n"  # ends a word without a space, so that the next word is spelled as in the middle of a text
 
 
 def bad_words_ids(tokenizer: Tokenizer, words: Iterable[str]) -> list[tuple[int, ...]]:
@@ -23,7 +23,7 @@ def bad_words_ids(tokenizer: Tokenizer, words: Iterable[str]) -> list[tuple[int,
         bare = word.lstrip() or word
         spellings = [tokenizer.encode(text, add_special_tokens=False) for text in (bare, " " + bare)]
         inner = tokenizer.encode(_BEFORE + bare, add_special_tokens=False)
-        if inner[: len(before_ids)] == before_ids:  # else the word's beginning melted into what is before it
+        if inner[: len(before_ids)] == before_ids:  # otherwise one token spans `_BEFORE` and the word
             spellings.append(inner[len(before_ids) :])
         spellings = [ids for ids in spellings if ids]
         if not spellings:

@@ -15,7 +15,7 @@ Message = Mapping[str, Any]
 
 
 class ChatTemplate:
-    """A model's chat template. Rendering is thread-safe and leaves its arguments alone.
+    """A model's chat template. Rendering is thread-safe and does not change its arguments.
 
     Args:
         source: the template, or several by name; then 'tool_use' is taken for calls with tools, else 'default'.
@@ -41,10 +41,10 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> str:
-        """The prompt text. It holds the special tokens already: encode it with `add_special_tokens=False`.
+        """The prompt text, special tokens included: encode it with `add_special_tokens=False`.
 
         A message has `role` and `content`: a string, or OpenAI's list of text parts, which are joined with newlines.
-        Content may be missing beside `tool_calls`; their `arguments` may be JSON text, the template sees them parsed.
+        Content may be missing beside `tool_calls`. Their `arguments` may be JSON text; the template gets them parsed.
         `kwargs` are visible to the template as they are (`enable_thinking=False`).
 
         Raises:
@@ -71,7 +71,7 @@ class ChatTemplate:
             raise InvalidRequestError(f"the chat template rejected the messages: {error}", _PARAM) from None
         except RecursionError:
             raise InvalidRequestError("the chat template recursed too deep", _PARAM) from None
-        except Exception as error:  # a template can raise anything: an undefined name, a wrong type, ...
+        except Exception as error:  # a template may raise any error: an undefined name, a wrong type, ...
             raise InvalidRequestError(
                 f"the chat template failed on these messages: {type(error).__name__}: {error}", _PARAM
             ) from None
@@ -125,7 +125,7 @@ def _flat_content(content: Any, where: str) -> str:
 
 
 def _checked_tool_calls(tool_calls: Any, where: str) -> list[dict[str, Any]]:
-    """With the arguments as objects: clients send JSON text, templates print `arguments | tojson`."""
+    """The tool call with parsed arguments: clients send JSON text, but templates print `arguments | tojson`."""
     if not _is_list(tool_calls) or not all(isinstance(call, Mapping) for call in tool_calls):
         raise InvalidRequestError(f"{where} must be a list of objects", _PARAM)
     checked = []

@@ -1,10 +1,10 @@
-"""IncrementalDetokenizer: generated ids -> text as it grows, never half a character.
+"""IncrementalDetokenizer: generated ids -> growing text, in whole characters.
 
-Why not the library's `DecodeStream`, nor the usual "decode a window, emit what is new": both wait for a text that does
-not end in U+FFFD. Tried with random ids, `DecodeStream` gave other text than `decode` in 133 of 300 rounds, and a run
-of bytes that never becomes a character was held back for good while every step decoded all of it again. Here each
-token is looked up as bytes (`TokenBytes`) and Python's incremental UTF-8 decoder does the rest: it holds back at
-most the 3 bytes of an unfinished character, and a token costs O(its bytes).
+The library's `DecodeStream` and the usual "decode a window, emit what is new" wait for a text that does not end in
+U+FFFD. With random ids, `DecodeStream` differed from `decode` in 133 of 300 rounds. It also held back bytes that never
+become a character for good, and decoded all of them again in every step. Here each token is looked up as bytes
+(`TokenBytes`), and Python's incremental UTF-8 decoder holds back at most the 3 bytes of an unfinished character. A
+token costs O(its bytes).
 """
 
 import codecs
@@ -21,12 +21,12 @@ class IncrementalDetokenizer:
     """The text of one sequence, piece by piece.
 
     For byte-level tokenizers all pieces together are exactly `tokenizer.decode(ids, skip_special_tokens)`. For
-    sentencepiece-like ones they are what the ids add behind the prompt: the first token keeps its leading space if the
-    prompt shows anything. One difference remains there: in a run of byte tokens with an error in it, `decode` replaces
-    the run's valid characters too; a stream has shown them by then.
+    sentencepiece-like ones they are the text that the ids add after the prompt: the first token keeps its leading space
+    if the prompt has visible tokens. One difference remains there: in a run of byte tokens with an error, `decode` also
+    replaces the run's valid characters, which a stream has shown already.
 
     Args:
-        prompt_token_ids: the tokens before the first one, or at least the last few of them.
+        prompt_token_ids: the prompt, or at least its last few tokens.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class IncrementalDetokenizer:
         self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
         self._is_first = not any(self._is_visible(token_id) for token_id in reversed(prompt_token_ids or ()))
         self._replaces_each_byte = self._bytes.replaces_each_byte
-        # surrogateescape keeps one mark per broken byte, "replace" one per broken character.
+        # "surrogateescape" gives one mark per broken byte, "replace" one per broken character.
         errors = "surrogateescape" if self._replaces_each_byte else "replace"
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
 
     def append(self, token_ids: Sequence[int]) -> str:
-        """The text that is certain now and was not before; may be empty. O(bytes of `token_ids`)."""
+        """The text that these tokens complete; may be empty. O(bytes of `token_ids`)."""
         pieces = []
         for token_id in token_ids:
             if token_id in self._skipped:
@@ -54,7 +54,7 @@ class IncrementalDetokenizer:
         return self._decode(b"".join(pieces))
 
     def finish(self) -> str:
-        """What was held back: an unfinished character, as replacement characters. Empty when called again."""
+        """The unfinished character that was held back, as replacement characters. Empty when called again."""
         return self._decode(b"", final=True)
 
     def _is_visible(self, token_id: int) -> bool:

@@ -1,8 +1,8 @@
-"""Sandbox: runs templates that come from elsewhere, which are programs, with bounds.
+"""Sandbox: runs the templates of a model's folder, which are foreign programs, within bounds.
 
-They run in Jinja's own sandbox, and within bounds on steps (loop rounds, calls, filters), on the size of the result and
-of a value. The bounds stop accidents and simple attacks; they are no proof against a template built to exhaust memory
-inside a single filter. A model's folder remains something to choose with care.
+They run in Jinja's own sandbox. Bounds hold for the number of steps (loop rounds, calls, filters), and for the size of
+the result and of each value. The bounds stop accidents and simple attacks, but not a template that exhausts memory
+inside one filter. So a model's folder still has to be trusted.
 """
 
 import json
@@ -21,7 +21,7 @@ from jinja2.visitor import NodeTransformer
 
 from lullm.errors import ModelLoadError
 
-MAX_STEPS = 10_000_000  # empty loop rounds; what else takes time costs several, so that all of them last a few seconds
+MAX_STEPS = 10_000_000  # loop rounds; other work costs several steps, so that all steps together last a few seconds
 _CALL_STEPS = 25  # a call or a filter
 _LOOP_CALL_STEPS = 100
 _LAZY_ROUND_STEPS = 5
@@ -30,17 +30,17 @@ _MAX_INT_BITS = 4096
 
 
 class Rejected(Exception):
-    """A template's own `raise_exception`, or a bound it ran into."""
+    """The template called `raise_exception`, or has reached a bound."""
 
 
 class _Steps(threading.local):
-    """Steps that the rendering on this thread may still take."""
+    """The remaining steps of the rendering on this thread."""
 
     left = 0
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja as chat templates expect it (the names and filters of transformers), with bounds."""
+    """Jinja with the names and filters that chat templates expect (those of transformers), and with bounds."""
 
     intercepted_binops = frozenset({"+", "*", "**"})
 
@@ -67,7 +67,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """The text of a template of this sandbox. Thread-safe.
 
         Raises:
-            Rejected, jinja2's SecurityError, RecursionError, and whatever else a template can bring about.
+            Rejected, jinja2's SecurityError, RecursionError, and any error that the template causes.
         """
         self._steps.left = MAX_STEPS
         pieces = []
@@ -91,7 +91,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return __self.bounded(super().call(__context, __obj, *args, **kwargs))
 
     def bounded(self, value: Any) -> Any:
-        """What a call or a filter gave, counted and not too large."""
+        """The value of a call or a filter, after its steps and its size are checked. Raises Rejected."""
         self.spend(_CALL_STEPS)
         _check_size(_size(value))
         return value
@@ -109,7 +109,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def count_rounds(self, values: Any) -> Any:
-        """What a loop runs over; paid for at once where its length is known, so that rounds keep their speed."""
+        """The values of a loop. If their number is known, all steps are spent at once, so that rounds stay fast."""
         if not hasattr(values, "__len__"):
             return self._counted(values)
         self.spend(len(values))
@@ -127,14 +127,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return "".join(texts)
 
     def bounded_range(self, *args: int) -> range:
-        """`range`, at the cost of its length: filters (`range(n) | sum`) run through it without loop rounds."""
+        """`range`, for as many steps as its length, because filters (`range(n) | sum`) need no loop rounds."""
         numbers = range(*args)
         self.spend(len(numbers))
         return numbers
 
 
 class _BoundLoops(NodeTransformer):
-    """Puts the environment's counters into a parsed template."""
+    """Inserts the environment's counters into a parsed template."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
@@ -157,7 +157,7 @@ class _BoundLoops(NodeTransformer):
 
 
 def _bounded(node: nodes.Filter | None, lineno: int) -> nodes.Filter:
-    """`node | bounded`; None stands for the text of the block that the filter belongs to."""
+    """`node | bounded`. None: the text of the filter's block."""
     bounded = nodes.Filter(node, "bounded", [], [], None, None)
     bounded.set_lineno(lineno)
     return bounded

@@ -1,11 +1,11 @@
 """StopStrings: end a text at the first stop string in it, while the text is still being written.
 
-Which match wins does not depend on how the text is cut into pieces: the stop string that is complete first, and of
-several complete at the same character the longest (it begins first). So there are no ties.
+The match does not depend on how the text is cut into pieces: the stop string that is complete first wins, and of
+several complete at the same character the longest. So there are no ties.
 
-Every stop string is matched by its own Knuth-Morris-Pratt automaton (Knuth, Morris, Pratt 1977): how much of it the
-text so far ends with. A piece costs O(its characters x stop strings in progress), whatever came before, and what must
-be held back is simply the longest of these beginnings.
+Every stop string has its own Knuth-Morris-Pratt automaton (Knuth, Morris, Pratt 1977), whose state is the length of the
+stop string's beginning that the text ends with. A piece costs O(its characters x stop strings in progress). The text to
+hold back is the longest of these beginnings.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class StopResult(NamedTuple):
-    """`text` can be shown now; `stop` is the stop string that ended the text, None while it goes on."""
+    """`text`: what can be shown now. `stop`: the stop string that ended the text; None: no match yet."""
 
     text: str
     stop: str | None
@@ -23,8 +23,8 @@ class StopResult(NamedTuple):
 class StopStrings:
     """Looks for `stop` in one growing text.
 
-    Text that may turn out to be the beginning of a stop string is held back, unless `include_in_output` is set: then it
-    will be shown either way. `stop` must hold no empty strings (SamplingParams sees to it).
+    Text that may be the beginning of a stop string is held back, except with `include_in_output`, which shows it in any
+    case. `stop` must hold no empty strings (`SamplingParams` checks it).
     """
 
     def __init__(self, stop: Sequence[str], include_in_output: bool = False):
@@ -38,7 +38,7 @@ class StopStrings:
         self._found: str | None = None
 
     def push(self, delta: str) -> StopResult:
-        """Take the next piece; what follows a match is dropped. After a match: nothing, and the same stop string."""
+        """Take the next piece; text after a match is dropped. Later calls return no text and the same stop string."""
         if not self._max_matched_len and self._found is None and self._first_chars.isdisjoint(delta):
             return StopResult(delta, None)
         if self._found is not None:
@@ -52,7 +52,7 @@ class StopStrings:
         if best_stop:
             self._found, end = best_stop, len(self._held) + best_end
             self._held = ""
-            # With include_in_output the match's beginning may be out already.
+            # With include_in_output the match's beginning may have been shown already.
             return StopResult(text[: end if self._include else end - len(best_stop)], best_stop)
         self._max_matched_len = max(self._matched_lens)
         if self._include:
@@ -62,17 +62,17 @@ class StopStrings:
         return StopResult(text[:kept], None)
 
     def flush(self) -> str:
-        """The text that was held back, when no more will come. Empty when called again or after a match."""
+        """The text that was held back, for the end of the text. Empty when called again or after a match."""
         text, self._held = self._held, ""
         self._matched_lens = [0] * len(self._stops)
         self._max_matched_len = 0
         return text
 
     def _advance(self, index: int, delta: str) -> int | None:
-        """Run one automaton over `delta`; the number of characters after which its stop string is complete."""
+        """Run one automaton over `delta`. Returns the number of characters that complete its stop string, or None."""
         stop, failure, matched = self._stops[index], self._failures[index], self._matched_lens[index]
         start = 0
-        if not matched:  # skip at C speed to where it can begin
+        if not matched:  # `find` skips to a possible beginning at C speed
             start = delta.find(stop[0])
             if start < 0:
                 return None

@@ -1,9 +1,9 @@
 """TokenBytes: the bytes that each token adds to a text, so that a stream can be decoded token by token.
 
-The decoders of language models print token by token: the text of a list of tokens is the tokens' bytes in a row, read
-as UTF-8. What a token adds depends on one thing only, whether it comes first (then sentencepiece-like decoders drop its
-leading space). That makes two tables, filled as tokens turn up. Decoders that are not of this kind (CTC, BPE with
-end-of-word suffixes) are refused when the model is loaded.
+The decoders of language models print token by token: the text of a list of tokens is their bytes in a row, read as
+UTF-8. A token's bytes depend only on whether it comes first, because sentencepiece-like decoders then drop its leading
+space. So there are two tables, filled on demand. Other decoders (CTC, BPE with end-of-word suffixes) are refused when
+the model is loaded.
 """
 
 import json
@@ -18,7 +18,7 @@ from lullm.errors import InvalidRequestError, ModelLoadError
 
 _TOKENWISE = frozenset({"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"})
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
-_ANCHOR = "a"  # any token that every decoder prints as it is
+_ANCHOR = "a"  # a token that every decoder prints unchanged
 
 
 class TokenBytes:
@@ -40,20 +40,20 @@ class TokenBytes:
         self._inner: dict[int, bytes] = {}
 
     def inner(self, token_id: int) -> bytes:
-        """What the token adds to a text that has begun; empty for an id that no token has."""
+        """The bytes that the token adds inside a text; empty for an id without a token."""
         found = self._inner.get(token_id)
         if found is None:
             found = self._compute(token_id, is_first=False)
-            if found:  # so that ids that no token has cannot fill the table
+            if found:  # ids without a token must not fill the table
                 self._inner[token_id] = found
         return found
 
     def first(self, token_id: int) -> bytes:
-        """What the token adds as the first of a text; empty for an id that no token has."""
+        """The bytes that the token adds as the first of a text; empty for an id without a token."""
         return self._compute(token_id, is_first=True)
 
     def token(self, token_id: int) -> str | None:
-        """The token as the vocabulary spells it, or None. Raises InvalidRequestError for what cannot be an id."""
+        """The token as the vocabulary spells it, or None. Raises InvalidRequestError: not a possible id."""
         try:
             return self._backend.id_to_token(token_id)
         except (OverflowError, TypeError):

@@ -1,8 +1,8 @@
 """Tokenizer: a model folder's tokenizer, on the `tokenizers` library.
 
-Reads tokenizer.json (the rules, the vocabulary, what is put around a text), tokenizer_config.json and
-special_tokens_map.json (which tokens have which part), and the chat template wherever the folder keeps it. The
-config's `add_bos_token` has no say where there is a tokenizer.json, as in transformers 5.
+Reads tokenizer.json (rules, vocabulary, tokens around a text), tokenizer_config.json and special_tokens_map.json
+(special tokens and their roles), and the chat template from any of its usual places. The config's `add_bos_token` is
+ignored if there is a tokenizer.json, as in transformers 5.
 """
 
 import json
@@ -31,7 +31,7 @@ class Tokenizer:
         vocab_size: the largest token id + 1. A model's own `vocab_size` may be larger (padding of the matrix).
         bos_token_id, eos_token_id: None where the model names none.
         special_tokens: name -> text (`{"eos_token": "</s>"}`), as chat templates use them.
-        special_token_ids: marks (`</s>`, `<|im_end|>`, ...) rather than text; `skip_special_tokens` leaves them out.
+        special_token_ids: marks (`</s>`, `<|im_end|>`, ...) that are no text; `skip_special_tokens` drops them.
         chat_template: None where the folder has none.
         token_bytes: each token's bytes.
     """
@@ -42,7 +42,7 @@ class Tokenizer:
         special_tokens: dict[str, str] | None = None,
         chat_template: ChatTemplate | None = None,
     ):
-        """Takes `backend` over and turns its truncation and padding off.
+        """Takes ownership of `backend` and turns its truncation and padding off.
 
         Raises:
             ModelLoadError: an empty vocabulary, or a decoder that cannot be streamed.
@@ -90,10 +90,10 @@ class Tokenizer:
         """Token ids of each text; the library spreads them over the cores. Raises as `encode` does."""
         for text in texts:
             _check_text(text)
-        # Not `backend.encode`: that one holds the interpreter lock, and a long prompt would stall the other threads.
+        # Not `backend.encode`: it holds the interpreter lock, and a long prompt would stall the other threads.
         try:
             encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-        except Exception as error:  # bare in the library; a vocabulary without an unknown token can meet one
+        except Exception as error:  # the library raises it for a character that the vocabulary lacks
             raise InvalidRequestError(f"the tokenizer cannot encode the text: {error}") from None
         return [encoding.ids for encoding in encodings]
 
@@ -109,7 +109,7 @@ class Tokenizer:
             raise InvalidRequestError("token ids must be integers from 0 to 2**32 - 1") from None
 
     def decode_token(self, token_id: int) -> str:
-        """One token's text as log-probabilities show it: its leading space kept, half characters as U+FFFD."""
+        """One token's text for log-probabilities: with its leading space, and U+FFFD for an incomplete character."""
         text = self._texts.get(token_id)
         if text is None:
             text = self.token_bytes.inner(token_id).decode(errors="replace")

@@ -24,7 +24,7 @@ class BlockGather:
     """The blocks in use of two pools, in an order that is the same every time.
 
     Args:
-        device: the pools': `kv_caches` are in its memory, `host_kv_caches` in host memory of its. By layer.
+        kv_caches, host_kv_caches: by layer, in memory of the device and in host memory that it can read.
     """
 
     def __init__(self, device: Device, kv_caches: list[LayerCache], host_kv_caches: list[LayerCache], used: UsedBlocks):
@@ -33,17 +33,11 @@ class BlockGather:
         pools = ((kv_caches, used.device, device.new_arena), (host_kv_caches, used.host, device.new_host_arena))
         self._pools = [pool for pool in pools if pool[1]]
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(
-            side[0].nbytes * len(ids) for caches, ids, _ in self._pools for cache in caches for side in cache.tensors
-        )
-
     def contents(self) -> Iterator[Tensor]:
         """Parts, each in the same room: to be taken before the next is asked for. Blocking. Raises CacheSizeError."""
         for words, ids, room in self._parts():
             torch.index_select(words, 0, ids, out=room)
-            self._device.synchronize()  # what copies it waits for nothing
+            self._device.synchronize()  # the copy out of the room starts without waiting
             yield room
 
     def places(self) -> Iterator[Tensor]:
@@ -56,8 +50,8 @@ class BlockGather:
     def _parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """(one layer's keys or values in a pool, ids of some blocks, room for those); the room is the same each time.
 
-        The room is an arena, for what malloc once had for such a purpose does not always go back to the operating
-        system. Values are moved as words of one kind: torch does not index every type on every device.
+        The room is an arena, because memory from malloc does not always go back to the operating system. Values are
+        moved as words of one kind: torch does not index every type on every device.
         """
         for caches, block_ids, new_arena in self._pools:
             num_bytes = caches[0].key[0].nbytes

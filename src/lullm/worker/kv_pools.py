@@ -7,11 +7,11 @@ import torch
 
 from lullm.arena.arena import ALIGNMENT, Arena
 from lullm.arena.workspace import Workspace
-from lullm.kv.layout import SCALE_BYTES, block_bytes
+from lullm.kv.layout import SCALE_BYTES, block_bytes, cache_layout_of
 from lullm.log import get_logger
 from lullm.ops.float8_cache import FLOAT8
 from lullm.ops.layer_cache import LayerCache
-from lullm.step.host_decode import workspace_bytes
+from lullm.step.graphs import workspace_bytes
 from lullm.units import format_bytes
 from lullm.worker.setup import WorkerSetup
 
@@ -20,7 +20,7 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KVPools:
-    """Both pools by layer, without scales, and the workspace of a CPU's recorded decodes, which sleeps with them.
+    """Both pools by the layer-slots of a block, and the workspace of a CPU's recorded decodes, which sleeps with them.
 
     `arenas`: all memory behind these, with the tags 'kv_cache', 'kv_swap' and 'graphs'.
     """
@@ -59,14 +59,14 @@ def map_pools(setup: WorkerSetup, num_blocks: int, num_host_blocks: int) -> KVPo
             room = _pool_bytes(setup, num_host_blocks)
             host = _map_blocks(setup, keep(setup.device.new_host_arena("kv_swap", room)), num_host_blocks)
         workspace = None
-        if setup.records_graphs and not setup.device.is_accelerator:
+        if setup.records_graphs and not setup.device.records_ahead:
             workspace = Workspace(keep(new_arena("graphs", workspace_bytes(model, config.max_num_seqs))))
         undo.pop_all()
     return KVPools(device, host, workspace, arenas)
 
 
 def block_shape(setup: WorkerSetup) -> tuple[tuple[int, int, int], torch.dtype]:
-    """Shape `[block_size, Hkv, D]` and type of one block in the keys, or the values, of one layer."""
+    """Shape `[block_size, Hkv, D]` and type of one block in the keys, or the values, of one slot."""
     config, model = setup.config, setup.model_config
     row_len = model.head_dim + (SCALE_BYTES if config.kv_dtype == "int8" else 0)
     dtype = {"int8": torch.int8, "fp8_e4m3": FLOAT8}.get(config.kv_dtype, setup.dtype)
@@ -74,18 +74,18 @@ def block_shape(setup: WorkerSetup) -> tuple[tuple[int, int, int], torch.dtype]:
 
 
 def _pool_bytes(setup: WorkerSetup, num_blocks: int) -> int:
-    """Of the arena of a pool: its blocks, and room for the alignment of each layer's two tensors."""
+    """Of the arena of a pool: its blocks, and room for the alignment of each slot's two tensors."""
     config, model = setup.config, setup.model_config
     size = num_blocks * block_bytes(model, config.block_size, config.kv_dtype)
-    return size + 2 * ALIGNMENT * model.num_hidden_layers
+    return size + 2 * ALIGNMENT * cache_layout_of(model).num_slots
 
 
 def _map_blocks(setup: WorkerSetup, arena: Arena, num_blocks: int) -> list[LayerCache]:
-    shape, dtype = block_shape(setup)
-    shape = (num_blocks, *shape)
+    of_block, dtype = block_shape(setup)
+    shape = (num_blocks, *of_block)
     caches = [
         LayerCache(arena.empty(shape, dtype), arena.empty(shape, dtype))
-        for _ in range(setup.model_config.num_hidden_layers)
+        for _ in range(cache_layout_of(setup.model_config).num_slots)
     ]
     logger.info(
         "%s: %d blocks of %d tokens, %s", arena.tag, num_blocks, setup.config.block_size, format_bytes(arena.used_bytes)

@@ -9,15 +9,16 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
+from lullm.kv.layout import cache_layout_of
 from lullm.models.decoder import CausalLM
 from lullm.nn.kv_scale import with_scales
 from lullm.ops.layer_cache import LayerCache
-from lullm.ops.selection import select_ops
+from lullm.ops.selection import select_ops, with_features
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
 from lullm.sampling.sampler import Sampler
-from lullm.step.graphs import decode_sizes
-from lullm.step.input import StepLimits
+from lullm.step.block_move import CachePools
+from lullm.step.limits import StepLimits
 from lullm.step.runner import StepRunner
 
 
@@ -52,27 +53,27 @@ class WorkerSetup:
         host_kv_caches: list[LayerCache],
         workspace: Workspace | None = None,
     ) -> StepRunner:
-        """A runner of steps over these pools. The arguments are those of `StepRunner`."""
-        config = self.config
+        """A runner of steps over these pools, which are by the layer-slots of a block."""
+        config, layout = self.config, cache_layout_of(self.model_config)
+        of_layers = [kv_caches[0 if place is None else place.slot] for place in layout.places]
         limits = StepLimits(
             config.max_num_seqs,
             config.max_num_batched_tokens,
             config.max_model_len,
             config.block_size,
-            self.model_config.sliding_window,
+            tuple(group.window for group in layout.groups),
+            max_in_flight=2 if config.async_scheduling else 1,
         )
         return StepRunner(
             self.device,
             self.ops,
             model,
-            with_scales(kv_caches, model),
-            host_kv_caches,
+            with_scales(of_layers, model),
+            CachePools(kv_caches, host_kv_caches),
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
             limits,
             self.threads.scope,
-            runs_ahead=config.async_scheduling,
-            decode_sizes=decode_sizes(config.max_num_seqs),
-            workspace=workspace,
+            workspace,
         )
 
 
@@ -82,6 +83,6 @@ def open_setup(config: ResolvedConfig, model_config: ModelConfig) -> WorkerSetup
         config,
         model_config,
         open_device(config.device),
-        select_ops(config.device, config.attention_backend),
+        with_features(select_ops(config.device, config.attention_backend), model_config.family.attention_features),
         StepThreads(config.threads),
     )

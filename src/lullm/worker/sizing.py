@@ -2,7 +2,7 @@
 
 import torch
 
-from lullm.kv.layout import block_bytes
+from lullm.kv.layout import block_bytes, cache_layout_of
 from lullm.log import get_logger
 from lullm.models.decoder import CausalLM
 from lullm.ops.layer_cache import LayerCache
@@ -20,8 +20,8 @@ logger = get_logger(__name__)
 _GRAPH_BYTES = 4 * MIB
 """What the driver keeps for each recorded graph, about: a node for every kernel of every layer."""
 
-_NUM_MEASURED_LAYERS = 4
-"""Layers whose blocks are copied to measure the speed. All layers would keep a huge page each for good."""
+_NUM_MEASURED_SLOTS = 4
+"""Layer-slots that are copied to measure the speed. All of them would keep a huge page each for good."""
 
 
 def kv_memory_bytes(setup: WorkerSetup, model: CausalLM) -> int:
@@ -39,7 +39,7 @@ def kv_memory_bytes(setup: WorkerSetup, model: CausalLM) -> int:
     largest = _profile(setup, model, max(config.max_num_batched_tokens // config.max_num_seqs, 1))
     graphs = 0
     if setup.records_graphs:
-        graphs = _profile(setup, model, 1) + _GRAPH_BYTES * len(decode_sizes(config.max_num_seqs))
+        graphs = _profile(setup, model, 1) + _GRAPH_BYTES * len(decode_sizes(device, config.max_num_seqs))
     info = device.memory_info()
     taken = info.total_bytes - info.free_bytes
     available = int(info.total_bytes * config.gpu_memory_utilization) - taken - graphs
@@ -55,15 +55,15 @@ def _profile(setup: WorkerSetup, model: CausalLM, query_len: int) -> int:
 
     All spans write over each other in one block. That is harmless, because the tokens are thrown away.
     """
-    config = setup.config
+    config, layout = setup.config, cache_layout_of(setup.model_config)
     shape, dtype = block_shape(setup)
     caches = [
         LayerCache(*torch.zeros((2, 1, *shape), dtype=dtype, device=setup.device.torch_device))
-        for _ in range(setup.model_config.num_hidden_layers)
+        for _ in range(layout.num_slots)
     ]
     runner = setup.new_step_runner(model, caches, [])
     query_len = min(query_len, config.max_model_len)
-    tokens, blocks = pack([0] * query_len), (pack([0] * cdiv(query_len, config.block_size)),)
+    tokens, blocks = pack([0] * query_len), (pack([0] * cdiv(query_len, config.block_size)),) * len(layout.groups)
     params = DrawParams(temperature=1.0, top_p=0.9)
     spans = []
     for number in range(min(config.max_num_seqs, config.max_num_batched_tokens // query_len)):
@@ -77,27 +77,30 @@ def measure_speeds(setup: WorkerSetup, runner: StepRunner, pools: KVPools) -> tu
     Writes into the first blocks of both pools, which must be free. A prompt of 64 tokens and a few blocks are enough
     to start with: the scheduler corrects both figures from the steps it sees.
     """
-    config, num_layers = setup.config, min(_NUM_MEASURED_LAYERS, len(pools.device))
-    num_slots = pools.device[0].num_blocks * config.block_size  # with a window perhaps fewer than max_model_len
-    num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, num_slots)
+    config, num_slots = setup.config, min(_NUM_MEASURED_SLOTS, len(pools.device))
+    capacity = pools.device[0].num_blocks * config.block_size  # with a window perhaps fewer than max_model_len
+    num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, capacity)
     blocks = range(min(cdiv(num_tokens, config.block_size), pools.host[0].num_blocks))
     pairs = [(block_id, block_id) for block_id in blocks]
-    prompt = Span(0, 0, pack([0] * num_tokens), (pack(range(cdiv(num_tokens, config.block_size))),))
+    table = pack(
+        range(cdiv(num_tokens, config.block_size))
+    )  # the same blocks for all groups: what they hold is dropped
+    prompt = Span(0, 0, pack([0] * num_tokens), (table,) * len(cache_layout_of(setup.model_config).groups))
     for _ in range(2):  # the first run meets cold kernels and untouched pages
         result = runner.launch(StepPlan([prompt])).result()
-        swap_s = _time_swap(setup, pools, num_layers, pairs)
+        swap_s = _time_swap(setup, pools, num_slots, pairs)
     size = len(pairs) * block_bytes(setup.model_config, config.block_size, config.kv_dtype)
-    copied = size * num_layers // len(pools.device)
+    copied = size * num_slots // len(pools.device)
     return copied / max(swap_s, 1e-9), num_tokens / max(result.compute_s, 1e-9)
 
 
-def _time_swap(setup: WorkerSetup, pools: KVPools, num_layers: int, pairs: list[tuple[int, int]]) -> float:
+def _time_swap(setup: WorkerSetup, pools: KVPools, num_slots: int, pairs: list[tuple[int, int]]) -> float:
     device = setup.device
 
     def swap() -> tuple[object, object]:
         started = device.mark()
         with torch.inference_mode():
-            setup.ops.swap_blocks(pools.device[:num_layers], pools.host[:num_layers], pairs)
+            setup.ops.swap_blocks(pools.device[:num_slots], pools.host[:num_slots], pairs)
         return started, device.mark()
 
     return device.seconds_between(*device.start(swap).result())

@@ -10,7 +10,6 @@ from lullm.arena.arena import Arena
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
-from lullm.step.graphs import decode_sizes
 from lullm.step.runner import StepRunner
 from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
 from lullm.types.step import Running, StepPlan, StepResult
@@ -71,8 +70,8 @@ class Worker:
         self._sleeper = Sleeper(setup, self.loaded.store, self.pools, self.arenas)
         self._undo.callback(self._sleeper.close)
         self.model_runner = setup.new_step_runner(model, self.pools.device, self.pools.host, self.pools.workspace)
-        if setup.records_graphs and setup.device.is_accelerator:
-            self.model_runner.capture_graphs(decode_sizes(setup.config.max_num_seqs))
+        if setup.records_graphs:
+            self.model_runner.capture_graphs()
         self.reset_kv_scales()
 
     def reset_kv_scales(self) -> None:

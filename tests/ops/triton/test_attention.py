@@ -9,14 +9,15 @@ import torch
 
 from lullm.errors import UnsupportedError
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout, new_semaphores
 from lullm.ops.layer_cache import LayerCache
-from lullm.ops.selection import REFERENCE_OPS
+from lullm.ops.selection import REFERENCE_OPS, with_features
 from lullm.ops.triton import gathered_attention, prefill_attention
-from lullm.ops.triton.attention import attention, prepare_attention
-from lullm.ops.triton.decode_attention import MAX_SPLITS, launch_decode, num_splits
+from lullm.ops.triton.attention import attention
+from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS, MAX_SPLITS, launch_decode, num_splits
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
-from lullm.ops.triton.layout import DeviceLayout, new_semaphores
 from lullm.ops.triton.prefill_attention import launch_prefill, num_prefill_splits
+from lullm.ops.triton.table import TRITON_OPS
 from lullm.ops.triton.tile import DecodeTile, PrefillTile
 
 DEVICE = launch_device()
@@ -57,8 +58,12 @@ def on_device(caches, instead_of_nan=None):
     return LayerCache(*(sides if instead_of_nan is None else [side.nan_to_num(instead_of_nan) for side in sides]))
 
 
+def prepare_attention(layout):
+    return DeviceLayout.of(layout, DEVICE, torch.int32, MAX_NUM_KV_HEADS)
+
+
 def expected_of(layout, q, caches, scale=0.25):
-    return REFERENCE_OPS.attention(q, LayerCache(*caches), REFERENCE_OPS.prepare_attention(layout), scale)
+    return REFERENCE_OPS.attention(q, LayerCache(*caches), layout, scale)
 
 
 def assert_like_reference(layout, q, caches):
@@ -132,7 +137,7 @@ def test_rows_that_fill_up_a_graph_give_zeros():
         context_lens=torch.tensor([30, 5, 0, 0], dtype=torch.int32, device=DEVICE),
         block_tables=tables.to(DEVICE),
         slot_mapping=torch.tensor([*layout.slot_mapping.tolist(), -1, -1], device=DEVICE),
-        semaphores=new_semaphores(7, DEVICE),
+        semaphores=new_semaphores(7, MAX_NUM_KV_HEADS, DEVICE),
         block_size=16,
         max_query_len=1,
         max_context_len=800,
@@ -154,7 +159,7 @@ def test_a_batch_gives_the_same_bits_when_it_is_filled_up():
         context_lens=torch.cat((exact.context_lens, exact.context_lens.new_zeros(1))),
         block_tables=torch.cat((exact.block_tables, torch.full_like(exact.block_tables[:1], GARBAGE))),
         slot_mapping=torch.cat((exact.slot_mapping, torch.full_like(exact.slot_mapping[:1], -1))),
-        semaphores=new_semaphores(4, DEVICE),
+        semaphores=new_semaphores(4, MAX_NUM_KV_HEADS, DEVICE),
         block_size=16,
         max_query_len=1,
         max_context_len=10**5,
@@ -171,7 +176,7 @@ def test_float8_cache(shape, with_scales, dtype):
     layout, q, caches = make_step(shape, dtype=dtype)
     cached = [cache.to(torch.float8_e4m3fn) for cache in caches]
     scales = [torch.tensor([0.5, 3.0]), torch.tensor([2.0, 0.25])] if with_scales else []
-    expected = REFERENCE_OPS.attention(q, LayerCache(*cached, *scales), REFERENCE_OPS.prepare_attention(layout), 0.25)
+    expected = REFERENCE_OPS.attention(q, LayerCache(*cached, *scales), layout, 0.25)
     given = LayerCache(*on_device(cached).tensors, *(scale.to(DEVICE) for scale in scales))
     for version in (attention, gathered_attention.attention):
         actual = version(q.to(DEVICE), given, prepare_attention(layout), 0.25)
@@ -198,7 +203,8 @@ def test_prefill_split_along_the_context(name, window, monkeypatch):
     tile = PrefillTile(16, 16, 4, 1, min_split_keys=16)
     for num_multiprocessors in (8, 1000):
         monkeypatch.setattr(prefill_attention, "num_multiprocessors", lambda num=num_multiprocessors: num)
-        prepared = dataclasses.replace(prepare_attention(layout), semaphores=new_semaphores(40, DEVICE))
+        semaphores = new_semaphores(40, MAX_NUM_KV_HEADS, DEVICE)
+        prepared = dataclasses.replace(prepare_attention(layout), semaphores=semaphores)
         out = torch.where(torch.tensor(decodes_of(shape), device=DEVICE)[:, None, None], expected.to(DEVICE), math.nan)
         launch_prefill(out, *given, prepared, 0.25, tile)
         torch.testing.assert_close(out.cpu(), expected, atol=5e-6, rtol=5e-6)
@@ -246,3 +252,15 @@ def test_int8_cache_is_refused():
     cache = LayerCache(*torch.zeros(2, 4, 16, 2, 18, dtype=torch.int8, device=DEVICE))
     with pytest.raises(UnsupportedError, match="kv_cache_dtype"):
         attention(q.to(DEVICE), cache, prepare_attention(layout), 0.25)
+
+
+def test_what_the_kernels_lack_is_refused_and_torch_serves():
+    layout, q, caches = make_step([(1, 5), (9, 21)])
+    prepared, extras = prepare_attention(layout), (0.8, None)
+    with pytest.raises(UnsupportedError, match="soft cap"):
+        attention(q.to(DEVICE), on_device(caches), prepared, 0.25, *extras)
+    ops = with_features(TRITON_OPS, frozenset({"soft_cap"}))
+    actual = ops.attention(q.to(DEVICE), on_device(caches), ops.prepare_attention(prepared), 0.25, *extras)
+    expected = REFERENCE_OPS.attention(q, LayerCache(*caches), layout, 0.25, *extras)
+    torch.testing.assert_close(actual.cpu(), expected, atol=5e-6, rtol=5e-6)
+    assert not ops.is_recordable

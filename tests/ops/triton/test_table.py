@@ -9,6 +9,7 @@ from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton.device import launch_device
@@ -46,7 +47,7 @@ def test_a_model(monkeypatch):
         for parameter in model.parameters():
             parameter.data.copy_(torch.randn(parameter.shape) * 0.3)
         reference = build_model(config, torch.float32, 64)
-        model.model.rotary.cos_sin_cache.copy_(reference.model.rotary.cos_sin_cache)
+        model.model.rotaries[0].cos_sin_cache.copy_(reference.model.rotaries[0].cos_sin_cache)
         caches = [LayerCache(*torch.zeros(2, 6, 4, 2, 8, device=device)) for _ in range(2)]
         outputs = []
         with torch.inference_mode():
@@ -54,7 +55,8 @@ def test_a_model(monkeypatch):
                 layout = AttentionLayout(query_lens, context_lens, torch.tensor(tables), torch.tensor(slots), 4)
                 token_ids = torch.arange(3, 3 + sum(query_lens), device=device)
                 positions = torch.tensor(positions, device=device)
-                hidden = model(token_ids, StepContext(positions, (ops.prepare_attention(layout),), caches, ops))
+                placed = DeviceLayout.of(layout, device, ops.index_dtype, ops.semaphores_per_span)
+                hidden = model(token_ids, StepContext(positions, (ops.prepare_attention(placed),), caches, ops))
                 outputs.append(model.compute_logits(hidden, ops).cpu())
         found.append([*outputs, *(side.cpu() for cache in caches for side in cache.tensors)])
     for other in found[1:]:

@@ -1,20 +1,20 @@
 """The ops over a KV cache in the native library: writing it, reading it, copying its blocks (see `recording`).
 
-Native where `native` is, and the cache has the dtype of the activations; attention also wants a head size that is a
-multiple of 16. Everything else goes to the torch version.
+They are native for the dtypes of `native`, if the cache has the dtype of the activations. Attention also needs a head
+size that is a multiple of 16. All other cases use the torch version.
 """
 
 import ctypes
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from lullm.ops import grouped_attention, torch_cpu
-from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu.native import DTYPES, has_whole_heads
 from lullm.ops.cpu.recording import call, new_result
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.layer_cache import HeadNorm, LayerCache
 
 
@@ -57,39 +57,23 @@ def rope_and_cache(
 
 @dataclass
 class NativeLayout:
-    """The prepared step; `query_starts [S + 1]` and `context_lens [S]` are int64.
+    """The prepared step. `pointers`: the addresses of the block tables, the context lengths and the query starts."""
 
-    The rows of a span are those from its start to the start of the next. `pointers` are the addresses of the block
-    tables, the context lengths and the query starts.
-    """
-
-    layout: AttentionLayout
+    layout: DeviceLayout
     slot_mapping: Tensor
-    query_starts: Tensor
-    context_lens: Tensor
-    pointers: tuple[int, int, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        tables = self.layout.block_tables
-        self.pointers = (tables.data_ptr(), self.context_lens.data_ptr(), self.query_starts.data_ptr())
+    pointers: tuple[int, int, int]
 
     @cached_property
     def grouped(self) -> grouped_attention.GroupedLayout:
         """For what the native version does not do."""
-        return grouped_attention.prepare_attention(self.layout)
+        return grouped_attention.prepare_attention(self.layout.on_host())
 
 
-def prepare_attention(layout: AttentionLayout) -> NativeLayout:
-    starts = [0]
-    for query_len in layout.query_lens:
-        starts.append(starts[-1] + query_len)
-    assert layout.block_tables.stride(1) == 1 or layout.block_tables.shape[1] <= 1, "rows of a table are in one piece"
-    return NativeLayout(
-        layout,
-        layout.slot_mapping,
-        torch.tensor(starts, dtype=torch.int64),
-        torch.tensor(layout.context_lens, dtype=torch.int64),
-    )
+def prepare_attention(layout: DeviceLayout) -> NativeLayout:
+    tables = layout.block_tables
+    assert tables.stride(1) == 1 or tables.shape[1] <= 1, "rows of a table are in one piece"
+    pointers = (tables.data_ptr(), layout.context_lens.data_ptr(), layout.query_starts.data_ptr())
+    return NativeLayout(layout, layout.slot_mapping, pointers)
 
 
 def attention(

@@ -4,43 +4,17 @@ import torch
 from torch import Tensor
 
 from lullm.errors import UnsupportedError
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.layer_cache import LayerCache
 from lullm.ops.triton.decode_attention import launch_decode
-from lullm.ops.triton.device import launch_device
-from lullm.ops.triton.layout import DeviceLayout, new_semaphores
 from lullm.ops.triton.prefill_attention import launch_prefill
 from lullm.ops.triton.rope_cache import check_cache
 from lullm.ops.triton.tile import decode_tile, prefill_tile
 
 
-def prepare_attention(layout: AttentionLayout) -> DeviceLayout:
-    """For steps that come from the host as they are: copies the layout to the device. Does not wait for it."""
-    starts = [0]
-    for query_len in layout.query_lens:
-        starts.append(starts[-1] + query_len)
-    device = launch_device()
-    numbers = _to_device(torch.tensor(starts + layout.context_lens, dtype=torch.int32), device)
-    query_starts, context_lens = numbers.split([len(starts), layout.num_spans])
-    return DeviceLayout(
-        query_starts=query_starts,
-        context_lens=context_lens,
-        block_tables=_to_device(layout.block_tables.to(torch.int32), device).contiguous(),
-        slot_mapping=_to_device(layout.slot_mapping, device),
-        semaphores=new_semaphores(layout.num_spans, device),
-        block_size=layout.block_size,
-        max_query_len=max(layout.query_lens),
-        max_context_len=max(layout.context_lens),
-        num_prefill_tokens=sum(n for n in layout.query_lens if n > 1),
-        num_prefill_spans=sum(n > 1 for n in layout.query_lens),
-        window=layout.window,
-    )
-
-
-def _to_device(x: Tensor, device: torch.device) -> Tensor:
-    if x.device == device:
-        return x
-    return x.pin_memory().to(device, non_blocking=True)
+def prepare_attention(layout: DeviceLayout) -> DeviceLayout:
+    """The kernels read it as it is."""
+    return layout
 
 
 def attention(

@@ -16,12 +16,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.layer_cache import LayerCache
 from lullm.ops.triton.device import num_multiprocessors
-from lullm.ops.triton.layout import MAX_NUM_KV_HEADS, DeviceLayout
 from lullm.ops.triton.tile import PROGRAMS_PER_MULTIPROCESSOR, DecodeTile
 
 MAX_SPLITS = 32
+MAX_NUM_KV_HEADS = 128
 LOG2_E = 1.4426950408889634
 
 

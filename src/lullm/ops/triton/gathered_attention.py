@@ -4,12 +4,13 @@ For comparison with the kernels, and where they do not run. It reads the lengths
 the device, and no graph can record it.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from lullm.ops import grouped_attention
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.layer_cache import LayerCache
-from lullm.ops.triton.layout import DeviceLayout
 
 
 def attention(
@@ -21,16 +22,14 @@ def attention(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """See `Ops.attention`. Blocking."""
-    starts, context_lens = prepared.query_starts.tolist(), prepared.context_lens.tolist()
+    layout = prepared.on_host()
     # Rows that fill up a batch see one key, whichever it is, and give zeros in the end.
-    padding = [row for row, context_len in zip(starts, context_lens, strict=False) if not context_len]
-    layout = AttentionLayout(
-        query_lens=[end - start for start, end in zip(starts, starts[1:], strict=False)],
-        context_lens=[max(context_len, 1) for context_len in context_lens],
-        block_tables=prepared.block_tables.cpu().long().clamp_(0, cache.num_blocks - 1),
-        slot_mapping=prepared.slot_mapping,
-        block_size=prepared.block_size,
-        window=prepared.window,
+    starts = prepared.query_starts.tolist()
+    padding = [start for start, context_len in zip(starts, layout.context_lens, strict=False) if not context_len]
+    layout = replace(
+        layout,
+        context_lens=[max(context_len, 1) for context_len in layout.context_lens],
+        block_tables=layout.block_tables.clamp(0, cache.num_blocks - 1),
     )
     grouped = grouped_attention.prepare_attention(layout).to(q.device)
     out = grouped_attention.attention(q, cache, grouped, scale, soft_cap, sinks)

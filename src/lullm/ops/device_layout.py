@@ -1,0 +1,94 @@
+"""DeviceLayout: an `AttentionLayout` in tensors of the device, the argument of `Ops.prepare_attention`.
+
+All data that changes from step to step is in tensors, so that a launch recorded in a graph stays right when their
+contents change. The numbers on the host are upper bounds.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lullm.ops.attention_layout import AttentionLayout
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLayout:
+    """S spans with T tokens in all, in any order.
+
+    A row that pads a graph's batch is a span of one token with context length 0; it gives zeros. A CPU has no such
+    rows. Integers are of `Ops.index_dtype`, but for the slots.
+
+    Args:
+        query_starts: `[S + 1]`, the first row of each span, then T.
+        context_lens: `[S]`, tokens in the cache once this step's are written.
+        block_tables: `[S, M]`, rows in one piece. Entries beyond the context, or all left of the window, may be
+            anything: they are never read.
+        slot_mapping: `[T]` int64; -1: the row is written nowhere.
+        semaphores: `[S * Ops.semaphores_per_span]` int32 or more of them. All are 0 between two launches, because the
+            kernels reset them. So all layers and steps of a stream share one tensor.
+        block_size: tokens per block.
+        max_query_len: no span is longer; 1 says that all are decodes.
+        max_context_len: no context is longer.
+        num_prefill_tokens, num_prefill_spans: of the spans of more than one token. They size the launches; results
+            do not depend on them.
+        window: the most tokens that a row sees, its own included; None: all up to its own.
+    """
+
+    query_starts: Tensor
+    context_lens: Tensor
+    block_tables: Tensor
+    slot_mapping: Tensor
+    semaphores: Tensor
+    block_size: int
+    max_query_len: int
+    max_context_len: int
+    num_prefill_tokens: int = 0
+    num_prefill_spans: int = 0
+    window: int | None = None
+
+    @staticmethod
+    def of(
+        layout: AttentionLayout,
+        device: torch.device | None = None,
+        index_dtype: torch.dtype = torch.int64,
+        semaphores_per_span: int = 0,
+    ) -> "DeviceLayout":
+        """The same on a device; None: where the layout's own tensors stand. Blocking."""
+        device = layout.slot_mapping.device if device is None else device
+        prefills = [query_len for query_len in layout.query_lens if query_len > 1]
+        starts = torch.tensor([0, *layout.query_lens], dtype=index_dtype).cumsum(0, dtype=index_dtype)
+        return DeviceLayout(
+            query_starts=starts.to(device),
+            context_lens=torch.tensor(layout.context_lens, dtype=index_dtype).to(device),
+            block_tables=layout.block_tables.to(device, index_dtype).contiguous(),
+            slot_mapping=layout.slot_mapping.to(device),
+            semaphores=new_semaphores(layout.num_spans, semaphores_per_span, device),
+            block_size=layout.block_size,
+            max_query_len=max(layout.query_lens, default=0),
+            max_context_len=max(layout.context_lens, default=0),
+            num_prefill_tokens=sum(prefills),
+            num_prefill_spans=len(prefills),
+            window=layout.window,
+        )
+
+    def on_host(self) -> AttentionLayout:
+        """The same with its lengths as numbers. Waits for the device."""
+        starts = self.query_starts.tolist()
+        return AttentionLayout(
+            query_lens=[end - start for start, end in zip(starts, starts[1:], strict=False)],
+            context_lens=self.context_lens.tolist(),
+            block_tables=self.block_tables.cpu().long(),
+            slot_mapping=self.slot_mapping,
+            block_size=self.block_size,
+            window=self.window,
+        )
+
+    @property
+    def num_spans(self) -> int:
+        return self.context_lens.shape[0]
+
+
+def new_semaphores(num_spans: int, semaphores_per_span: int, device: torch.device) -> Tensor:
+    """`[num_spans * semaphores_per_span]` int32 zeros."""
+    return torch.zeros(num_spans * semaphores_per_span, dtype=torch.int32, device=device)

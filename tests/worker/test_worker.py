@@ -1,0 +1,104 @@
+"""What a worker takes it gives back: when it ends, and when it could not be built."""
+
+import pytest
+from fake_device import FAKE_OPS, FakeDevice
+
+from lullm.config.engine import EngineConfig
+from lullm.config.model import ModelConfig
+from lullm.errors import CacheSizeError, ModelLoadError
+from lullm.types.sleep import UsedBlocks
+from lullm.worker.worker import Worker
+
+OPTIONS = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2, "enforce_eager": True}
+
+
+class CountingDevice(FakeDevice):
+    """Remembers its arenas; the one with the tag `refused` is not to be had."""
+
+    def __init__(self, refused=None):
+        super().__init__()
+        self.refused = refused
+        self.arenas = []
+
+    def _count(self, arena):
+        self.arenas.append(arena)
+        return arena
+
+    def new_arena(self, tag, capacity_bytes):
+        if tag == self.refused:
+            raise CacheSizeError(f"no room for {tag}")
+        return self._count(super().new_arena(tag, capacity_bytes))
+
+    def new_host_arena(self, tag, capacity_bytes):
+        if tag == self.refused:
+            raise CacheSizeError(f"no room for {tag}")
+        return self._count(super().new_host_arena(tag, capacity_bytes))
+
+    def held(self):
+        """Tags of the arenas that are not closed."""
+        return [arena.tag for arena in self.arenas if arena.state.name != "CLOSED"]
+
+
+@pytest.fixture
+def build(qwen3_folder, monkeypatch):
+    monkeypatch.setattr("lullm.worker.setup.select_ops", lambda *args: FAKE_OPS)
+
+    def make(device, folder=qwen3_folder, **options):
+        monkeypatch.setattr("lullm.worker.setup.open_device", lambda name: device)
+        model_config = ModelConfig.from_folder(qwen3_folder)
+        config = EngineConfig(model=str(folder), **OPTIONS | options).resolve(model_config)
+        return Worker(config, model_config, folder)
+
+    return make
+
+
+def test_shutdown_gives_everything_back_once(build):
+    device = CountingDevice()
+    worker = build(device)
+    assert device.held() == ["weights"]
+    worker.initialize_cache(8, 4, 64)
+    assert device.held() == ["weights", "kv_cache", "kv_swap"]
+    assert set(worker.resident_bytes()) == {"weights", "kv_cache", "kv_swap"}
+    worker.shutdown()
+    worker.shutdown()
+    assert device.held() == []
+
+
+def test_a_model_that_cannot_be_loaded_leaves_nothing(build, tmp_path):
+    device = CountingDevice()
+    with pytest.raises(ModelLoadError):
+        build(device, folder=tmp_path)
+    assert [arena.tag for arena in device.arenas] == ["weights"] and device.held() == []
+
+
+def test_a_pool_that_cannot_be_had_leaves_the_weights_alone(build):
+    device = CountingDevice(refused="kv_swap")
+    worker = build(device)
+    with pytest.raises(CacheSizeError, match="no room for kv_swap"):
+        worker.initialize_cache(8, 4, 64)
+    assert device.held() == ["weights"]
+    worker.shutdown()
+    assert device.held() == []
+
+
+def test_the_runner_has_the_model_that_trainers_write_into(build):
+    worker = build(CountingDevice())
+    worker.initialize_cache(8, 0, 64)
+    model, norm = worker.model_runner.model, "model.norm.weight"
+    version = worker.weights_version()
+    assert model.load_weights([(norm, model.model.norm.weight.clone())]) == {norm}
+    assert worker.weights_version() == version + 1 and worker.modified_weights() == [norm]
+    assert worker.has_pushed_weights()
+    worker.shutdown()
+
+
+def test_one_size_of_a_block(build):
+    """The one by which pools are sized, and the one by which a sleep is planned."""
+    from lullm.worker.block_gather import BlockGather
+
+    worker = build(CountingDevice())
+    worker.initialize_cache(8, 4, 64)
+    used = UsedBlocks([1, 2, 5], [0])
+    gather = BlockGather(worker.setup.device, worker.pools.device, worker.pools.host, used)
+    assert sum(part.nbytes for part in gather.contents()) == 4 * worker.pools.block_bytes
+    worker.shutdown()
