@@ -55,7 +55,7 @@ def bind(options: ServerOptions) -> socket.socket:
 
 
 def check_exposure(sock: socket.socket, options: ServerOptions, config: EngineOptions) -> None:
-    """Return if the sleep endpoints are out of strangers' reach: by a key, by the address, or by not being there.
+    """Return if no stranger reaches the sleep endpoints: a key guards them, the address is local, or they are off.
 
     Raises:
         ConfigError: they would be open to the network; or there is an admin key with nothing to open.
@@ -112,7 +112,7 @@ class HttpServer:
         self._hurried = asyncio.Event()
 
     def stop(self) -> None:
-        """Begin the end; a second call ends the patience with running requests. Call on the loop's thread."""
+        """Begin the end; a second call aborts the running requests. Call on the loop's thread."""
         (self._hurried if self._stopping.is_set() else self._stopping).set()
 
     async def serve(self, on_ready: Callable[[str], None]) -> None:

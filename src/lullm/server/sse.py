@@ -1,4 +1,4 @@
-"""Server-sent events: cheap chunks, a stream that ends with its client, and work that does.
+"""Server-sent events: cheap chunks; streams and work that end when the client disconnects.
 
 A token's way to the socket is one small dict and one `json` call; no model is validated on it.
 """
