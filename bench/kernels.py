@@ -136,8 +136,10 @@ def linear(args: argparse.Namespace) -> dict[str, object]:
 
         def multiply(ops, weights, inputs=inputs):
             for w in weights:
-                run = ops.linear_silu_mul if w.shape[0] == gate_up else ops.linear
-                run(inputs[w.shape[1]], w, None)
+                if w.shape[0] == gate_up:
+                    ops.gated_linear(inputs[w.shape[1]], w, None, "silu")
+                else:
+                    ops.linear(inputs[w.shape[1]], w, None)
 
         seconds = measure(
             {

@@ -96,7 +96,7 @@ class FakeDevice(CpuDevice):
         self.catch_up()
 
 
-def reference_attention(q, cache, layout, scale):
+def reference_attention(q, cache, layout, scale, *extras):
     """The reference over a `DeviceLayout`; rows that only fill up give zeros."""
     starts, context_lens = layout.query_starts.tolist(), layout.context_lens.tolist()
     out = torch.zeros_like(q)
@@ -112,7 +112,7 @@ def reference_attention(q, cache, layout, scale):
                 layout.block_size,
                 layout.window,
             )
-            out[start:end] = REFERENCE_OPS.attention(q[start:end], cache, one, scale)
+            out[start:end] = REFERENCE_OPS.attention(q[start:end], cache, one, scale, *extras)
     return out
 
 

@@ -7,6 +7,7 @@ import pytest
 from lullm.config.generation import GenerationDefaults
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import FullAttention, SlidingWindow
 
 PLAIN = {
     "architectures": ["LlamaForCausalLM"],
@@ -41,7 +42,7 @@ def test_scales_for_the_kv_cache_alone_make_no_quantized_checkpoint():
 def test_both_spellings_of_rope():
     old = {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
     new = {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}
-    assert ModelConfig.from_dict(PLAIN | old).rope == ModelConfig.from_dict(PLAIN | new).rope
+    assert ModelConfig.from_dict(PLAIN | old) == ModelConfig.from_dict(PLAIN | new)
 
 
 def test_defaults_and_lists():
@@ -67,7 +68,38 @@ def test_defaults_and_lists():
     ],
 )
 def test_sliding_window(change, window):
-    assert ModelConfig.from_dict(PLAIN | change).sliding_window == window
+    config = ModelConfig.from_dict(PLAIN | change)
+    assert config.layer_kinds == (FullAttention() if window is None else SlidingWindow(window),)
+    assert config.sliding_window == window
+
+
+def test_windows_in_some_layers():
+    """The first layers of a Qwen may have full attention, and a list may say it layer by layer."""
+    three = {"num_hidden_layers": 3}
+    kinds = ModelConfig.from_dict(PLAIN | QWEN | three | {"max_window_layers": 1}).layer_kinds
+    assert kinds == (FullAttention(), SlidingWindow(32), SlidingWindow(32))
+    types = ["sliding_attention", "full_attention", "sliding_attention"]
+    mixed = ModelConfig.from_dict(PLAIN | QWEN | three | {"layer_types": types})
+    assert mixed.layer_kinds == (SlidingWindow(32), FullAttention(), SlidingWindow(32))
+    assert mixed.sliding_window is None
+
+
+GEMMA = {"architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 7, "sliding_window": 16, "head_dim": 4}
+
+
+def test_gemma():
+    config = ModelConfig.from_dict(PLAIN | GEMMA | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}})
+    assert config.layer_kinds == (SlidingWindow(16),) * 5 + (FullAttention(), SlidingWindow(16))
+    local, full = config.family.ropes[4:6]
+    assert (local.rope_theta, local.rope_type) == (1e4, "default")
+    assert (full.rope_theta, full.rope_type, full.factor) == (1e6, "linear", 8.0)
+    assert config.tie_word_embeddings and config.family.activation == "gelu_tanh"
+    assert config.family.attention_scale == 256**-0.5 and config.family.embedding_scale == 8**0.5
+    ropes = {"full_attention": {"rope_theta": 5.0}, "sliding_attention": {"rope_theta": 3.0}}
+    new = ModelConfig.from_dict(PLAIN | GEMMA | {"rope_parameters": ropes, "sliding_window_pattern": 2})
+    assert new.layer_kinds[:3] == (SlidingWindow(16), FullAttention(), SlidingWindow(16))
+    assert [rope.rope_theta for rope in new.family.ropes[:2]] == [3.0, 5.0]
+    assert ModelConfig.from_dict(PLAIN | {**GEMMA, "head_dim": None}).head_dim == 256
 
 
 @pytest.mark.parametrize(
@@ -82,8 +114,13 @@ def test_sliding_window(change, window):
         ({"torch_dtype": "int3"}, "dtype"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({**MISTRAL, "sliding_window": "x"}, "sliding_window"),
-        ({**QWEN, "layer_types": ["full_attention", "sliding_attention"]}, "in all layers or in none"),
-        ({**QWEN, "max_window_layers": 1, "num_hidden_layers": 2}, "full_attention and sliding_attention"),
+        ({**QWEN, "layer_types": ["full_attention", "sliding_attention"]}, "names 2 layers, num_hidden_layers is 1"),
+        ({**QWEN, "layer_types": ["chunked_attention"]}, "full_attention and sliding_attention"),
+        ({**GEMMA, "hidden_activation": "relu"}, "hidden_activation"),
+        ({**GEMMA, "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({**GEMMA, "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({**GEMMA, "rope_parameters": {"rope_theta": 1e4}}, "full_attention and sliding_attention"),
+        ({**GEMMA, "sliding_window_pattern": "x"}, "sliding_window_pattern"),
         ({**QWEN, "max_window_layers": "x"}, "max_window_layers"),
         ({**QWEN, "layer_types": 3}, "layer_types"),
         ({"quantization_config": {"bits": 4}}, "quantized"),

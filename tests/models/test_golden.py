@@ -1,5 +1,6 @@
 """Whole models against transformers: config, loading, every layer and the paged cache at once, in float32."""
 
+import dataclasses
 import random
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from lullm.arena.host import HostArena
 from lullm.config.model import ModelConfig
+from lullm.kv.cache_group import cache_layout
 from lullm.models.registry import build_model
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
@@ -33,6 +35,7 @@ ROPE = {
     },
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0},
 }  # fmt: skip
+GEMMA = {"num_hidden_layers": 7, "sliding_window": 20}
 MODELS = {
     "qwen3": ("Qwen3", {}),
     "qwen3 tied": ("Qwen3", {"tie_word_embeddings": True}),
@@ -47,18 +50,52 @@ MODELS = {
     "mistral window": ("Mistral", {"sliding_window": 32}),
     "mistral window, tied": ("Mistral", {"sliding_window": 7, "tie_word_embeddings": True}),
     "qwen3 window": ("Qwen3", {"sliding_window": 20, "use_sliding_window": True, "max_window_layers": 0}),
+    "qwen3 window in some layers": (
+        "Qwen3",
+        {
+            "sliding_window": 20,
+            "use_sliding_window": True,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "gemma3": ("Gemma3", GEMMA),
+    "gemma3 stretched, untied, other scale": (
+        "Gemma3",
+        GEMMA
+        | {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+            "tie_word_embeddings": False,
+            "query_pre_attn_scalar": 40,
+            "attention_bias": True,
+        },
+    ),
+    "gemma3 capped logits, wide heads": (
+        "Gemma3",
+        GEMMA
+        | {
+            "final_logit_softcapping": 2.0,
+            "head_dim": 256,
+            "num_key_value_heads": 1,
+            "sliding_window": 7,
+        },
+    ),
     "qwen3 yarn": ("Qwen3", {"rope_parameters": ROPE["yarn"]}),
 } | {f"llama {kind}": ("Llama", {"rope_parameters": parameters}) for kind, parameters in ROPE.items()}
 
 
 def save_model(folder, family, options, seed=0):
     """A random transformers model whose activations are large enough for mistakes to show; its logits function."""
-    config = getattr(transformers, f"{family}Config")(**SIZES | options)
+    kind = "Gemma3Text" if family == "Gemma3" else family
+    config = getattr(transformers, f"{kind}Config")(**SIZES | options)
     torch.manual_seed(seed)
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.normal_(1.0 if "norm" in name else 0.0, 0.15)
+            # Gemma's norms add 1 themselves.
+            parameter.normal_(1.0 if "norm" in name and family != "Gemma3" else 0.0, 0.15)
     model.save_pretrained(folder)
     return model
 
@@ -91,7 +128,7 @@ class PagedRun:
         self.computed = [0] * num_seqs
 
     @torch.inference_mode()
-    def step(self, work):
+    def step(self, work, input_embeddings=None):
         """Compute `work`, pairs of (sequence, tokens); the logits of all rows `[T, V]`."""
         positions, slots, contexts = [], [], []
         for seq, token_ids in work:
@@ -100,17 +137,19 @@ class PagedRun:
             slots += [int(self.block_tables[seq, p // BLOCK_SIZE]) * BLOCK_SIZE + p % BLOCK_SIZE for p in span]
             self.computed[seq] += len(token_ids)
             contexts.append(self.computed[seq])
+        groups = cache_layout(self.model.config.layer_kinds).groups
         layout = AttentionLayout(
             query_lens=[len(token_ids) for _, token_ids in work],
             context_lens=contexts,
             block_tables=self.block_tables[[seq for seq, _ in work]],
             slot_mapping=torch.tensor(slots),
             block_size=BLOCK_SIZE,
-            window=self.model.config.sliding_window,
         )
         token_ids = torch.tensor([token_id for _, ids in work for token_id in ids])
-        prepared = self.ops.prepare_attention(DeviceLayout.of(layout))
-        hidden = self.model(token_ids, StepContext(torch.tensor(positions), (prepared,), self.kv_caches, self.ops))
+        layouts = [DeviceLayout.of(dataclasses.replace(layout, window=group.window)) for group in groups]
+        prepared = [self.ops.prepare_attention(layout) for layout in layouts]
+        context = StepContext(torch.tensor(positions), prepared, self.kv_caches, self.ops, input_embeddings)
+        hidden = self.model(token_ids, context)
         assert hidden.shape == (len(token_ids), self.model.config.hidden_size)
         return self.model.compute_logits(hidden, self.ops)
 
@@ -213,3 +252,14 @@ def test_dynamic_rope_beyond_the_trained_length(tmp_path):
     token_ids = prompt(1)
     logits = torch.cat([run.step([(0, token_ids[:40])]), run.step([(0, token_ids[40:])])])
     assert_close(logits, golden_logits(theirs, token_ids))
+
+
+def test_input_embeddings_replace_the_lookup(tmp_path):
+    """As transformers' `inputs_embeds`: they are taken as they are, scaled already; the token ids are not read."""
+    theirs = save_model(tmp_path, "Gemma3", GEMMA)
+    model = load_model(tmp_path)
+    embeddings = torch.randn(30, SIZES["hidden_size"], generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = theirs(inputs_embeds=embeddings[None]).logits[0]
+    run = PagedRun(model, TORCH_CPU_OPS, 1)
+    assert_close(run.step([(0, [0] * 30)], embeddings), expected)

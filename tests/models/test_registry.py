@@ -1,30 +1,33 @@
 """What the registry refuses, and the shape of what it builds."""
 
-import dataclasses
-
 import pytest
 import torch
 
-from lullm.config.model import ModelConfig, RopeConfig
+from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.models.registry import build_model
 
-CONFIG = ModelConfig(
-    architecture="Qwen3ForCausalLM", vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-    num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=128, rms_norm_eps=1e-6,
-    rope=RopeConfig(),
-)  # fmt: skip
+DATA = {
+    "architectures": ["Qwen3ForCausalLM"], "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+def config_of(**changes):
+    return ModelConfig.from_dict(DATA | changes)
 
 
 def test_an_unknown_architecture_lists_the_known():
     with pytest.raises(
-        ModelLoadError, match="'MambaForCausalLM'.*LlamaForCausalLM, MistralForCausalLM, Qwen3ForCausalLM"
+        ModelLoadError,
+        match="'MambaForCausalLM'.*Gemma3ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen3ForCausalLM",
     ):
-        build_model(dataclasses.replace(CONFIG, architecture="MambaForCausalLM"), torch.float32, 128)
+        build_model(config_of(architectures=["MambaForCausalLM"]), torch.float32, 128)
 
 
 def test_a_model_takes_no_memory_before_it_is_materialized():
-    huge = dataclasses.replace(CONFIG, vocab_size=10**6, hidden_size=10**5, intermediate_size=10**6)
+    huge = config_of(vocab_size=10**6, hidden_size=10**5, intermediate_size=10**6)
     model = build_model(huge, torch.bfloat16, 128)
     assert {p.device.type for p in model.parameters()} == {"meta"}
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
@@ -32,11 +35,13 @@ def test_a_model_takes_no_memory_before_it_is_materialized():
     assert {b.device.type for b in model.buffers()} == {"cpu"}
 
 
-@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM"])
+@pytest.mark.parametrize(
+    "architecture", ["Qwen3ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "Gemma3ForCausalLM"]
+)
 @pytest.mark.parametrize("tied", [False, True])
 def test_parameters_of_a_family(architecture, tied):
-    config = dataclasses.replace(CONFIG, architecture=architecture, tie_word_embeddings=tied)
+    config = config_of(architectures=[architecture], tie_word_embeddings=tied)
     names = {name for name, _ in build_model(config, torch.float32, 128).named_parameters()}
     assert ("lm_head.weight" in names) == (not tied)
-    assert ("model.layers.1.self_attn.q_norm.weight" in names) == (architecture == "Qwen3ForCausalLM")
+    assert ("model.layers.1.self_attn.q_norm.weight" in names) == (architecture[:5] in ("Qwen3", "Gemma"))
     assert not any(name.endswith("bias") for name in names)

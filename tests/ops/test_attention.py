@@ -104,6 +104,42 @@ def test_a_window_against_the_formula():
     torch.testing.assert_close(actual, expected.transpose(0, 1), atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window", [None, 7])
+@pytest.mark.parametrize("with_sinks", [False, True])
+@pytest.mark.parametrize("soft_cap", [None, 0.5])
+def test_soft_cap_and_sinks_against_the_formula(soft_cap, with_sinks, window):
+    """Of one sequence, spelled out in float64: a sink is a score more in the sum, with nothing to add to the result."""
+    layout, q, caches = make_step([(9, 40)], 4, 2, 16, 8, torch.float32, window=window)
+    sinks = torch.tensor([0.3, -2.0, 1.5, 4.0]) if with_sinks else None
+    slots = [int(layout.block_tables[0, p // 8]) * 8 + p % 8 for p in range(40)]
+    seen_slots = slots if window is None else slots[25:]
+    keys, values = (cache.view(-1, 2, 16)[seen_slots].double().repeat_interleave(2, 1) for cache in caches)
+    scores = torch.einsum("qhd,lhd->hql", q.double(), keys) * 0.25
+    if soft_cap is not None:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    rows, columns = torch.arange(31, 40)[:, None], torch.arange(40 - len(seen_slots), 40)
+    hidden = columns > rows if window is None else (columns > rows) | (columns <= rows - window)
+    weights = scores.masked_fill(hidden, -torch.inf).exp()
+    total = weights.sum(-1) + (0 if sinks is None else sinks.double().exp()[:, None])
+    expected = torch.einsum("hql,lhd->qhd", weights / total[..., None], values).float()
+    for ops in (REFERENCE_OPS, TORCH_CPU_OPS):
+        prepared = ops.prepare_attention(layout)
+        actual = ops.attention(q, LayerCache(*caches), prepared, 0.25, soft_cap, sinks)
+        torch.testing.assert_close(actual, expected, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", STEPS.values(), ids=STEPS.keys())
+@pytest.mark.parametrize("window", [None, 20])
+def test_soft_cap_and_sinks_of_steps(shape, window):
+    layout, q, caches = make_step(shape, 4, 2, 16, 16, torch.float32, window=window)
+    cache, extras = LayerCache(*caches), (0.8, torch.tensor([0.3, -2.0, 1.5, 4.0]))
+    expected = REFERENCE_OPS.attention(q, cache, REFERENCE_OPS.prepare_attention(layout), 0.25, *extras)
+    plain = REFERENCE_OPS.attention(q, cache, REFERENCE_OPS.prepare_attention(layout), 0.25)
+    assert (expected - plain).abs().max() > 0.05
+    actual = TORCH_CPU_OPS.attention(q, cache, TORCH_CPU_OPS.prepare_attention(layout), 0.25, *extras)
+    torch.testing.assert_close(actual, expected, atol=2e-6, rtol=1e-5)
+
+
 def quantized(caches):
     return [quantize(cache.nan_to_num(nan=99.0)) for cache in caches]
 

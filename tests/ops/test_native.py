@@ -100,8 +100,8 @@ def test_linear_of_deep_matrices(dtype, depth, num_rows):
     native.pack_weight_(packed)
     native.pack_weight_(gate_up)
     assert_close(native.linear(x, packed, None), reference.linear(x, weight, None), 2e-5, 2**-6)
-    gold = reference.linear_silu_mul(x, weight[:384], None)
-    assert_close(native.linear_silu_mul(x, gate_up, None), gold, 2e-5, 2**-6)
+    gold = reference.gated_linear(x, weight[:384], None, "silu")
+    assert_close(native.gated_linear(x, gate_up, None, "silu"), gold, 2e-5, 2**-6)
 
 
 @DTYPES
@@ -139,7 +139,7 @@ def test_no_rows():
     weight = normal(64, 64, dtype=torch.float32)
     assert native.linear(torch.empty(0, 64), weight, None).shape == (0, 64)
     assert native.rms_norm(torch.empty(0, 64), weight[0], 1e-6).shape == (0, 64)
-    assert native.linear_silu_mul(torch.empty(0, 64), weight, None).shape == (0, 32)
+    assert native.gated_linear(torch.empty(0, 64), weight, None, "silu").shape == (0, 32)
     assert native.embedding(torch.empty(0, dtype=torch.int64), weight).shape == (0, 64)
 
 
@@ -217,7 +217,7 @@ def test_rope_and_cache(dtype, head_size, num_rows, with_norms):
 @DTYPES
 @pytest.mark.parametrize("shape", [(64, 64), (1024, 128), (96, 192), (64, 128 + 6), (33, 64), (64, 2)], ids=str)
 @pytest.mark.parametrize("num_rows", [1, 2, 7, 17, 33, 100])
-def test_linear_silu_mul(dtype, shape, num_rows):
+def test_gated_linear(dtype, shape, num_rows):
     """Whole panels of gates and ups; others, which are two steps and round in between."""
     depth, num_outputs = shape
     x, weight = normal(num_rows, depth, dtype=dtype), normal(num_outputs, depth, dtype=dtype, seed=1) / depth**0.5
@@ -226,9 +226,9 @@ def test_linear_silu_mul(dtype, shape, num_rows):
     packed = weight.clone()
     native.pack_weight_(packed)
     for given in (None, bias):
-        gold = reference.linear_silu_mul(x, weight, given)
+        gold = reference.gated_linear(x, weight, given, "silu")
         scale = gold.float().abs().amax(dim=1, keepdim=True).clamp(min=1)
-        actual = native.linear_silu_mul(x, packed, given)
+        actual = native.gated_linear(x, packed, given, "silu")
         assert actual.dtype == gold.dtype
         assert ((actual.float() - gold.float()) / scale).abs().max() <= (1e-5 if dtype == torch.float32 else 2**-6)
 
@@ -406,6 +406,24 @@ def test_attention_of_large_scores(dtype):
 def test_attention_of_more_rows_and_keys_than_are_done_at_a_time(dtype):
     layout, q, caches = make_step([(600, 2500), (1, 10)], 4, 2, 16, 16, dtype)
     assert_attention(layout, q, caches, 0.25)
+
+
+@DTYPES
+@pytest.mark.parametrize("extras", [(0.8, None), (None, torch.tensor([0.3, -2.0, 1.5, 4.0]))], ids=["cap", "sinks"])
+def test_attention_that_is_not_native_is_right_too(dtype, extras):
+    """Its kernels have neither soft cap nor sinks: torch serves, and nothing is left out silently."""
+    layout, q, caches = make_step([(1, 20), (30, 40)], 4, 2, 32, 16, dtype)
+    prepared = native_attention.prepare_attention(layout)
+    found = native_attention.attention(q, LayerCache(*caches), prepared, 0.2, *extras)
+    assert_close(found, reference.attention(q, LayerCache(*caches), layout, 0.2, *extras), 4e-6, 2**-6)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
+def test_other_gates_than_silu(activation):
+    x, weight = normal(5, 64, dtype=torch.float32), normal(96, 64, dtype=torch.float32, seed=1) / 8
+    gold = reference.gated_linear(x, weight, None, activation)
+    native.pack_weight_(weight)
+    assert_close(native.gated_linear(x, weight, None, activation), gold, 2e-5, 2**-6)
 
 
 @DTYPES

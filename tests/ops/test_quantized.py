@@ -170,7 +170,7 @@ def check_linear(version, bits, dtype, shape, num_rows, extra):
             gate, up = expected.chunk(2, dim=-1)
             gate_bound, up_bound = bound.chunk(2, dim=-1)
             expected = F.silu(gate) * up
-            found = version.quantized_linear_silu_mul(x, storage, layout, bias)
+            found = version.quantized_gated_linear(x, storage, layout, bias, "silu")
             assert found.dtype == dtype and found.shape == (num_rows, num_outputs // 2)
             bound = 1.1 * gate_bound * (up.abs() + up_bound) + F.silu(gate).abs() * up_bound
             assert ((found.float() - expected).abs() <= bound + expected.abs() * 3 * rounding + 1e-5).all()

@@ -113,9 +113,9 @@ class Model:
         out = native_attention.attention(q, cache, attention, HEAD_SIZE**-0.5).flatten(1)
         hidden = native.linear(out, w["o"], self.norm)
         hidden, residual = native.add_rms_norm(hidden, residual, self.norm, 1e-6)
-        hidden = native.linear(native.linear_silu_mul(hidden, w["gate_up"], None), w["down"], None)
+        hidden = native.linear(native.gated_linear(hidden, w["gate_up"], None, "silu"), w["down"], None)
         hidden, residual = native.add_rms_norm(hidden, residual, self.norm, 1e-6)
-        odd = native.linear_silu_mul(hidden, self.odd_gate_up, None)
+        odd = native.gated_linear(hidden, self.odd_gate_up, None, "silu")
         eight, four = (
             quantized_native.quantized_linear(hidden, self.quantized[bits], self.layouts[bits], None) for bits in (8, 4)
         )

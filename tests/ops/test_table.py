@@ -7,7 +7,7 @@ from lullm.errors import UnsupportedError
 from lullm.ops import torch_cpu
 from lullm.ops.cpu.library import absence
 from lullm.ops.layer_cache import HeadNorm, LayerCache
-from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS, select_ops
+from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS, select_ops, with_features
 
 FAST, GOLD = TORCH_CPU_OPS, REFERENCE_OPS
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -35,9 +35,20 @@ def test_selection_of_attention():
     assert gathered.attention is TORCH_CPU_OPS.attention
     assert gathered.prepare_attention is TORCH_CPU_OPS.prepare_attention
     assert gathered.linear is select_ops("cpu").linear
+    assert gathered.attention_features == {"soft_cap", "sinks"}
     for backend in ("triton", "flashinfer"):
         with pytest.raises(UnsupportedError, match=backend):
             select_ops("cpu", backend)
+
+
+@pytest.mark.parametrize("ops", [NATIVE_CPU_OPS, TORCH_CPU_OPS, REFERENCE_OPS], ids=lambda ops: ops.name)
+def test_a_model_gets_attention_that_has_what_it_asks_for(ops):
+    assert with_features(ops, frozenset()) is ops
+    for feature in ("soft_cap", "sinks"):
+        found = with_features(ops, frozenset({feature}))
+        assert feature in found.attention_features
+        assert (found is ops) == (ops is not NATIVE_CPU_OPS)
+        assert found.is_recordable is False and found.linear is ops.linear
 
 
 @DTYPES
@@ -136,17 +147,59 @@ def test_rope_keeps_length_and_depends_on_distance_only():
 @DTYPES
 @ROWS
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_linear_silu_mul(dtype, num_rows, with_bias):
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
+def test_gated_linear(dtype, num_rows, with_bias, activation):
     """The torch version rounds gates and ups before it multiplies them, hence once more than the golden one."""
     x, weight = random(num_rows, 65, dtype=dtype), random(2 * 37, 65, dtype=dtype, seed=1) / 8
     bias = random(2 * 37, dtype=dtype, seed=2) if with_bias else None
-    assert_close(FAST.linear_silu_mul(x, weight, bias), GOLD.linear_silu_mul(x, weight, bias))
+    assert_close(FAST.gated_linear(x, weight, bias, activation), GOLD.gated_linear(x, weight, bias, activation))
 
 
-def test_linear_silu_mul_is_what_it_says():
+def test_gated_linear_is_what_it_says():
     x, weight = random(3, 20, dtype=torch.float32), random(2 * 5, 20, dtype=torch.float32, seed=1)
     expected = torch.nn.functional.silu(x @ weight[:5].T) * (x @ weight[5:].T)
-    torch.testing.assert_close(GOLD.linear_silu_mul(x, weight, None), expected)
+    torch.testing.assert_close(GOLD.gated_linear(x, weight, None, "silu"), expected)
+
+
+FORMULAS = {
+    "silu": lambda x: x * torch.sigmoid(x),
+    "gelu": lambda x: x * torch.distributions.Normal(0, 1).cdf(x),
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "relu": lambda x: torch.where(x > 0, x, torch.zeros_like(x)),
+}
+
+
+@DTYPES
+@pytest.mark.parametrize("activation", FORMULAS)
+def test_activate(dtype, activation):
+    x = torch.linspace(-6, 6, 301).to(dtype)
+    expected = FORMULAS[activation](x.double()).to(dtype)
+    assert_close(GOLD.activate(x, activation), expected)
+    assert_close(FAST.activate(x, activation), expected)
+    assert (GOLD.activate(x, "gelu") != GOLD.activate(x, "gelu_tanh")).any()
+
+
+@DTYPES
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_layer_norm(dtype, with_bias):
+    x, weight = random(7, 80, dtype=dtype) * 3 + 5, random(80, dtype=dtype, seed=1)
+    bias = random(80, dtype=dtype, seed=2) if with_bias else None
+    centred = x.double() - x.double().mean(1, keepdim=True)
+    expected = centred / (centred.pow(2).mean(1, keepdim=True) + 1e-5).sqrt() * weight.double()
+    expected = (expected if bias is None else expected + bias.double()).to(dtype)
+    for ops in (GOLD, FAST):
+        assert_close(ops.layer_norm(x, weight, bias, 1e-5), expected)
+
+
+@pytest.mark.parametrize("ops", [GOLD, FAST], ids=lambda ops: ops.name)
+def test_write_cache_changes_nothing_on_the_way(ops):
+    """Neither norm nor rotation, whatever the position; a row of slot -1 is written nowhere."""
+    kv = random(3, 4, 16, dtype=torch.float32)
+    cache = LayerCache(*torch.full((2, 4, 8, 2, 16), 7.0))
+    ops.write_cache(kv, cache, torch.tensor([9, -1, 31]))
+    for side, rows in ((cache.key, kv[:, :2]), (cache.value, kv[:, 2:])):
+        slots = side.view(-1, 2, 16)
+        assert torch.equal(slots[[9, 31]], rows[[0, 2]]) and (slots == 7).all(dim=(1, 2)).sum() == 30
 
 
 def random_cache(seed):

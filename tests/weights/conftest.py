@@ -7,15 +7,15 @@ import torch
 from safetensors.torch import save_file
 
 from lullm.arena.host import HostArena
-from lullm.config.model import ModelConfig, RopeConfig
+from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
 from lullm.weights.materialize import materialize, weights_bytes
 
 H, Q, KV, INNER, VOCAB = 16, 32, 16, 24, 40
 CONFIG = {
-    "architecture": "Qwen3ForCausalLM", "vocab_size": VOCAB, "hidden_size": H, "intermediate_size": INNER,
+    "architectures": ["Qwen3ForCausalLM"], "vocab_size": VOCAB, "hidden_size": H, "intermediate_size": INNER,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-    "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope": RopeConfig(),
+    "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
 }  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def make_model():
     """`make_model(dtype=..., **config)`: materialised, in an arena of exactly its size."""
 
     def make(dtype=torch.float32, **changes):
-        model = build_model(ModelConfig(**CONFIG | changes), dtype, 64)
+        model = build_model(ModelConfig.from_dict(CONFIG | changes), dtype, 64)
         materialize(model, HostArena("weights", weights_bytes(model)))
         return model
 

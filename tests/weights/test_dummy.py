@@ -18,12 +18,14 @@ from lullm.weights.materialize import materialize, weights_bytes
 CHECKSUM = """
 import torch, zlib
 from lullm.arena.host import HostArena
-from lullm.config.model import ModelConfig, RopeConfig
+from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights.dummy import fill_dummy_weights
 from lullm.weights.materialize import materialize, weights_bytes
-model = build_model(ModelConfig("LlamaForCausalLM", 50, 32, 48, 1, 4, 2, 8, 64, 1e-6, RopeConfig()), torch.float32, 8)
+config = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4)
+config |= dict(architectures=["LlamaForCausalLM"], num_key_value_heads=2, max_position_embeddings=64)
+model = build_model(ModelConfig.from_dict(config), torch.float32, 8)
 materialize(model, HostArena("weights", weights_bytes(model)))
 fill_dummy_weights(model, TORCH_CPU_OPS)
 print([zlib.crc32(p.numpy().tobytes()) for p in model.parameters()])

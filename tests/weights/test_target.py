@@ -79,6 +79,20 @@ def test_scales_of_an_fp8_cache(make_model, checkpoint, name, sides):
     assert model.model.layers[0].self_attn.kv_scales.given.isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gemmas_norms_hold_one_more_than_the_checkpoint(make_model, dtype):
+    """All of them, and nothing else; in bfloat16 the sum is rounded once, not its parts."""
+    model = make_model(dtype, architectures=["Gemma3ForCausalLM"])
+    targets = WeightTargets(model, TORCH_CPU_OPS)
+    value = torch.tensor(2.0**-7 + 2.0**-9)
+    for name, parameter in model.named_parameters():
+        if name in targets.names:  # not a fused one
+            write(targets, name, value.expand(parameter.shape))
+            expected = 1 + value if "norm" in name else value
+            assert torch.equal(parameter, expected.to(dtype).expand_as(parameter)), name
+    assert sum("norm" in name for name in targets.names) == 13
+
+
 def test_refusals(make_model):
     model = make_model(tie_word_embeddings=True)
     targets = WeightTargets(model, TORCH_CPU_OPS)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lullm.config.model import token_id_list
+from lullm.config.field import token_id_list
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.types.sampling_params import SamplingParams
 

@@ -6,7 +6,6 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError
 from lullm.kv.cache_group import CacheLayout, cache_layout
-from lullm.types.layer_kind import FullAttention, SlidingWindow
 from lullm.units import GIB, cdiv, format_bytes
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8_e4m3": 1}
@@ -21,8 +20,7 @@ programs a CPU is shared with, need the rest more than a cache does."""
 
 def cache_layout_of(model: ModelConfig) -> CacheLayout:
     """The cache groups of a model. Raises UnsupportedError as `cache_layout` does."""
-    kind = FullAttention() if model.sliding_window is None else SlidingWindow(model.sliding_window)
-    return cache_layout([kind] * model.num_hidden_layers)
+    return cache_layout(model.layer_kinds)
 
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
-from lullm.nn.attention import Attention
+from lullm.kv.cache_group import cache_layout
+from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import Embedding, LMHead
 from lullm.nn.mlp import GatedMLP
@@ -24,24 +25,32 @@ from lullm.weights.rule import WeightRules
 
 @dataclass(frozen=True, slots=True)
 class DecoderStyle:
-    """What a family does its own way. `qk_norm`: RMSNorm on every query and key head before the rotation."""
+    """What a family does its own way, beside the numbers of its `DecoderConfig`.
+
+    Args:
+        rules: how a checkpoint's names become parameters.
+        head_norms: RMSNorm on every query and key head before the rotation.
+        qkv_bias, o_bias, mlp_bias: the projections have a bias.
+        make_layer: (config, style, number of the layer, its KV cache group, dtype) -> the layer; None: `DecoderLayer`.
+    """
 
     rules: WeightRules
-    qk_norm: bool = False
+    head_norms: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
+    make_layer: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], DecoderLayer] | None" = None
 
 
 class DecoderLayer(nn.Module):
     """One layer, norms first. The residual stream travels beside the hidden states, so that adding and norming fuse."""
 
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, dtype: torch.dtype):
+    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
-        self.self_attn = Attention(config, layer, 0, style.qk_norm, style.qkv_bias, style.o_bias, dtype)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
-        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, style.mlp_bias, dtype)
+        self.input_layernorm = new_norm(config, dtype)
+        self.self_attn = new_attention(config, style, layer, group, dtype)
+        self.post_attention_layernorm = new_norm(config, dtype)
+        self.mlp = new_mlp(config, style, dtype)
 
     def forward(
         self,
@@ -50,14 +59,40 @@ class DecoderLayer(nn.Module):
         cos_sin_cache: Tensor,
         context: StepContext,
     ) -> tuple[Tensor, Tensor]:
-        ops = context.ops
-        if residual is None:
-            hidden, residual = self.input_layernorm(hidden, ops), hidden
-        else:
-            hidden, residual = self.input_layernorm.add(hidden, residual, ops)
+        hidden, residual = self.norm_input(hidden, residual, context.ops)
         hidden = self.self_attn(hidden, cos_sin_cache, context)
-        hidden, residual = self.post_attention_layernorm.add(hidden, residual, ops)
-        return self.mlp(hidden, ops), residual
+        hidden, residual = self.post_attention_layernorm.add(hidden, residual, context.ops)
+        return self.mlp(hidden, context.ops), residual
+
+    def norm_input(self, hidden: Tensor, residual: Tensor | None, ops: Ops) -> tuple[Tensor, Tensor]:
+        """(what attention reads, the residual stream)."""
+        if residual is None:
+            return self.input_layernorm(hidden, ops), hidden
+        return self.input_layernorm.add(hidden, residual, ops)
+
+
+def new_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:
+    """A norm over a row of hidden states."""
+    return RMSNorm(config.hidden_size, config.family.rms_norm_eps, dtype)
+
+
+def new_attention(config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype) -> Attention:
+    """The attention of a layer."""
+    family = config.family
+    attention_style = AttentionStyle(
+        scale=family.attention_scale,
+        soft_cap=family.attention_soft_cap,
+        head_norm_eps=family.rms_norm_eps if style.head_norms else None,
+        qkv_bias=style.qkv_bias,
+        o_bias=style.o_bias,
+    )
+    return Attention(config, attention_style, layer, group, dtype)
+
+
+def new_mlp(config: ModelConfig, style: DecoderStyle, dtype: torch.dtype) -> GatedMLP:
+    """The MLP of a layer."""
+    family = config.family
+    return GatedMLP(config.hidden_size, family.intermediate_size, family.activation, style.mlp_bias, dtype)
 
 
 class Decoder(nn.Module):
@@ -65,17 +100,28 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__()
+        family = config.family
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype)
-        self.layers = nn.ModuleList(DecoderLayer(config, style, i, dtype) for i in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
-        self.rotary = Rotary(config, max_model_len)
+        self.embedding_scale = torch.tensor(family.embedding_scale, dtype=dtype, device="cpu").item()
+        make_layer = style.make_layer or DecoderLayer
+        groups = [0 if place is None else place.group for place in cache_layout(config.layer_kinds).places]
+        self.layers = nn.ModuleList(
+            make_layer(config, style, layer, group, dtype) for layer, group in enumerate(groups)
+        )
+        self.norm = new_norm(config, dtype)
+        ropes = list(dict.fromkeys(family.ropes))
+        self.rotaries = nn.ModuleList(Rotary(config, rope, max_model_len) for rope in ropes)
+        self.rotary_of_layer = [ropes.index(rope) for rope in family.ropes]
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
         hidden, residual = context.input_embeddings, None
         if hidden is None:
             hidden = self.embed_tokens(token_ids, context.ops)
-        for layer in self.layers:
-            hidden, residual = layer(hidden, residual, self.rotary.cos_sin_cache, context)
+            if self.embedding_scale != 1.0:
+                hidden = hidden * self.embedding_scale
+        tables = [self.rotaries[index].cos_sin_cache for index in self.rotary_of_layer]
+        for layer, table in zip(self.layers, tables, strict=True):
+            hidden, residual = layer(hidden, residual, table, context)
         hidden, _ = self.norm.add(hidden, residual, context.ops)
         return hidden
 
@@ -101,7 +147,9 @@ class CausalLM(nn.Module):
 
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `models.protocol.Model`."""
-        return self.lm_head(hidden, self.model.embed_tokens, ops)
+        logits = self.lm_head(hidden, self.model.embed_tokens, ops)
+        soft_cap = self.config.family.final_soft_cap
+        return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Replace some weights, under the checkpoint's names; those that were replaced. See `WeightStore.update`."""

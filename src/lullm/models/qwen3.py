@@ -10,8 +10,8 @@ from lullm.weights.rule import decoder_rules
 def build_qwen3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     style = DecoderStyle(
         rules=decoder_rules(tied=config.tie_word_embeddings),
-        qk_norm=True,
-        qkv_bias=config.attention_bias,
-        o_bias=config.attention_bias,
+        head_norms=True,
+        qkv_bias=config.family.attention_bias,
+        o_bias=config.family.attention_bias,
     )
     return CausalLM(config, style, dtype, max_model_len)

@@ -5,11 +5,13 @@ import torch
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.models.decoder import CausalLM
+from lullm.models.gemma3 import build_gemma3
 from lullm.models.llama import build_llama
 from lullm.models.mistral import build_mistral
 from lullm.models.qwen3 import build_qwen3
 
 BUILDERS = {
+    "Gemma3ForCausalLM": build_gemma3,
     "LlamaForCausalLM": build_llama,
     "MistralForCausalLM": build_mistral,
     "Qwen3ForCausalLM": build_qwen3,

@@ -1,5 +1,7 @@
 """Self-attention with grouped key/value heads over the paged cache (https://arxiv.org/abs/2305.13245)."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -11,38 +13,47 @@ from lullm.nn.norm import RMSNorm
 from lullm.ops.layer_cache import HeadNorm
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionStyle:
+    """What a family does its own way.
+
+    Args:
+        scale: factor on the products of queries and keys.
+        soft_cap: see `Ops.attention`.
+        head_norm_eps: of an RMSNorm on every query and key head before the rotation; None: there is none.
+        qkv_bias, o_bias: the projections have a bias.
+    """
+
+    scale: float
+    soft_cap: float | None = None
+    head_norm_eps: float | None = None
+    qkv_bias: bool = False
+    o_bias: bool = False
+
+
 class Attention(nn.Module):
     """Project, (norm), rotate, write the new keys and values to the cache, attend over the cache, project back.
 
-    With `qk_norm` every query and key head is normed; the norms' own modules only hold the weights. `kv_scales` belong
-    to an fp8 cache (`add_kv_scales`).
+    The head norms' own modules only hold the weights. `kv_scales` belong to an fp8 cache (`add_kv_scales`).
 
     Args:
-        layer, group: of the model's KV cache, which the step's context has by number.
+        layer: the number of the layer in the model. group: the number of its KV cache group.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        layer: int,
-        group: int,
-        qk_norm: bool,
-        qkv_bias: bool,
-        o_bias: bool,
-        dtype: torch.dtype,
-    ):
+    def __init__(self, config: ModelConfig, style: AttentionStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
+        self.style = style
         self.layer = layer
         self.group = group
         self.head_dim = config.head_dim
-        self.norm_eps = config.rms_norm_eps
-        self.scale = config.head_dim**-0.5
         q_size = config.num_attention_heads * config.head_dim
         kv_size = config.num_key_value_heads * config.head_dim
-        self.qkv_proj = FusedLinear(config.hidden_size, (q_size, kv_size, kv_size), qkv_bias, dtype)
-        self.o_proj = Linear(q_size, config.hidden_size, o_bias, dtype)
-        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype) if qk_norm else None
-        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype) if qk_norm else None
+        self.qkv_proj = FusedLinear(config.hidden_size, (q_size, kv_size, kv_size), style.qkv_bias, dtype)
+        self.o_proj = Linear(q_size, config.hidden_size, style.o_bias, dtype)
+        self.q_norm = self.k_norm = None
+        if style.head_norm_eps is not None:
+            self.q_norm = RMSNorm(config.head_dim, style.head_norm_eps, dtype)
+            self.k_norm = RMSNorm(config.head_dim, style.head_norm_eps, dtype)
         self.kv_scales: KVScales | None = None
         self.num_kv_heads = config.num_key_value_heads
 
@@ -56,11 +67,11 @@ class Attention(nn.Module):
         qkv = self.qkv_proj(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
         head_norm = None
         if self.q_norm is not None and self.k_norm is not None:
-            head_norm = HeadNorm(self.q_norm.weight, self.k_norm.weight, self.norm_eps)
+            head_norm = HeadNorm(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
         if context.calibrates and self.kv_scales is not None:
             self.kv_scales.calibrate(qkv, head_norm, cos_sin_cache, attention.slot_mapping, context)
         q = ops.rope_and_cache(qkv, head_norm, context.positions, cos_sin_cache, cache, attention.slot_mapping)
-        out = ops.attention(q, cache, attention, self.scale)  # [T, Hq, D]
+        out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap)  # [T, Hq, D]
         return self.o_proj(out.flatten(1), ops)
 
 

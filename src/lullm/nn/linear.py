@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from lullm.ops.quantized_weight import QuantizedLayout
 from lullm.ops.table import Ops
+from lullm.types.arithmetic import Activation
 
 
 def meta_parameter(shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:
@@ -56,8 +57,8 @@ class FusedLinear(Linear):
         super().__init__(in_features, sum(part_sizes), bias, dtype)
         self.part_sizes = part_sizes
 
-    def silu_mul(self, x: Tensor, ops: Ops) -> Tensor:  # [T, in] -> [T, out / 2]
-        """`silu(gate) * up` where the two parts are gate and up."""
+    def gate(self, x: Tensor, activation: Activation, ops: Ops) -> Tensor:  # [T, in] -> [T, out / 2]
+        """`activation(gate) * up` where the two parts are gate and up."""
         if self.layout is None:
-            return ops.linear_silu_mul(x, self.weight, self.bias)
-        return ops.quantized_linear_silu_mul(x, self.weight, self.layout, self.bias)
+            return ops.gated_linear(x, self.weight, self.bias, activation)
+        return ops.quantized_gated_linear(x, self.weight, self.layout, self.bias, activation)

@@ -1,19 +1,23 @@
-"""The gated feed-forward layer, SwiGLU (https://arxiv.org/abs/2002.05202)."""
+"""The gated feed-forward layer: SwiGLU, GeGLU and so on (https://arxiv.org/abs/2002.05202)."""
 
 import torch
 from torch import Tensor, nn
 
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.ops.table import Ops
+from lullm.types.arithmetic import Activation
 
 
 class GatedMLP(nn.Module):
-    """`down(silu(gate(x)) * up(x))`."""
+    """`down(activation(gate(x)) * up(x))`."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int, bias: bool, dtype: torch.dtype):
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, activation: Activation, bias: bool, dtype: torch.dtype
+    ):
         super().__init__()
+        self.activation = activation
         self.gate_up_proj = FusedLinear(hidden_size, (intermediate_size, intermediate_size), bias, dtype)
         self.down_proj = Linear(intermediate_size, hidden_size, bias, dtype)
 
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
-        return self.down_proj(self.gate_up_proj.silu_mul(x, ops), ops)
+        return self.down_proj(self.gate_up_proj.gate(x, self.activation, ops), ops)

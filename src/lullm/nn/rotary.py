@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
+from lullm.config.rope import RopeConfig
 from lullm.errors import ModelLoadError
 
 
@@ -27,9 +28,9 @@ class Rotary(nn.Module):
 
     cos_sin_cache: Tensor
 
-    def __init__(self, config: ModelConfig, max_model_len: int):
+    def __init__(self, config: ModelConfig, rope: RopeConfig, max_model_len: int):
         super().__init__()
-        inv_freq, scale = rotary_frequencies(config, max_model_len)
+        inv_freq, scale = rotary_frequencies(config, rope, max_model_len)
         try:
             angles = torch.outer(torch.arange(max_model_len, dtype=torch.float32, device="cpu"), inv_freq)
             table = torch.cat((angles.cos(), angles.sin()), dim=-1) * scale
@@ -40,17 +41,16 @@ class Rotary(nn.Module):
         self.register_buffer("cos_sin_cache", table, persistent=False)
 
 
-def rotary_frequencies(config: ModelConfig, max_model_len: int) -> tuple[Tensor, float]:
+def rotary_frequencies(config: ModelConfig, rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
     """The D/2 frequencies in radians per token, float32, and the factor on cos and sin."""
-    rope = config.rope
     if rope.rope_type == "linear":
         return _plain(rope.rope_theta, config.head_dim) / rope.factor, 1.0
     if rope.rope_type == "dynamic":
-        return _plain(_dynamic_theta(config, max_model_len), config.head_dim), 1.0
+        return _plain(_dynamic_theta(config, rope, max_model_len), config.head_dim), 1.0
     if rope.rope_type == "llama3":
-        return _llama3(config), 1.0
+        return _llama3(config, rope), 1.0
     if rope.rope_type == "yarn":
-        return _yarn(config), _yarn_attention_factor(config)
+        return _yarn(config, rope), _yarn_attention_factor(rope)
     return _plain(rope.rope_theta, config.head_dim), 1.0
 
 
@@ -59,18 +59,17 @@ def _plain(theta: float, head_dim: int) -> Tensor:
     return 1.0 / theta**exponents
 
 
-def _dynamic_theta(config: ModelConfig, max_model_len: int) -> float:
+def _dynamic_theta(config: ModelConfig, rope: RopeConfig, max_model_len: int) -> float:
     # The formula asks for the current length, and with it every key would have to be rotated anew whenever its
     # sequence grows. A cache holds keys as they were rotated once, and shares them between sequences of different
     # lengths, so theta is fixed for the longest sequence this engine accepts. Within the trained length nothing
     # changes; beyond it the results equal those of a sequence of `max_model_len` tokens at every position.
-    factor, trained_len, dim = config.rope.factor, config.max_position_embeddings, config.head_dim
+    factor, trained_len, dim = rope.factor, config.max_position_embeddings, config.head_dim
     stretch = factor * max(max_model_len, trained_len) / trained_len - (factor - 1)
-    return config.rope.rope_theta * stretch ** (dim / (dim - 2))
+    return rope.rope_theta * stretch ** (dim / (dim - 2))
 
 
-def _llama3(config: ModelConfig) -> Tensor:
-    rope = config.rope
+def _llama3(config: ModelConfig, rope: RopeConfig) -> Tensor:
     trained_len = rope.original_max_position_embeddings or config.max_position_embeddings
     inv_freq = _plain(rope.rope_theta, config.head_dim)
     # Turns within the trained length: up to `low` is stretched in full, from `high` on not at all.
@@ -79,8 +78,8 @@ def _llama3(config: ModelConfig) -> Tensor:
     return inv_freq * keep + inv_freq / rope.factor * (1 - keep)
 
 
-def _yarn(config: ModelConfig) -> Tensor:
-    rope, dim = config.rope, config.head_dim
+def _yarn(config: ModelConfig, rope: RopeConfig) -> Tensor:
+    dim = config.head_dim
     trained_len = rope.original_max_position_embeddings or config.max_position_embeddings
 
     def pair_with(turns: float) -> float:  # the (fractional) pair that makes so many turns within the trained length
@@ -97,9 +96,7 @@ def _yarn(config: ModelConfig) -> Tensor:
     return inv_freq * (1 - stretched) + inv_freq / rope.factor * stretched
 
 
-def _yarn_attention_factor(config: ModelConfig) -> float:
-    rope = config.rope
-
+def _yarn_attention_factor(rope: RopeConfig) -> float:
     def mscale(weight: float) -> float:
         return 1.0 if rope.factor <= 1 else 0.1 * weight * math.log(rope.factor) + 1.0
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from lullm.ops import reference
 from lullm.ops.quantized_weight import QuantizedLayout, dequantize, dequantize_rows
+from lullm.types.arithmetic import Activation
 
 
 def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayout, dtype: torch.dtype) -> Tensor:
@@ -19,5 +20,7 @@ def quantized_logits(x: Tensor, weight: Tensor, layout: QuantizedLayout) -> Tens
     return reference.logits(x, dequantize(weight, layout))
 
 
-def quantized_linear_silu_mul(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
-    return reference.linear_silu_mul(x, dequantize(weight, layout), bias)
+def quantized_gated_linear(
+    x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None, activation: Activation
+) -> Tensor:
+    return reference.gated_linear(x, dequantize(weight, layout), bias, activation)

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lullm.ops.activation import gate
 from lullm.ops.quantized_weight import PANEL_ROWS, QuantizedLayout, dequantize, dequantize_rows
+from lullm.types.arithmetic import Activation
 from lullm.units import round_up
 
 _SLAB_WEIGHTS = 1 << 21
@@ -33,6 +35,7 @@ def quantized_logits(x: Tensor, weight: Tensor, layout: QuantizedLayout) -> Tens
     return quantized_linear(x.float(), weight, layout, None)
 
 
-def quantized_linear_silu_mul(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
-    gate, up = quantized_linear(x, weight, layout, bias).chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)
+def quantized_gated_linear(
+    x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None, activation: Activation
+) -> Tensor:
+    return gate(quantized_linear(x, weight, layout, bias), activation)

@@ -3,6 +3,8 @@
 Fast versions are tested against these.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from lullm.ops import float8_cache, int8_cache
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.layer_cache import HeadNorm, LayerCache
+from lullm.types.arithmetic import Activation
 
 
 def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
@@ -24,8 +27,22 @@ def logits(x: Tensor, weight: Tensor) -> Tensor:
     return _product(x, weight, None)
 
 
-def linear_silu_mul(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None) -> Tensor:
-    return silu_mul(_product(x, gate_up_weight, bias)).to(x.dtype)
+def gated_linear(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None, activation: Activation) -> Tensor:
+    gates, ups = _product(x, gate_up_weight, bias).chunk(2, dim=-1)
+    return (activate(gates, activation) * ups).to(x.dtype)
+
+
+def activate(x: Tensor, activation: Activation) -> Tensor:
+    x32 = x.float()
+    if activation == "silu":
+        y = x32 / (1 + torch.exp(-x32))
+    elif activation == "relu":
+        y = x32.clamp_min(0)
+    elif activation == "gelu":
+        y = x32 * 0.5 * (1 + torch.erf(x32 * 2**-0.5))
+    else:
+        y = x32 * 0.5 * (1 + torch.tanh((2 / math.pi) ** 0.5 * (x32 + 0.044715 * x32**3)))
+    return y.to(x.dtype)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -37,6 +54,13 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x32 = x.float()
     normed = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
     return weight * normed.to(x.dtype)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    x32 = x.float()
+    centred = x32 - x32.mean(-1, keepdim=True)
+    normed = centred * torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + eps) * weight.float()
+    return (normed if bias is None else normed + bias.float()).to(x.dtype)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -72,9 +96,9 @@ def rope_and_cache(
     return q
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    return (gate / (1 + torch.exp(-gate)) * up).to(gate_up.dtype)
+def write_cache(kv: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
+    k, v = kv.chunk(2, dim=1)
+    write_kv(k, v, cache, slot_mapping)
 
 
 def write_kv(k: Tensor, v: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:

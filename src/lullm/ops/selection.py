@@ -8,9 +8,11 @@ from lullm.errors import UnsupportedError
 from lullm.log import get_logger
 from lullm.machine.processor import default_num_threads
 from lullm.ops import grouped_attention, quantized_reference, reference, torch_cpu
+from lullm.ops.activation import activate
 from lullm.ops.cpu import native, native_attention, quantized_native
 from lullm.ops.cpu.library import absence, load_library
-from lullm.ops.table import Ops
+from lullm.ops.table import ATTENTION_FEATURES, Ops
+from lullm.types.arithmetic import AttentionFeature
 
 logger = get_logger(__name__)
 
@@ -19,10 +21,13 @@ REFERENCE_OPS = Ops(
     embedding=reference.embedding,
     linear=reference.linear,
     logits=reference.logits,
-    linear_silu_mul=reference.linear_silu_mul,
+    gated_linear=reference.gated_linear,
+    activate=reference.activate,
+    layer_norm=reference.layer_norm,
     rms_norm=reference.rms_norm,
     add_rms_norm=reference.add_rms_norm,
     rope_and_cache=reference.rope_and_cache,
+    write_cache=reference.write_cache,
     prepare_attention=reference.prepare_attention,
     attention=reference.attention,
     copy_blocks=reference.copy_blocks,
@@ -30,7 +35,7 @@ REFERENCE_OPS = Ops(
     quantized_embedding=quantized_reference.quantized_embedding,
     quantized_linear=quantized_reference.quantized_linear,
     quantized_logits=quantized_reference.quantized_logits,
-    quantized_linear_silu_mul=quantized_reference.quantized_linear_silu_mul,
+    quantized_gated_linear=quantized_reference.quantized_gated_linear,
 )
 """The golden version: what the words above say, in the plainest torch, as slow as it may be."""
 
@@ -39,10 +44,13 @@ TORCH_CPU_OPS = Ops(
     embedding=torch_cpu.embedding,
     linear=torch_cpu.linear,
     logits=torch_cpu.logits,
-    linear_silu_mul=torch_cpu.linear_silu_mul,
+    gated_linear=torch_cpu.gated_linear,
+    activate=activate,
+    layer_norm=torch_cpu.layer_norm,
     rms_norm=torch_cpu.rms_norm,
     add_rms_norm=torch_cpu.add_rms_norm,
     rope_and_cache=torch_cpu.rope_and_cache,
+    write_cache=torch_cpu.write_cache,
     prepare_attention=torch_cpu.prepare_attention,
     attention=grouped_attention.attention,
     copy_blocks=torch_cpu.copy_blocks,
@@ -55,10 +63,13 @@ NATIVE_CPU_OPS = Ops(
     embedding=native.embedding,
     linear=native.linear,
     logits=native.logits,
-    linear_silu_mul=native.linear_silu_mul,
+    gated_linear=native.gated_linear,
+    activate=activate,
+    layer_norm=torch_cpu.layer_norm,
     rms_norm=native.rms_norm,
     add_rms_norm=native.add_rms_norm,
     rope_and_cache=native_attention.rope_and_cache,
+    write_cache=torch_cpu.write_cache,
     prepare_attention=native_attention.prepare_attention,
     attention=native_attention.attention,
     copy_blocks=native_attention.copy_blocks,
@@ -69,9 +80,10 @@ NATIVE_CPU_OPS = Ops(
     quantized_embedding=quantized_native.quantized_embedding,
     quantized_linear=quantized_native.quantized_linear,
     quantized_logits=quantized_native.quantized_logits,
-    quantized_linear_silu_mul=quantized_native.quantized_linear_silu_mul,
+    quantized_gated_linear=quantized_native.quantized_gated_linear,
     draw_tokens=native.draw_tokens,
     is_recordable=True,
+    attention_features=frozenset(),
 )
 """Own kernels on a CPU; usable where `ops.cpu.library.absence()` is None."""
 
@@ -94,15 +106,34 @@ def select_ops(device: str, attention_backend: str = "auto") -> Ops:
     if attention_backend == "triton":
         raise UnsupportedError("attention_backend='triton' needs a GPU; on a CPU use auto or torch")
     ops = _select_cpu_ops()
-    if attention_backend == "torch":
-        return dataclasses.replace(
-            ops,
-            name=f"{ops.name} with torch's attention",
-            prepare_attention=torch_cpu.prepare_attention,
-            attention=grouped_attention.attention,
-            is_recordable=False,
-        )
-    return ops
+    return _with_torch_attention(ops) if attention_backend == "torch" else ops
+
+
+def with_features(ops: Ops, features: frozenset[AttentionFeature]) -> Ops:
+    """These ops, with torch's attention if their own lacks one of the features that a model asks for.
+
+    A version without a feature must never serve a model that needs it: the scores would be wrong, silently.
+    """
+    missing = features - ops.attention_features
+    if not missing:
+        return ops
+    logger.info("torch's attention serves: that of %s has no %s", ops.name, " and no ".join(sorted(missing)))
+    return _with_torch_attention(ops)
+
+
+def _with_torch_attention(ops: Ops) -> Ops:
+    if ops.name.startswith("triton"):
+        from lullm.ops.triton.table import GATHERED_OPS
+
+        return GATHERED_OPS
+    return dataclasses.replace(
+        ops,
+        name=f"{ops.name} with torch's attention",
+        prepare_attention=torch_cpu.prepare_attention,
+        attention=grouped_attention.attention,
+        is_recordable=False,
+        attention_features=ATTENTION_FEATURES,
+    )
 
 
 def _select_gpu_ops(device: str, attention_backend: str) -> Ops:

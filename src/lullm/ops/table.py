@@ -8,7 +8,7 @@ versions are in `selection`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.quantized_weight import QuantizedLayout, quantize_rows_
+from lullm.types.arithmetic import Activation, AttentionFeature
 
 _Maybe = Tensor | None
 _BlockPairs = list[tuple[int, int]]
@@ -25,6 +26,9 @@ _BlockPairs = list[tuple[int, int]]
 
 def _keep_weight(weight: Tensor) -> None:
     """For versions that read weights as the checkpoint has them."""
+
+
+ATTENTION_FEATURES: frozenset[AttentionFeature] = frozenset(get_args(AttentionFeature))
 
 
 class Attention(Protocol):
@@ -58,10 +62,19 @@ class Ops:
     logits: Callable[[Tensor, Tensor], Tensor]
     """x `[T, H]`, weight `[V, H]` -> `[T, V]` float32. Versions may round to x's dtype before."""
 
-    linear_silu_mul: Callable[[Tensor, Tensor, _Maybe], Tensor]
-    """x `[T, in]`, gate_up_weight `[2 * I, in]`: gates first, bias `[2 * I]` or None -> `[T, I]`.
+    gated_linear: Callable[[Tensor, Tensor, _Maybe, Activation], Tensor]
+    """x `[T, in]`, gate_up_weight `[2 * I, in]`: gates first, bias `[2 * I]` or None, activation -> `[T, I]`.
 
-    `silu(gate) * up` of the two products (https://arxiv.org/abs/2002.05202).
+    `activation(gate) * up` of the two products (https://arxiv.org/abs/2002.05202).
+    """
+
+    activate: Callable[[Tensor, Activation], Tensor]
+    """x, activation -> like x. Each element by itself, in float32."""
+
+    layer_norm: Callable[[Tensor, Tensor, _Maybe, float], Tensor]
+    """x `[T, N]`, weight `[N]`, bias `[N]` or None, eps -> like x (https://arxiv.org/abs/1607.06450).
+
+    Computed in float32 and rounded once.
     """
 
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
@@ -83,6 +96,12 @@ class Ops:
     Norms query and key heads, if there is a norm. Rotates both in pairs (i, i + D/2)
     (https://arxiv.org/abs/2104.09864). Writes keys and values into the cache in place, quantizing where it is int8
     (`int8_cache`) or fp8 (`float8_cache`). A row of slot -1 is written nowhere.
+    """
+
+    write_cache: Callable[[Tensor, LayerCache, Tensor], None]
+    """kv `[T, 2 * Hkv, D]`: keys, then values; cache, slot_mapping `[T]` int64 -> None.
+
+    Writes both as they are, neither normed nor rotated; otherwise as `rope_and_cache`.
     """
 
     prepare_attention: Callable[[DeviceLayout], Any]
@@ -135,10 +154,10 @@ class Ops:
     quantized_logits: Callable[[Tensor, Tensor, QuantizedLayout], Tensor] = quantized_torch.quantized_logits
     """As `logits`, of a quantized weight and its layout."""
 
-    quantized_linear_silu_mul: Callable[[Tensor, Tensor, QuantizedLayout, _Maybe], Tensor] = (
-        quantized_torch.quantized_linear_silu_mul
+    quantized_gated_linear: Callable[[Tensor, Tensor, QuantizedLayout, _Maybe, Activation], Tensor] = (
+        quantized_torch.quantized_gated_linear
     )
-    """As `linear_silu_mul`, of a quantized weight and its layout."""
+    """x, weight, its layout, bias, activation: as `gated_linear`, of a quantized weight."""
 
     draw_tokens: Callable[[Tensor, DrawTable, bool], Tensor] | None = None
     """logits `[N, V]` float32, draw table, whether to leave in the logits what was drawn from -> `[N]` int64.
@@ -151,6 +170,9 @@ class Ops:
 
     On a CPU: whether it is worth trying (`ops.cpu.recording`).
     """
+
+    attention_features: frozenset[AttentionFeature] = ATTENTION_FEATURES
+    """What `attention` can do beside plain scores; see `selection.with_features`."""
 
     index_dtype: torch.dtype = torch.int64
     """Of the integers in a `DeviceLayout`."""

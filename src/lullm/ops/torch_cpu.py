@@ -9,9 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lullm.ops import float8_cache, grouped_attention, int8_cache
+from lullm.ops.activation import gate
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.float8_cache import as_bytes
 from lullm.ops.layer_cache import HeadNorm, LayerCache
+from lullm.types.arithmetic import Activation
 from lullm.units import round_up
 
 
@@ -36,8 +38,8 @@ def logits(x: Tensor, weight: Tensor) -> Tensor:
     return linear(x, weight, None).float()
 
 
-def linear_silu_mul(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None) -> Tensor:
-    return silu_mul(linear(x, gate_up_weight, bias))
+def gated_linear(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None, activation: Activation) -> Tensor:
+    return gate(linear(x, gate_up_weight, bias), activation)
 
 
 def padded_rows(num_rows: int) -> int:
@@ -56,6 +58,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     total = x.add_(residual)
     return rms_norm(total, weight, eps), total
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
 
 
 def rope(q: Tensor, k: Tensor, positions: Tensor, cos_sin_cache: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,9 +97,9 @@ def rope_and_cache(
     return q
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)
+def write_cache(kv: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
+    k, v = kv.chunk(2, dim=1)
+    write_kv(k, v, cache, slot_mapping)
 
 
 def write_kv(k: Tensor, v: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:

@@ -55,7 +55,7 @@ def workspace_bytes(config: ModelConfig, max_num_seqs: int) -> int:
     The logits in two types, and a dozen rows as wide as the widest of a layer in float32.
     """
     heads = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
-    widest = max(config.hidden_size, 2 * config.intermediate_size, heads)
+    widest = max(config.hidden_size, config.family.widest_row, heads)
     return MIB + max_num_seqs * (8 * config.vocab_size + 12 * 4 * widest)
 
 

@@ -33,9 +33,10 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainRows:
-    """Rows of a parameter that stores floating point numbers."""
+    """Rows of a parameter that stores floating point numbers: a checkpoint's plus `offset` (`rule.Offset`)."""
 
     tensor: Tensor
+    offset: float = 0.0
 
     @property
     def shape(self) -> torch.Size:
@@ -45,10 +46,12 @@ class PlainRows:
         return shape == self.shape
 
     def write(self, values: Tensor, first_row: int = 0) -> None:
+        if self.offset:
+            values = values.float() + self.offset
         self.tensor[first_row : first_row + len(values)].copy_(values)
 
     def part(self, first_row: int, num_rows: int) -> "PlainRows":
-        return PlainRows(self.tensor[first_row : first_row + num_rows])
+        return PlainRows(self.tensor[first_row : first_row + num_rows], self.offset)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

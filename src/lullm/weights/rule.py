@@ -21,12 +21,21 @@ class Fusion:
 
 
 @dataclass(frozen=True, slots=True)
+class Offset:
+    """Tensors whose canonical names match `pattern` are read as their values plus `value`, rounded once."""
+
+    pattern: re.Pattern[str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class WeightRules:
     """All rules of a family. `drops`: tensors that a checkpoint may hold and the model has no use for."""
 
     renames: tuple[Rename, ...] = ()
     fusions: tuple[Fusion, ...] = ()
     drops: tuple[re.Pattern[str], ...] = ()
+    offsets: tuple[Offset, ...] = ()
 
     def canonical_name(self, name: str) -> str:
         """The name after all renames, in order."""
@@ -36,6 +45,10 @@ class WeightRules:
 
     def is_dropped(self, name: str) -> bool:
         return any(pattern.search(name) for pattern in self.drops)
+
+    def offset_of(self, name: str) -> float:
+        """What is added to the tensor of this canonical name."""
+        return sum(offset.value for offset in self.offsets if offset.pattern.search(name))
 
     def parts_of(self, layer: str) -> tuple[str, ...] | None:
         """The checkpoint's names of the parts of a fused layer; None for a layer that is not fused."""
@@ -72,7 +85,7 @@ KV_SCALE_RENAMES = (
 """The scales of an fp8 KV cache, as ModelOpt, vLLM and older compressed-tensors checkpoints name them."""
 
 
-def decoder_rules(tied: bool) -> WeightRules:
+def decoder_rules(tied: bool, offsets: tuple[Offset, ...] = ()) -> WeightRules:
     """The rules of Llama and the families that kept its names."""
     drops = [
         re.compile(r"\.rotary_emb\.inv_freq$"),  # computed, yet saved by older checkpoints
@@ -87,4 +100,5 @@ def decoder_rules(tied: bool) -> WeightRules:
             Fusion(("gate_proj", "up_proj"), "gate_up_proj"),
         ),
         drops=tuple(drops),
+        offsets=offsets,
     )

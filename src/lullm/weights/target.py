@@ -15,7 +15,7 @@ from lullm.errors import ModelLoadError
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear
 from lullm.ops.table import Ops
-from lullm.weights.rows import Rows, ScaleRows, rows_of
+from lullm.weights.rows import PlainRows, Rows, ScaleRows, rows_of
 from lullm.weights.rule import WeightRules
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -65,6 +65,9 @@ class WeightTargets:
             for name, parameter in layer.named_parameters(recurse=False):
                 owner, data = f"{layer_name}.{name}", parameter.data
                 all_rows = rows_of(layer, owner, parameter, ops)
+                if offset := self._rules.offset_of(owner):
+                    assert isinstance(all_rows, PlainRows), "an offset is for a weight that is not quantized"
+                    all_rows = PlainRows(all_rows.tensor, offset)
                 parts = self._rules.parts_of(last)
                 if parts is None or not isinstance(layer, FusedLinear):
                     self._targets[owner] = WeightTarget(owner, owner, data, all_rows)

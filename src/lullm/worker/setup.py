@@ -13,7 +13,7 @@ from lullm.kv.layout import cache_layout_of
 from lullm.models.decoder import CausalLM
 from lullm.nn.kv_scale import with_scales
 from lullm.ops.layer_cache import LayerCache
-from lullm.ops.selection import select_ops
+from lullm.ops.selection import select_ops, with_features
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
 from lullm.sampling.sampler import Sampler
@@ -83,6 +83,6 @@ def open_setup(config: ResolvedConfig, model_config: ModelConfig) -> WorkerSetup
         config,
         model_config,
         open_device(config.device),
-        select_ops(config.device, config.attention_backend),
+        with_features(select_ops(config.device, config.attention_backend), model_config.family.attention_features),
         StepThreads(config.threads),
     )

@@ -11,12 +11,13 @@ from lullm.errors import UnsupportedError
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.device_layout import DeviceLayout, new_semaphores
 from lullm.ops.layer_cache import LayerCache
-from lullm.ops.selection import REFERENCE_OPS
+from lullm.ops.selection import REFERENCE_OPS, with_features
 from lullm.ops.triton import gathered_attention, prefill_attention
 from lullm.ops.triton.attention import attention
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS, MAX_SPLITS, launch_decode, num_splits
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
 from lullm.ops.triton.prefill_attention import launch_prefill, num_prefill_splits
+from lullm.ops.triton.table import TRITON_OPS
 from lullm.ops.triton.tile import DecodeTile, PrefillTile
 
 DEVICE = launch_device()
@@ -251,3 +252,16 @@ def test_int8_cache_is_refused():
     cache = LayerCache(*torch.zeros(2, 4, 16, 2, 18, dtype=torch.int8, device=DEVICE))
     with pytest.raises(UnsupportedError, match="kv_cache_dtype"):
         attention(q.to(DEVICE), cache, prepare_attention(layout), 0.25)
+
+
+def test_what_the_kernels_lack_is_refused_and_torch_serves():
+    layout, q, caches = make_step([(1, 5), (9, 21)])
+    prepared, extras = prepare_attention(layout), (0.8, None)
+    with pytest.raises(UnsupportedError, match="soft cap"):
+        attention(q.to(DEVICE), on_device(caches), prepared, 0.25, *extras)
+    ops = with_features(TRITON_OPS, frozenset({"soft_cap"}))
+    actual = ops.attention(q.to(DEVICE), on_device(caches), ops.prepare_attention(layout), 0.25, *extras)
+    golden = REFERENCE_OPS.prepare_attention(layout)
+    expected = REFERENCE_OPS.attention(q, LayerCache(*caches), golden, 0.25, *extras)
+    torch.testing.assert_close(actual.cpu(), expected, atol=5e-6, rtol=5e-6)
+    assert not ops.is_recordable

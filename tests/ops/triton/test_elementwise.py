@@ -57,11 +57,11 @@ def test_silu_mul(shape, dtype):
     assert_close(elementwise.silu_mul(gate_up.to(DEVICE)), (gate * torch.sigmoid(gate) * up).to(dtype))
 
 
-def test_linear_silu_mul():
+def test_gated_linear():
     x, weight, bias = (random(*s, dtype=torch.float32, seed=len(s)) for s in ((5, 33), (48, 33), (48,)))
     for b in (None, bias):
-        actual = elementwise.linear_silu_mul(x.to(DEVICE), weight.to(DEVICE), None if b is None else b.to(DEVICE))
-        torch.testing.assert_close(actual.cpu(), REFERENCE_OPS.linear_silu_mul(x, weight, b), atol=2e-5, rtol=2e-5)
+        actual = elementwise.gated_linear(x.to(DEVICE), weight.to(DEVICE), None if b is None else b.to(DEVICE), "silu")
+        torch.testing.assert_close(actual.cpu(), REFERENCE_OPS.gated_linear(x, weight, b, "silu"), atol=2e-5, rtol=2e-5)
 
 
 def test_logits_are_float32():

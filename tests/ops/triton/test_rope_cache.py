@@ -9,7 +9,7 @@ from lullm.errors import UnsupportedError
 from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
-from lullm.ops.triton.rope_cache import rope_and_cache
+from lullm.ops.triton.rope_cache import rope_and_cache, write_cache
 
 DEVICE = launch_device()
 DTYPES = [torch.float32, torch.float16] + ([] if IS_INTERPRETED else [torch.bfloat16])
@@ -114,3 +114,14 @@ def test_heads_that_do_not_fill_their_row():
     given[0] = wide.to(DEVICE)[:, :8]
     actual = rope_and_cache(*given).cpu()
     torch.testing.assert_close(actual, REFERENCE_OPS.rope_and_cache(*arguments), atol=3e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_write_without_rotation(dtype):
+    qkv = make_arguments((4, 2), 16, dtype)[0]
+    kv, slots = qkv[:, 4:], torch.tensor([11, -1, 0, 5, 6])
+    cache = LayerCache(*torch.full((2, NUM_BLOCKS, BLOCK_SIZE, 2, 16), 7.0, dtype=dtype, device=DEVICE))
+    expected = LayerCache(*torch.full((2, NUM_BLOCKS, BLOCK_SIZE, 2, 16), 7.0, dtype=dtype))
+    write_cache(kv.to(DEVICE), cache, slots.to(DEVICE))
+    REFERENCE_OPS.write_cache(kv, expected, slots)
+    assert torch.equal(cache.key.cpu(), expected.key) and torch.equal(cache.value.cpu(), expected.value)

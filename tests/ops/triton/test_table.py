@@ -47,7 +47,7 @@ def test_a_model(monkeypatch):
         for parameter in model.parameters():
             parameter.data.copy_(torch.randn(parameter.shape) * 0.3)
         reference = build_model(config, torch.float32, 64)
-        model.model.rotary.cos_sin_cache.copy_(reference.model.rotary.cos_sin_cache)
+        model.model.rotaries[0].cos_sin_cache.copy_(reference.model.rotaries[0].cos_sin_cache)
         caches = [LayerCache(*torch.zeros(2, 6, 4, 2, 8, device=device)) for _ in range(2)]
         outputs = []
         with torch.inference_mode():

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from lullm.ops import torch_cpu
+from lullm.ops.activation import gate
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.draw_table import DrawTable
+from lullm.types.arithmetic import Activation
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """Those that are native, by their number in `csrc/dtype.h`."""
@@ -107,10 +109,12 @@ def logits(x: Tensor, weight: Tensor) -> Tensor:
     return y
 
 
-def linear_silu_mul(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None) -> Tensor:
+def gated_linear(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None, activation: Activation) -> Tensor:
     dtype = DTYPES.get(gate_up_weight.dtype)
     if dtype is None:
-        return torch_cpu.linear_silu_mul(x, gate_up_weight, bias)
+        return torch_cpu.gated_linear(x, gate_up_weight, bias, activation)
+    if activation != "silu":
+        return gate(linear(x, gate_up_weight, bias), activation)
     if x.stride(1) != 1:
         x = x.contiguous()
     num_rows, num_outputs = x.shape[0], gate_up_weight.shape[0]
@@ -193,7 +197,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 def silu_mul(gate_up: Tensor) -> Tensor:
     dtype = DTYPES.get(gate_up.dtype)
     if dtype is None or gate_up.stride(1) != 1:
-        return torch_cpu.silu_mul(gate_up)
+        return gate(gate_up, "silu")
     num_rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     y = new_result((num_rows, size), gate_up.dtype)
     call("lullm_silu_mul", gate_up.data_ptr(), y.data_ptr(), gate_up.stride(0), num_rows, size, dtype)

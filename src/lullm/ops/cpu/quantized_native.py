@@ -9,9 +9,11 @@ from torch import Tensor
 
 from lullm.errors import ModelLoadError
 from lullm.ops import quantized_torch
+from lullm.ops.activation import gate
 from lullm.ops.cpu.native import DTYPES
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.quantized_weight import NOT_FINITE, PANEL_ROWS, QuantizedLayout
+from lullm.types.arithmetic import Activation
 
 _MAX_INPUTS = 65536  # of a row: the sums of more products of a byte and a byte might not fit 32 bits
 
@@ -80,18 +82,20 @@ def quantized_logits(x: Tensor, weight: Tensor, layout: QuantizedLayout) -> Tens
     return y
 
 
-def quantized_linear_silu_mul(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
-    if layout.out_features % (2 * PANEL_ROWS):  # gates and ups share a panel
-        gate, up = quantized_linear(x, weight, layout, bias).chunk(2, dim=-1)
-        return torch.nn.functional.silu(gate).mul_(up)
+def quantized_gated_linear(
+    x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None, activation: Activation
+) -> Tensor:
+    if activation != "silu" or layout.out_features % (2 * PANEL_ROWS):  # gates and ups may share a panel
+        return gate(quantized_linear(x, weight, layout, bias), activation)
     return _linear(x, weight, layout, bias, True)
 
 
 def _linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None, silu_mul: bool) -> Tensor:
     dtype = DTYPES.get(x.dtype)
     if dtype is None or layout.in_features > _MAX_INPUTS:
-        version = quantized_torch.quantized_linear_silu_mul if silu_mul else quantized_torch.quantized_linear
-        return version(x, weight, layout, bias)
+        if silu_mul:
+            return quantized_torch.quantized_gated_linear(x, weight, layout, bias, "silu")
+        return quantized_torch.quantized_linear(x, weight, layout, bias)
     if x.stride(1) != 1:
         x = x.contiguous()
     num_rows, num_outputs = x.shape[0], layout.out_features // 2 if silu_mul else layout.out_features

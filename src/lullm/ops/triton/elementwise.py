@@ -9,7 +9,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
+from lullm.ops.activation import gate
 from lullm.ops.triton.tile import ACTIVATION_BLOCK, num_row_warps
+from lullm.types.arithmetic import Activation
 
 
 def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
@@ -24,8 +26,13 @@ def logits(x: Tensor, weight: Tensor) -> Tensor:
     return F.linear(x, weight).float()
 
 
-def linear_silu_mul(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None) -> Tensor:
-    return silu_mul(F.linear(x, gate_up_weight, bias))
+def gated_linear(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None, activation: Activation) -> Tensor:
+    gate_up = F.linear(x, gate_up_weight, bias)
+    return silu_mul(gate_up) if activation == "silu" else gate(gate_up, activation)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
 
 
 @triton.jit

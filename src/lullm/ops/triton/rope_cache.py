@@ -167,6 +167,15 @@ def rope_and_cache(
     return q
 
 
+def write_cache(kv: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
+    """See `Ops.write_cache`: rows of no query heads, rotated by an angle of 0."""
+    num_rows, _, head_size = kv.shape
+    no_rotation = torch.zeros((1, head_size), dtype=torch.float32, device=kv.device)
+    no_rotation[:, : head_size // 2] = 1.0
+    positions = torch.zeros(num_rows, dtype=torch.int64, device=kv.device)
+    rope_and_cache(kv, None, positions, no_rotation, cache, slot_mapping)
+
+
 def check_cache(cache: LayerCache, dtype: torch.dtype) -> None:
     """Raises UnsupportedError for a KV cache that the kernels do not read: `[num_blocks, block_size, Hkv, D]` only."""
     if cache.key.dtype not in (dtype, torch.float8_e4m3fn):

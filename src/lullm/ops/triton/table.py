@@ -4,7 +4,8 @@ import dataclasses
 
 import torch
 
-from lullm.ops.table import Ops
+from lullm.ops.activation import activate
+from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.ops.triton import attention, block_copy, elementwise, gathered_attention, rope_cache, sampling
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
 
@@ -13,22 +14,30 @@ TRITON_OPS = Ops(
     embedding=elementwise.embedding,
     linear=elementwise.linear,
     logits=elementwise.logits,
-    linear_silu_mul=elementwise.linear_silu_mul,
+    gated_linear=elementwise.gated_linear,
+    activate=activate,
+    layer_norm=elementwise.layer_norm,
     rms_norm=elementwise.rms_norm,
     add_rms_norm=elementwise.add_rms_norm,
     rope_and_cache=rope_cache.rope_and_cache,
+    write_cache=rope_cache.write_cache,
     prepare_attention=attention.prepare_attention,
     attention=attention.attention,
     copy_blocks=block_copy.copy_blocks,
     swap_blocks=block_copy.swap_blocks,
     draw_tokens=sampling.draw_tokens,
     is_recordable=True,
+    attention_features=frozenset(),
     index_dtype=torch.int32,
     semaphores_per_span=MAX_NUM_KV_HEADS,
 )
 """Own kernels, and torch's matrix products."""
 
 GATHERED_OPS = dataclasses.replace(
-    TRITON_OPS, name="triton with torch's attention", attention=gathered_attention.attention, is_recordable=False
+    TRITON_OPS,
+    name="triton with torch's attention",
+    attention=gathered_attention.attention,
+    is_recordable=False,
+    attention_features=ATTENTION_FEATURES,
 )
 """The same with attention in torch, which no graph can record."""

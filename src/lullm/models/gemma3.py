@@ -1,0 +1,57 @@
+"""Gemma 3, text (https://arxiv.org/abs/2503.19786): five layers with a window to one with full attention.
+
+Attention and MLP are normed before and after. The embedding is scaled by the root of its size. Layers with a window
+rotate by another base frequency than those without.
+"""
+
+import re
+
+import torch
+from torch import Tensor
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, new_norm
+from lullm.nn.context import StepContext
+from lullm.weights.rule import Offset, decoder_rules
+
+PLUS_ONE = Offset(re.compile(r"norm\.weight$"), 1.0)
+"""A checkpoint holds w where the norms multiply by 1 + w.
+
+The 1 is added as weights are read, so that the norms of all families, and their fast versions, are the same function.
+In float32 nothing else changes. In bfloat16 1 + w is rounded once: by as much as each result of a norm is.
+"""
+
+
+class Gemma3Layer(DecoderLayer):
+    """One layer with norms on both sides of attention and MLP, under the checkpoint's names."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
+        super().__init__(config, style, layer, group, dtype)
+        self.pre_feedforward_layernorm = new_norm(config, dtype)
+        self.post_feedforward_layernorm = new_norm(config, dtype)
+
+    def forward(
+        self,
+        hidden: Tensor,  # [T, H]: the previous layer's contribution
+        residual: Tensor | None,  # [T, H]: everything before that; None in the first layer
+        cos_sin_cache: Tensor,
+        context: StepContext,
+    ) -> tuple[Tensor, Tensor]:
+        ops = context.ops
+        hidden, residual = self.norm_input(hidden, residual, ops)
+        hidden = self.self_attn(hidden, cos_sin_cache, context)
+        hidden = self.post_attention_layernorm(hidden, ops)
+        hidden, residual = self.pre_feedforward_layernorm.add(hidden, residual, ops)
+        hidden = self.mlp(hidden, ops)
+        return self.post_feedforward_layernorm(hidden, ops), residual
+
+
+def build_gemma3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    style = DecoderStyle(
+        rules=decoder_rules(tied=config.tie_word_embeddings, offsets=(PLUS_ONE,)),
+        head_norms=True,
+        qkv_bias=config.family.attention_bias,
+        o_bias=config.family.attention_bias,
+        make_layer=Gemma3Layer,
+    )
+    return CausalLM(config, style, dtype, max_model_len)
