@@ -79,7 +79,7 @@ def graphs_of(llm):
 
 def backups_of(llm):
     """Backups of what is asleep, by tag."""
-    return {tag: saved.backup for tag, saved in worker_of(llm)._sleeper._saved.items()}
+    return {tag: saved.backup for tag, saved in worker_of(llm)._sleeper._backups.saved.items()}
 
 
 def block_space_of(llm):

@@ -5,13 +5,14 @@ import random
 from plans import new_draw, new_span
 
 from lullm.step.batch import BatchBuilder
+from lullm.step.limits import StepLimits
 from lullm.types.packed import unpack
 from lullm.types.step import StepPlan
 
 
 def test_random_batches():
     rng = random.Random(0)
-    builder = BatchBuilder(max_num_seqs=8, max_num_batched_tokens=200, max_model_len=64, block_size=4)
+    builder = BatchBuilder(StepLimits(8, 200, 64, 4))
     for _ in range(200):
         spans = []
         for seq_id in range(rng.randrange(1, 9)):
@@ -23,47 +24,43 @@ def test_random_batches():
         assert batch.token_ids.tolist() == [t for s in spans for t in unpack(s.token_ids)]
         assert batch.positions.tolist() == [p for s in spans for p in range(s.start, s.end)]
         slots = [unpack(s.block_ids[0])[p // 4] * 4 + p % 4 for s in spans for p in range(s.start, s.end)]
-        assert batch.layout.slot_mapping.tolist() == slots
-        assert batch.layout.context_lens == [s.end for s in spans]
-        assert batch.layout.query_lens == [s.num_tokens for s in spans]
+        assert batch.slot_mapping.tolist() == [slots]
+        assert batch.context_lens.tolist() == [s.end for s in spans]
+        assert batch.query_lens == [s.num_tokens for s in spans]
         for row, span in enumerate(spans):
             needed = -(-span.end // 4)
-            assert batch.layout.block_tables[row, :needed].tolist() == unpack(span.block_ids[0])[:needed]
+            assert batch.block_tables[0, row, :needed].tolist() == unpack(span.block_ids[0])[:needed]
 
 
 def test_every_cache_group_has_its_own_blocks_and_slots():
-    builder = BatchBuilder(4, 16, 64, block_size=4, windows=(None, 3))
+    builder = BatchBuilder(StepLimits(4, 16, 64, 4, windows=(None, 3)))
     chunk = new_span(0, 2, [1, 2, 3], ([5, 6], [9, 8]))
     decode = new_span(1, 8, [4], ([0, 1, 2], [-1, -1, 7]), [new_draw(1)])
     batch = builder.build(StepPlan([chunk, decode]))
-    full, windowed = batch.layouts
-    assert (full.window, windowed.window) == (None, 3)
-    assert full.context_lens == windowed.context_lens == [5, 9]
-    assert full.slot_mapping.tolist() == [22, 23, 24, 8] and windowed.slot_mapping.tolist() == [38, 39, 32, 28]
-    assert batch.slot_mapping.tolist() == [full.slot_mapping.tolist(), windowed.slot_mapping.tolist()]
-    assert full.block_tables[1].tolist() == [0, 1, 2] and windowed.block_tables[1].tolist() == [-1, -1, 7]
-    assert windowed.first_keys == [0, 6], "the block of the first key is held"
+    assert batch.context_lens.tolist() == [5, 9]
+    assert batch.slot_mapping.tolist() == [[22, 23, 24, 8], [38, 39, 32, 28]]
+    assert batch.block_tables[:, 1].tolist() == [[0, 1, 2], [-1, -1, 7]]
 
 
 def test_rows_to_draw_from():
-    builder = BatchBuilder(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=16, block_size=4)
+    builder = BatchBuilder(StepLimits(4, 16, 16, 4))
     chunk = new_span(0, 0, [1, 2, 3], [0])
     forks = [new_draw(seq_id, row=1) for seq_id in (1, 2, 3)]
     prompt = new_span(1, 0, [4, 5], [1], forks, prompt_targets=[5], num_prompt_logprobs=1)
     decode = new_span(4, 3, [6], [2], [new_draw(4)])
     batch = builder.build(StepPlan([chunk, prompt, decode]))
-    assert batch.drawn_rows.tolist() == [4, 5]
-    assert batch.draw_index.tolist() == [0, 0, 0, 1]
+    assert batch.drawn_rows == [4, 5]
+    assert batch.draw_index == [0, 0, 0, 1]
     assert [d.seq_id for d in batch.draws] == [1, 2, 3, 4]
     assert [(row, span.seq_id) for row, span in batch.prompt_spans] == [(3, 1)]
     assert builder.build(StepPlan([decode])).draw_index is None
 
 
 def test_a_span_that_draws_at_several_rows():
-    builder = BatchBuilder(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=16, block_size=4)
+    builder = BatchBuilder(StepLimits(4, 16, 16, 4))
     drafted = new_span(1, 4, [7, 8, 9, 6], [0, 1], [new_draw(1, row=row) for row in (1, 2, 3)])
     decode = new_span(2, 3, [6], [2], [new_draw(2)])
     batch = builder.build(StepPlan([decode, drafted]))
-    assert batch.drawn_rows.tolist() == [0, 2, 3, 4] and batch.draw_index is None
+    assert batch.drawn_rows == [0, 2, 3, 4] and batch.draw_index is None
     assert [d.seq_id for d in batch.draws] == [2, 1, 1, 1]
     assert not batch.is_decode

@@ -37,10 +37,10 @@ def decode(seq_id, start, blocks, num_draws=1, **params):
 
 def stage(staging, spans, sources=None, uniforms=None):
     """(shape, the staged batch, the host's buffer)."""
-    batch = BatchBuilder(*SIZES_OF_BATCHES).build(StepPlan(spans))
+    batch = BatchBuilder(LIMITS).build(StepPlan(spans))
     filled = staging.fill(batch, sources, uniforms)
     staging.upload(filled)
-    return filled.shape, staging.step(filled), filled.buffer
+    return filled.shape, staging.step(filled, batch), filled.buffer
 
 
 def test_decodes_are_filled_up_with_rows_that_do_nothing():
@@ -146,13 +146,14 @@ def decodes(*contexts):
 
 @pytest.fixture
 def stage_long():
-    builder = BatchBuilder(8, 64, MAX_LEN, 16)
-    staging = Staging(FakeDevice(), FAKE_OPS, StepLimits(8, 64, MAX_LEN, 16), [1, 2, 4, 8], 1000)
+    limits = StepLimits(8, 64, MAX_LEN, 16)
+    builder, staging = BatchBuilder(limits), Staging(FakeDevice(), FAKE_OPS, limits, [1, 2, 4, 8], 1000)
 
     def step(plan):
-        filled = staging.fill(builder.build(plan), None, None)
+        batch = builder.build(plan)
+        filled = staging.fill(batch, None, None)
         staging.upload(filled)
-        return len(filled.buffer), staging.step(filled)
+        return len(filled.buffer), staging.step(filled, batch)
 
     return step
 
@@ -210,14 +211,14 @@ def test_a_cpu_takes_every_size_and_its_own_integers():
 
 
 def test_every_cache_group_has_its_tables_and_slots():
-    sizes = (*SIZES_OF_BATCHES[:-1], (None, 3))
-    staging = Staging(FakeDevice(), FAKE_OPS, StepLimits(*sizes), SIZES, VOCAB)
-    builder = BatchBuilder(*sizes)
+    limits = StepLimits(*SIZES_OF_BATCHES[:-1], (None, 3))
+    builder, staging = BatchBuilder(limits), Staging(FakeDevice(), FAKE_OPS, limits, SIZES, VOCAB)
 
     def stage(spans):
-        filled = staging.fill(builder.build(StepPlan(spans)), None, None)
+        batch = builder.build(StepPlan(spans))
+        filled = staging.fill(batch, None, None)
         staging.upload(filled)
-        return staging.step(filled)
+        return staging.step(filled, batch)
 
     tables = [(0, ([3, 1], [-1, 6])), (1, ([2, 5], [-1, 7])), (2, ([4, 0], [-1, 8]))]
     decodes = [new_span(i, 9 + i, [7], blocks, [new_draw(i)]) for i, blocks in tables]

@@ -1,12 +1,10 @@
-"""From a plan to tensors: all spans of a step become one ragged batch, through buffers that persist."""
+"""From a plan to numbers: all spans of a step become one ragged batch, in arrays that persist."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.step.limits import StepLimits
 from lullm.types.draw import Draw
 from lullm.types.step import Span, StepPlan
 from lullm.units import cdiv
@@ -14,58 +12,56 @@ from lullm.units import cdiv
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's input, T tokens of S spans, for a model with G KV cache groups.
+    """One step's input on the host, T tokens of S spans, for a model with G KV cache groups.
 
-    `layouts` are by group: they have the same spans, and block tables and slots of their own. `drawn_rows` are the
-    distinct rows whose logits are drawn from, and `draw_index` says which of them each draw uses (None: one draw per
-    row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their first row.
+    `drawn_rows` are the distinct rows whose logits are drawn from, and `draw_index` says which of them each draw uses
+    (None: one draw per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their
+    first row.
     """
 
-    token_ids: torch.Tensor  # [T] int64
-    positions: torch.Tensor  # [T] int64
-    slot_mapping: torch.Tensor  # [G, T] int64
-    layouts: Sequence[AttentionLayout]
-    drawn_rows: torch.Tensor  # [R] int64
+    token_ids: np.ndarray  # [T] int64
+    positions: np.ndarray  # [T] int64
+    slot_mapping: np.ndarray  # [G, T] int64, where each group's keys and values are written
+    block_tables: np.ndarray  # [G, S, M] int64
+    query_lens: list[int]  # of S spans
+    context_lens: np.ndarray  # [S] int64, tokens in the cache once this step's are written
+    drawn_rows: list[int]
     draws: list[Draw]
-    draw_index: torch.Tensor | None  # [len(draws)] int64
+    draw_index: list[int] | None
     prompt_spans: list[tuple[int, Span]]
 
     @property
-    def layout(self) -> AttentionLayout:
-        """Of the first group."""
-        return self.layouts[0]
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_spans(self) -> int:
+        return len(self.query_lens)
 
     @property
     def is_decode(self) -> bool:
         """One token and one draw per span, and nothing else."""
-        num_spans = self.layout.num_spans
-        has_one_each = self.layout.num_tokens == num_spans and len(self.draws) == num_spans
+        num_spans = len(self.query_lens)
+        has_one_each = len(self.token_ids) == num_spans and len(self.draws) == num_spans
         return has_one_each and self.draw_index is None and not self.prompt_spans
 
 
 class BatchBuilder:
-    """Builds batches into staging buffers of the largest size, so that a step allocates next to nothing.
+    """Builds batches into arrays of the largest size, so that a step allocates next to nothing.
 
-    A batch is valid until the next one is built. Shapes are bounded by the scheduler's limits: at most
-    `max_num_seqs` spans, `max_num_batched_tokens` tokens, `max_model_len` positions.
+    A batch is valid until the next one is built.
     """
 
-    def __init__(
-        self,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
-        max_model_len: int,
-        block_size: int,
-        windows: Sequence[int | None] = (None,),
-    ):
-        self._block_size = block_size
-        self._windows = windows
-        self._token_ids = np.zeros(max_num_batched_tokens, np.int64)
-        self._positions = np.zeros(max_num_batched_tokens, np.int64)
-        self._slot_mapping = np.zeros((len(windows), max_num_batched_tokens), np.int64)
-        self._rows = np.arange(max_num_batched_tokens, dtype=np.int64)
-        max_blocks = cdiv(max_model_len, block_size)
-        self._block_tables = [np.zeros((max_num_seqs, max_blocks), np.int64) for _ in windows]
+    def __init__(self, limits: StepLimits):
+        self._block_size = limits.block_size
+        num_tokens, num_groups = limits.max_num_batched_tokens, len(limits.windows)
+        self._token_ids = np.zeros(num_tokens, np.int64)
+        self._positions = np.zeros(num_tokens, np.int64)
+        self._slot_mapping = np.zeros((num_groups, num_tokens), np.int64)
+        self._rows = np.arange(num_tokens, dtype=np.int64)
+        max_blocks = cdiv(limits.max_model_len, limits.block_size)
+        self._block_tables = np.zeros((num_groups, limits.max_num_seqs, max_blocks), np.int64)
+        self._table_of_group = list(self._block_tables)
 
     def build(self, plan: StepPlan) -> Batch:
         """The batch of a plan with at least one span. The draws of a span stand in the order of their rows."""
@@ -83,7 +79,7 @@ class BatchBuilder:
             query_lens.append(end - span.start)
             context_lens.append(end)
             num_blocks = cdiv(end, self._block_size)
-            for table, block_ids in zip(self._block_tables, span.block_ids, strict=True):
+            for table, block_ids in zip(self._table_of_group, span.block_ids, strict=True):
                 table[place, :num_blocks] = np.frombuffer(block_ids, np.int32, num_blocks)
             max_blocks = max(max_blocks, num_blocks)
             for draw in span.draws:
@@ -96,30 +92,22 @@ class BatchBuilder:
         token_ids = np.frombuffer(b"".join([span.token_ids for span in plan.spans]), np.int32)
         num_tokens, num_spans = len(token_ids), len(query_lens)
         self._token_ids[:num_tokens] = token_ids
-        self._place(query_lens, context_lens, num_tokens)
-        slot_mapping = torch.from_numpy(self._slot_mapping[:, :num_tokens])
+        ends = np.array(context_lens)
+        self._place(query_lens, ends, num_tokens)
         return Batch(
-            token_ids=torch.from_numpy(self._token_ids[:num_tokens]),
-            positions=torch.from_numpy(self._positions[:num_tokens]),
-            slot_mapping=slot_mapping,
-            layouts=[
-                AttentionLayout(
-                    query_lens=query_lens,
-                    context_lens=context_lens,
-                    block_tables=torch.from_numpy(table[:num_spans, :max_blocks]),
-                    slot_mapping=slots,
-                    block_size=self._block_size,
-                    window=window,
-                )
-                for table, slots, window in zip(self._block_tables, slot_mapping, self._windows, strict=True)
-            ],
-            drawn_rows=torch.tensor(drawn_rows, dtype=torch.int64),
-            draws=draws,
-            draw_index=None if len(draws) == len(drawn_rows) else torch.tensor(draw_index),
+            self._token_ids[:num_tokens],
+            self._positions[:num_tokens],
+            self._slot_mapping[:, :num_tokens],
+            self._block_tables[:, :num_spans, :max_blocks],
+            query_lens,
+            ends,
+            drawn_rows,
+            draws,
+            draw_index=None if len(draws) == len(drawn_rows) else draw_index,
             prompt_spans=prompt_spans,
         )
 
-    def _place(self, query_lens: list[int], context_lens: list[int], num_tokens: int) -> None:
+    def _place(self, query_lens: list[int], context_lens: np.ndarray, num_tokens: int) -> None:
         """Fill positions and slots of all tokens at once: position = context_len - rows left in the span."""
         positions = self._positions[:num_tokens]
         if num_tokens == len(query_lens):  # one each; every call of numpy's costs 3 us behind a step's cold caches
@@ -128,8 +116,8 @@ class BatchBuilder:
         else:
             span_ends = np.cumsum(query_lens)
             positions[:] = self._rows[:num_tokens]
-            positions += np.repeat(np.array(context_lens) - span_ends, query_lens)
+            positions += np.repeat(context_lens - span_ends, query_lens)
             span_of_token = np.repeat(self._rows[: len(query_lens)], query_lens)
         block, offset = np.divmod(positions, self._block_size)
-        for table, slots in zip(self._block_tables, self._slot_mapping, strict=True):
+        for table, slots in zip(self._table_of_group, self._slot_mapping, strict=True):
             slots[:num_tokens] = table[span_of_token, block] * self._block_size + offset

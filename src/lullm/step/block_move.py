@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from lullm.device.device import Device
 from lullm.ops.layer_cache import LayerCache
@@ -59,7 +58,7 @@ class BlockMoves:
         self._kv_caches, self._host_kv_caches = pools
 
     def moving_blocks(
-        self, plan: StepPlan, slot_mapping: Tensor | None, compute: Callable[[], T]
+        self, plan: StepPlan, slot_mapping: np.ndarray | None, compute: Callable[[], T]
     ) -> tuple[T, StepMarks]:
         """Do what the plan moves, and `compute` when its blocks are in place. Within the work of `Device.start`.
 
@@ -71,7 +70,7 @@ class BlockMoves:
         swap_out, swap_out_beside = plan.blocks_to_swap_out, list[BlockPair]()
         if swap_out and slot_mapping is not None and self._device.is_accelerator:
             block_size = self._kv_caches[0].block_size
-            swap_out, swap_out_beside = split_swap_out(plan, slot_mapping.numpy(), block_size)
+            swap_out, swap_out_beside = split_swap_out(plan, slot_mapping, block_size)
         if swap_out:
             self._ops.swap_blocks(self._kv_caches, self._host_kv_caches, swap_out)
         if plan.blocks_to_swap_in:

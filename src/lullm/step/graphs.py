@@ -18,6 +18,7 @@ then every step stays eager.
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor
@@ -84,7 +85,7 @@ class DecodeGraphs:
         for size in sorted(sizes, reverse=True):
             # Kernels are compiled and libraries take their workspaces now: neither can be recorded.
             clear(size)
-            self._device.start(lambda size=size: self._compute(size)).result()
+            self._device.start(partial(self._compute, size)).result()
             self._record(size)
         self._device.synchronize()
         logger.info(

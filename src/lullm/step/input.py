@@ -18,7 +18,7 @@ from lullm.sampling.randomness import uniforms_of
 from lullm.step.batch import Batch, BatchBuilder
 from lullm.step.feedback import TokenFeedback
 from lullm.step.limits import StepLimits
-from lullm.step.staging import FilledStage, StagedStep, Staging
+from lullm.step.staging import Stage, StagedStep, Staging
 from lullm.types.step import StepPlan
 
 
@@ -27,7 +27,7 @@ class PreparedInput:
     """What the host knows of a step: the batch, and its numbers in a buffer that goes to the device."""
 
     batch: Batch
-    stage: FilledStage
+    stage: Stage
     has_pending: bool
     """Whether a token is still to be drawn by a step before this one."""
 
@@ -59,16 +59,7 @@ class InputBuilder:
     def __init__(self, device: Device, ops: Ops, limits: StepLimits, decode_sizes: Sequence[int], vocab_size: int):
         self._ops = ops
         # A batch is valid until its builder makes the next one.
-        self._builders = [
-            BatchBuilder(
-                limits.max_num_seqs,
-                limits.max_num_batched_tokens,
-                limits.max_model_len,
-                limits.block_size,
-                limits.windows,
-            )
-            for _ in range(limits.max_in_flight)
-        ]
+        self._builders = [BatchBuilder(limits) for _ in range(limits.max_in_flight)]
         self._feedback = TokenFeedback(limits.max_num_seqs, device.torch_device)
         self._feeds_back = limits.max_in_flight > 1
         self._staging = Staging(device, ops, limits, decode_sizes, vocab_size)
@@ -79,7 +70,7 @@ class InputBuilder:
         batch = self._builders[-1].build(plan)
         sources = uniforms = None
         if self._feeds_back:
-            sources = self._feedback.sources(plan, batch.token_ids.numpy())
+            sources = self._feedback.sources(plan, batch.token_ids)
             self._feedback.expect(batch.draws)
         if any(not draw.params.is_greedy for draw in batch.draws):
             uniforms = uniforms_of(batch.draws)
@@ -94,7 +85,7 @@ class InputBuilder:
 
     def placed(self, prepared: PreparedInput) -> StepInput:
         """What was placed last."""
-        return self._input(self._staging.step(prepared.stage))
+        return self._input(self._staging.step(prepared.stage, prepared.batch))
 
     def placed_decodes(self, size: int) -> StepInput:
         """The place of a batch of decodes that is filled up to `size`: the same memory every time."""

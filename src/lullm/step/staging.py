@@ -15,7 +15,6 @@ context.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import torch
@@ -32,21 +31,21 @@ from lullm.units import cdiv
 
 
 @dataclass(frozen=True, slots=True)
-class FilledStage:
-    """A step in a buffer of the host, and the bounds of its layout."""
+class Stage:
+    """Where a step of one shape stands, on the host and on the device."""
 
     shape: StageShape
-    buffer: Tensor  # uint8
-    max_query_len: int
-    max_context_len: int
-    prefill_lens: Sequence[int]
+    arrays: StageParts[np.ndarray]  # on the host
+    buffer: Tensor  # uint8, all arrays
+    target: Tensor  # uint8, where the buffer is copied to
+    sent_tables: Tensor | None = None  # [G, S, M]: of a batch of decodes, in `target`
+    full_tables: Tensor | None = None  # [G, S, M]: where they are spread
 
 
 @dataclass(frozen=True, slots=True)
 class StagedStep:
     """A step on the device, valid until the next one is uploaded."""
 
-    shape: StageShape
     parts: StageParts[Tensor]
     layouts: Sequence[DeviceLayout]  # by KV cache group
 
@@ -65,28 +64,25 @@ class Staging:
         self._index_dtype = ops.index_dtype
         self._decode_sizes = decode_sizes
         self._vocab_size = vocab_size
-        num_seqs, num_tokens = limits.max_num_seqs, limits.max_num_batched_tokens
-        self._max_width = cdiv(limits.max_model_len, limits.block_size)
-        num_draws = max(num_seqs, num_tokens)
         self._num_groups = len(limits.windows)
-        largest = StageShape(
-            num_tokens, num_seqs, self._max_width, num_draws, num_draws, num_draws, num_tokens, self._num_groups
-        )
-        num_bytes = stage_bytes(largest, self._index_dtype)
+        num_seqs, num_tokens = limits.max_num_seqs, limits.max_num_batched_tokens
+        max_width = cdiv(limits.max_model_len, limits.block_size)
+        num_draws = max(num_seqs, num_tokens)
+        largest = (num_tokens, num_seqs, max_width, num_draws, num_draws, num_draws, num_tokens, self._num_groups)
+        num_bytes = stage_bytes(StageShape(*largest), self._index_dtype)
         self._host = [device.staging((num_bytes,), torch.uint8) for _ in range(limits.max_in_flight)]
         self._arrays = [buffer.numpy() for buffer in self._host]
         self._turn = 0
         place = device.torch_device
         self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=place)
-        full = (self._num_groups, num_seqs, self._max_width)
+        full = (self._num_groups, num_seqs, max_width)
         self._full_tables = torch.zeros(full, dtype=self._index_dtype, device=place)  # [G, S, M]
         self._semaphores = new_semaphores(num_seqs, ops.semaphores_per_span, place)
-        # Of batches of decodes, by their size: all parts but the block tables, which begin where the parts end.
-        self._decode_arrays: list[dict[int, StageParts[np.ndarray]]] = [{} for _ in self._host]
-        self._decode_tensors: dict[int, StageParts[Tensor]] = {}
-        self._decode_bytes: dict[int, int] = {}
+        # A batch of decodes has the shape of the one before it, most of the time: making a stage costs 20 us.
+        self._last_decodes: list[Stage | None] = [None] * limits.max_in_flight
+        self._decode_parts: dict[int, StageParts[Tensor]] = {}
 
-    def fill(self, batch: Batch, sources: np.ndarray | None, uniforms: np.ndarray | None) -> FilledStage:
+    def fill(self, batch: Batch, sources: np.ndarray | None, uniforms: np.ndarray | None) -> Stage:
         """Write a batch into the next buffer of the host. Host only.
 
         Args:
@@ -94,64 +90,64 @@ class Staging:
             uniforms: [N]; None: all draws are greedy.
         """
         self._turn = (self._turn + 1) % len(self._host)
-        layout = batch.layout
-        shape = self._shape_of(batch)
-        parts, tables, num_bytes = self._host_parts(shape)
-        num_spans, width = layout.block_tables.shape
-        for table, group in zip(tables, batch.layouts, strict=True):
-            table[:num_spans, :width] = group.block_tables.numpy()
-        _write(parts, batch, sources)
-        _write_draws(parts, DrawTable.of(batch.draws, uniforms, self._vocab_size), all_greedy=uniforms is None)
-        prefill_lens = () if shape.is_decode else [query_len for query_len in layout.query_lens if query_len > 1]
-        buffer = self._host[self._turn][:num_bytes]
-        return FilledStage(shape, buffer, max(layout.query_lens), max(layout.context_lens), prefill_lens)
+        stage = self._next_decodes(batch) if batch.is_decode else self._new_stage(self._ragged_shape(batch))
+        _write(stage.arrays, batch)
+        if sources is not None:
+            _copy(stage.arrays.sources, sources, padding=-1)
+        if uniforms is None:
+            stage.arrays.temperatures[:] = 0.0
+        else:
+            _write_draws(stage.arrays, DrawTable.of(batch.draws, uniforms, self._vocab_size))
+        return stage
 
-    def upload(self, filled: FilledStage) -> None:
+    def upload(self, stage: Stage) -> None:
         """Enqueue the copy to the device."""
-        self._device[: len(filled.buffer)].copy_(filled.buffer, non_blocking=True)
-        shape = filled.shape
-        if shape.is_decode:
-            sent = self._device[self._decode_bytes[shape.num_spans] : len(filled.buffer)].view(self._index_dtype)
-            sent = sent.view(shape.num_groups, shape.num_spans, shape.width)
-            self._full_tables[:, : shape.num_spans, : shape.width].copy_(sent)
+        stage.target.copy_(stage.buffer, non_blocking=True)
+        if stage.sent_tables is not None and stage.full_tables is not None:
+            stage.full_tables.copy_(stage.sent_tables)
 
-    def step(self, filled: FilledStage) -> StagedStep:
-        """What stands on the device once it is uploaded."""
-        if filled.shape.is_decode:
-            return self.decode_step(filled.shape.num_spans)
-        parts = cut_tensors(self._device, filled.shape, self._index_dtype)
-        bounds = filled.max_query_len, filled.max_context_len, filled.prefill_lens
-        return StagedStep(filled.shape, parts, self._layouts(parts, parts.block_tables, *bounds))
+    def step(self, stage: Stage, batch: Batch) -> StagedStep:
+        """What stands on the device once the stage of this batch is uploaded."""
+        if stage.shape.is_decode:
+            return self.decode_step(stage.shape.num_spans)
+        parts = cut_tensors(self._device, stage.shape, self._index_dtype)
+        prefill_lens = [query_len for query_len in batch.query_lens if query_len > 1]
+        bounds = max(batch.query_lens), int(batch.context_lens.max()), prefill_lens
+        return StagedStep(parts, self._layouts(parts, parts.block_tables, *bounds))
 
     def decode_step(self, size: int) -> StagedStep:
         """The place of a batch of decodes of `size` spans: the same memory every time."""
-        shape, parts = self._decode_shape(size, self._max_width), self._decode_parts(size)
-        tables = self._full_tables[:, :size]
-        return StagedStep(shape, parts, self._layouts(parts, tables, 1, self._limits.max_model_len))
+        parts = self._parts_of_decodes(size)
+        return StagedStep(parts, self._layouts(parts, self._full_tables[:, :size], 1, self._limits.max_model_len))
 
-    def token_ids(self, filled: FilledStage) -> tuple[Tensor, Tensor]:
+    def token_ids(self, stage: Stage) -> tuple[Tensor, Tensor]:
         """[T] int64 each, on the device: the token ids, and the sources of those that are pending."""
-        parts = self._decode_parts(filled.shape.num_spans) if filled.shape.is_decode else self.step(filled).parts
+        if stage.shape.is_decode:
+            parts = self._parts_of_decodes(stage.shape.num_spans)
+        else:
+            parts = cut_tensors(self._device, stage.shape, self._index_dtype)
         return parts.token_ids, parts.sources
 
     def clear(self, size: int) -> None:
         """Stage a batch of decodes of `size` rows that all only fill up: computing it writes nothing."""
         self._device.zero_()
         self._full_tables.zero_()
-        parts = self._decode_parts(size)
+        parts = self._parts_of_decodes(size)
         parts.slot_mapping.fill_(-1)
         parts.query_starts.copy_(torch.arange(size + 1))
 
-    def _shape_of(self, batch: Batch) -> StageShape:
-        num_tokens, (num_spans, width) = batch.layout.num_tokens, batch.layout.block_tables.shape
-        if batch.is_decode:
-            size = self._decode_sizes[bisect_left(self._decode_sizes, num_spans)]
-            return self._decode_shape(size, width)
+    def _ragged_shape(self, batch: Batch) -> StageShape:
         num_draws = len(batch.draws)
-        num_indexed = 0 if batch.draw_index is None else num_draws
-        sources = self._num_sources(num_tokens)
-        num_rows, groups = len(batch.drawn_rows), self._num_groups
-        return StageShape(num_tokens, num_spans, width, num_rows, num_draws, num_indexed, sources, groups)
+        return StageShape(
+            batch.num_tokens,
+            batch.num_spans,
+            batch.block_tables.shape[2],
+            num_rows=len(batch.drawn_rows),
+            num_draws=num_draws,
+            num_indexed=0 if batch.draw_index is None else num_draws,
+            num_sources=self._num_sources(batch.num_tokens),
+            num_groups=self._num_groups,
+        )
 
     def _decode_shape(self, size: int, width: int) -> StageShape:
         sources, groups = self._num_sources(size), self._num_groups
@@ -160,27 +156,30 @@ class Staging:
     def _num_sources(self, num_tokens: int) -> int:
         return num_tokens if self._limits.max_in_flight > 1 else 0
 
-    def _host_parts(self, shape: StageShape) -> tuple[StageParts[np.ndarray], np.ndarray, int]:
-        """Of the buffer whose turn it is: the parts, the block tables, and the bytes of all."""
-        array = self._arrays[self._turn]
-        if not shape.is_decode:
-            parts = cut_arrays(array, shape, self._index_dtype)
-            return parts, parts.block_tables, stage_bytes(shape, self._index_dtype)
-        size, known = shape.num_spans, self._decode_arrays[self._turn]
-        if size not in known:
-            known[size] = cut_arrays(array, self._decode_shape(size, 0), self._index_dtype)
-            self._decode_bytes[size] = stage_bytes(self._decode_shape(size, 0), self._index_dtype)
-        parts, start = known[size], self._decode_bytes[size]
-        dims = shape.num_groups, size, shape.width
-        end = start + prod(dims) * self._index_dtype.itemsize
-        return parts, array[start:end].view(parts.block_tables.dtype).reshape(dims), end
+    def _next_decodes(self, batch: Batch) -> Stage:
+        """The stage of a batch of decodes in the buffer whose turn it is."""
+        size = self._decode_sizes[bisect_left(self._decode_sizes, batch.num_spans)]
+        width = batch.block_tables.shape[2]
+        last = self._last_decodes[self._turn]
+        if last is None or last.shape.num_spans != size or last.shape.width != width:
+            last = self._last_decodes[self._turn] = self._new_stage(self._decode_shape(size, width))
+        return last
 
-    def _decode_parts(self, size: int) -> StageParts[Tensor]:
-        """On the device."""
-        if size not in self._decode_tensors:
-            shape = self._decode_shape(size, 0)
-            self._decode_tensors[size] = cut_tensors(self._device, shape, self._index_dtype)
-        return self._decode_tensors[size]
+    def _new_stage(self, shape: StageShape) -> Stage:
+        """In the buffer whose turn it is."""
+        num_bytes = stage_bytes(shape, self._index_dtype)
+        arrays = cut_arrays(self._arrays[self._turn], shape, self._index_dtype)
+        buffer, target = self._host[self._turn][:num_bytes], self._device[:num_bytes]
+        if not shape.is_decode:
+            return Stage(shape, arrays, buffer, target)
+        sent = cut_tensors(self._device, shape, self._index_dtype).block_tables
+        return Stage(shape, arrays, buffer, target, sent, self._full_tables[:, : shape.num_spans, : shape.width])
+
+    def _parts_of_decodes(self, size: int) -> StageParts[Tensor]:
+        """On the device, but for the block tables."""
+        if size not in self._decode_parts:
+            self._decode_parts[size] = cut_tensors(self._device, self._decode_shape(size, 0), self._index_dtype)
+        return self._decode_parts[size]
 
     def _layouts(
         self,
@@ -208,42 +207,37 @@ class Staging:
         ]
 
 
-def _write(parts: StageParts[np.ndarray], batch: Batch, sources: np.ndarray | None) -> None:
-    """All but the block tables and the draws."""
-    layout = batch.layout
-    num_spans, num_padded = layout.num_spans, len(parts.context_lens) - layout.num_spans
-    _copy(parts.token_ids, batch.token_ids.numpy(), padding=0)
-    _copy(parts.positions, batch.positions.numpy(), padding=0)
-    num_tokens = layout.num_tokens
-    parts.slot_mapping[:, :num_tokens] = batch.slot_mapping.numpy()
-    parts.slot_mapping[:, num_tokens:] = -1
-    _copy(parts.context_lens, layout.context_lens, padding=0)
-    if len(parts.token_ids) == len(parts.context_lens):  # spans of one token each
-        parts.query_starts[:] = np.arange(num_spans + num_padded + 1)
+def _write(arrays: StageParts[np.ndarray], batch: Batch) -> None:
+    """All but the draws."""
+    num_tokens, num_spans = batch.num_tokens, batch.num_spans
+    _copy(arrays.token_ids, batch.token_ids, padding=0)
+    _copy(arrays.positions, batch.positions, padding=0)
+    arrays.slot_mapping[:, :num_tokens] = batch.slot_mapping
+    arrays.slot_mapping[:, num_tokens:] = -1
+    arrays.block_tables[:, :num_spans] = batch.block_tables
+    _copy(arrays.context_lens, batch.context_lens, padding=0)
+    if num_tokens == num_spans:  # rows that fill up have one token, too
+        arrays.query_starts[:] = np.arange(len(arrays.query_starts))
     else:
-        parts.query_starts[0] = 0
-        np.cumsum(layout.query_lens, out=parts.query_starts[1:])
-    if len(parts.drawn_rows):
-        parts.drawn_rows[:] = batch.drawn_rows.numpy()
+        arrays.query_starts[0] = 0
+        np.cumsum(batch.query_lens, out=arrays.query_starts[1:])
+    if len(arrays.drawn_rows):
+        arrays.drawn_rows[:] = batch.drawn_rows
     if batch.draw_index is not None:
-        parts.draw_index[:] = batch.draw_index.numpy()
-    if sources is not None:
-        _copy(parts.sources, sources, padding=-1)
+        arrays.draw_index[:] = batch.draw_index
 
 
-def _write_draws(parts: StageParts[np.ndarray], table: DrawTable, all_greedy: bool) -> None:
-    """Of a greedy row nothing but the temperature counts."""
-    _copy(parts.temperatures, table.temperatures.numpy(), padding=0.0)
-    if all_greedy:
-        return
-    _copy(parts.top_k, table.top_k.numpy(), padding=1)
-    _copy(parts.top_p, table.top_p.numpy(), padding=1.0)
-    _copy(parts.min_p_floors, table.min_p_floors.numpy(), padding=-np.inf)
-    _copy(parts.uniforms, table.uniforms.numpy(), padding=0.5)
+def _write_draws(arrays: StageParts[np.ndarray], table: DrawTable) -> None:
+    """Rows that fill up are greedy: nothing but their temperature counts."""
+    _copy(arrays.temperatures, table.temperatures.numpy(), padding=0.0)
+    _copy(arrays.top_k, table.top_k.numpy(), padding=1)
+    _copy(arrays.top_p, table.top_p.numpy(), padding=1.0)
+    _copy(arrays.min_p_floors, table.min_p_floors.numpy(), padding=-np.inf)
+    _copy(arrays.uniforms, table.uniforms.numpy(), padding=0.5)
 
 
-def _copy(part: np.ndarray, values: Sequence[int] | np.ndarray, padding: float) -> None:
+def _copy(array: np.ndarray, values: np.ndarray, padding: float) -> None:
     num_values = len(values)
-    part[:num_values] = values
-    if num_values < len(part):
-        part[num_values:] = padding
+    array[:num_values] = values
+    if num_values < len(array):
+        array[num_values:] = padding

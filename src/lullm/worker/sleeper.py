@@ -14,38 +14,26 @@ releases; `wake_up` restores and `commit_wake_up` gives the backup up.
 
 import contextlib
 import errno
-import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 
 from lullm.arena.arena import Arena
 from lullm.arena.backend import Backend
-from lullm.arena.backup import Backup
-from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.errors import CacheSizeError, LullmError, WakeUpError
 from lullm.machine.memory import resident_bytes
 from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, Released, SleepForecast, SleepOrder, UsedBlocks
-from lullm.units import MIB, round_up
 from lullm.weights.store import WeightStore
-from lullm.worker.block_gather import BlockGather
+from lullm.worker.backups import Backups
 from lullm.worker.kv_pools import KVPools
-from lullm.worker.saving import NOTHING, Saved, Saving, Target, check_room, plan_saving
+from lullm.worker.saving import NOTHING, Saved, Saving, check_room, plan_saving
 from lullm.worker.setup import WorkerSetup
 from lullm.worker.speed import SleepSpeeds
 
 ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
 """The host pool of the KV cache sleeps with the device pool, and so does the workspace of a CPU's recorded steps, whose
 contents are worth nothing."""
-
-_DEVICE_CHUNK_BYTES = 16 * MIB
-"""Of a backup in pinned memory: 0.3 ms over the bus, while the host needs 0.1 ms to prepare the next chunk."""
-
-_NUM_HASH_THREADS = 8
-"""At most, in front of a device: 100 GB/s, so that checksums stay behind the bus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +54,13 @@ class Sleeper:
     """
 
     def __init__(self, setup: WorkerSetup, store: WeightStore, pools: KVPools, arenas: list[Arena]):
-        config = setup.config
         self._device = setup.device
         self._store = store
-        self._pools = pools
+        self._block_bytes = pools.block_bytes
         self._all_arenas = arenas
-        self._directory = Path(config.sleep_dir) if config.sleep_dir else None
-        self._verify = config.verify_wake
-        self._keep_backup = config.keep_backup
-        self._saved: dict[str, Saved] = {}  # of what sleeps
-        self._kept: dict[str, Saved] = {}  # in host memory, of what is awake
+        self._backups = Backups(setup, store, pools, self._backend)
         self._prepared: _Prepared | None = None
-        self._speeds = SleepSpeeds(self._device, self._directory)
+        self._speeds = SleepSpeeds(self._device, self._backups.directory)
 
     @torch.inference_mode()
     def prepare_sleep(self, order: SleepOrder) -> None:
@@ -93,12 +76,12 @@ class Sleeper:
         savings = self._plan(order)
         made: dict[str, Saved] = {}
         try:
-            check_room(savings, self._directory)
+            check_room(savings, self._backups.directory)
             for saving in savings:
                 if saving.backup_bytes:
-                    made[saving.tag] = self._save(saving)
+                    made[saving.tag] = self._backups.save(saving)
         except BaseException as error:
-            self._undo(made)
+            self._backups.undo(made)
             if isinstance(error, CacheSizeError):  # no memory to save to, or through
                 raise OSError(errno.ENOMEM, str(error)) from error
             raise
@@ -119,7 +102,7 @@ class Sleeper:
             raise LullmError("there is no sleep to commit; call prepare_sleep first")
         started, refusal = time.perf_counter(), None
         for saving in prepared.savings:
-            self._replace(saving.tag, prepared.made.get(saving.tag))
+            self._backups.replace(saving.tag, prepared.made.get(saving.tag))
         for saving in prepared.savings:
             if saving.releases:
                 try:
@@ -138,7 +121,7 @@ class Sleeper:
         """Give up what `prepare_sleep` has saved: the worker is as it was before. Idempotent."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
-            self._undo(prepared.made)
+            self._backups.undo(prepared.made)
 
     @torch.inference_mode()
     def wake_up(self, tag: str, action: Action) -> int:
@@ -149,7 +132,7 @@ class Sleeper:
         Raises:
             WakeUpError: they are not what they were, cannot be read, or there is no memory; it is released again.
         """
-        started, saved, store = time.perf_counter(), self._saved.get(tag), self._store
+        started, saved, store = time.perf_counter(), self._backups.saved.get(tag), self._store
         backup = None if saved is None else saved.backup
         num_saved = 0 if backup is None else backup.num_bytes
         try:
@@ -163,7 +146,7 @@ class Sleeper:
                     store.restore(names, backup, self._device.synchronize)
                 store.is_resident = True
             elif saved is not None and isinstance(saved.contents, UsedBlocks):
-                saved.backup.restore(self._blocks(saved.contents).places(), in_turn=True)
+                saved.backup.restore(self._backups.blocks(saved.contents).places(), in_turn=True)
                 self._speeds.observe(f"restore {saved.backup.target}", num_saved, time.perf_counter() - started)
             self._device.synchronize()
         except (LullmError, OSError, MemoryError, torch.OutOfMemoryError) as error:
@@ -173,14 +156,8 @@ class Sleeper:
         return store.num_bytes if tag == WEIGHTS else num_saved
 
     def commit_wake_up(self, tag: str) -> None:
-        """The tag is awake for good: its backup goes, or stays as memory for the next sleep. Idempotent."""
-        saved = self._saved.pop(tag, None)
-        if saved is None:
-            return
-        if saved.backup.target == "ram" and self._keep_backup:
-            self._kept[tag] = saved
-        else:
-            saved.backup.close()
+        """The tag is awake for good: see `Backups.settle`. Idempotent."""
+        self._backups.settle(tag)
 
     def cancel_wake_up(self, tag: str) -> None:
         """Release the memory of a tag again whose backup is still there. Idempotent."""
@@ -218,81 +195,17 @@ class Sleeper:
         """Drop what was saved. Idempotent."""
         self.cancel_sleep()
         for tag in ARENA_TAGS:
-            self._replace(tag, None)
+            self._backups.replace(tag, None)
 
     def _plan(self, order: SleepOrder) -> list[Saving]:
         return plan_saving(
-            order, self._store, self._pools.block_bytes, self._saved, self._kept, self._device.is_accelerator
+            order, self._store, self._block_bytes, self._backups.saved, self._backups.kept, self._device.is_accelerator
         )
-
-    def _save(self, saving: Saving) -> Saved:
-        """Write what the plan says, or find it written. Raises OSError, CacheSizeError, WakeUpError."""
-        kept = self._kept.get(saving.tag)
-        if saving.reuses == "contents":
-            assert kept is not None
-            return kept
-        if saving.action == "move":
-            old = self._saved[saving.tag]
-            with self._new_store(saving.num_bytes, saving.target) as store:
-                return replace(old, backup=old.backup.moved(store))
-        version = self._store.version if saving.tag == WEIGHTS else None
-        if saving.reuses == "memory":
-            assert kept is not None
-            self._kept[saving.tag] = replace(kept, contents=NOTHING, version=None)  # until it is written
-            self._write(kept.backup, saving)
-            self._kept[saving.tag] = replace(kept, contents=saving.contents, version=version)
-            return self._kept[saving.tag]
-        if kept is not None and saving.target == "ram":  # stale, too small, and in the way of the new one
-            self._kept.pop(saving.tag).backup.close()
-        with self._new_store(saving.num_bytes, saving.target) as store:
-            what = "the KV cache" if saving.tag == KV_CACHE else "changed weights"
-            backup = Backup(store, what, self._verify, self._backend, self._num_threads)
-            self._write(backup, saving)
-        return Saved(backup, saving.contents, version)
-
-    def _write(self, backup: Backup, saving: Saving) -> None:
-        if isinstance(saving.contents, UsedBlocks):
-            backup.save(self._blocks(saving.contents).contents(), in_turn=True)
-        else:
-            backup.save(self._store.parameters(saving.contents))
-
-    @contextlib.contextmanager
-    def _new_store(self, num_bytes: int, target: Target) -> Iterator[MemoryStore | FileStore]:
-        """A place for a backup, which is closed if the backup cannot be made."""
-        store: MemoryStore | FileStore
-        if target == "disk":
-            store = FileStore(self._directory)
-        else:
-            chunk_bytes = _DEVICE_CHUNK_BYTES if self._device.is_accelerator else CHUNK_BYTES
-            store = MemoryStore(self._device.new_host_arena("backup", round_up(num_bytes, chunk_bytes)), chunk_bytes)
-        try:
-            yield store
-        except BaseException:
-            store.close()
-            raise
-
-    def _undo(self, made: dict[str, Saved]) -> None:
-        """Close the new backups. One that uses kept memory stays kept."""
-        for tag, saved in made.items():
-            if tag not in self._kept or self._kept[tag].backup is not saved.backup:
-                saved.backup.close()
-
-    def _replace(self, tag: str, made: Saved | None) -> None:
-        """Let `made` take the place of every backup of the tag."""
-        for backups in (self._saved, self._kept):
-            old = backups.pop(tag, None)
-            if old is not None and (made is None or old.backup is not made.backup):
-                old.backup.close()
-        if made is not None:
-            self._saved[tag] = made
 
     def _free_bytes(self) -> int:
         """Of the memory that is to be released. On a CPU only the difference of two values means something."""
         device = self._device
         return device.memory_info().free_bytes if device.is_accelerator else -resident_bytes()
-
-    def _blocks(self, used: UsedBlocks) -> BlockGather:
-        return BlockGather(self._device, self._pools.device, self._pools.host, used)
 
     def _release(self, tag: str) -> None:
         """Raises LullmError: the driver refuses; the rest is released."""
@@ -318,10 +231,3 @@ class Sleeper:
     def _backend(self) -> Backend:
         """Of the device's memory."""
         return self._all_arenas[0].backend
-
-    @property
-    def _num_threads(self) -> int:
-        """For the checksums of a backup in memory."""
-        if not self._device.is_accelerator:
-            return 1  # nothing waits for it, and requests of other engines want the cores
-        return min(_NUM_HASH_THREADS, len(os.sched_getaffinity(0)))
