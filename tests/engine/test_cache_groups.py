@@ -4,7 +4,6 @@ import random
 
 import pytest
 import torch
-from conftest import write_checkpoint
 from engine_parts import kv_caches_of, use_ops
 from transformers import AutoModelForCausalLM
 
@@ -12,7 +11,7 @@ from lullm import LLM, SamplingParams
 from lullm.errors import CacheSizeError
 from lullm.ops.selection import REFERENCE_OPS
 
-WINDOW, BLOCK_SIZE = 32, 8
+BLOCK_SIZE = 8
 OPTIONS = {"dtype": "float32", "max_model_len": 256, "block_size": BLOCK_SIZE}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 MOST = 30 + 2 * 5
@@ -37,17 +36,8 @@ def tokens(llm: LLM, prompts: list[list[int]], params: SamplingParams = GREEDY):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    kinds = ["sliding_attention", "sliding_attention", "full_attention"]
-    return write_checkpoint(
-        tmp_path_factory.mktemp("qwen3"), "qwen3", num_hidden_layers=6, layer_types=kinds * 2,
-        use_sliding_window=True, sliding_window=WINDOW,
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def expected(folder):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+def expected(mixed_folder):
+    model = AutoModelForCausalLM.from_pretrained(mixed_folder, dtype=torch.float32)
     found = []
     for prompt in make_prompts():
         with torch.inference_mode():
@@ -61,9 +51,9 @@ def expected(folder):
 
 @pytest.mark.parametrize("chunk", [7, 64, 2048])
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
-def test_greedy_tokens_equal_transformers(folder, expected, chunk, enable_prefix_caching):
+def test_greedy_tokens_equal_transformers(mixed_folder, expected, chunk, enable_prefix_caching):
     with LLM(
-        str(folder), **OPTIONS, max_num_batched_tokens=chunk, max_num_seqs=min(chunk, 8),
+        str(mixed_folder), **OPTIONS, max_num_batched_tokens=chunk, max_num_seqs=min(chunk, 8),
         enable_prefix_caching=enable_prefix_caching, num_gpu_blocks_override=700,
     ) as llm:  # fmt: skip
         assert len(kv_caches_of(llm)) == 2, "six layers stand in the two slots of a block"
@@ -74,20 +64,20 @@ def test_greedy_tokens_equal_transformers(folder, expected, chunk, enable_prefix
             assert llm.llm_engine.stats().prefix_cache_hits_total >= hits + 6 * 184
 
 
-def test_the_reference_gives_the_same(folder, expected, monkeypatch):
+def test_the_reference_gives_the_same(mixed_folder, expected, monkeypatch):
     use_ops(monkeypatch, REFERENCE_OPS)
-    with LLM(str(folder), **OPTIONS, max_num_batched_tokens=64, max_num_seqs=8) as llm:
+    with LLM(str(mixed_folder), **OPTIONS, max_num_batched_tokens=64, max_num_seqs=8) as llm:
         assert tokens(llm, make_prompts()[2:7]) == expected[2:7]
 
 
 @pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8"])
-def test_a_small_cache_is_as_exact_as_with_one_group(folder, kv_cache_dtype):
+def test_a_small_cache_is_as_exact_as_with_one_group(mixed_folder, kv_cache_dtype):
     """Other ways to the same tokens: whole prompts, and chunks with preemption."""
     options = {**OPTIONS, "kv_cache_dtype": kv_cache_dtype}
-    with LLM(str(folder), **options) as llm:
+    with LLM(str(mixed_folder), **options) as llm:
         roomy = tokens(llm, make_prompts())
     with LLM(
-        str(folder), **options, num_gpu_blocks_override=MOST + 4, max_num_batched_tokens=64, max_num_seqs=8,
+        str(mixed_folder), **options, num_gpu_blocks_override=MOST + 4, max_num_batched_tokens=64, max_num_seqs=8,
         preemption_mode="swap",
         enable_prefix_caching=False,
     ) as llm:  # fmt: skip
@@ -97,9 +87,9 @@ def test_a_small_cache_is_as_exact_as_with_one_group(folder, kv_cache_dtype):
 
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 @pytest.mark.parametrize("mode", ["recompute", "swap", "auto"])
-def test_preemption_changes_nothing(folder, expected, enable_prefix_caching, mode):
+def test_preemption_changes_nothing(mixed_folder, expected, enable_prefix_caching, mode):
     with LLM(
-        str(folder), **OPTIONS, num_gpu_blocks_override=MOST + 4, preemption_mode=mode,
+        str(mixed_folder), **OPTIONS, num_gpu_blocks_override=MOST + 4, preemption_mode=mode,
         enable_prefix_caching=enable_prefix_caching,
     ) as llm:  # fmt: skip
         assert tokens(llm, make_prompts()) == expected
@@ -111,19 +101,19 @@ def test_preemption_changes_nothing(folder, expected, enable_prefix_caching, mod
     SamplingParams(temperature=0.9, seed=5, n=3, max_tokens=24, ignore_eos=True),
     SamplingParams(temperature=0.0, beam_width=3, max_tokens=16),
 ], ids=["n", "beams"])  # fmt: skip
-def test_forks_survive_preemption(folder, mode, params):
-    with LLM(str(folder), **OPTIONS) as llm:
+def test_forks_survive_preemption(mixed_folder, mode, params):
+    with LLM(str(mixed_folder), **OPTIONS) as llm:
         roomy = tokens(llm, make_prompts()[2:6], params)
-    with LLM(str(folder), **OPTIONS, num_gpu_blocks_override=MOST + 30, preemption_mode=mode) as llm:
+    with LLM(str(mixed_folder), **OPTIONS, num_gpu_blocks_override=MOST + 30, preemption_mode=mode) as llm:
         assert tokens(llm, make_prompts()[2:6], params) == roomy
         assert llm.llm_engine.stats().num_preemptions > 0
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_sleep_in_the_middle(folder, expected, level):
+def test_sleep_in_the_middle(mixed_folder, expected, level):
     """Blocks of every group come back, or all is computed again."""
     options = {**OPTIONS, "max_num_batched_tokens": 64, "max_num_seqs": 8, "enable_sleep_mode": True}
-    with LLM(str(folder), **options) as llm:
+    with LLM(str(mixed_folder), **options) as llm:
         engine = llm.llm_engine
         for i, prompt in enumerate(make_prompts()):
             engine.add_request(str(i), prompt, GREEDY)
@@ -140,22 +130,22 @@ def test_sleep_in_the_middle(folder, expected, level):
         assert [found[i] for i in range(len(expected))] == expected
 
 
-def test_steps_ahead_change_nothing(folder, expected):
-    with LLM(str(folder), **OPTIONS, async_scheduling=True, num_gpu_blocks_override=MOST + 20) as llm:
+def test_steps_ahead_change_nothing(mixed_folder, expected):
+    with LLM(str(mixed_folder), **OPTIONS, async_scheduling=True, num_gpu_blocks_override=MOST + 20) as llm:
         assert tokens(llm, make_prompts()) == expected
 
 
-def test_a_pool_that_cannot_hold_the_longest_sequence_is_refused(folder):
+def test_a_pool_that_cannot_hold_the_longest_sequence_is_refused(mixed_folder):
     # 256 tokens need 32 blocks of full attention and 5 in each of the two groups with a window.
     with pytest.raises(CacheSizeError, match="room for 248 tokens"):
-        LLM(str(folder), **OPTIONS, num_gpu_blocks_override=41)
-    with LLM(str(folder), **OPTIONS, num_gpu_blocks_override=42):
+        LLM(str(mixed_folder), **OPTIONS, num_gpu_blocks_override=41)
+    with LLM(str(mixed_folder), **OPTIONS, num_gpu_blocks_override=42):
         pass
 
 
-def test_windows_hold_fewer_blocks(folder):
+def test_windows_hold_fewer_blocks(mixed_folder):
     """A sequence of n tokens holds n / 8 blocks in the full group, and 5 at most in each of the others."""
-    with LLM(str(folder), **OPTIONS, enable_prefix_caching=False) as llm:
+    with LLM(str(mixed_folder), **OPTIONS, enable_prefix_caching=False) as llm:
         engine = llm.llm_engine
         engine.add_request("long", make_prompts()[4], SamplingParams(temperature=0.0, max_tokens=50, ignore_eos=True))
         engine.step()
