@@ -70,7 +70,6 @@ def test_defaults_and_lists():
 def test_sliding_window(change, window):
     config = ModelConfig.from_dict(PLAIN | change)
     assert config.layer_kinds == (FullAttention() if window is None else SlidingWindow(window),)
-    assert config.sliding_window == window
 
 
 def test_windows_in_some_layers():
@@ -81,7 +80,6 @@ def test_windows_in_some_layers():
     types = ["sliding_attention", "full_attention", "sliding_attention"]
     mixed = ModelConfig.from_dict(PLAIN | QWEN | three | {"layer_types": types})
     assert mixed.layer_kinds == (SlidingWindow(32), FullAttention(), SlidingWindow(32))
-    assert mixed.sliding_window is None
 
 
 GEMMA = {"architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 7, "sliding_window": 16, "head_dim": 4}

@@ -123,7 +123,7 @@ def test_soft_cap_and_sinks_against_the_formula(soft_cap, with_sinks, window):
     total = weights.sum(-1) + (0 if sinks is None else sinks.double().exp()[:, None])
     expected = torch.einsum("hql,lhd->qhd", weights / total[..., None], values).float()
     for ops in (REFERENCE_OPS, TORCH_CPU_OPS):
-        prepared = ops.prepare_attention(layout)
+        prepared = prepare(ops, layout)
         actual = ops.attention(q, LayerCache(*caches), prepared, 0.25, soft_cap, sinks)
         torch.testing.assert_close(actual, expected, atol=2e-6, rtol=1e-5)
 
@@ -133,10 +133,10 @@ def test_soft_cap_and_sinks_against_the_formula(soft_cap, with_sinks, window):
 def test_soft_cap_and_sinks_of_steps(shape, window):
     layout, q, caches = make_step(shape, 4, 2, 16, 16, torch.float32, window=window)
     cache, extras = LayerCache(*caches), (0.8, torch.tensor([0.3, -2.0, 1.5, 4.0]))
-    expected = REFERENCE_OPS.attention(q, cache, REFERENCE_OPS.prepare_attention(layout), 0.25, *extras)
-    plain = REFERENCE_OPS.attention(q, cache, REFERENCE_OPS.prepare_attention(layout), 0.25)
+    expected = REFERENCE_OPS.attention(q, cache, prepare(REFERENCE_OPS, layout), 0.25, *extras)
+    plain = REFERENCE_OPS.attention(q, cache, prepare(REFERENCE_OPS, layout), 0.25)
     assert (expected - plain).abs().max() > 0.05
-    actual = TORCH_CPU_OPS.attention(q, cache, TORCH_CPU_OPS.prepare_attention(layout), 0.25, *extras)
+    actual = TORCH_CPU_OPS.attention(q, cache, prepare(TORCH_CPU_OPS, layout), 0.25, *extras)
     torch.testing.assert_close(actual, expected, atol=2e-6, rtol=1e-5)
 
 

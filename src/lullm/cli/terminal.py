@@ -40,7 +40,7 @@ class Summary:
         spent = self.last_s - self.first_s
         return line + (f", then {(self.num_tokens - 1) / spent:.1f} tokens/s" if spent > 0 else "")
 
-    def take(self, output: RequestOutput) -> None:
+    def count(self, output: RequestOutput) -> None:
         """Count in a delta that has just come."""
         self.num_prompt_tokens = len(output.prompt_token_ids)
         self.last_s = time.monotonic()
@@ -88,7 +88,7 @@ class Terminal:
                     self.engine.abort_request(request_id, wants_output=False)
                     break
                 for output in self.engine.step():
-                    self.summary.take(output)
+                    self.summary.count(output)
                     for completion in output.outputs:
                         if completion.text:
                             yield completion.text

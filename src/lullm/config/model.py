@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 from lullm.config.decoder import DecoderConfig, default_head_dim, is_gemma, read_decoder, read_layer_kinds
 from lullm.config.field import positive_int, token_id_list
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind, SlidingWindow
+from lullm.types.layer_kind import LayerKind
 
 ModelDType = Literal["float32", "bfloat16", "float16"]
 _DTYPES = get_args(ModelDType)
@@ -48,13 +48,6 @@ class ModelConfig:
     @property
     def num_hidden_layers(self) -> int:
         return len(self.layer_kinds)
-
-    @property
-    def sliding_window(self) -> int | None:
-        """Tokens that a token sees in every layer, itself included; None: all before it, in some layer at least."""
-        kinds = set(self.layer_kinds)
-        [kind] = kinds if len(kinds) == 1 else [None]
-        return kind.window if isinstance(kind, SlidingWindow) else None
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":

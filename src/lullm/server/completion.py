@@ -29,6 +29,7 @@ class CompletionForm:
     requests: list[GenerateRequest]
     tokenizer: Tokenizer
     echoes: list[str]
+    is_echo_only: bool
     _prompt_rows: dict[int, PromptRows] = field(default_factory=dict)
     _offsets: dict[int, int] = field(default_factory=dict)  # choice -> characters of its tokens so far
 
@@ -41,12 +42,12 @@ class CompletionForm:
             request.prompt if request.prompt is not None else await engine.detokenize(request.prompt_token_ids)
             for request in (requests if body.echo else [])
         ]
-        return cls(body, requests, engine.tokenizer, echoes)
+        return cls(body, requests, engine.tokenizer, echoes, body.is_echo_only)
 
     def choices(self, number: int, output: RequestOutput) -> list[dict[str, Any]]:
         choices = []
         for completion in output.outputs:
-            choice, _ = self._choice(number, completion, output.prompt_logprobs, None)
+            choice, _ = self._choice(number, self._index(number, completion), completion, output.prompt_logprobs, None)
             if self.body.prompt_logprobs is not None:
                 choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
             choices.append(choice)
@@ -57,7 +58,8 @@ class CompletionForm:
             self._prompt_rows[number] = output.prompt_logprobs
         for completion in output.outputs:
             index = self._index(number, completion)
-            choice, offset = self._choice(number, completion, self._prompt_rows.get(number), self._offsets.get(index))
+            prompt_rows, offset = self._prompt_rows.get(number), self._offsets.get(index)
+            choice, offset = self._choice(number, index, completion, prompt_rows, offset)
             if choice["text"] or choice["finish_reason"] or choice["logprobs"]:
                 self._offsets[index] = offset
                 yield choice
@@ -66,19 +68,24 @@ class CompletionForm:
         return {}
 
     def usage(self, counted: Usage) -> Usage:
-        return dataclasses.replace(counted, completion_tokens=0) if self.body.is_echo_only else counted
+        return dataclasses.replace(counted, completion_tokens=0) if self.is_echo_only else counted
 
     def _index(self, number: int, completion: CompletionOutput) -> int:
         return number * self.requests[number].params.n + completion.index
 
     def _choice(
-        self, number: int, completion: CompletionOutput, prompt_rows: PromptRows | None, offset: int | None
+        self,
+        number: int,
+        index: int,
+        completion: CompletionOutput,
+        prompt_rows: PromptRows | None,
+        offset: int | None,
     ) -> tuple[dict[str, Any], int]:
         """One choice, and the offset behind its tokens; `offset` None: it is the choice's first."""
         text, token_ids = completion.text, completion.token_ids
         rows: PromptRows = list(completion.logprobs or [])
         finish_reason = completion.finish_reason
-        if self.body.is_echo_only:
+        if self.is_echo_only:
             text, token_ids, rows, finish_reason = "", [], [], finish_reason and "length"
         if offset is None:
             offset = 0
@@ -92,7 +99,7 @@ class CompletionForm:
             # By tokens, not by text: the end of the text may be held back for a stop string.
             offset = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
         choice = {
-            "index": self._index(number, completion),
+            "index": index,
             "text": text,
             "logprobs": logprobs,
             "finish_reason": finish_reason,

@@ -127,9 +127,9 @@ class Answer:
         async with contextlib.aclosing(self.generation.outputs()) as outputs:
             async for number, output in outputs:
                 for choice in self.form.deltas(number, output):
-                    yield event(head | {"choices": [choice]} | tail)
+                    yield event({**head, "choices": [choice], **tail})
         if self.with_usage:
-            yield event(head | {"choices": [], "usage": self._usage()})
+            yield event({**head, "choices": [], "usage": self._usage()})
         yield DONE
 
     def _usage(self) -> dict[str, Any]:

@@ -260,8 +260,7 @@ def test_what_the_kernels_lack_is_refused_and_torch_serves():
     with pytest.raises(UnsupportedError, match="soft cap"):
         attention(q.to(DEVICE), on_device(caches), prepared, 0.25, *extras)
     ops = with_features(TRITON_OPS, frozenset({"soft_cap"}))
-    actual = ops.attention(q.to(DEVICE), on_device(caches), ops.prepare_attention(layout), 0.25, *extras)
-    golden = REFERENCE_OPS.prepare_attention(layout)
-    expected = REFERENCE_OPS.attention(q, LayerCache(*caches), golden, 0.25, *extras)
+    actual = ops.attention(q.to(DEVICE), on_device(caches), ops.prepare_attention(prepared), 0.25, *extras)
+    expected = REFERENCE_OPS.attention(q, LayerCache(*caches), layout, 0.25, *extras)
     torch.testing.assert_close(actual.cpu(), expected, atol=5e-6, rtol=5e-6)
     assert not ops.is_recordable
