@@ -1,10 +1,10 @@
 """Block allocators: physical blocks with reference counts.
 
 A block is *mutable* while its sequence fills it and *immutable* once it is full. `NaiveBlockAllocator` knows only
-counts. `PrefixCachingBlockAllocator` also remembers the content hash of immutable blocks: when the last sequence
-lets go of such a block it keeps its content and stays findable until the block is needed for something else.
+counts. `PrefixCachingBlockAllocator` also keeps the content hash of immutable blocks. When the last sequence gives such
+a block back, it keeps its content and can be found until the block is reused.
 
-Both pools, device and host, have an allocator of their own; a block id means nothing outside its pool.
+The device pool and the host pool have an allocator each; a block id is valid in its pool only.
 """
 
 from array import array
@@ -43,7 +43,7 @@ class BlockAllocator(Protocol):
         ...
 
     def promote(self, block_id: int, block_hash: bytes) -> bool:
-        """The block has become immutable, with this content. False if another block is found by it already."""
+        """Mark the block as immutable with this content. False: another block has the same content already."""
         ...
 
     def content(self, block_id: int) -> bytes | None:
@@ -60,7 +60,7 @@ class BlockAllocator(Protocol):
 
 
 class NaiveBlockAllocator:
-    """Reference counts and a stack of free blocks; nothing is shared but by forking."""
+    """Reference counts and a stack of free blocks. Only forks share blocks."""
 
     def __init__(self, num_blocks: int):
         self.num_blocks = num_blocks
@@ -107,9 +107,9 @@ class NaiveBlockAllocator:
 
 
 class FreeQueue:
-    """Free blocks, least recently used first: a doubly linked list threaded through two arrays.
+    """Free blocks, least recently used first: a doubly linked list in two arrays, 8 bytes a block.
 
-    Any block can leave from the middle in O(1), which is what a hit on a cached free block needs. 8 bytes a block.
+    A hit on a cached free block takes it out of the middle in O(1).
     """
 
     def __init__(self, num_blocks: int):
@@ -163,8 +163,8 @@ class FreeQueue:
 class PrefixCachingBlockAllocator:
     """Reference counts, and an index from content hash to block.
 
-    A block is in the free queue exactly while its count is 0; its content may still be in the index then. Reusing it
-    for other content takes it out of the index (eviction, least recently used first); `on_evict` is told before.
+    A block is in the free queue exactly while its count is 0; its content may still be in the index then. Reuse for
+    other content removes it from the index (eviction, least recently used first), after a call of `on_evict`.
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None):
@@ -213,7 +213,7 @@ class PrefixCachingBlockAllocator:
         return self._index.get(block_hash)
 
     def promote(self, block_id: int, block_hash: bytes) -> bool:
-        # A second block with the same content stays out of the index: it is freed like a block without content.
+        # A second block with the same content is not in the index, and is freed like a block without content.
         if self._index.setdefault(block_hash, block_id) != block_id:
             return False
         self._hashes[block_id] = block_hash

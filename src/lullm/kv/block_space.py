@@ -106,7 +106,7 @@ class BlockSpaceManager:
         required = self.num_required_blocks(group)
         if required > self.num_blocks:
             return AllocStatus.NEVER
-        # Cached blocks that somebody uses cost nothing; cached blocks in the free queue leave it like any other.
+        # Cached blocks in use cost nothing; cached blocks in the free queue leave it like any other.
         hits = self._find_cached(group).hits
         in_use = sum(pool is self._device and pool.ref_count(block_id) > 0 for own in hits for pool, block_id in own)
         return self._fits(required - in_use)
@@ -116,8 +116,8 @@ class BlockSpaceManager:
 
         Returns:
             The number of the leader's tokens whose KV was found in the prefix cache. The other sequences start
-            behind the full blocks of the prompt, which they share with the leader; they must not be computed before
-            the leader has got there. With a window they have but the places of those blocks until `share_prompt`.
+            behind the full blocks of the prompt, which they share with the leader. They must not be computed before
+            the leader has computed these blocks. With a window their tables hold NULL_BLOCK until `share_prompt`.
         """
         leader, *others = group.unfinished
         prefix = self._find_cached(group)
@@ -145,7 +145,7 @@ class BlockSpaceManager:
         return leader.num_computed_tokens
 
     def share_prompt(self, leader: Sequence, seq: Sequence) -> None:
-        """The leader's next step reaches the end of the prompt's full blocks: `seq`, if it waits there, shares them.
+        """Let `seq` share the prompt's full blocks, whose end the leader's next step reaches, if it waits for them.
 
         Only in groups with a window, where those blocks did not exist at admission. Idempotent.
         """
@@ -158,13 +158,13 @@ class BlockSpaceManager:
     # -- growth --------------------------------------------------------------------------------------------------
 
     def can_append_slots(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> bool:
-        """Whether slots for the next `num_tokens` tokens of each, or as many as it has, fit for all together."""
-        # Most often there is room whatever each of them needs; counting exactly is a sixth of a scheduler's step.
+        """Whether there are slots for the next `num_tokens` tokens of each sequence, or for as many as it has."""
+        # An upper bound first: counting exactly takes a sixth of a scheduler's step.
         num_free, most = self._device.num_free, len(seqs) * self._most_touched(num_tokens + num_lookahead_slots)
         return most <= num_free or self._num_touched(seqs, num_lookahead_slots, num_tokens) <= num_free
 
     def num_appendable(self, seq: Sequence) -> int:
-        """How many of the uncomputed tokens there are slots for in the sequence's blocks and the free ones."""
+        """How many of the uncomputed tokens fit into the sequence's blocks and the free ones."""
         num_tokens = seq.num_uncomputed_tokens
         # Without windows all slots are taken before a group is planned.
         if not self.has_windows or self._most_touched(num_tokens) <= self._device.num_free:
@@ -188,14 +188,14 @@ class BlockSpaceManager:
         return copies
 
     def slide(self, seq: Sequence) -> None:
-        """Let go of the blocks that have left a window; after the step that computed the tokens, for it read them."""
+        """Free the blocks that have left a window; after the step that computed the tokens, since it reads them."""
         if self.has_windows:
             tables, num_computed = self._tables[seq.seq_id], seq.num_computed_tokens
             for index, cache in self._windowed:
                 tables[index].drop(cache.num_blocks_behind(num_computed, self.block_size))
 
     def promote(self, seq: Sequence) -> None:
-        """Blocks of `seq` that its computed tokens fill become immutable, and findable by their content."""
+        """Make the blocks that the computed tokens of `seq` fill immutable, and findable by their content."""
         tables = self._tables[seq.seq_id]
         # The tables of a sequence are promoted together, and most tokens fill no block.
         if self.enable_prefix_caching and seq.num_computed_tokens // self.block_size > tables[0].num_promoted:
@@ -203,7 +203,7 @@ class BlockSpaceManager:
                 table.promote(seq.token_ids, seq.num_computed_tokens)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """The child has the parent's tokens so far: it shares all of its blocks."""
+        """Let the child, which has the parent's tokens so far, share all of its blocks."""
         tables = self._tables[parent.seq_id]
         hashes = tables[0].hashes.copy()
         self._tables[child.seq_id] = tuple(table.fork(hashes) for table in tables)
@@ -240,14 +240,14 @@ class BlockSpaceManager:
     # -- release -------------------------------------------------------------------------------------------------
 
     def release(self, seq: Sequence) -> None:
-        """Let go of the blocks of a preempted sequence; what is known of their content stays for its return."""
+        """Free the blocks of a preempted sequence; its hashes stay for its return."""
         for table in self._tables[seq.seq_id]:
             table.free()
             table.allocator = self._device
         seq.num_computed_tokens = 0
 
     def free(self, seq: Sequence) -> None:
-        """Let go of the blocks of a finished sequence and forget it. Idempotent."""
+        """Free the blocks of a finished sequence and forget it. Idempotent."""
         for table in self._tables.pop(seq.seq_id, ()):
             table.free()
 
@@ -262,7 +262,7 @@ class BlockSpaceManager:
     def reset_prefix_cache(self, salt: bytes | None = None) -> None:
         """Forget all cached contents, in both pools; blocks in use stay with their sequences.
 
-        A new `salt` (a weight version) makes sure that nothing computed before is found by later requests.
+        With a new `salt` (a weight version) later requests find nothing that was computed before.
         """
         self._pools.reset_cache()
         if salt is not None:
@@ -273,11 +273,11 @@ class BlockSpaceManager:
                     self._tables[seq_id] = self._empty_tables()
 
     def used_blocks(self, with_cached: bool = False) -> UsedBlocks:
-        """The blocks that sequences hold, in both pools; on demand also those that nobody holds and can be found."""
+        """The blocks that sequences hold, in both pools; on demand also the free ones that can be found."""
         return self._pools.used_blocks(with_cached)
 
     def forget_cached(self) -> None:
-        """Forget the contents of blocks that nobody holds, in both pools; blocks in use can still be found."""
+        """Forget the contents of free blocks, in both pools; blocks in use can still be found."""
         self._pools.forget_cached()
 
     def snapshot(self, groups: Seq[SequenceGroup]) -> MemorySnapshot:
@@ -349,7 +349,7 @@ class BlockSpaceManager:
         leader, *others = group.unfinished
         token_ids = leader.token_ids
         if self.has_windows and others:
-            # The others go on from the prompt's last full block, so what is in the window there must be held.
+            # The others continue from the prompt's last full block, so the blocks in the window there must be held.
             token_ids = token_ids[: leader.prompt_len - leader.prompt_len % self.block_size + 1]
         hashes = self._tables_of(leader)[0].hashes
         return find_prefix(hashes, token_ids, self.groups, (self._device, self._host))

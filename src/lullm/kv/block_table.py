@@ -1,4 +1,4 @@
-"""BlockTable: where the tokens of one sequence stand. Token i is in slot i % block_size of block i // block_size."""
+"""BlockTable: the blocks of one sequence. Token i is in slot i % block_size of block i // block_size."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ from lullm.types.step import BlockPair
 from lullm.units import cdiv
 
 NULL_BLOCK = -1
-"""Stands in a block table where nothing is held: the tokens there have left the sliding window and are never read."""
+"""The entry of a block table for a block that has left the sliding window: its tokens are never read again."""
 
 
 class BlockTable:
     """The blocks that one sequence has in one cache group, in order. They are taken on demand.
 
-    With a sliding window the blocks that have left it are let go (`drop`), and NULL_BLOCK keeps their place.
+    With a sliding window, `drop` frees the blocks that have left it and puts NULL_BLOCK in their place.
 
     All blocks of a table are of one pool, `allocator`'s; `move` takes them to the other. `hashes` are the sequence's,
     the same object for its tables of all groups.
@@ -45,11 +45,11 @@ class BlockTable:
 
     @property
     def held_ids(self) -> list[int]:
-        """The blocks that the table holds a share of: all but those that have left the window."""
+        """The blocks that the table holds: all but those that have left the window."""
         return [block_id for block_id in self.block_ids if block_id != NULL_BLOCK]
 
     def content(self, index: int) -> bytes:
-        """What the block with this index is found by, once it is full; `hashes` must cover it."""
+        """The hash of the full block with this index; `hashes` must cover it."""
         return self.hashes[index] + self._suffix
 
     def allocate(self, num_tokens: int, shared_ids: Iterable[int] = (), num_promoted: int | None = None) -> None:
@@ -81,7 +81,7 @@ class BlockTable:
     def append_slots(self, first_slot: int, num_tokens: int) -> Sequence[BlockPair]:
         """Make the slots `first_slot` .. `num_tokens` - 1 writable; the copy-on-write pairs that this takes.
 
-        A partly filled block that other sequences hold too is replaced by a copy of its own.
+        A partly filled block that other sequences hold, too, is replaced by a copy.
         """
         if self._duplicates:
             self._merge_duplicates()
@@ -104,7 +104,7 @@ class BlockTable:
         self.num_promoted = max(num_full, self.num_promoted)
 
     def drop(self, num_blocks: int) -> None:
-        """Let go of the first `num_blocks` blocks; their content stays findable until they are needed."""
+        """Free the first `num_blocks` blocks; their content can be found until they are reused."""
         if num_blocks > self._num_dropped:
             leaving = slice(self._num_dropped, num_blocks)
             self.allocator.release([b for b in self.block_ids[leaving] if b != NULL_BLOCK])
@@ -112,7 +112,7 @@ class BlockTable:
             self._num_dropped = num_blocks
 
     def borrow(self, other: "BlockTable", first: int, end: int) -> None:
-        """Share those of `other`'s blocks `first`..`end` - 1 that this table has only a place for."""
+        """Share those of `other`'s blocks `first`..`end` - 1 where this table has NULL_BLOCK."""
         for index in range(first, end):
             if self.block_ids[index] == NULL_BLOCK:
                 self.allocator.share(other.block_ids[index])
@@ -129,7 +129,7 @@ class BlockTable:
         return child
 
     def move(self, pool: BlockAllocator, block_ids: Iterable[int]) -> list[int]:
-        """The table stands in other blocks, of another pool, from now on; the held ones, for the caller to release.
+        """Replace the blocks by others of another pool. Returns the held ones, which the caller must release.
 
         The contents are moved by the step that is being planned; which blocks are shared does not change.
         """
@@ -138,7 +138,7 @@ class BlockTable:
         return held
 
     def free(self) -> None:
-        """Let go of all blocks, the tail first: the head of a prompt is the part most likely to be asked for again."""
+        """Free all blocks, the tail first: a prompt's beginning is the likeliest part to be found again."""
         self.allocator.release(reversed(self.held_ids))
         self.block_ids = array("i")
         self._num_dropped = 0
@@ -146,16 +146,16 @@ class BlockTable:
         self._duplicates = []
 
     def _merge_duplicates(self) -> None:
-        """Take the block that had the content first instead of an own one with the same content.
+        """Replace an own block by the block that had the same content first.
 
-        One plan later than the promotion: in the step of the promotion the own block is still being written, and
-        writing into a block that others read could change its low bits under them.
+        One plan after the promotion: in the step of the promotion the own block is still written, and a write into a
+        block that other sequences read could change its low bits.
         """
         for index in self._duplicates:
             if index < self._num_dropped:
                 continue
             first = self.allocator.find(self.content(index))
-            # A block that other sequences hold too would not become free, so taking another one could cost a block.
+            # A block that other sequences hold, too, would not become free, so the exchange could cost a block.
             if first is not None and self.allocator.ref_count(self.block_ids[index]) == 1:
                 self.allocator.share(first)
                 self.allocator.release((self.block_ids[index],))

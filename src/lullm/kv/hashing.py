@@ -1,7 +1,7 @@
 """Content hashes of full blocks, chained: a block's hash covers every token from the start of the sequence.
 
-Two blocks with equal hashes hold the KV of equal prefixes, which is what may be shared. The digest is cryptographic
-because prompts come from strangers: a forged collision would show one user's cache to another.
+Two blocks with equal hashes hold the KV of equal prefixes and may be shared. The digest is cryptographic, because a
+forged collision would show one user's cache to another.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ ROOT_HASH = b""
 
 
 def salted_root(salt: bytes) -> bytes:
-    """The parent of first blocks whose KV also depends on `salt` (a weight version, an adapter): no other is equal."""
+    """The parent hash of first blocks whose KV also depends on `salt` (a weight version, an adapter)."""
     return hashlib.blake2b(salt, digest_size=16, person=b"lullm-salt").digest() if salt else ROOT_HASH
 
 
@@ -29,8 +29,8 @@ def group_suffix(group: int) -> bytes:
 class BlockHashes:
     """The hashes of one sequence's full blocks, computed when they are first asked for; all cache groups use them.
 
-    They outlive the blocks: a preempted or waiting sequence is looked up again and again, and hashing a prompt of
-    10,000 tokens anew costs a millisecond.
+    They outlive the blocks, because a preempted or waiting sequence is looked up again and again, and hashing 10,000
+    tokens takes a millisecond.
     """
 
     __slots__ = ("_chain", "_root", "block_size")

@@ -1,4 +1,4 @@
-"""How large a KV block is, and how many of them a budget buys."""
+"""The size of a KV block, and the number of blocks in a budget."""
 
 import bisect
 
@@ -11,11 +11,11 @@ from lullm.units import GIB, cdiv, format_bytes
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8_e4m3": 1}
 
 SCALE_BYTES = 2
-"""Of the scale that an int8 KV cache keeps behind the values of every head of every token (`ops.int8_cache`)."""
+"""Bytes of the scale that an int8 KV cache keeps behind each head's values of each token (`ops.int8_cache`)."""
 
 CPU_KV_SHARE = 0.25
-"""Share of the available memory that the KV cache takes on a CPU when no budget is given: the page cache, and the
-programs a CPU is shared with, need the rest more than a cache does."""
+"""Share of the available memory that the KV cache takes on a CPU if no budget is given. The rest is for the page cache
+and for other programs."""
 
 
 def cache_layout_of(model: ModelConfig) -> CacheLayout:
@@ -41,7 +41,7 @@ def max_len_within(model: ModelConfig, block_size: int, num_blocks: int, limit: 
 
 
 def num_host_blocks_within(config: ResolvedConfig, model: ModelConfig, num_blocks: int) -> int:
-    """Number of host blocks that `swap_space` buys; no more than the device pool has, since more is never of use."""
+    """Number of host blocks in `swap_space`, at most as many as the device pool has."""
     return min(int(config.swap_space * GIB) // block_bytes(model, config.block_size, config.kv_dtype), num_blocks)
 
 

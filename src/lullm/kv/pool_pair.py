@@ -6,9 +6,9 @@ device is *demoted* to it if there is room, and is *restored* when it is asked f
 In both, content that the other pool has already is not moved again.
 
 Nothing is copied here: the pairs of block ids that come out go into the step's plan. A step does its moves in the order
-swap out, swap in, copy, before it writes KV. So a device block that is swapped out can be given to somebody else in the
-same plan. A host block that is swapped *in* keeps its place until the plan is complete (`take_cache_moves`), since
-content that is swapped out in the same plan must not land on it.
+swap out, swap in, copy, before it writes KV. So a device block that is swapped out can be reused in the same plan. A
+host block that is swapped *in* keeps its place until the plan is complete (`take_cache_moves`), since content that is
+swapped out in the same plan must not overwrite it.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from lullm.types.step import BlockPair
 class PoolPair:
     """An allocator for each pool, and the moves of cached content that wait for the plan being made.
 
-    Knows block tables, not sequences: who is moved, and whether there is room, is the caller's to say.
+    It handles block tables, not sequences: the caller decides which group moves, and checks that there is room.
     """
 
     def __init__(self, num_blocks: int, num_host_blocks: int, enable_prefix_caching: bool) -> None:
@@ -119,7 +119,7 @@ class PoolPair:
     # -- both pools at once --------------------------------------------------------------------------------------
 
     def used_blocks(self, with_cached: bool) -> UsedBlocks:
-        """The blocks that sequences hold, in both pools; on demand also those that nobody holds and can be found."""
+        """The blocks that sequences hold, in both pools; on demand also the free ones that can be found."""
         device, host = (
             [b for b in range(pool.num_blocks) if pool.ref_count(b) or (with_cached and pool.content(b) is not None)]
             for pool in (self.device, self.host)
@@ -127,11 +127,11 @@ class PoolPair:
         return UsedBlocks(device, host)
 
     def forget_cached(self) -> None:
-        """Forget the contents of blocks that nobody holds, in both pools; blocks in use can still be found."""
+        """Forget the contents of free blocks, in both pools; blocks in use can still be found."""
         self.device.forget_free()
         self.host.forget_free()
 
     def reset_cache(self) -> None:
-        """Forget all cached contents, in both pools; blocks in use stay with who holds them."""
+        """Forget all cached contents, in both pools; blocks in use stay with their sequences."""
         self.device.reset_cache()
         self.host.reset_cache()

@@ -1,8 +1,8 @@
-"""The prefix of a sequence that the cache still has: the longest of which every cache group finds what it needs.
+"""The cached prefix of a sequence: the longest prefix for which every cache group finds the blocks that it needs.
 
 A group with full attention needs all blocks of the prefix; a group with a sliding window needs those that the next
-token sees. The lengths at which a window's blocks are all there need not be consecutive, so one pass over the blocks
-looks at all groups together and keeps the last length that suits them all.
+token sees. The lengths at which a window finds all its blocks need not be consecutive. So one pass over the blocks
+looks at all groups together and keeps the last length that suits all of them.
 """
 
 from collections.abc import Sequence
@@ -29,13 +29,13 @@ class CachedPrefix:
     hits: Sequence[Sequence[Hit]]
 
     def num_blocks_from(self, pool: BlockAllocator) -> int:
-        """Of how many blocks, by their place in the sequence, some group's content comes from this pool."""
+        """The number of places in the sequence whose content comes from this pool for some group."""
         places = zip(self.num_skipped, self.hits, strict=True)
         return len({i for first, own in places for i, (found_in, _) in enumerate(own, first) if found_in is pool})
 
 
 def nothing_cached(groups: Sequence[CacheGroup]) -> CachedPrefix:
-    """What is found in an empty cache."""
+    """The result for an empty cache."""
     return CachedPrefix(0, [0] * len(groups), [[]] * len(groups))
 
 
@@ -44,8 +44,8 @@ def find_prefix(
 ) -> CachedPrefix:
     """The longest prefix of `token_ids` that need not be computed. `hashes` are extended as far as that is looked for.
 
-    Of several pools the first that has a block gives it. The last token is left out: it must be computed, since the
-    next token is drawn from its logits.
+    A block comes from the first pool that has it. The last token is left out: it must be computed, since the next
+    token is drawn from its logits.
     """
     size = hashes.block_size
     hits: list[list[Hit | None]] = [[] for _ in groups]

@@ -34,7 +34,7 @@ class BlockSnapshot:
 
     @property
     def state(self) -> BlockState:
-        """'cached': nobody holds it, but its content can still be found; it counts as free."""
+        """'cached': no sequence holds it, but its content can be found; it counts as free."""
         return "used" if self.owners else "cached" if self.content is not None else "free"
 
     @property
@@ -60,7 +60,7 @@ class PoolSnapshot:
 
     @property
     def num_saved(self) -> int:
-        """Blocks that sharing saves: what the sequences would hold without it, less what they hold."""
+        """Blocks that sharing saves: how many more the sequences would hold without it."""
         return sum(len(block.owners) - 1 for block in self.blocks if block.owners)
 
 
@@ -91,7 +91,7 @@ def take_pool_snapshot(pool: BlockAllocator, block_size: int, holdings: Iterable
             if block_id < 0:
                 continue
             owners[block_id].append(holding.owner)
-            # Who shares a block may have computed less of it so far than another.
+            # Of the sequences that share a block, some may have computed fewer of its tokens.
             fill = min(max(holding.num_computed_tokens - index * block_size, 0), block_size)
             fills[block_id] = max(fills[block_id], fill)
     blocks = []

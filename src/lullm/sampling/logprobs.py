@@ -1,6 +1,6 @@
-"""Log-probabilities and ranks: of the chosen token, and of the best ones.
+"""Log-probabilities and ranks of the chosen token and of the best tokens.
 
-What a row needs is packed into one row of numbers, so that one transfer brings all of it to the host.
+All figures of a row are packed into one row of numbers, so that one transfer brings them to the host.
 """
 
 import math
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lullm.types.step import TokenLogprobs
 
-# At least so many best tokens are searched for, whatever number is asked for: which of several equally likely tokens
-# come first then does not depend on what the other rows of the batch ask for.
+# At least so many best tokens are searched for, so that the order of equally likely tokens does not depend on how many
+# the other rows of the batch ask for.
 _MIN_WIDTH = 32
 
 

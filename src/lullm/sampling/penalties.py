@@ -1,7 +1,7 @@
 """Penalties on tokens that have occurred: repetition, presence, frequency.
 
-They touch only the logits of tokens that stand in the sequence: flat (row, token id) vectors are built on the host for
-the rows that want a penalty, and only those places are read and written.
+They change only the logits of tokens in the sequence: for rows with a penalty the host builds flat (row, token id)
+vectors, and only those places are read and written.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def _penalize_repetition_(logits: Tensor, draws: Sequence[Draw], penalized: list
     old = logits[places]
     # A token that occurs twice is read and written twice with the same value: no need to find the distinct ones.
     new = torch.where(old > 0, old / factor, old * factor)
-    # A tiny factor must not make an infinite logit of a finite one: that would look like a broken model.
+    # A tiny factor must not turn a finite logit into infinity, which would look like a broken model.
     logits[places] = new.clamp(max=torch.finfo(logits.dtype).max)
 
 
@@ -70,7 +70,7 @@ def _output_ids(draw: Draw) -> np.ndarray:
 
 
 def _edits(draw: Draw) -> LogitEdits:
-    """Of a draw that has some."""
+    """The penalties of a draw that has some."""
     assert draw.params.edits is not None
     return draw.params.edits
 

@@ -1,4 +1,4 @@
-"""Randomness without state: each draw's uniform number follows from the draw alone, and picks a token by inverse CDF.
+"""Randomness without state: a draw's uniform number is a function of the draw, and picks a token by inverse CDF.
 
 There is no generator to seed, save or advance. A draw gives the same token in any batch, after a preemption, on another
 worker and after a sleep.
@@ -26,7 +26,7 @@ def uniforms_of(draws: Sequence[Draw]) -> np.ndarray:
     seq_indices = np.array([draw.params.seq_index for draw in draws], np.uint64)
     output_lens = np.array([draw.output_len for draw in draws], np.uint64)
     one = np.uint64(1)
-    # Mixed one after the other: were they added up, seed 1 of sequence 0 would be seed 0 of sequence 1.
+    # Mixed in turn: with a sum, seed 1 of sequence 0 would equal seed 0 of sequence 1.
     state = _mix(seeds + _GOLDEN_GAMMA)
     state = _mix(state + (seq_indices + one) * _GOLDEN_GAMMA)
     bits = _mix(state + (output_lens + one) * _GOLDEN_GAMMA)
@@ -44,9 +44,9 @@ def _mix(x: np.ndarray) -> np.ndarray:
 def choose_tokens(probs: Tensor, uniforms: Tensor) -> Tensor:
     """The token of each row where the cumulative probability passes the row's uniform number. Does not synchronise.
 
-    First a chunk of the vocabulary is chosen by the chunks' masses, then a token within it with what is left of the
-    uniform number. So only some hundred sums per row are accumulated in float64 instead of the whole vocabulary;
-    accumulating that in float32 would lose the tokens whose probability is below the rounding of a sum near 1.
+    First a chunk of the vocabulary is chosen by the chunks' masses, then a token in it by the rest of the uniform
+    number. So a row needs only some hundred sums in float64. Sums over the whole vocabulary in float32 would lose the
+    tokens whose probability is below the rounding of a sum near 1.
 
     Args:
         probs: [N, V] float32, not negative; rows need not add up to 1. Rows with NaN give an arbitrary token.
@@ -70,8 +70,8 @@ def _invert_cdf(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Choose an index per row [N, 1] in proportion to `weights` [N, K]; also the uniform number left within it."""
     cumulative = weights.double().cumsum(-1)
     drawable = weights > 0
-    # The largest sum at a drawable index, not the last sum: a device may add in another order for each position, and
-    # the target must stay below the sum of an index that can be chosen.
+    # The largest sum at a drawable index, not the last sum: a device may add in a different order for each position,
+    # and the target must stay below the sum of a drawable index.
     total = cumulative.where(drawable, 0.0).amax(-1, keepdim=True)
     target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
     index = ((cumulative > target) & drawable).to(torch.uint8).argmax(-1, keepdim=True)  # the first that holds

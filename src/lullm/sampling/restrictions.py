@@ -1,7 +1,7 @@
 """Which tokens a draw may choose: logit_bias, allowed_token_ids, bad words and min_tokens.
 
-A forbidden token's logit becomes minus infinity. As with the penalties, only the named places are touched. Token ids
-outside the vocabulary are ignored.
+A forbidden token's logit becomes minus infinity. Only the named places are read and written. Token ids outside the
+vocabulary are ignored.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,8 +20,8 @@ Places = tuple[Tensor, Tensor]
 def apply_restrictions_(logits: Tensor, draws: Sequence[Draw]) -> None:
     """Bias, allowed tokens, forbidden tokens, in this order, in place on logits [N, V]. Does not synchronise.
 
-    When bad words and min_tokens would leave no token at all, they yield for this draw and `allowed_token_ids` (or the
-    whole vocabulary) is drawn from.
+    If bad words and min_tokens would leave no token, this draw ignores them and takes any of `allowed_token_ids`, or of
+    the whole vocabulary.
     """
     edits = [(row, draw.params.edits) for row, draw in enumerate(draws) if draw.params.edits is not None]
     biases = [(row, edit.logit_bias) for row, edit in edits if edit.logit_bias]

@@ -5,7 +5,7 @@ The stages, each one skipped when no draw of the batch needs it:
     penalties -> bias -> allowed and forbidden tokens -> greedy choice (argmax)
               -> temperature -> top_k -> top_p -> min_p -> random choice (inverse CDF)
 
-What a draw gives depends on its own row and parameters alone, never on the other rows.
+The token of a draw depends on its own row and parameters only.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,10 +27,10 @@ from lullm.types.step import NO_TOKEN, DrawnToken, TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What was drawn, on the device until it is brought to the host.
+    """The result of draws, on the device until `to_host`.
 
     `tokens` [N] int64, in the order of `draws`. `table` [N, 1 + columns] float64: the tokens again, then for the rows
-    of `num_best_of_row` (row -> how many best tokens are wanted) what `pack_ranked_logprobs` gives; None: nobody asks.
+    of `num_best_of_row` (row -> number of best tokens) the columns of `pack_ranked_logprobs`; None: no row wants any.
     """
 
     draws: Sequence[Draw]
@@ -39,7 +39,7 @@ class Sampled:
     num_best_of_row: dict[int, int]
 
     def on_host(self, to_host: Callable[[Tensor], Tensor]) -> "Sampled":
-        """The same with what `drawn` reads in host memory, in one transfer."""
+        """The same, with all data of `drawn` in host memory, by one transfer."""
         if self.table is None:
             return replace(self, tokens=to_host(self.tokens))
         return replace(self, table=to_host(self.table))
@@ -99,7 +99,7 @@ class Sampler:
 
     @torch.inference_mode()
     def draw(self, logits: Tensor, draws: Sequence[Draw], table: DrawTable | None = None) -> Sampled:
-        """One token per draw, on the logits' device. Does not wait for it, but, without `choose`, as `truncate_` does.
+        """One token per draw, on the logits' device. Does not synchronise, except as `truncate_` does without `choose`.
 
         Args:
             logits: [N, V] float32, row i for draws[i]; may be changed in place.
@@ -136,7 +136,7 @@ class Sampler:
     def prompt_logprobs(self, logits: Tensor, targets: Sequence[int], num_logprobs: int) -> list[TokenLogprobs]:
         """For each row the target, then the `num_logprobs` best tokens in order without the target. Blocks.
 
-        Always of the untouched logits: no parameter has a say in what a prompt holds.
+        Always of the untouched logits, because sampling parameters do not apply to a prompt.
 
         Args:
             logits: [R, V] float32; not changed, but copied once. targets: R token ids, those that follow in the prompt.
@@ -151,7 +151,7 @@ class Sampler:
 
 
 def is_plain(draws: Sequence[Draw], only_greedy: bool) -> bool:
-    """Whether every draw is from the logits as the model gave them, and nothing is asked for but the token. Host only.
+    """Whether all draws use the model's logits unchanged and want nothing but the token. Host only.
 
     Args:
         only_greedy: and whether every draw is greedy.
@@ -172,7 +172,7 @@ def greedy_tokens(logits: Tensor) -> Tensor:
 def draw_tokens_(logits: Tensor, draws: Sequence[Draw], uniforms: Tensor | None = None) -> Tensor:
     """Token ids [N] int64 on the logits' device, NO_TOKEN where there is none. Changes logits [N, V] in place.
 
-    Afterwards the logits are the ones that were drawn from, up to a constant per row. Synchronises for top_p only.
+    Afterwards the logits are those of the draw, up to a constant per row. Synchronises for top_p only.
     """
     apply_penalties_(logits, draws)
     apply_restrictions_(logits, draws)
@@ -187,7 +187,7 @@ def draw_tokens_(logits: Tensor, draws: Sequence[Draw], uniforms: Tensor | None 
         part_uniforms = None if uniforms is None else uniforms[index]
         tokens[index] = _draw_at_random_(part, best.values[index], part_draws, part_uniforms)
         logits[index] = part
-    # A maximum lets NaN through, so this one number per row tells of every broken logit that could have been drawn.
+    # A maximum passes NaN on, so this number shows every broken logit of the row that could have been drawn.
     return tokens.where(best.values.isfinite(), NO_TOKEN)
 
 
@@ -202,14 +202,14 @@ def _draw_at_random_(logits: Tensor, best: Tensor, draws: Sequence[Draw], unifor
 
 
 def _log_softmax(logits: Tensor, rows: list[int]) -> Tensor:
-    """Log-probabilities [len(rows), V] in memory of their own. Does not synchronise."""
+    """Log-probabilities [len(rows), V] in new memory. Does not synchronise."""
     if len(rows) < len(logits):
         logits = logits[torch.tensor(rows).to(logits.device, non_blocking=True)]
     return logits.log_softmax(-1)
 
 
 def _with_logprobs(draws: Sequence[Draw], tokens: Tensor, ranked_rows: list[int], logprobs: Tensor) -> Sampled:
-    """Tokens [N] and what is asked of logprobs [len(ranked_rows), V], as one table. Does not synchronise."""
+    """Tokens [N] and the wanted figures of logprobs [len(ranked_rows), V] in one table. Does not synchronise."""
     num_best = [draws[row].params.num_logprobs or 0 for row in ranked_rows]
     index = torch.tensor(ranked_rows).to(tokens.device, non_blocking=True)
     packed = pack_ranked_logprobs(logprobs, tokens[index].clamp(min=0), max(num_best))

@@ -1,10 +1,10 @@
 """Temperature and the truncations top_k, top_p and min_p.
 
-Each truncation is one threshold per row: tokens whose logit is below it are dropped. Equally likely tokens are thus
-kept or dropped together, and what is kept does not depend on the order in which a device happens to sort them:
+Each truncation is one threshold per row: tokens whose logit is below it are dropped. So equally likely tokens are kept
+or dropped together, and the result does not depend on the order in which a device sorts them:
 
 - top_k keeps a token if fewer than k tokens are more likely,
-- top_p keeps it if the tokens more likely than it hold less than p of what top_k left,
+- top_p keeps it if the more likely tokens hold less than p of the mass that top_k has left,
 - min_p keeps it if its probability is at least min_p times the best one's.
 """
 
@@ -32,7 +32,7 @@ def scale_by_temperature_(logits: Tensor, best: Tensor, params: Sequence[DrawPar
 
 
 def truncate_(logits: Tensor, params: Sequence[DrawParams]) -> None:
-    """Set to -inf what top_k, top_p and min_p drop, in place on logits [N, V] whose best is 0 in every row.
+    """Set dropped logits to -inf for top_k, top_p and min_p, in place on logits [N, V] whose row maxima are 0.
 
     Synchronises once if there is a top_p, and again when the most likely 1024 tokens of a row do not hold its top_p.
     """
@@ -46,7 +46,7 @@ def truncate_(logits: Tensor, params: Sequence[DrawParams]) -> None:
         return
     floor = np.log(min_p, out=np.full(len(params), -np.inf), where=has_min_p)
     thresholds = torch.from_numpy(floor).to(logits.device, logits.dtype)
-    # Rows of a very large top_k are handled apart: they would make the search of all others as wide as theirs.
+    # Rows with a very large top_k are handled apart, because the widest search sets the width for all rows.
     is_wide = (top_k > _FIRST_WIDTH) & (top_k < vocab_size)
     for rows in (np.flatnonzero(has_top & ~is_wide), np.flatnonzero(has_top & is_wide)):
         if len(rows):
@@ -95,7 +95,7 @@ def top_thresholds(logits: Tensor, top_k: np.ndarray, top_p: np.ndarray) -> Tens
 def _nucleus_thresholds(values: Tensor, probs: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
     """Of candidates [n, K] in falling order: the lowest logit that top_p [n] keeps, and whether K were enough, [n].
 
-    Sums in float64, so that neither K nor the device's way of adding shifts the border.
+    Sums are in float64, so that neither K nor the device's order of addition shifts the border.
     """
     cumulative = probs.double().cumsum(-1)
     top_p = top_p.unsqueeze(1)

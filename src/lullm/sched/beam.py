@@ -18,7 +18,7 @@ from lullm.types.step import TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A beam that lives on: which of the offered beams it extends, by which token, and its new sum."""
+    """A beam of the next step: the beam that it extends, its new token, and its new sum."""
 
     parent: int
     token_id: int
@@ -42,7 +42,7 @@ class BeamSearch:
     draw_params: DrawParams = field(init=False)
 
     def __post_init__(self) -> None:
-        # What is asked of the sampler for every beam: the best tokens with their log-probabilities.
+        # The request to the sampler for every beam: the best tokens with their log-probabilities.
         self.draw_params = DrawParams(temperature=0.0, num_logprobs=self.num_candidates)
 
     @property
@@ -77,7 +77,7 @@ class BeamSearch:
         at_limit = output_len >= self.max_output_len
         alive = [offer for offer in offers if not at_limit and offer.token_id not in self.end_token_ids][: self.width]
         if self._can_improve and not self._is_settled:
-            # Only the best `width` offers may end: the others are there so that enough beams live on.
+            # Only the best `width` offers may end a hypothesis; the others provide enough beams that live on.
             for offer in offers[: self.width]:
                 if at_limit or offer.token_id in self.end_token_ids:
                     self._add(offer, beams[offer.parent][0], output_len)
@@ -87,7 +87,7 @@ class BeamSearch:
         return [] if self.is_done else alive
 
     def cut_short(self, beams: Sequence[tuple[list[int], float]]) -> None:
-        """The search must end now, where it stands: the live beams become hypotheses."""
+        """End the search now: the live beams become hypotheses."""
         for token_ids, total in beams:
             if token_ids:
                 score = total / math.pow(len(token_ids), self.params.length_penalty)

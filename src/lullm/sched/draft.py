@@ -1,12 +1,11 @@
-"""Draft: a plan in the making. It gives sequences their share of the token budget and writes their spans.
+"""Draft: a plan that is being made. It gives sequences their shares of the token budget and writes their spans.
 
-The scheduler says which group comes next, and how much of the budget is promised to those behind it; the draft knows
-what one group can compute in a step. That is bounded by the budget, by the slots there are (with a sliding window),
-and by two rules for groups of several sequences: the others share the prompt's blocks with the leader, so they come
-after it, and beams draw their tokens together.
+The scheduler chooses the next group, and reserves some budget for the groups behind it. The draft computes the tokens
+of one group in a step. Its bounds are the budget, the free slots (with a sliding window), and two rules for groups of
+several sequences: the leader comes first, since the others share its prompt blocks, and beams draw together.
 
-Whoever is added is as good as computed: the counters move, blocks that become full can be found by their content, and
-with the end of its prompt a group's other sequences are forked. So the plan must run.
+`add` treats a group as computed: its counters move, its full blocks can be found by their content, and at the end of
+its prompt the other sequences are forked. So the plan must run.
 """
 
 from lullm.kv.block_space import BlockSpaceManager
@@ -18,7 +17,7 @@ from lullm.types.step import PENDING_TOKEN, BlockPair, Span, StepPlan
 
 
 class Draft:
-    """What is left of the token budget, and what the plan holds so far.
+    """The remaining token budget and the plan's contents so far.
 
     `swap_out` and `swap_in` take the moves of whole groups; those of cached content are added by `complete`.
     `holds_up`: the next plan depends on what this one's draws give, so it must wait for the result.
@@ -62,7 +61,7 @@ class Draft:
             self.budget -= num_tokens
 
     def complete(self) -> StepPlan:
-        """The plan, when nobody is to be added any more. Call once."""
+        """The plan, after the last group was added. Call once."""
         demoted, restored = self._block_space.take_cache_moves()
         return StepPlan(self.spans, demoted + self.swap_out, restored + self.swap_in, self._copies)
 

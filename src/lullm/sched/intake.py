@@ -1,8 +1,8 @@
-"""Intake: what a step has found becomes tokens of the sequences, and ends.
+"""Intake: applies the result of a step: sequences get tokens, and some end.
 
 Every drawn token is appended to its sequence, which ends with it if it is an end token or a stop token, or if a length
-is reached. Stop strings are not known here, for they are a matter of text (`Scheduler.finish`). The tokens
-of a beam search are offers, taken in for all beams of a group at once.
+is reached. Stop strings belong to the text and end a sequence from outside (`Scheduler.finish`). The tokens of a beam
+search are offers, which are applied for all beams of a group at once.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, StepResult
 
 @dataclass(frozen=True, slots=True)
 class SequenceUpdate:
-    """What a step did to one sequence: a drawn token, or (`drawn` None) an end without one."""
+    """The change of one sequence by a step: a drawn token, or (`drawn` None) an end without one."""
 
     group: SequenceGroup
     seq: Sequence
@@ -23,7 +23,7 @@ class SequenceUpdate:
 
 
 class Intake:
-    """Takes in one result after another. `num_drawn` counts the tokens since the start, offers to beams included."""
+    """Applies results in order. `num_drawn` counts the tokens since the start, offers to beams included."""
 
     def __init__(self, block_space: BlockSpaceManager, roster: Roster, max_model_len: int) -> None:
         self.num_drawn = 0
@@ -35,8 +35,8 @@ class Intake:
     def take(self, result: StepResult, now: float) -> list[SequenceUpdate]:
         """Append the drawn tokens, end what has ended; one update per drawn token, in plan order, after those of `cap`.
 
-        Groups that have ended with it stay on the roster, for the caller to forget. Tokens of sequences that have
-        ended before are passed over.
+        Groups that end here stay on the roster until the caller removes them. Tokens of sequences that had ended
+        before are ignored.
         """
         updates, self._capped = self._capped, []
         for seq_id, rows in result.prompt_logprobs.items():
@@ -76,7 +76,7 @@ class Intake:
         return updates
 
     def cap(self, group: SequenceGroup) -> None:
-        """End a group that has grown beyond the whole pool; its updates go out with the next `take`."""
+        """End a group that has grown beyond the whole pool; the next `take` returns its updates."""
         seqs = group.unfinished
         self._roster.cap(group)
         self._capped.extend(SequenceUpdate(group, seq, None) for seq in seqs)

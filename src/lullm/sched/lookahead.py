@@ -1,15 +1,15 @@
-"""Lookahead: planning a step while the step before it still runs, so that a device never waits for the host.
+"""Lookahead: plans a step while the step before it runs, so that a device never waits for the host.
 
-The tokens that the running step draws are not known yet. Each sequence that gets one carries PENDING_TOKEN in its
-place, as its last token, while the next plan is made; lengths, positions and slots are right with it, and the worker
-fills in the token on the device. `apply` of the running step replaces it. What depends on the value of a token waits:
+The tokens of the running step are not known yet. Each sequence that draws one gets PENDING_TOKEN as its last token
+while the next plan is made, so that lengths, positions and slots are right. The worker fills in the token on the
+device, and `apply` of the running step replaces it. Decisions that depend on the value of a token wait:
 
 - content hashes: a block is promoted once its last token is known;
 - draws that read the tokens so far (`DrawParams.reads_tokens`), and beams: no step is planned ahead of them;
-- preemption and ends for want of blocks: a plan that would need them is left short, and the next one is made when
-  nothing runs any more (`is_blocked`);
-- stop conditions: a sequence that turns out to have ended has been planned one step too far. Its blocks are free at
-  once, for whatever is planned next runs after that step, and what that step draws for it is dropped.
+- preemption and ends for lack of blocks: a plan that would need them stays short, and the next plan is made when no
+  step runs (`is_blocked`);
+- stop conditions: a sequence that has ended was planned for one step too many. Its blocks are free at once, since
+  later plans run after that step, and the token that the step draws for it is dropped.
 """
 
 from collections import deque
@@ -41,9 +41,9 @@ class Lookahead:
         return len(self._plans) < 2 and not (self.is_blocked or self._holds_up)
 
     def begin(self, find_member: Callable[[int], Member | None]) -> None:
-        """A plan is being made: put placeholders behind the sequences that the running step draws for.
+        """Before a plan: append placeholders to the sequences that the running step draws for.
 
-        A sequence that its pending token ends by length gets none: it has nothing left to compute.
+        A sequence whose pending token ends it by length gets none, since it has nothing left to compute.
         """
         self.is_blocked = False
         if not self._plans:
@@ -60,7 +60,7 @@ class Lookahead:
                     seq.token_ids.append(PENDING_TOKEN)
 
     def add(self, plan: StepPlan, holds_up: bool) -> None:
-        """The plan has been made and will run, unless it is empty. `holds_up`: its result is needed for the next."""
+        """After a plan: it will run, unless it is empty. `holds_up`: the next plan needs its result."""
         if not plan.is_empty:
             self._plans.append(plan)
             self._holds_up = holds_up

@@ -1,8 +1,8 @@
-"""What happens to a group that must give its blocks back: swap them to the host pool, or compute them again later.
+"""How a group gives its blocks back: they are swapped to the host pool, or computed again later.
 
 Swapping moves the group's blocks out and back: time = 2 x bytes / copy bandwidth. Recomputing runs its tokens
-through the model once more: time = tokens / prefill speed. Mode 'auto' takes the cheaper one, by speeds that are
-measured at the start and corrected by every step that tells something about them.
+through the model once more: time = tokens / prefill speed. Mode 'auto' takes the cheaper one. The speeds are measured
+at the start and corrected by later steps.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ class Speeds:
 
 
 class PreemptionPolicy:
-    """Chooses for one group at a time, and counts the choices with their reasons.
+    """Chooses for one group at a time, and counts its choices by reason.
 
     Args:
         block_bytes: of one KV block. speeds: needed by mode 'auto' only.
@@ -50,7 +50,7 @@ class PreemptionPolicy:
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def choose(self, can_swap_out: bool, num_blocks: int, num_computed_tokens: int) -> Action:
-        """What to do with a group that holds `num_blocks` blocks and would have to recompute so many tokens."""
+        """The choice for a group that holds `num_blocks` blocks and would recompute `num_computed_tokens` tokens."""
         action, reason = self._decide(can_swap_out, num_blocks, num_computed_tokens)
         self.counts[action, reason] += 1
         return action

@@ -1,4 +1,4 @@
-"""Order and queues: which sequence group goes before which, and those that wait or are swapped out, in that order."""
+"""The order of sequence groups, and queues of those that wait or are swapped out, in that order."""
 
 import heapq
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from lullm.config.engine_option import SchedulingPolicy
 from lullm.types.sequence import SequenceGroup
 
 OrderKey = tuple[int, int]
-"""(priority, arrival number): the smaller goes first. With policy 'fcfs' the priority is 0 for everybody."""
+"""(priority, arrival number): the smaller goes first. With policy 'fcfs' every priority is 0."""
 
 
 class Order:
-    """Gives every group its key at its arrival; it keeps the key until it ends, through any preemption."""
+    """Gives every group a key at its arrival; preemptions do not change the key."""
 
     def __init__(self, policy: SchedulingPolicy):
         self._by_priority = policy == "priority"

@@ -14,7 +14,7 @@ Member = tuple[SequenceGroup, Sequence]
 
 
 class Roster:
-    """Who is there. Knows nothing of queues and budgets; blocks are forked and freed with their sequences."""
+    """The live groups and sequences, without queues and budgets. Blocks are forked and freed with their sequences."""
 
     def __init__(self, block_space: BlockSpaceManager, order: Order):
         self._block_space = block_space
@@ -122,7 +122,7 @@ class Roster:
             parent = beams[extension.parent]
             heirs.append(self.fork(group, parent) if extension.parent in used else parent)
             used.add(extension.parent)
-        # Only now: a fork copies its parent as it was before this step's token.
+        # After the forks, which copy their parents as they were before this step's token.
         for seq, extension in zip(heirs, extensions, strict=True):
             seq.token_ids.append(extension.token_id)
             seq.cumulative_logprob = extension.cumulative_logprob
@@ -133,7 +133,7 @@ class Roster:
         group.seqs[:] = heirs
 
     def cap(self, group: SequenceGroup) -> None:
-        """End the whole group where it stands, by the length of what there is room for."""
+        """End the whole group now, with the finish reason 'length', because the pool has no room for more."""
         search = self._beams.get(group.request_id)
         if search is not None:
             search.cut_short([(s.token_ids[s.prompt_len :], s.cumulative_logprob) for s in group.unfinished])

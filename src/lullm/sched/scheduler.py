@@ -1,4 +1,4 @@
-"""The scheduler: `plan()` says what the next step computes, `apply()` takes in what it found.
+"""The scheduler: `plan()` chooses what the next step computes, `apply()` takes its result.
 
 There is no prefill phase and no decode phase. Every sequence has tokens, and a counter of those that are computed;
 each step gives the sequences a share of the token budget so that the counters catch up. A sequence whose counter
@@ -6,15 +6,15 @@ reaches its end gets one more token drawn. A chunk of a prompt, a prefix-cache h
 recomputation after a preemption are the same thing.
 
 Groups are served strictly in order (`Order`): by arrival, or by priority and then arrival. A group can only be
-preempted for one that stands before it, and whoever was preempted comes back before everybody behind him.
+preempted for one that stands before it, and a preempted group comes back before all groups behind it.
 
-Nobody starves ('fcfs', chunked): counted from its arrival, a request has ended within as many steps as it and the
-unfinished requests before it have tokens at their ends, every sequence counted with its prompt; work that is done
-again after preemptions is included. For the running groups are always the first ones in order. So the first of all
-runs, is never preempted, and is left at least one token of every step's budget (max_num_batched_tokens >=
-max_num_seqs): from the step in which it comes first it computes each of its tokens once at most, whatever it had
-lost before, and the last token is drawn without being computed. (Planned ahead, a request that stops has one more step
-behind it, of a token that nobody sees.)
+No request starves ('fcfs', chunked). Count the tokens that a request and the unfinished requests before it have at
+their ends, for every sequence with its prompt: the request ends within so many steps of its arrival, recomputation
+after preemptions included. The reason: the running groups are always the first ones in order. So the first of all
+runs, is never preempted, and gets at least one token of every step's budget (max_num_batched_tokens >= max_num_seqs).
+From the step in which it is first, it computes each of its tokens at most once, whatever it had lost before, and its
+last token is drawn without being computed. (Planned ahead, a request that stops causes one more step, whose token is
+dropped.)
 
 With 'priority' a request waits for those before it as long as such requests keep coming. The prefill-first policy has
 no bound either: decodes wait while new prompts can be admitted. (`tests/sched/test_starvation.py`)
@@ -66,7 +66,7 @@ class Scheduler:
 
     Two policies. Chunked (the default): every step mixes decodes with chunks of prompts. Prefill-first
     (`enable_chunked_prefill` False): a step computes whole prompts if any can be admitted, and decodes otherwise;
-    with a delay factor, prompts are let gather for that share of the last prompt step's duration.
+    with a delay factor, prompts gather for that share of the last prompt step's duration.
     """
 
     def __init__(
@@ -146,11 +146,11 @@ class Scheduler:
 
     @property
     def can_plan(self) -> bool:
-        """Whether `plan` may be called now: every plan is applied, or the step that runs leaves enough known."""
+        """Whether `plan` may be called now: every plan is applied, or the running step allows planning ahead."""
         return self._lookahead.can_plan
 
     def plan(self) -> StepPlan:
-        """What to compute next; an empty plan if there is nothing to do (as far as is known, while a step runs)."""
+        """The next plan; an empty one if there is nothing to do, or nothing more is known while a step runs."""
         if self._lookahead.is_ahead:
             self._slide()
         self._lookahead.begin(self._roster.find_member)
@@ -168,7 +168,7 @@ class Scheduler:
     def apply(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
         """Append the drawn tokens, end what has ended; one update per drawn token, in plan order.
 
-        Sequences that have ended since the plan was made are passed over.
+        Draws of sequences that have ended since the plan was made are ignored.
         """
         self._lookahead.remove(plan)
         self._observe(plan, result)
@@ -190,7 +190,7 @@ class Scheduler:
                     self.block_space.slide(seq)
 
     def _plan_running(self, draft: Draft) -> bool:
-        """Give the running groups their tokens; False if that took preemptions, so that nobody is to be admitted."""
+        """Give the running groups their tokens; False if that took preemptions, so that no group may be admitted."""
         num_preemptions = self.stats.preemptions
         # Every running sequence moves in every step: its token is reserved before a long prompt takes the budget.
         reserved = sum(len(group.unfinished) for group in self.running)
@@ -224,7 +224,7 @@ class Scheduler:
     def _ensure_slots(self, group: SequenceGroup, seqs: list[Sequence], draft: Draft) -> bool:
         """Make room for the group's next tokens, preempting from the end; False if the group itself had to go.
 
-        Also False, and the lookahead blocked, if somebody would have to go while a step runs.
+        Also False, and the lookahead blocked, if a group would have to be preempted while a step runs.
         """
         while not self.block_space.can_append_slots(seqs):
             if self._lookahead.is_ahead:
@@ -298,7 +298,7 @@ class Scheduler:
             self._preempt(self.running[-1], draft)
 
     def _preempt(self, group: SequenceGroup, draft: Draft) -> None:
-        """Take the group's device blocks away, all of them, and queue it again under its old place."""
+        """Take all of the group's device blocks and queue it again, in its old place in the order."""
         self.running.remove(group)
         group.num_preemptions += 1
         self.stats.preemptions += 1
@@ -316,7 +316,7 @@ class Scheduler:
         self._requeue(group)
 
     def evict_all(self) -> None:
-        """Take the blocks of all groups away; they will be computed again. For when KV cannot be kept."""
+        """Take the blocks of all groups, which are computed again later. For cases in which KV cannot be kept."""
         groups = [*self.running, *self.swapped]
         self.running.clear()
         for group in groups:

@@ -1,4 +1,4 @@
-"""From a plan to numbers: all spans of a step become one ragged batch, in arrays that persist."""
+"""From a plan to numbers: all spans of a step become one ragged batch, in arrays that are reused."""
 
 from dataclasses import dataclass
 
@@ -110,7 +110,7 @@ class BatchBuilder:
     def _place(self, query_lens: list[int], context_lens: np.ndarray, num_tokens: int) -> None:
         """Fill positions and slots of all tokens at once: position = context_len - rows left in the span."""
         positions = self._positions[:num_tokens]
-        if num_tokens == len(query_lens):  # one each; every call of numpy's costs 3 us behind a step's cold caches
+        if num_tokens == len(query_lens):  # one each; a call of numpy costs 3 us with the cold caches after a step
             np.subtract(context_lens, 1, out=positions)
             span_of_token = self._rows[:num_tokens]
         else:

@@ -1,12 +1,12 @@
-"""BlockMoves: moves the blocks that a plan moves, around what it computes, and marks the time both take.
+"""BlockMoves: runs a plan's block moves around its compute, and measures the time of both.
 
-A plan's order is swap out, swap in, copy, compute, and its blocks may be handed on within it: a device block that goes
-out may be the place of one that comes in, of a copy, or of the step's new keys and values; content that goes out may be
-found on the host and come in again for somebody else. A pair (device block, host block) that is none of this touches
-nothing that the rest of the step writes, and nothing that it needs. Most of a preempted group is like that: it gives
-all its blocks, and the step takes the few that were missing. An accelerator moves such pairs beside the compute.
+A plan's order is swap out, swap in, copy, compute, and the plan may reuse a block: a device block that goes out may be
+the place of one that comes in, of a copy, or of the step's new keys and values. Content that goes out may come in again
+for another sequence. All other pairs (device block, host block) are independent of the rest of the step. These are most
+blocks of a preempted group: it gives all its blocks, and the step takes the few that were missing. An accelerator moves
+independent pairs in parallel with the compute.
 
-What comes in is read by the same step's attention, so it is never beside its compute.
+Attention of the same step reads the blocks that come in, so they are moved before the compute.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StepMarks:
-    """Points of a step's work, as `Device.mark` gives them; to be compared once the work is done."""
+    """Marks (`Device.mark`) in a step's work; compare them once the work is done."""
 
     started: Any
     swapped: Any
@@ -60,7 +60,7 @@ class BlockMoves:
     def moving_blocks(
         self, plan: StepPlan, slot_mapping: np.ndarray | None, compute: Callable[[], T]
     ) -> tuple[T, StepMarks]:
-        """Do what the plan moves, and `compute` when its blocks are in place. Within the work of `Device.start`.
+        """Run the plan's moves, and `compute` once its blocks are in place. Inside the work of `Device.start`.
 
         Args:
             slot_mapping: [G, T] slots that the step writes; negative: none. None: nothing is computed, and all moves

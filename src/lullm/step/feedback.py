@@ -1,7 +1,7 @@
-"""TokenFeedback: tokens that a step has drawn go into the next step on the device, without the host's knowledge.
+"""TokenFeedback: passes drawn tokens to the next step on the device, before the host knows them.
 
-A plan that was made ahead holds PENDING_TOKEN where the step before it draws. The host knows at which place among that
-step's draws the token will stand, and the device, which does one step after the other, finds it there.
+A plan that was made ahead holds PENDING_TOKEN for each token of the step before it. The host knows the number of the
+draw that gives the token. The device runs the steps in order and reads the token by this number.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class TokenFeedback:
         return sources
 
     def expect(self, draws: Sequence[Draw]) -> None:
-        """The step that is about to be started draws these, in this order. Host only, after its `sources`."""
+        """Note the draws, in order, of the step that is started next. Host only, after its `sources`."""
         self._places = {draw.seq_id: place for place, draw in enumerate(draws)}
 
     def fill_in(self, token_ids: Tensor, sources: Tensor) -> Tensor:
@@ -55,6 +55,6 @@ class TokenFeedback:
     def take(self, tokens: Tensor) -> None:
         """Keep what the step has drawn, [N] int64. On the device, at the step's end.
 
-        NO_TOKEN becomes some token: the next step may compute with it before the host knows that the sequence ends.
+        NO_TOKEN becomes a valid token, because the next step may compute with it before the host ends the sequence.
         """
         torch.clamp(tokens, min=0, out=self.tokens[: len(tokens)])

@@ -1,19 +1,18 @@
-"""DecodeGraphs: a whole decode step recorded once per batch size and replayed, so that no kernel waits for the host.
+"""DecodeGraphs: records a whole decode step once per batch size and replays it, so that no kernel waits for the host.
 
-A step's kernels read and write the same addresses every time, so that a recording stays right when the contents change,
-and after a sleep, since arenas wake up at the addresses they had. Without graphs (`enforce_eager`) the same kernels run
-one by one and give the same bits. Two kinds of device do it each in its own way:
+A step's kernels use the same addresses every time. So a recording stays valid when the contents change, and after a
+sleep, since arenas wake up at the same addresses. Without graphs (`enforce_eager`) the same kernels run one by one and
+give the same bits. The two kinds of device differ:
 
 A GPU records CUDA graphs, all before the first request, since recording takes seconds. Batches are filled up to the
 next size (`Staging`). The rows beyond have slot -1 and context length 0: they write nowhere and are dropped. All
 recordings share one pool of memory, which fits since the largest is made first and only one runs at a time. The pool
 comes from torch's allocator, not from an arena: it stays while the engine sleeps.
 
-A CPU writes down its native calls (`ops.cpu.recording`) and makes them all in one. It records a size when it first
-meets it, and never fills up: recording is computing that step, plus some 10 ms, and keeps about 25 KB (28 layers; with
-256 sizes 6 MB). Results lie in a workspace that all recordings share, in an arena (`graphs`) that sleeps with the KV
-cache. A computation with an operation in between that is torch's, not native, is refused when it is first recorded:
-then every step stays eager.
+A CPU records its native calls (`ops.cpu.recording`) and replays them in one call. It records a size when it first
+occurs, and never pads a batch: recording computes that step, takes some 10 ms more, and keeps about 25 KB (28 layers;
+with 256 sizes 6 MB). Results lie in a workspace that all recordings share, in an arena (`graphs`) that sleeps with the
+KV cache. A computation with an operation of torch in between cannot be recorded: then every step stays eager.
 """
 
 import time
@@ -33,7 +32,7 @@ logger = get_logger(__name__)
 
 
 class DecodeOutput(NamedTuple):
-    """What a decode step of a size leaves: at the same addresses every time if it is replayed."""
+    """The results of a decode step; replays write them to the same addresses."""
 
     logits: Tensor  # [size, V] float32
     tokens: Tensor  # [size] int64, drawn from them (greedily, if the ops cannot draw)
@@ -51,7 +50,7 @@ def decode_sizes(device: Device, max_num_seqs: int) -> Sequence[int]:
 
 
 def workspace_bytes(config: ModelConfig, max_num_seqs: int) -> int:
-    """More than the results of the largest step that are there at the same time; what is not touched takes no memory.
+    """An upper bound for the results of the largest step that live at the same time. Untouched pages take no memory.
 
     The logits in two types, and a dozen rows as wide as the widest of a layer in float32.
     """
@@ -61,15 +60,15 @@ def workspace_bytes(config: ModelConfig, max_num_seqs: int) -> int:
 
 
 class DecodeGraphs:
-    """Runs decode steps of fixed sizes, recorded or as they are.
+    """Runs decode steps of fixed sizes, recorded or eager.
 
     Args:
         compute: runs a step of a size over the staged batch. It must not wait for the device, and must touch no memory
             but what it allocates and what stays.
-        workspace: sizes are recorded as they come, with results in here; None: those that `capture` has recorded.
+        workspace: memory for results, on a device that records sizes as they occur. None: only `capture` records.
 
     Attributes:
-        refusal: why nothing is recorded any more, after a device has refused once.
+        refusal: the reason why all steps are eager, once the device has refused a recording.
     """
 
     def __init__(self, device: Device, compute: Callable[[int], DecodeOutput], workspace: Workspace | None = None):
@@ -117,5 +116,5 @@ class DecodeGraphs:
 
     @property
     def sizes(self) -> list[int]:
-        """Those that are recorded."""
+        """The recorded sizes."""
         return sorted(self._captured)

@@ -1,8 +1,8 @@
 """The input of a step: from a plan to the tensors that the model and the sampler read.
 
 It is made in two halves. `InputBuilder.prepare` reads the plan on the host, before the step is started.
-`InputBuilder.place` is part of the step's work: one copy brings all numbers to the device (`Staging`), where the tokens
-stand that the step before has drawn (`TokenFeedback`).
+`InputBuilder.place` is part of the step's work: one copy brings all numbers to the device (`Staging`), which fills in
+the tokens of the step before (`TokenFeedback`).
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from lullm.types.step import StepPlan
 
 @dataclass(frozen=True, slots=True)
 class PreparedInput:
-    """What the host knows of a step: the batch, and its numbers in a buffer that goes to the device."""
+    """A step on the host: the batch, and its numbers in a buffer that is copied to the device."""
 
     batch: Batch
     stage: Stage
@@ -39,7 +39,7 @@ class PreparedInput:
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """What a step computes with, on its device."""
+    """The input of a step on its device."""
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
@@ -50,7 +50,7 @@ class StepInput:
 
 
 class InputBuilder:
-    """Makes the inputs of steps, one after the other.
+    """Makes the inputs of steps, in order.
 
     Args:
         decode_sizes, vocab_size: see `Staging`.
@@ -77,14 +77,14 @@ class InputBuilder:
         return PreparedInput(batch, self._staging.fill(batch, sources, uniforms), sources is not None)
 
     def place(self, prepared: PreparedInput) -> None:
-        """Bring it to the device, pending tokens filled in. Within the step's work, when the step before is done."""
+        """Copy it to the device and fill in pending tokens. Inside the step's work, after the step before."""
         self._staging.upload(prepared.stage)
         if prepared.has_pending:
             token_ids, sources = self._staging.token_ids(prepared.stage)
             token_ids.copy_(self._feedback.fill_in(token_ids, sources))
 
     def placed(self, prepared: PreparedInput) -> StepInput:
-        """What was placed last."""
+        """The input that was placed last."""
         return self._input(self._staging.step(prepared.stage, prepared.batch))
 
     def placed_decodes(self, size: int) -> StepInput:
@@ -96,7 +96,7 @@ class InputBuilder:
         self._staging.clear(size)
 
     def keep(self, tokens: Tensor) -> None:
-        """The step has drawn these, [N] int64, for the next one to read. On the device, at the step's end."""
+        """Keep the drawn tokens [N] int64 for the next step. On the device, at the step's end."""
         if self._feeds_back:
             self._feedback.take(tokens)
 

@@ -1,4 +1,4 @@
-"""StepLimits: the most that a plan holds, by which the buffers of a step are sized."""
+"""StepLimits: the limits of a plan, which size the buffers of a step."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
 """StepRunner: runs plans over a model and its KV cache.
 
-`launch` reads the plan and returns; the result is asked for later. So the next step can be planned, and launched,
-before the tokens of this one are on the host. `InputBuilder` makes what a step computes with, `BlockMoves` moves its
-blocks, and `DecodeGraphs` replays the batches of decodes that were recorded.
+`launch` reads the plan and returns; the caller asks for the result later. So the next step can be planned and launched
+before the tokens of this one are on the host. `InputBuilder` makes a step's tensors, `BlockMoves` moves its blocks, and
+`DecodeGraphs` replays recorded batches of decodes.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ PROMPT_LOGPROB_ROWS = 256
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a step has computed; tensors may still be on their way to the host."""
+    """The results of a step; tensors may still be on their way to the host."""
 
     sampled: Sampled | None
     prompt_logprobs: dict[int, list[TokenLogprobs]]
@@ -48,8 +48,8 @@ class StepRunner:
     Args:
         kv_caches: by layer, over the tensors of `pools.device`; several layers may share a slot.
         scope: entered around every computation; see `StepThreads`.
-        workspace: for the results of recorded decodes, on a device that records them as they come. None: every decode
-            is computed anew, except for those that `capture_graphs` has recorded.
+        workspace: for the results of recorded decodes, on a device that records them as they occur. None: decodes are
+            eager, except for those that `capture_graphs` has recorded.
 
     Attributes:
         calibrates: the next step that computes something finds the open scales of an fp8 cache
@@ -82,7 +82,7 @@ class StepRunner:
 
     @property
     def model(self) -> Model:
-        """What the steps compute with. `model.load_weights` is where trainers push weights."""
+        """The model of the steps. Trainers push weights through `model.load_weights`."""
         return self._model
 
     def launch(self, plan: StepPlan) -> Running[StepResult]:
@@ -99,7 +99,7 @@ class StepRunner:
 
     @torch.inference_mode()
     def _move_and_compute(self, plan: StepPlan, prepared: PreparedInput | None) -> tuple[_Outcome, StepMarks]:
-        """The whole work of a step. An accelerator is not waited for."""
+        """The whole work of a step. Does not wait for an accelerator."""
         with self._scope():
             slot_mapping = None if prepared is None else prepared.batch.slot_mapping
             return self._moves.moving_blocks(plan, slot_mapping, lambda: self._compute_spans(prepared))
@@ -140,7 +140,7 @@ class StepRunner:
     def _draw_decodes(self, batch: Batch, size: int, calibrates: bool) -> Sampled:
         """The model over one token per sequence, replayed if it was recorded, and one draw each.
 
-        The recording draws by temperature and truncation only. Draws that need more are made from its logits.
+        The recording draws by temperature and truncation only. Other draws are made from its logits afterwards.
         """
         draws, num_draws = batch.draws, len(batch.draws)
         output = self._forward_decodes(size, calibrates=True) if calibrates else self.graphs.run(size)

@@ -1,8 +1,8 @@
-"""The parts of a staged step: which numbers lie where in its one buffer.
+"""The parts of a staged step: the places of its numbers in one buffer.
 
-Where a part lies follows from the sizes of the step alone. So the parts of a batch of decodes lie at the same
-addresses every time, which is what a recorded graph needs. The block tables come last: only their width changes from
-one batch of decodes to the next of the same size.
+The place of a part is a function of the step's sizes. So the parts of a batch of decodes are at the same addresses
+every time, as a recorded graph needs. The block tables come last, because only their width changes between batches of
+decodes of one size.
 """
 
 from collections.abc import Sequence

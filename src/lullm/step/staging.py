@@ -3,12 +3,12 @@
 The buffer exists once on the device, and on the host once for each step in flight: one step may be prepared while the
 copy of the step before it is on its way. The device of a CPU is the host: its buffer is one more piece of host memory.
 
-A batch of decodes stands at the same addresses every time (`StageParts`), where a recording reads it. An accelerator
-fills it up to one of few sizes, a CPU takes every size as it comes: `decode_sizes` says which there are.
+A batch of decodes is at the same addresses every time (`StageParts`), where a recording reads it. An accelerator pads
+it to one of few sizes, a CPU has all sizes: see `decode_sizes`.
 
 A recording reads block tables with rows of the full width: 10 KB each at 40,960 tokens, of which a batch of short
-contexts uses a few bytes. So they are sent as narrow as the batch needs, and are spread on the device over tables of
-full rows that stay there. Entries that are not sent keep old ids, which are never followed: they lie beyond their row's
+contexts uses a few bytes. So only the columns that the batch needs are copied, and the device spreads them over tables
+of full rows that stay there. Other entries keep old ids, which no kernel reads, since they lie beyond their row's
 context.
 """
 
@@ -32,7 +32,7 @@ from lullm.units import cdiv
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where a step of one shape stands, on the host and on the device."""
+    """The places of a step of one shape, on the host and on the device."""
 
     shape: StageShape
     arrays: StageParts[np.ndarray]  # on the host
@@ -54,7 +54,7 @@ class Staging:
     """Fills the buffers on the host and copies them to the device.
 
     Args:
-        ops: say which integers they read.
+        ops: they define the type of indices.
         decode_sizes: the sizes of batches of decodes, ascending; the largest is `max_num_seqs`.
         vocab_size: V.
     """
