@@ -16,8 +16,8 @@ ADMIN_PATHS = frozenset(
         *("/release_memory_occupation", "/resume_memory_occupation", "/reset_prefix_cache", "/collective_rpc"),
     }
 )
-"""What an admin key opens and an API key does not. Without an admin key they are as open as all others, but to local
-programs only: `check_exposure` sees to the network, `Gate` to web pages in a local browser."""
+"""The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
+`check_exposure` keeps out the network, `Gate` keeps out web pages in a local browser."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 
 
@@ -120,7 +120,7 @@ class Gate:
 def _check_key(keys: list[bytes], headers: Headers, name: str) -> None:
     scheme, _, key = headers.get("authorization", "").partition(" ")
     given = key.strip().encode()
-    # Every key is compared, in constant time each, so that the time taken tells nothing.
+    # Every key is compared in constant time, so that the time does not tell which one matches.
     matches = [hmac.compare_digest(given, known) for known in keys]
     if scheme.lower() != "bearer" or not any(matches):
         raise ApiError(

@@ -31,15 +31,22 @@ from lullm.units import cdiv
 
 
 @dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a step of one shape stands on the device."""
+
+    target: Tensor  # uint8, where the buffer of the host is copied to
+    parts: StageParts[Tensor]  # in it
+    full_tables: Tensor  # [G, S, M], where the block tables of a batch of decodes are spread
+
+
+@dataclass(slots=True)
 class Stage:
-    """The places of a step of one shape, on the host and on the device."""
+    """A step of one shape in a buffer of the host. `place`: from its first upload on."""
 
     shape: StageShape
-    arrays: StageParts[np.ndarray]  # on the host
+    arrays: StageParts[np.ndarray]
     buffer: Tensor  # uint8, all arrays
-    target: Tensor  # uint8, where the buffer is copied to
-    sent_tables: Tensor | None = None  # [G, S, M]: of a batch of decodes, in `target`
-    full_tables: Tensor | None = None  # [G, S, M]: where they are spread
+    place: _Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +109,17 @@ class Staging:
 
     def upload(self, stage: Stage) -> None:
         """Enqueue the copy to the device."""
-        stage.target.copy_(stage.buffer, non_blocking=True)
-        if stage.sent_tables is not None and stage.full_tables is not None:
-            stage.full_tables.copy_(stage.sent_tables)
+        if stage.place is None:
+            stage.place = self._new_place(stage)
+        stage.place.target.copy_(stage.buffer, non_blocking=True)
+        if stage.shape.is_decode:
+            stage.place.full_tables.copy_(stage.place.parts.block_tables)
 
     def step(self, stage: Stage, batch: Batch) -> StagedStep:
         """What stands on the device once the stage of this batch is uploaded."""
         if stage.shape.is_decode:
             return self.decode_step(stage.shape.num_spans)
-        parts = cut_tensors(self._device, stage.shape, self._index_dtype)
+        parts = self._parts_of(stage)
         prefill_lens = [query_len for query_len in batch.query_lens if query_len > 1]
         bounds = max(batch.query_lens), int(batch.context_lens.max()), prefill_lens
         return StagedStep(parts, self._layouts(parts, parts.block_tables, *bounds))
@@ -122,10 +131,7 @@ class Staging:
 
     def token_ids(self, stage: Stage) -> tuple[Tensor, Tensor]:
         """[T] int64 each, on the device: the token ids, and the sources of those that are pending."""
-        if stage.shape.is_decode:
-            parts = self._parts_of_decodes(stage.shape.num_spans)
-        else:
-            parts = cut_tensors(self._device, stage.shape, self._index_dtype)
+        parts = self._parts_of(stage)
         return parts.token_ids, parts.sources
 
     def clear(self, size: int) -> None:
@@ -167,13 +173,17 @@ class Staging:
 
     def _new_stage(self, shape: StageShape) -> Stage:
         """In the buffer whose turn it is."""
-        num_bytes = stage_bytes(shape, self._index_dtype)
         arrays = cut_arrays(self._arrays[self._turn], shape, self._index_dtype)
-        buffer, target = self._host[self._turn][:num_bytes], self._device[:num_bytes]
-        if not shape.is_decode:
-            return Stage(shape, arrays, buffer, target)
-        sent = cut_tensors(self._device, shape, self._index_dtype).block_tables
-        return Stage(shape, arrays, buffer, target, sent, self._full_tables[:, : shape.num_spans, : shape.width])
+        return Stage(shape, arrays, self._host[self._turn][: stage_bytes(shape, self._index_dtype)])
+
+    def _new_place(self, stage: Stage) -> _Place:
+        parts = cut_tensors(self._device, stage.shape, self._index_dtype)
+        full = self._full_tables[:, : stage.shape.num_spans, : stage.shape.width]
+        return _Place(self._device[: len(stage.buffer)], parts, full)
+
+    def _parts_of(self, stage: Stage) -> StageParts[Tensor]:
+        assert stage.place is not None, "not uploaded yet"
+        return stage.place.parts
 
     def _parts_of_decodes(self, size: int) -> StageParts[Tensor]:
         """On the device, but for the block tables."""
