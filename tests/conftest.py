@@ -94,3 +94,11 @@ def qwen3_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("llama"), "llama", tie_word_embeddings=True)
+
+
+@pytest.fixture(scope="session")
+def mixed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of six layers the third and the sixth have full attention, the others a window of 32 tokens."""
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+    options = {"num_hidden_layers": 6, "layer_types": kinds, "use_sliding_window": True, "sliding_window": 32}
+    return write_checkpoint(tmp_path_factory.mktemp("mixed"), "qwen3", **options)
