@@ -14,7 +14,7 @@ from lullm.types.step import DrawnToken, TokenLogprobs
 
 
 class SequenceText:
-    """What one sequence has said so far, and how much of it was handed out as a delta."""
+    """The text of one sequence so far, and how much of it was sent as deltas."""
 
     def __init__(self, request: GenerateRequest, tokenizer: Tokenizer):
         params = request.params
@@ -33,13 +33,13 @@ class SequenceText:
         self._is_finish_sent = False
 
     def append(self, drawn: DrawnToken, seq: Sequence) -> str | None:
-        """Take in a drawn token; the stop string that it completes, if any."""
+        """Append a drawn token. Returns the stop string that it completes, if any."""
         self.token_ids.append(drawn.token_id)
         if drawn.logprobs:
             self.cumulative_logprob += drawn.logprobs[0][1]
             if self._params.logprobs is not None:
                 self.logprobs.append(position_logprobs(drawn.logprobs, self._tokenizer))
-        # The token that ended the sequence is not part of its text, unless asked for.
+        # The end token is part of the text with `include_stop_str_in_output` only.
         is_end = seq.status is SequenceStatus.FINISHED_STOPPED
         if is_end and not self._params.include_stop_str_in_output:
             return None
@@ -52,7 +52,7 @@ class SequenceText:
         return stop
 
     def finish(self, finish_reason: str | None, stop_reason: int | str | None, is_stop_string: bool = False) -> None:
-        """No more tokens will come. Idempotent."""
+        """End the text. Idempotent."""
         if self.finish_reason is not None:
             return
         if not is_stop_string:
@@ -61,7 +61,7 @@ class SequenceText:
 
     @property
     def has_news(self) -> bool:
-        """Whether the next delta would say anything."""
+        """Whether the next delta would not be empty."""
         return (
             len(self.token_ids) > self._num_sent_tokens
             or len(self.text) > self._num_sent_chars
@@ -73,7 +73,7 @@ class SequenceText:
         return self.cumulative_logprob / max(len(self.token_ids), 1)
 
     def output(self, index: int, delta: bool) -> CompletionOutput:
-        """Everything so far, or what no delta has held yet."""
+        """The whole completion so far, or only what no delta has held yet."""
         first_char, first_token = (self._num_sent_chars, self._num_sent_tokens) if delta else (0, 0)
         wants_logprobs = self._params.logprobs is not None
         output = CompletionOutput(
@@ -92,14 +92,14 @@ class SequenceText:
 
 
 class RequestText:
-    """The sequences of one request, and what its caller wants to see of them."""
+    """The texts of one request's sequences, and the form of its outputs."""
 
     def __init__(self, group: SequenceGroup, tokenizer: Tokenizer):
         self._group = group
         self._tokenizer = tokenizer
         self._texts: dict[int, SequenceText] = {}
         params = group.request.params
-        # With best_of and beams, which n completions are the answer is known at the end only.
+        # With best_of and beams, the n completions of the answer are known at the end only.
         is_late = params.num_sequences > params.n or params.beam_width is not None
         self._kind = OutputKind.FINAL_ONLY if is_late else params.output_kind
         self._is_prompt_sent = False
@@ -111,7 +111,7 @@ class RequestText:
         return text
 
     def output(self) -> RequestOutput | None:
-        """What the caller is to get after this step; None if nothing."""
+        """The request's output after this step; None if there is none."""
         group, params = self._group, self._group.request.params
         finished = group.is_finished
         if self._kind is OutputKind.FINAL_ONLY and not finished:
@@ -137,7 +137,7 @@ class RequestText:
         )
 
     def _beam_outputs(self) -> list[CompletionOutput]:
-        """The best hypotheses; of a search that was aborted, the beams as they stood."""
+        """The best hypotheses; of an aborted search its live beams."""
         group, request = self._group, self._group.request
         lines: list[tuple[list[int], float, str | None]] = [
             (ended.token_ids, ended.cumulative_logprob, ended.finish_reason) for ended in group.hypotheses
@@ -171,7 +171,7 @@ class OutputProcessor:
         self._requests[group.request_id] = RequestText(group, self._tokenizer)
 
     def take(self, update: SequenceUpdate) -> str | None:
-        """Take in what a step did to a sequence; the stop string that ends it now, if any."""
+        """Apply a step's change of a sequence. Returns the stop string that ends the sequence now, if any."""
         seq = update.seq
         text = self._requests[update.group.request_id].text_of(seq)
         stop = text.append(update.drawn, seq) if update.drawn is not None else None
@@ -182,7 +182,7 @@ class OutputProcessor:
         return stop
 
     def outputs(self, groups: Iterable[SequenceGroup]) -> list[RequestOutput]:
-        """The outputs of groups that a step has touched; finished ones are forgotten."""
+        """The outputs of groups that a step has changed. Finished groups are removed."""
         outputs = []
         for group in groups:
             output = self._requests[group.request_id].output()

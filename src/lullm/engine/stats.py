@@ -1,4 +1,4 @@
-"""Stats: what a scheduler and its block space have counted, in one piece."""
+"""Stats: the numbers of a scheduler and its block space in one snapshot."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from lullm.types.stats import EngineStats
 
 
 def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]) -> EngineStats:
-    """A snapshot; may be taken from another thread than the one that steps. `finished`: requests by reason."""
+    """A snapshot. Any thread may call it while another one steps. `finished`: requests by finish reason."""
     space = scheduler.block_space
     return EngineStats(
         num_running=len(scheduler.running),

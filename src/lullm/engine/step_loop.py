@@ -1,7 +1,7 @@
-"""StepLoop: plans steps, launches them, and takes in what they found, until every request has had its last output.
+"""StepLoop: plans steps, launches them, and applies their results, until every request has had its last output.
 
-Nobody else calls `Scheduler.plan` and `apply`. On a device a second step is planned and launched while the first runs
-(`lullm.sched.lookahead`). A step that fails is the end of the loop, and of the engine.
+It is the only caller of `Scheduler.plan` and `apply`. On a device a second step is planned and launched while the first
+runs (`lullm.sched.lookahead`). A step that fails ends the loop and the engine.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ logger = get_logger(__name__)
 
 
 class StepLoop:
-    """The steps of one engine. Knows nothing of sleep: whoever calls `step` has seen to it that the engine is awake.
+    """The steps of one engine. The caller of `step` makes sure that the engine is awake.
 
     Args:
         max_in_flight: steps that may be launched before the oldest is taken in.
@@ -102,11 +102,11 @@ class StepLoop:
         found = self._take_in()
         outputs = self.take_pending() + found
         if not self._scheduler.has_unfinished:
-            self.drain()  # of a step too far: who is idle has nothing running
+            self.drain()  # steps planned too far ahead: an idle engine must have none in flight
         return outputs
 
     def _take_in(self) -> list[RequestOutput]:
-        """Wait for the oldest step that was launched; what its tokens mean for the callers."""
+        """Wait for the oldest step in flight, and apply its tokens to the requests."""
         plan, result = StepPlan([]), StepResult([])
         if self._in_flight:
             plan, running = self._in_flight.popleft()

@@ -25,7 +25,7 @@ from lullm.weights.rule import WeightRules
 
 @dataclass(frozen=True, slots=True)
 class DecoderStyle:
-    """What a family does its own way, beside the numbers of its `DecoderConfig`.
+    """The differences of a family beside the numbers of its `DecoderConfig`.
 
     Args:
         rules: how a checkpoint's names become parameters.

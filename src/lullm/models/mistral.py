@@ -1,6 +1,6 @@
 """Mistral 7B (https://arxiv.org/abs/2310.06825): Llama without biases, and mostly with a sliding window.
 
-The layers know nothing of the window: the step's attention layout and the block tables do.
+The layers do not handle the window: the step's attention layout and the block tables do.
 """
 
 import torch

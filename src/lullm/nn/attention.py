@@ -15,7 +15,7 @@ from lullm.ops.layer_cache import HeadNorm
 
 @dataclass(frozen=True, slots=True)
 class AttentionStyle:
-    """What a family does its own way.
+    """The differences of a family.
 
     Args:
         scale: factor on the products of queries and keys.

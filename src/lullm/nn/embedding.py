@@ -17,7 +17,7 @@ class Embedding(Matrix):
 
 
 class LMHead(Matrix):
-    """Hidden states to logits. Tied: it has no weight of its own and uses the embedding's."""
+    """Hidden states to logits. A tied head has no weight and uses the embedding's."""
 
     def __init__(self, vocab_size: int, hidden_size: int, tied: bool, dtype: torch.dtype):
         super().__init__(vocab_size, hidden_size, dtype)

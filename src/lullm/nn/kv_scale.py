@@ -1,7 +1,7 @@
-"""KVScales: the scales of one layer's fp8 KV cache, as buffers: at one address for good, and never asleep.
+"""KVScales: the scales of one layer's fp8 KV cache, as buffers that keep their address and do not sleep.
 
-They come from the checkpoint, from the first batch (`calibrate`), or are 1. Blocks mean something only together
-with the scales they were written with, so `reset` and a calculation are allowed only while no block holds anything.
+They come from the checkpoint, from the first batch (`calibrate`), or are 1. Blocks are valid only with the scales they
+were written with. So `reset` and `calibrate` are allowed only while no block holds anything.
 """
 
 import torch
@@ -13,13 +13,13 @@ from lullm.ops.layer_cache import HeadNorm, LayerCache
 KEY_RANGE, VALUE_RANGE = 192.0, 96.0
 """Where the largest key and value of the first batch come to lie, of 448: room for larger ones to come.
 
-About vLLM's 200 and 100. Those lie half-way between two values of e4m3, so that the last bit of the scale decided where
-the largest value goes: the same model over two versions of the ops differed by 0.05 in its log-probabilities.
+Near vLLM's 200 and 100. Those lie half-way between two values of e4m3, so that the last bit of the scale decided the
+rounding of the largest value: with two versions of the ops, log-probabilities differed by 0.05.
 """
 
 
 class KVScales(nn.Module):
-    """`k_scale` and `v_scale` `[Hkv]` float32 are in use; `given [2, Hkv]` is what the checkpoint says, or a trainer.
+    """`k_scale` and `v_scale` `[Hkv]` float32 are in use. `given [2, Hkv]` comes from the checkpoint or a trainer.
 
     `given` is NaN where a scale is open: it is 1, or calculated.
     """
@@ -35,7 +35,7 @@ class KVScales(nn.Module):
         self.register_buffer("given", torch.full((2, num_kv_heads), torch.nan, device="cpu"), persistent=False)
 
     def forget_given(self) -> None:
-        """As if the checkpoint said nothing; what is in use stays until `reset`."""
+        """Make all given scales open. The scales in use stay until `reset`."""
         self.given.fill_(torch.nan)
 
     def reset(self) -> bool:

@@ -19,5 +19,5 @@ class RMSNorm(nn.Module):
         return ops.rms_norm(x, self.weight, self.eps)
 
     def add(self, x: Tensor, residual: Tensor, ops: Ops) -> tuple[Tensor, Tensor]:
-        """Add `x` to the residual stream: (the normed sum, the sum). Both arguments are used up."""
+        """Add `x` to the residual stream: (the normed sum, the sum). Overwrites both arguments."""
         return ops.add_rms_norm(x, residual, self.weight, self.eps)

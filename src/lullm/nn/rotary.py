@@ -22,8 +22,8 @@ from lullm.errors import ModelLoadError
 class Rotary(nn.Module):
     """The table that `Ops.rope_and_cache` reads: `cos_sin_cache [max_model_len, D]` float32, cosines then sines.
 
-    It is a real buffer from the start (small, and computed, never loaded), on the CPU. Raises ModelLoadError if the
-    memory for it cannot be had.
+    It is computed here, on the CPU, not on the meta device, since it is never loaded. Raises ModelLoadError: there is
+    no memory for it.
     """
 
     cos_sin_cache: Tensor
@@ -34,7 +34,7 @@ class Rotary(nn.Module):
         try:
             angles = torch.outer(torch.arange(max_model_len, dtype=torch.float32, device="cpu"), inv_freq)
             table = torch.cat((angles.cos(), angles.sin()), dim=-1) * scale
-        except RuntimeError as error:  # torch's word for ENOMEM
+        except RuntimeError as error:  # torch's error for ENOMEM
             raise ModelLoadError(
                 f"no memory for the rotary table of {max_model_len} positions; set a smaller max_model_len"
             ) from error
@@ -60,10 +60,10 @@ def _plain(theta: float, head_dim: int) -> Tensor:
 
 
 def _dynamic_theta(config: ModelConfig, rope: RopeConfig, max_model_len: int) -> float:
-    # The formula asks for the current length, and with it every key would have to be rotated anew whenever its
-    # sequence grows. A cache holds keys as they were rotated once, and shares them between sequences of different
-    # lengths, so theta is fixed for the longest sequence this engine accepts. Within the trained length nothing
-    # changes; beyond it the results equal those of a sequence of `max_model_len` tokens at every position.
+    # The formula uses the current length, so every key would have to be rotated again whenever its sequence grows.
+    # But a cache holds keys that are rotated once, and shares them between sequences of different lengths. So theta is
+    # fixed for the longest sequence that this engine accepts. Within the trained length nothing changes; beyond it the
+    # results equal those of a sequence of `max_model_len` tokens at every position.
     factor, trained_len, dim = rope.factor, config.max_position_embeddings, config.head_dim
     stretch = factor * max(max_model_len, trained_len) / trained_len - (factor - 1)
     return rope.rope_theta * stretch ** (dim / (dim - 2))

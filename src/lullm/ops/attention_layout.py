@@ -1,7 +1,7 @@
-"""AttentionLayout: where the tokens of one step stand and where their keys and values are kept.
+"""AttentionLayout: the spans of one step, and the slots of their keys and values.
 
-The worker builds one per step; `Ops.prepare_attention` turns it into whatever its version of attention needs, once,
-and all layers of a KV cache group share the result.
+`Ops.prepare_attention` converts it once per step into the form that its version of attention needs. All layers of a KV
+cache group share the result.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class AttentionLayout:
             read; the rest may be anything, and so may the slots outside, including NaN.
         slot_mapping: `[T]` int64, where the key and value of each row are written.
         block_size: tokens per block.
-        window: the tokens that a row sees at most, its own included; None: all up to its own.
+        window: the most tokens that a row sees, its own included; None: all up to its own.
     """
 
     query_lens: list[int]
@@ -49,7 +49,7 @@ class AttentionLayout:
 
 
 class PreparedAttention(Protocol):
-    """What `Ops.prepare_attention` returns: opaque to models, which hand it on, but for the slots to write to."""
+    """The result of `Ops.prepare_attention`. Models use its slots only and pass it on."""
 
     @property
     def slot_mapping(self) -> torch.Tensor:

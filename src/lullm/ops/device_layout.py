@@ -1,7 +1,7 @@
-"""DeviceLayout: an `AttentionLayout` in tensors of the device, which is what a step gives to `Ops.prepare_attention`.
+"""DeviceLayout: an `AttentionLayout` in tensors of the device, the argument of `Ops.prepare_attention`.
 
-Everything that changes from step to step stands in tensors, so that a launch recorded in a graph stays right when
-their contents change. What the host knows besides are upper bounds.
+All data that changes from step to step is in tensors, so that a launch recorded in a graph stays right when their
+contents change. The numbers on the host are upper bounds.
 """
 
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ from lullm.ops.attention_layout import AttentionLayout
 class DeviceLayout:
     """S spans with T tokens in all, in any order.
 
-    A row that only fills up a graph's batch is a span of one token with context length 0; it gives zeros. On a CPU
-    there are none. Integers are of `Ops.index_dtype`, but for the slots.
+    A row that pads a graph's batch is a span of one token with context length 0; it gives zeros. A CPU has no such
+    rows. Integers are of `Ops.index_dtype`, but for the slots.
 
     Args:
         query_starts: `[S + 1]`, the first row of each span, then T.
         context_lens: `[S]`, tokens in the cache once this step's are written.
         block_tables: `[S, M]`, rows in one piece. Entries beyond the context, or all left of the window, may be
-            anything: they are never followed.
+            anything: they are never read.
         slot_mapping: `[T]` int64; -1: the row is written nowhere.
-        semaphores: `[S * Ops.semaphores_per_span]` int32 or more of them. All are 0 between two launches, which is
-            what the kernels leave behind, so one tensor serves all layers and steps of a stream.
+        semaphores: `[S * Ops.semaphores_per_span]` int32 or more of them. All are 0 between two launches, because the
+            kernels reset them. So all layers and steps of a stream share one tensor.
         block_size: tokens per block.
         max_query_len: no span is longer; 1 says that all are decodes.
         max_context_len: no context is longer.
-        num_prefill_tokens, num_prefill_spans: of the spans of more than one token; they say how much work there is, and
-            nothing that is computed depends on them.
-        window: the tokens that a row sees at most, its own included; None: all up to its own.
+        num_prefill_tokens, num_prefill_spans: of the spans of more than one token. They size the launches; results
+            do not depend on them.
+        window: the most tokens that a row sees, its own included; None: all up to its own.
     """
 
     query_starts: Tensor

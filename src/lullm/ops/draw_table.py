@@ -1,4 +1,4 @@
-"""DrawTable: what a device needs to draw one token per row, as tensors: the parameters, and the randomness."""
+"""DrawTable: the parameters and random numbers with which a device draws one token per row, as tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from lullm.types.draw import Draw
 
 @dataclass(frozen=True, slots=True)
 class DrawTable:
-    """N rows, each column a tensor of its own so that a graph's can be filled in place. All on the logits' device.
+    """N rows; each column is a tensor, so that a graph's columns can be filled in place. All on the logits' device.
 
     Args:
         temperatures: `[N]` float32; 0: greedy, and nothing else of the row counts.
@@ -68,4 +68,4 @@ class DrawTable:
 
 
 _DTYPES = (torch.float32, torch.int32, torch.float64, torch.float32, torch.float64)
-"""Of the columns of a `DrawTable`."""
+"""The types of the columns of a `DrawTable`."""

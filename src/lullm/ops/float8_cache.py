@@ -2,10 +2,10 @@
 
     value = e4m3 * scale[head]
 
-A cache is one tensor `[num_blocks, block_size, Hkv, D]` of one byte per value. The scales stand outside of it, so what
-is in the blocks means something only together with them: they may change only while no block holds anything.
+A cache is one tensor `[num_blocks, block_size, Hkv, D]` of one byte per value. The scales are outside of it, and blocks
+are valid only with the scales they were written with. So scales may change only while no block holds anything.
 
-Rounded to nearest, ties to even; what is beyond 448 scales saturates, NaN stays NaN. e4m3 has steps of 1/16 to 1/8 of
+Rounded to nearest, ties to even; values beyond 448 scales saturate, NaN stays NaN. e4m3 has steps of 1/16 to 1/8 of
 the value from 2**-6 to 448, and of 2**-9 below, so a scale only moves that range: with scales of 1 nearly all models
 fit (format: https://arxiv.org/abs/2209.05433).
 """
@@ -27,7 +27,7 @@ def quantize(x: Tensor, scales: Tensor | None) -> Tensor:
 
 
 def dequantize(values: Tensor, scales: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """What e4m3 `values [..., Hkv, D]` with `scales [Hkv]` hold, in `dtype`; rounded once."""
+    """The values of e4m3 `values [..., Hkv, D]` with `scales [Hkv]`, in `dtype`; rounded once."""
     # By a table of all 256 bytes for each head: torch's conversion takes 4 times as long on a CPU (22 ms instead of 5
     # for 32 x 160 tokens of 8 x 128 to bfloat16), and the scales cost nothing this way.
     num_heads = values.shape[-2]
@@ -40,5 +40,5 @@ def dequantize(values: Tensor, scales: Tensor | None, dtype: torch.dtype) -> Ten
 
 
 def as_bytes(cache: Tensor) -> Tensor:
-    """The same memory in a type that every torch function can move: few take fp8."""
+    """The same memory in a type that all torch functions can copy; few take fp8."""
     return cache.view(torch.uint8) if cache.dtype == FLOAT8 else cache

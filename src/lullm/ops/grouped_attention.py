@@ -1,27 +1,27 @@
 """Attention in torch on a CPU, over groups of similar spans.
 
-Torch's fused attention wants rectangles `[B, heads, Q, D] x [B, heads, L, D]`, and a step is ragged. So the spans
-are grouped by shape, each group is padded to its largest, its keys and values are gathered through the block tables
-slot by slot, and one fused call serves it. There is no loop per token or head, and one per group only.
+Torch's fused attention takes rectangles `[B, heads, Q, D] x [B, heads, L, D]`, and a step is ragged. So the spans are
+grouped by shape, and each group is padded to its largest span. Its keys and values are gathered through the block
+tables, slot by slot, and one fused call computes it. So there is a loop over groups, but none over tokens or heads.
 
-Padding never reads memory that was not written: a padded key is a copy of the sequence's last one, a padded query a
-copy of the span's last row. Finite inputs stay finite, whatever the rest of the cache holds.
+Padding never reads unwritten memory: a padded key is a copy of the sequence's last key, a padded query a copy of the
+span's last row. Finite inputs give finite results, whatever the rest of the cache holds.
 
 Three kinds of groups, by what the mask costs:
 - decode (one query): the query heads that share a key/value head become rows of one small matrix, so keys are read
   once; a mask hides the padding, if there is any.
 - fresh (nothing computed before, and all of it in the window): causal from the corner; no mask, and half the work is
   skipped.
-- continued (a chunk, or the rest of a cached prefix): a mask. Long ones stand alone and are cut into tiles of rows
-  that see no more keys than they must and share one mask.
+- continued (a chunk, or the rest of a cached prefix): a mask. A long span is a group of its own and is cut into tiles
+  of rows. A tile sees no more keys than it needs, and all tiles share one mask.
 
 With a sliding window a span's keys are those that one of its rows sees, and all lengths and positions here count from
 the first of them.
 
 Measured (bfloat16 / float32, microseconds per layer on one core, Hq 16, Hkv 8, D 128), gather + attention:
 32 x 160 tokens decode 1440 + 1990 / 2920 + 1840; 4 x 1600 decode 1800 + 2610 / 3700 + 3100; fresh 1024: 14500 / 52000
-(with a mask instead: 22000 / 73000); 256 rows on 1500 tokens: 8400 / 32400. The decode attention as matrix products
-and a softmax took 1630 / 1730 at its best, but wants the heads gathered apart, which costs more than it saves.
+(with a mask instead: 22000 / 73000); 256 rows on 1500 tokens: 8400 / 32400. Decode attention as matrix products and a
+softmax took 1630 / 1730 at best, but needs heads that are gathered apart, which costs more than it saves.
 """
 
 from dataclasses import dataclass, field, replace
@@ -36,7 +36,7 @@ from lullm.ops.float8_cache import as_bytes
 from lullm.ops.layer_cache import LayerCache
 
 # Costs of a group of B spans with Q queries on L keys, in units of one query-key pair over all heads: reading a key
-# is worth about 30 of them and one more group about 2000 (measured as above).
+# costs about 30 pairs, and one more group about 2000 (measured as above).
 _KEY_COST = 30
 _GROUP_COST = 2000
 _MAX_GROUP_KEYS = 8192  # bounds the gathered keys and values
@@ -192,7 +192,7 @@ def _attend_spelled_out(
     scale: float,
     cap_and_sinks: tuple[float | None, Tensor | None],
 ) -> Tensor:  # [B, Q, Hq, D]
-    """What torch's fused attention does not know: scores that are capped, sinks in the sum. In float32."""
+    """Attention with capped scores and sinks, which torch's fused one lacks. In float32."""
     soft_cap, sinks = cap_and_sinks
     size, _, num_q_heads, head_size = q.shape
     num_kv_heads = keys.shape[2]

@@ -3,7 +3,7 @@
     value = int8 * scale,  scale = max |value| / 127, as float16 in the row's last two bytes
 
 So a cache is one tensor `[num_blocks, block_size, Hkv, D + 2]`, and a scale goes wherever its block is copied,
-swapped or saved to, without anybody knowing of it. Symmetric, per token and head, rounded to nearest: the error of a
+swapped or saved to, and no other code handles scales. Symmetric, per token and head, rounded to nearest: the error of a
 value is at most half a scale, 0.4 % of the largest value in its row.
 """
 
@@ -18,13 +18,13 @@ _MIN_SCALE = 2.0**-24  # the smallest float16 above 0; rows of zeros get it
 def quantize(x: Tensor) -> Tensor:
     """Rows `[..., D + 2]` int8 of `x [..., D]`."""
     x = x.float()
-    # Quantized by the scale as it is stored, so its own rounding adds no error.
+    # Quantized by the stored, rounded scale, so that its rounding adds no error.
     scales = (x.abs().amax(-1, keepdim=True) / 127).clamp_min_(_MIN_SCALE).half()
     values = (x / scales.float()).round_().clamp_(-127, 127).to(torch.int8)
     return torch.cat((values, scales.view(torch.int8)), dim=-1)
 
 
 def dequantize(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """What `rows [..., D + 2]` hold, `[..., D]` in `dtype`."""
+    """The values of `rows [..., D + 2]`, `[..., D]` in `dtype`."""
     values, scales = rows.split((rows.shape[-1] - SCALE_BYTES, SCALE_BYTES), dim=-1)
     return (values * scales.contiguous().view(torch.float16).float()).to(dtype)

@@ -2,8 +2,8 @@
 
 A weight is an integer times the scale of its row (output). With 8 bits the integer is -127..127. With 4 bits it is a
 digit, -8..7, times the scale of its group of 16 inputs, which is itself an integer, -15..15: so 4 bits expand to 8 bits
-exactly, and both formats are multiplied by the same integer arithmetic. That costs 8 and 4.5 bits a weight, and 4 bytes
-a row. Of every group scale that might fit the one with the least squared error is taken.
+exactly, and both formats are multiplied by the same integer arithmetic. They take 8 and 4.5 bits a weight, and 4 bytes
+a row. Of the possible scales of a group, the one with the least squared error is taken.
 
 The storage is uint8 `[num_panels, panel_bytes]`: 32 rows to a panel, 64 inputs to a block of it; both are padded with
 zeros. `ops/cpu/csrc/quantized.h` draws the bytes. It is the same for all versions of the ops, and rows do not depend
@@ -27,7 +27,7 @@ LARGEST_GROUP_SCALE = 15
 NUM_TRIED_SCALES = 3
 NOT_FINITE = "a weight is not finite (infinite or NaN) and cannot be quantized"
 _TILE_ROWS = 16
-_SMALLEST = 1e-30  # a row of less is zeros
+_SMALLEST = 1e-30  # a row whose largest value is smaller is stored as zeros
 _SLAB_INPUTS = 1 << 22  # weights that are handled at once, to bound the memory beside the storage
 
 

@@ -1,4 +1,4 @@
-"""The filled rows of the ops table, and which one serves on a device. Those for a GPU are in `triton.table`."""
+"""The versions of the ops for a CPU, and the choice for a device. The versions for a GPU are in `triton.table`."""
 
 import dataclasses
 
@@ -37,7 +37,7 @@ REFERENCE_OPS = Ops(
     quantized_logits=quantized_reference.quantized_logits,
     quantized_gated_linear=quantized_reference.quantized_gated_linear,
 )
-"""The golden version: what the words above say, in the plainest torch, as slow as it may be."""
+"""The golden version: the table's definitions in the plainest torch."""
 
 TORCH_CPU_OPS = Ops(
     name="torch_cpu",
@@ -56,7 +56,7 @@ TORCH_CPU_OPS = Ops(
     copy_blocks=torch_cpu.copy_blocks,
     swap_blocks=torch_cpu.swap_blocks,
 )
-"""Torch on a CPU, fast without code of our own to compile."""
+"""Torch on a CPU, fast without a compiled library."""
 
 NATIVE_CPU_OPS = Ops(
     name="native_cpu",
@@ -85,7 +85,7 @@ NATIVE_CPU_OPS = Ops(
     is_recordable=True,
     attention_features=frozenset(),
 )
-"""Own kernels on a CPU; usable where `ops.cpu.library.absence()` is None."""
+"""Native kernels on a CPU; usable where `ops.cpu.library.absence()` is None."""
 
 
 def select_ops(device: str, attention_backend: str = "auto") -> Ops:

@@ -71,7 +71,7 @@ class ServerContext:
         await self._idle.wait()
 
     def api_error(self, error: Exception) -> ApiError:
-        """`error` as the client shall see it: a request that dies with a draining server got a 503, not a 500."""
+        """The error for the client: a request that fails in a draining server gets a 503, not a 500."""
         if self.draining and isinstance(error, EngineDeadError):
             return shutting_down()
         return to_api_error(error)

@@ -16,13 +16,13 @@ ADMIN_PATHS = frozenset(
         *("/release_memory_occupation", "/resume_memory_occupation", "/reset_prefix_cache", "/collective_rpc"),
     }
 )
-"""What an admin key opens and an API key does not. Without an admin key they are as open as all others, but to local
-programs only: `check_exposure` sees to the network, `Gate` to web pages in a local browser."""
+"""The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
+`check_exposure` keeps out the network, `Gate` keeps out web pages in a local browser."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 
 
 def request_id(headers: Headers) -> str | None:
-    """The client's `X-Request-Id`, if it is one that can stand in a header and a log line."""
+    """The client's `X-Request-Id`, if it is safe in a header and a log line."""
     value = headers.get("x-request-id")
     return value if value is not None and _REQUEST_ID.fullmatch(value) else None
 
@@ -120,7 +120,7 @@ class Gate:
 def _check_key(keys: list[bytes], headers: Headers, name: str) -> None:
     scheme, _, key = headers.get("authorization", "").partition(" ")
     given = key.strip().encode()
-    # Every key is compared, in constant time each, so that the time taken tells nothing.
+    # Every key is compared in constant time, so that the time does not tell which one matches.
     matches = [hmac.compare_digest(given, known) for known in keys]
     if scheme.lower() != "bearer" or not any(matches):
         raise ApiError(

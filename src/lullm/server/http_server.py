@@ -1,7 +1,7 @@
 """HttpServer: listening, the ready signal, and an orderly end.
 
-The end: new requests get 503 while running ones may finish, for at most `drain_timeout_s`; what is left is aborted;
-then the engine is shut down, and the listening socket closed last, so that no client meets a closed port before that.
+The end: new requests get 503 while running ones may finish, for at most `drain_timeout_s`; the others are aborted. Then
+the engine is shut down, and the listening socket is closed last, so that clients get an answer until then.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def bind(options: ServerOptions) -> socket.socket:
 
 
 def check_exposure(sock: socket.socket, options: ServerOptions, config: EngineOptions) -> None:
-    """Return if the sleep endpoints are out of strangers' reach: by a key, by the address, or by not being there.
+    """Return if the network cannot reach the sleep endpoints: there is a key, a loopback address, or no endpoint.
 
     Raises:
         ConfigError: they would be open to the network; or there is an admin key with nothing to open.
@@ -112,7 +112,7 @@ class HttpServer:
         self._hurried = asyncio.Event()
 
     def stop(self) -> None:
-        """Begin the end; a second call ends the patience with running requests. Call on the loop's thread."""
+        """Begin the end; a second call aborts running requests at once. Call on the loop's thread."""
         (self._hurried if self._stopping.is_set() else self._stopping).set()
 
     async def serve(self, on_ready: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""ServerOptions: what the HTTP face is told, as opposed to the engine."""
+"""ServerOptions: the options of the HTTP server, beside those of the engine."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from lullm.errors import ConfigError
 from lullm.units import MIB
 
-_KEY = re.compile(r"[!-~]([ -~]*[!-~])?")  # what survives the way through a header
+_KEY = re.compile(r"[!-~]([ -~]*[!-~])?")  # the characters that a header may hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""Server-sent events: cheap chunks, a stream that ends with its client, and work that does.
+"""Server-sent events, and work that ends when its client disconnects.
 
-A token's way to the socket is one small dict and one `json` call; no model is validated on it.
+A token costs one small dict and one `json` call on its way to the socket; no pydantic model is validated.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The ops over a KV cache in the native library: writing it, reading it, copying its blocks (see `recording`).
 
-Native where `native` is, and the cache has the dtype of the activations; attention also wants a head size that is a
-multiple of 16. Everything else goes to the torch version.
+They are native for the dtypes of `native`, if the cache has the dtype of the activations. Attention also needs a head
+size that is a multiple of 16. All other cases use the torch version.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """The ops over quantized weights in the native library, and quantizing itself.
 
-Activations become 16-bit integers with a scale per row, so sums are exact and a row has the same result in any company.
+Activations become 16-bit integers with a scale per row, so sums are exact, and a row has the same result in any batch.
 Float32 and bfloat16 are native; other dtypes are converted to float32 and back.
 """
 
@@ -19,7 +19,7 @@ _MAX_INPUTS = 65536  # of a row: the sums of more products of a byte and a byte 
 
 
 def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, rows: Tensor) -> None:
-    """See `quantized_weight.quantize_rows_`; the same bytes, but that of equally good group scales another may win."""
+    """See `quantized_weight.quantize_rows_`. The bytes are the same, except where group scales are equally good."""
     rows = rows.to(storage.device)
     if rows.dtype not in DTYPES:
         rows = rows.float()

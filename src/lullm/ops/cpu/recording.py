@@ -1,4 +1,4 @@
-"""Recording: the native calls of a computation, written down as they are made, and made again in one call.
+"""Recording: the native calls of a computation, recorded while it runs, and replayed in one call.
 
 Every call into the native library goes through `call`, and every result of one lies in memory from `new_result`. While
 a `Recording` is active on a thread, `call` also appends the call to it, as the number of its operation and its
@@ -6,10 +6,10 @@ arguments in 64-bit words, and results come from a workspace, whose addresses st
 to `csrc/replay.cpp`, which makes the same calls with the same addresses: a step of a model that takes some hundred
 ctypes calls (5 to 15 microseconds of Python each) then takes one, without the interpreter lock.
 
-So a replay computes the same function of whatever stands at those addresses by then. It is right as long as nothing
-else has happened in between: an operation of torch would be missing. A mode of torch watches for that, and the
-recording says what it saw (`refusal`); the computation itself has then been done as ever. Views are no operations.
-What no mode sees must not be in a computation that is recorded: numpy over a tensor's memory.
+So a replay computes the same function of the present contents at those addresses. An operation of torch in between
+would be missing in the replay. A torch function mode watches for such operations, and `refusal` names the first; the
+computation itself has then run as usual. Views are no operations. A recorded computation must not contain what the mode
+cannot see: numpy over a tensor's memory.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ def _handle() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: Any) -> int | None:
-    """Call a function of the native library, which gives 0 if it could not do its work (`csrc/operation.h`)."""
+    """Call a function of the native library. It returns 0 if it cannot do its work (`csrc/operation.h`)."""
     result: int | None = getattr(_handle(), name)(*arguments)
     recording = _thread.recording
     if recording is not None and result != 0:
@@ -55,7 +55,7 @@ def call(name: str, *arguments: Any) -> int | None:
 
 
 def new_result(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Memory for what a native call writes."""
+    """Memory for the result of a native call."""
     recording = _thread.recording
     return torch.empty(shape, dtype=dtype) if recording is None else recording.empty(shape, dtype)
 
@@ -66,7 +66,7 @@ class Recording:
     Inputs and results that outlive it keep their addresses by the caller's care; see `Device.capture`.
 
     Attributes:
-        refusal: why a replay would not do what was done; None: it does.
+        refusal: the reason why a replay would not repeat the computation; None: it does.
     """
 
     def __init__(self, workspace: Workspace):
@@ -93,7 +93,7 @@ class Recording:
         self._calls.clear()
 
     def replay(self) -> bool:
-        """Make the calls again; False: one of them could not do its work, and those after it were not made.
+        """Make the calls again. False: one of them could not do its work, and the calls after it were not made.
 
         Blocking, without the interpreter lock. One replay over a workspace at a time.
         """
