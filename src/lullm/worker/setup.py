@@ -19,7 +19,7 @@ from lullm.ops.threads import StepThreads
 from lullm.sampling.sampler import Sampler
 from lullm.step.block_move import CachePools
 from lullm.step.limits import StepLimits
-from lullm.step.runner import StepRunner
+from lullm.step.runner import ModelRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class WorkerSetup:
         """Whether decodes are recorded once and replayed."""
         return self.ops.is_recordable and not self.config.enforce_eager
 
-    def new_step_runner(
+    def new_model_runner(
         self,
         model: CausalLM,
         kv_caches: list[LayerCache],
         host_kv_caches: list[LayerCache],
         workspace: Workspace | None = None,
-    ) -> StepRunner:
+    ) -> ModelRunner:
         """A runner of steps over these pools, which are by the layer-slots of a block."""
         config, layout = self.config, cache_layout_of(self.model_config)
         of_layers = [kv_caches[0 if place is None else place.slot] for place in layout.places]
@@ -64,7 +64,7 @@ class WorkerSetup:
             tuple(group.window for group in layout.groups),
             max_in_flight=2 if config.async_scheduling else 1,
         )
-        return StepRunner(
+        return ModelRunner(
             self.device,
             self.ops,
             model,

@@ -7,7 +7,7 @@ from lullm.log import get_logger
 from lullm.models.decoder import CausalLM
 from lullm.ops.layer_cache import LayerCache
 from lullm.step.graphs import decode_sizes
-from lullm.step.runner import StepRunner
+from lullm.step.runner import ModelRunner
 from lullm.types.draw import Draw, DrawParams
 from lullm.types.packed import pack
 from lullm.types.step import Span, StepPlan
@@ -61,7 +61,7 @@ def _profile(setup: WorkerSetup, model: CausalLM, query_len: int) -> int:
         LayerCache(*torch.zeros((2, 1, *shape), dtype=dtype, device=setup.device.torch_device))
         for _ in range(layout.num_slots)
     ]
-    runner = setup.new_step_runner(model, caches, [])
+    runner = setup.new_model_runner(model, caches, [])
     query_len = min(query_len, config.max_model_len)
     tokens, blocks = pack([0] * query_len), (pack([0] * cdiv(query_len, config.block_size)),) * len(layout.groups)
     params = DrawParams(temperature=1.0, top_p=0.9)
@@ -71,7 +71,7 @@ def _profile(setup: WorkerSetup, model: CausalLM, query_len: int) -> int:
     return setup.device.peak_bytes(lambda: runner.launch(StepPlan(spans)).result())
 
 
-def measure_speeds(setup: WorkerSetup, runner: StepRunner, pools: KVPools) -> tuple[float, float]:
+def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools) -> tuple[float, float]:
     """(bytes per second between the pools, tokens per second of prefill), from one short run of each. Blocking.
 
     Writes into the first blocks of both pools, which must be free. A prompt of 64 tokens and a few blocks are enough
