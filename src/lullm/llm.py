@@ -221,12 +221,12 @@ class LLM:
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[threading.Event]:
-        """This thread's turn, which Ctrl-C does not break in the middle: it sets the event."""
+        """The engine for this thread alone. Ctrl-C meanwhile sets the event and breaks nothing off."""
         with self._turn, deferred_interrupt() as interrupt:
             yield interrupt
 
     def _run(self, requests: list[GenerateRequest], use_tqdm: bool, interrupt: threading.Event) -> list[RequestOutput]:
-        """The requests' outputs in their order; some are missing if the interrupt came, which its owner raises."""
+        """The requests' outputs in their order; some are missing after an interrupt."""
         engine = self.llm_engine
         outputs: dict[str, RequestOutput] = {}
         wanted: set[str] = set()

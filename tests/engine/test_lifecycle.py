@@ -322,3 +322,17 @@ def test_misuse(llm):
                 call(**arguments)
             assert error.value.param == param
     assert state_of(llm) == "RR"
+
+
+def test_a_backup_that_is_dropped_while_waking_is_no_sleep(llm, caplog):
+    """The weights have changed since the blocks were saved. The log once said "asleep" in the middle of a wake-up."""
+    llm.llm_engine.add_request("x", PROMPT, PARAMS)
+    llm.llm_engine.step()
+    llm.sleep(1)
+    llm.wake_up(W)
+    model_of(llm).load_weights([("model.norm.weight", torch.ones(64))])
+    with caplog.at_level("INFO", logger="lullm"):
+        llm.wake_up()
+    lines = [record.getMessage() for record in caplog.records]
+    assert "the saved KV cache is dropped: the weights have changed since" in lines
+    assert lines[-1].startswith("awake (kv_cache): 0 B restored") and not any("asleep" in line for line in lines)

@@ -71,7 +71,7 @@ class Admission:
 
     @contextlib.asynccontextmanager
     async def _waiting_to_enter(self, stream: OutputStream) -> AsyncIterator[None]:
-        """Around the sending of a request: ends once the engine has taken or refused it, and may have to wake first.
+        """Around the sending of a request: ends once the engine has taken or refused it, which may have to wake first.
 
         Raises:
             EngineAsleepError: too many requests wait for that already, or the wait is too long.

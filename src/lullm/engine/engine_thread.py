@@ -53,7 +53,7 @@ class EngineThread:
         return is_draining and self._mailbox.is_empty and not self._engine.has_unfinished_requests()
 
     def _turn(self) -> None:
-        """Run the commands that have come, one step, and what its end has made possible."""
+        """Run the commands that have come, one step, and the sleeps and requests that waited for its end."""
         engine, watch, mailbox = self._engine, self._watch, self._mailbox
         if engine.is_sleeping() or not engine.has_unfinished_requests():
             mailbox.wait(watch.wait_s())

@@ -16,7 +16,7 @@ from lullm.types.request import Conversation, GenerateRequest, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 
 _MESSAGE_CHARS = 10
-"""Rendering a message takes 2 us beside its text, as tokenizing so many characters does."""
+"""Rendering a message takes 2 us beside its text: the time to tokenize so many characters."""
 
 
 class InputProcessor:

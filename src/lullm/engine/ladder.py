@@ -50,7 +50,7 @@ class SleepLadder:
             self._idle_since = self._clock()
 
     def skip(self, is_reached: Callable[[SleepRung], bool]) -> None:
-        """Leave out the next rungs that ask for no more than is the case already."""
+        """Leave out the next rungs that the engine has reached already."""
         while self._num_taken < len(self._rungs) and is_reached(self._rungs[self._num_taken]):
             self._num_taken += 1
 

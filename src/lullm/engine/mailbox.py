@@ -21,7 +21,7 @@ logger = get_logger(__name__)
 
 
 class ThreadState(enum.Enum):
-    """Whether the engine's thread takes work: all of it; none, while it ends what it has; none, and it has ended."""
+    """RUNNING takes all work. DRAINING takes no new requests and ends those it has. CLOSED and FAILED have ended."""
 
     RUNNING = enum.auto()
     DRAINING = enum.auto()

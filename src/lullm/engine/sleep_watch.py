@@ -93,7 +93,7 @@ class SleepWatch:
         return report
 
     def begin_sleep(self, call: EngineCall[SleepReport], options: SleepOptions) -> None:
-        """Run `call`, which sleeps so, now; or with mode 'wait' once the running requests have ended."""
+        """Run `call`, a sleep with `options`, now; with mode 'wait' once the running requests have ended."""
         if options.mode != "wait" or self._engine.is_sleeping() or not self._engine.has_unfinished_requests():
             call.run()
             return
@@ -191,8 +191,8 @@ class SleepWatch:
         rung = self._ladder.due()
         if rung is None:
             return
-        # The next turn of a conversation finds its prefix in the cache. If there is no room to keep that, the memory
-        # is still wanted back.
+        # The next turn of a conversation finds its prefix in the cache. Without room to keep it, the engine sleeps all
+        # the same: the memory is wanted back.
         for keep_prefix_cache in (True, False) if rung.level == 1 and self._has_prefix_cache else (False,):
             idle_s = self._ladder.idle_s
             try:
@@ -211,7 +211,7 @@ class SleepWatch:
         if state == "discard_all":
             self._ladder.skip(lambda rung: True)
         elif state == "weights_offloaded":
-            # Above all, what a call has put on disk does not come back to RAM for being idle.
+            # A call may have put the backup on disk: idling must not bring it back to RAM.
             self._ladder.skip(lambda rung: rung.level == 1 and rung.backup != "disk")
 
     def _tell(self, tell: Callable[[SleepObserver], None]) -> None:

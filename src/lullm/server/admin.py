@@ -1,7 +1,7 @@
-"""The admin endpoints: sleep, wake-up, pause, what sleeps and would. They exist with `enable_sleep_mode` only.
+"""The admin endpoints: sleep and its forecast, wake-up, pause, state. They exist with `enable_sleep_mode` only.
 
-Arguments come as query parameters (as vLLM's do) or as a JSON body. Who may call is the business of `Gate`; metrics are
-fed by the engine, which also sleeps and wakes without being called.
+Arguments come as query parameters (as vLLM's do) or as a JSON body. `Gate` decides which
+callers may. Metrics are fed by the engine, which also sleeps and wakes without being called.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
+from lullm.engine.protocol import EngineClient
 from lullm.errors import EngineAsleepError, WakeUpError
 from lullm.server.admin_schema import EmptyBody, ExplainBody, PauseBody, RemoteCallBody, SleepBody, TagsBody
 from lullm.server.context import ServerContext
@@ -24,96 +25,97 @@ Body = TypeVar("Body", bound=WireModel)
 
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
-    routes = APIRouter()
-    engine = context.engine
-    waking = asyncio.Lock()  # so that of two calls at the same time one says that it woke the engine, not both
+    admin, routes = Admin(context.engine), APIRouter()
+    for method, path, handler in (
+        ("POST", "/sleep", admin.sleep),
+        ("GET", "/sleep/explain", admin.explain_sleep),
+        ("POST", "/wake_up", admin.wake_up),
+        ("GET", "/is_sleeping", admin.is_sleeping),
+        ("POST", "/pause", admin.pause),
+        ("POST", "/resume", admin.resume),
+        ("GET", "/is_paused", admin.is_paused),
+        ("POST", "/release_memory_occupation", admin.release_memory_occupation),
+        ("POST", "/resume_memory_occupation", admin.wake_up),  # SGLang's name
+        ("POST", "/reset_prefix_cache", admin.reset_prefix_cache),
+        ("POST", "/collective_rpc", admin.collective_rpc),
+    ):
+        routes.add_api_route(path, handler, methods=[method])
+    return routes
 
-    def state() -> dict[str, Any]:
-        name = engine.sleep_state
-        return {"state": name, "is_sleeping": name != "awake", "sleeping_tags": list(engine.sleeping_tags)}
 
-    async def put_to_sleep(body: SleepBody) -> JSONResponse:
+class Admin:
+    """The handlers of the endpoints, by their paths' names."""
+
+    def __init__(self, engine: EngineClient):
+        self._engine = engine
+        self._waking = asyncio.Lock()  # of two calls at the same time only one answers that it woke the engine
+
+    async def sleep(self, request: Request) -> JSONResponse:
+        return await self._put_to_sleep(await _arguments(request, SleepBody))
+
+    async def release_memory_occupation(self, request: Request) -> JSONResponse:
+        """SGLang's name, and arguments."""
+        return await self._put_to_sleep(SleepBody(tags=(await _arguments(request, TagsBody)).tags))
+
+    async def _put_to_sleep(self, body: SleepBody) -> JSONResponse:
         try:
-            report = await engine.sleep(**body.model_dump())
+            report = await self._engine.sleep(**body.model_dump())
         except EngineAsleepError as error:  # mode 'wait' for requests that are kept: the state forbids it
             raise _conflict(error, "mode") from None
         except (OSError, WakeUpError) as error:
-            raise ApiError(500, f"{error}; the engine is {engine.sleep_state}", code="sleep_failed") from None
-        return JSONResponse(dataclasses.asdict(report) | state())
+            raise ApiError(500, f"{error}; the engine is {self._engine.sleep_state}", code="sleep_failed") from None
+        return JSONResponse(dataclasses.asdict(report) | self._state())
 
-    async def wake(tags: list[str] | None) -> JSONResponse:
-        async with waking:
-            was_sleeping = engine.sleep_state != "awake"
-            report = await engine.wake_up(tags)
-        return JSONResponse({"was_sleeping": was_sleeping} | dataclasses.asdict(report) | state())
-
-    @routes.post("/sleep")
-    async def sleep(request: Request) -> JSONResponse:
-        return await put_to_sleep(await _arguments(request, SleepBody))
-
-    @routes.post("/release_memory_occupation")
-    async def release_memory_occupation(request: Request) -> JSONResponse:
-        return await put_to_sleep(SleepBody(tags=(await _arguments(request, TagsBody)).tags))
-
-    @routes.get("/sleep/explain")
-    async def explain_sleep(request: Request) -> JSONResponse:
+    async def explain_sleep(self, request: Request) -> JSONResponse:
         body = await _arguments(request, ExplainBody)
         try:
-            forecast = await engine.explain_sleep(**body.model_dump())
+            forecast = await self._engine.explain_sleep(**body.model_dump())
         except OSError as error:
             raise ApiError(500, f"the speed of backups cannot be measured: {error}", code="explain_failed") from None
-        return JSONResponse(dataclasses.asdict(forecast) | state())
+        return JSONResponse(dataclasses.asdict(forecast) | self._state())
 
-    @routes.post("/wake_up")
-    async def wake_up(request: Request) -> JSONResponse:
-        return await wake((await _arguments(request, TagsBody)).tags)
+    async def wake_up(self, request: Request) -> JSONResponse:
+        tags = (await _arguments(request, TagsBody)).tags
+        async with self._waking:
+            was_sleeping = self._is_sleeping
+            report = await self._engine.wake_up(tags)
+        return JSONResponse({"was_sleeping": was_sleeping} | dataclasses.asdict(report) | self._state())
 
-    @routes.post("/resume_memory_occupation")
-    async def resume_memory_occupation(request: Request) -> JSONResponse:
-        return await wake((await _arguments(request, TagsBody)).tags)
+    async def is_sleeping(self) -> JSONResponse:
+        return JSONResponse(self._state())
 
-    @routes.get("/is_sleeping")
-    async def is_sleeping() -> JSONResponse:
-        return JSONResponse(state())
-
-    @routes.post("/pause")
-    async def pause(request: Request) -> JSONResponse:
+    async def pause(self, request: Request) -> JSONResponse:
         body = await _arguments(request, PauseBody)
         try:
-            await engine.pause_generation(body.mode, body.clear_cache)
+            await self._engine.pause_generation(body.mode, body.clear_cache)
         except EngineAsleepError as error:
             raise _conflict(error, "mode") from None
-        return JSONResponse({"status": "paused"} | state())
+        return JSONResponse({"status": "paused"} | self._state())
 
-    @routes.post("/resume")
-    async def resume(request: Request) -> JSONResponse:
+    async def resume(self, request: Request) -> JSONResponse:
         await _arguments(request, EmptyBody)
         try:
-            await engine.resume_generation()
+            await self._engine.resume_generation()
         except EngineAsleepError as error:
             raise _conflict(error) from None
-        return JSONResponse({"status": "resumed"} | state())
+        return JSONResponse({"status": "resumed"} | self._state())
 
-    @routes.get("/is_paused")
-    async def is_paused() -> JSONResponse:
-        return JSONResponse(
-            {"is_paused": engine.sleep_state != "awake"}
-        )  # an engine that sleeps schedules nothing, either
+    async def is_paused(self) -> JSONResponse:
+        # An engine that sleeps schedules nothing, either.
+        return JSONResponse({"is_paused": self._is_sleeping})
 
-    @routes.post("/reset_prefix_cache")
-    async def reset_prefix_cache(request: Request) -> JSONResponse:
+    async def reset_prefix_cache(self, request: Request) -> JSONResponse:
         await _arguments(request, EmptyBody)
-        await engine.reset_prefix_cache()
+        await self._engine.reset_prefix_cache()
         return JSONResponse({})
 
-    @routes.post("/collective_rpc")
-    async def collective_rpc(request: Request) -> JSONResponse:
+    async def collective_rpc(self, request: Request) -> JSONResponse:
         body = parse_body(RemoteCallBody, await request.body())
         if body.method not in REMOTE_METHODS:
             names = ", ".join(sorted(REMOTE_METHODS))
             raise ApiError(400, f"method must be one of {names}, not {body.method!r}", param="method")
         try:
-            results = await engine.collective_rpc(body.method, body.timeout, body.args, body.kwargs)
+            results = await self._engine.collective_rpc(body.method, body.timeout, body.args, body.kwargs)
         except EngineAsleepError as error:
             raise _conflict(error, "method") from None
         except OSError as error:
@@ -122,7 +124,17 @@ def router(context: ServerContext) -> APIRouter:
             raise ApiError(400, f"{body.method} does not take these arguments: {error}", param="args") from None
         return JSONResponse({"results": results})
 
-    return routes
+    def _state(self) -> dict[str, Any]:
+        state = self._engine.sleep_state
+        return {
+            "state": state,
+            "is_sleeping": state != "awake",
+            "sleeping_tags": list(self._engine.sleeping_tags),
+        }
+
+    @property
+    def _is_sleeping(self) -> bool:
+        return self._engine.sleep_state != "awake"
 
 
 def _conflict(error: EngineAsleepError, param: str | None = None) -> ApiError:
@@ -147,7 +159,7 @@ _FROM_TEXT: dict[str, Callable[[str, str], Any]] = {
     "keep_prefix_cache": _boolean,
     "clear_cache": _boolean,
 }
-"""How query parameters that are no strings are read."""
+"""Query parameters that are not strings, and how each is read."""
 
 
 async def _arguments(request: Request, kind: type[Body]) -> Body:

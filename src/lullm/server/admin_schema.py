@@ -18,7 +18,7 @@ Tags = Annotated[Strings | None, AfterValidator(_check_tags)]
 
 
 class ExplainBody(WireModel):
-    """GET /sleep/explain. Which levels and tags there are is the engine's business."""
+    """GET /sleep/explain. The engine checks levels and tags."""
 
     level: int = 1
     tags: Tags = None
@@ -44,7 +44,7 @@ class EmptyBody(WireModel):
 
 
 class RemoteCallBody(WireModel):
-    """POST /collective_rpc. Which methods may be called is checked against `REMOTE_METHODS`."""
+    """POST /collective_rpc. `REMOTE_METHODS` lists the methods that may be called."""
 
     method: str
     args: list[Any] = []

@@ -65,7 +65,7 @@ def shutting_down() -> ApiError:
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """Any exception as an ApiError. What is not the caller's fault is logged; what is unknown keeps its text inside."""
+    """Any exception as an ApiError. Faults of the server are logged. The text of an unknown error is not sent."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
@@ -73,7 +73,7 @@ def to_api_error(error: Exception) -> ApiError:
         return ApiError(error.status_code, str(error.detail), code=code, headers=dict(error.headers or {}))
     if isinstance(error, InvalidRequestError):
         return ApiError(400, str(error), param=error.param, code=error.code)
-    if isinstance(error, ConfigError):  # UnsupportedError: a wish whose machinery does not exist
+    if isinstance(error, ConfigError):  # mostly UnsupportedError
         return ApiError(400, str(error), code="unsupported")
     if isinstance(error, EngineAsleepError):
         headers = {"Retry-After": str(ASLEEP_RETRY_S)}

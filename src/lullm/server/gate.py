@@ -22,7 +22,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 
 
 def request_id(headers: Headers) -> str | None:
-    """The client's `X-Request-Id`, if it is one that can stand in a header and a log line."""
+    """The client's `X-Request-Id`, if it is safe in a header and a log line."""
     value = headers.get("x-request-id")
     return value if value is not None and _REQUEST_ID.fullmatch(value) else None
 

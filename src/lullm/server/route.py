@@ -15,69 +15,81 @@ from lullm.server.wire import parse_body
 
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
-    routes = APIRouter()
-    engine = context.engine
+    small, routes = SmallEndpoints(context), APIRouter()
+    for method, path, handler in (
+        ("GET", "/v1/models", small.list_models),
+        ("GET", "/v1/models/{name:path}", small.get_model),
+        ("GET", "/health", small.health),
+        ("GET", "/version", small.version),
+        ("GET", "/metrics", small.metrics),
+        ("POST", "/tokenize", small.tokenize),
+        ("POST", "/detokenize", small.detokenize),
+    ):
+        routes.add_api_route(path, handler, methods=[method])
+    return routes
 
-    def model_card() -> dict[str, Any]:
-        return {
-            "id": context.model_name,
-            "object": "model",
-            "created": context.started_at,
-            "owned_by": "lullm",
-            "root": engine.config.model,
-            "parent": None,
-            "max_model_len": engine.config.max_model_len,
-        }
 
-    @routes.get("/v1/models")
-    async def list_models() -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [model_card()]})
+class SmallEndpoints:
+    """The handlers of the endpoints."""
 
-    @routes.get("/v1/models/{name:path}")
-    async def get_model(name: str) -> JSONResponse:
-        context.check_model(name)
-        return JSONResponse(model_card())
+    def __init__(self, context: ServerContext):
+        self._context = context
+        self._engine = context.engine
 
-    @routes.get("/health")
-    async def health() -> JSONResponse:
-        context.check_serving()
+    async def list_models(self) -> JSONResponse:
+        return JSONResponse({"object": "list", "data": [self._model_card()]})
+
+    async def get_model(self, name: str) -> JSONResponse:
+        self._context.check_model(name)
+        return JSONResponse(self._model_card())
+
+    async def health(self) -> JSONResponse:
+        self._context.check_serving()
         # An engine that sleeps is healthy: it can be woken, and must not be replaced for having been put to sleep.
-        return JSONResponse({"status": "ok", "is_sleeping": engine.sleep_state != "awake"})
+        return JSONResponse({"status": "ok", "is_sleeping": self._engine.sleep_state != "awake"})
 
-    @routes.get("/version")
-    async def version() -> JSONResponse:
+    async def version(self) -> JSONResponse:
         return JSONResponse({"version": lullm.__version__})
 
-    @routes.get("/metrics")
-    async def metrics() -> Response:
-        return Response(context.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def metrics(self) -> Response:
+        return Response(self._context.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    @routes.post("/tokenize")
-    async def tokenize_text(request: Request) -> JSONResponse:
+    async def tokenize(self, request: Request) -> JSONResponse:
         body = parse_body(TokenizeBody, await request.body())
-        context.check_model(body.model)
-        if (body.prompt is None) == (body.messages is None):
-            raise ApiError(400, "send either prompt or messages", param="prompt")
-        if body.messages is not None:
-            if body.add_special_tokens:
-                raise ApiError(400, "the chat template writes the special tokens", param="add_special_tokens")
-            options = {"add_generation_prompt": body.add_generation_prompt}
-            token_ids = await engine.tokenize(conversation(body.messages, **options))
-        else:
-            token_ids = await engine.tokenize(body.prompt or "", body.add_special_tokens is not False)
+        self._context.check_model(body.model)
+        token_ids = await self._token_ids(body)
         answer: dict[str, Any] = {
             "count": len(token_ids),
-            "max_model_len": engine.config.max_model_len,
+            "max_model_len": self._engine.config.max_model_len,
             "tokens": token_ids,
         }
         if body.return_token_strs:
-            answer["token_strs"] = [engine.tokenizer.decode_token(token_id) for token_id in token_ids]
+            answer["token_strs"] = [self._engine.tokenizer.decode_token(token_id) for token_id in token_ids]
         return JSONResponse(answer)
 
-    @routes.post("/detokenize")
-    async def detokenize_ids(request: Request) -> JSONResponse:
-        body = parse_body(DetokenizeBody, await request.body())
-        context.check_model(body.model)
-        return JSONResponse({"prompt": await engine.detokenize(body.tokens)})
+    async def _token_ids(self, body: TokenizeBody) -> list[int]:
+        if (body.prompt is None) == (body.messages is None):
+            raise ApiError(400, "send either prompt or messages", param="prompt")
+        if body.messages is None:
+            return await self._engine.tokenize(body.prompt or "", body.add_special_tokens is not False)
+        if body.add_special_tokens:
+            raise ApiError(400, "the chat template writes the special tokens", param="add_special_tokens")
+        return await self._engine.tokenize(
+            conversation(body.messages, add_generation_prompt=body.add_generation_prompt)
+        )
 
-    return routes
+    async def detokenize(self, request: Request) -> JSONResponse:
+        body = parse_body(DetokenizeBody, await request.body())
+        self._context.check_model(body.model)
+        return JSONResponse({"prompt": await self._engine.detokenize(body.tokens)})
+
+    def _model_card(self) -> dict[str, Any]:
+        return {
+            "id": self._context.model_name,
+            "object": "model",
+            "created": self._context.started_at,
+            "owned_by": "lullm",
+            "root": self._engine.config.model,
+            "parent": None,
+            "max_model_len": self._engine.config.max_model_len,
+        }
