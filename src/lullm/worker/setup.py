@@ -1,4 +1,4 @@
-"""WorkerSetup: what every part of a worker computes with: configuration, device, ops and threads."""
+"""WorkerSetup: configuration, device, ops and threads, which all parts of a worker use."""
 
 from dataclasses import dataclass, replace
 
@@ -38,7 +38,7 @@ class WorkerSetup:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of activations and of weights that are not quantized."""
+        """The type of activations and of weights that are not quantized."""
         return TORCH_DTYPES[self.config.dtype]
 
     @property
@@ -78,7 +78,7 @@ class WorkerSetup:
 
 
 def open_setup(config: ResolvedConfig, model_config: ModelConfig) -> WorkerSetup:
-    """Open the device that the config names. Raises UnsupportedError: it, or ops for it, are missing."""
+    """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
     return WorkerSetup(
         config,
         model_config,
