@@ -154,7 +154,7 @@ def saturate(
                 _observe(usage, scheduler, space)
                 if watch is not None:
                     watch(usage.num_steps, scheduler)
-    usage.preemptions = scheduler.stats.preemptions
+    usage.preemptions = scheduler.preemption.num_preemptions
     return usage
 
 
