@@ -44,9 +44,11 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def write_checkpoint(folder: Path, family: str, **options: object) -> Path:
-    """A random model of a family ('qwen3', 'llama', 'mistral') with weights large enough that greedy tokens vary."""
+    """A random model of 'qwen3', 'llama', 'mistral' or 'gemma3', with weights large enough that greedy tokens vary."""
     import torch
     from transformers import (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig,
         LlamaConfig,
         LlamaForCausalLM,
         MistralConfig,
@@ -59,6 +61,7 @@ def write_checkpoint(folder: Path, family: str, **options: object) -> Path:
         "qwen3": (Qwen3Config, Qwen3ForCausalLM),
         "llama": (LlamaConfig, LlamaForCausalLM),
         "mistral": (MistralConfig, MistralForCausalLM),
+        "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
     }
     make_config, make_model = kinds[family]
     settings: dict[str, object] = {
@@ -91,3 +94,11 @@ def qwen3_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("llama"), "llama", tie_word_embeddings=True)
+
+
+@pytest.fixture(scope="session")
+def mixed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of six layers the third and the sixth have full attention, the others a window of 32 tokens."""
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+    options = {"num_hidden_layers": 6, "layer_types": kinds, "use_sliding_window": True, "sliding_window": 32}
+    return write_checkpoint(tmp_path_factory.mktemp("mixed"), "qwen3", **options)

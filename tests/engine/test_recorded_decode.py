@@ -74,6 +74,8 @@ def mistral_folder(tmp_path_factory):
         ("llama", {"dtype": "bfloat16", "enable_prefix_caching": False}),
         ("mistral", {"dtype": "bfloat16"}),
         ("mistral", SMALL_POOL),
+        ("mixed", SMALL_POOL),
+        ("mixed", {"dtype": "bfloat16", "async_scheduling": True}),
         ("qwen3", {"quantization": "int8", "dtype": "bfloat16"}),
         ("llama", {"quantization": "int4", **SMALL_POOL}),
     ],

@@ -106,18 +106,20 @@ def test_replay_equals_eager_bit_for_bit(qwen3_folder, device, monkeypatch, asyn
         assert tokens_of(eager) == tokens_of(on_device(qwen3_folder, device, async_scheduling=False))
 
 
-def test_the_device_says_what_the_host_says(qwen3_folder, device):
-    found = on_device(qwen3_folder, device, async_scheduling=True)
+@pytest.mark.parametrize("family", ["qwen3", "mixed"])
+def test_the_device_says_what_the_host_says(family, request, device):
+    folder = request.getfixturevalue(f"{family}_folder")
+    found = on_device(folder, device, async_scheduling=True)
     device.calls.clear()
     found_small = on_device(
-        qwen3_folder, device, async_scheduling=True, num_gpu_blocks_override=40, block_size=8, preemption_mode="swap"
+        folder, device, async_scheduling=True, num_gpu_blocks_override=40, block_size=8, preemption_mode="swap"
     )
     assert ("on_side_stream", None) in device.calls, "swapped out as late as the step allows"
     with pytest.MonkeyPatch.context() as patch:
         patch.undo()
         use_host(patch)
         use_ops(patch, TORCH_CPU_OPS)
-        expected = tokens_of(run(qwen3_folder))
+        expected = tokens_of(run(folder))
     assert tokens_of(found) == expected and tokens_of(found_small) == expected
 
 

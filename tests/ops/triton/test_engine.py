@@ -11,6 +11,7 @@ from lullm.ops.triton.device import IS_INTERPRETED
 from lullm.ops.triton.table import TRITON_OPS
 
 PROMPTS = [[5, 6, 7, 8] * 5, [9, 10], [11, 12, 13]]
+LONG_PROMPTS = [[5, 6, 7, 8] * 9, *PROMPTS[1:]]  # longer than the window
 PARAMS = [
     SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True),
     SamplingParams(temperature=0.9, top_p=0.8, seed=1, max_tokens=4),
@@ -21,7 +22,7 @@ PARAMS = [
 def tokens(folder, **options):
     sizes = {"max_model_len": 64, "max_num_seqs": 3, "max_num_batched_tokens": 32, "num_gpu_blocks_override": 20}
     with LLM(str(folder), dtype="float32", swap_space=0, **sizes, **options) as llm:
-        return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
+        return [output.outputs[0].token_ids for output in llm.generate(LONG_PROMPTS, PARAMS, use_tqdm=False)]
 
 
 def use_kernels(monkeypatch, device):
@@ -34,11 +35,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_the_cpu_says_the_same(qwen3_folder, monkeypatch):
-    expected = tokens(qwen3_folder)
+def test_the_cpu_says_the_same(mixed_folder, monkeypatch):
+    expected = tokens(mixed_folder)
     device = FakeDevice()
     use_kernels(monkeypatch, device)
-    assert tokens(qwen3_folder, async_scheduling=True) == expected
+    assert tokens(mixed_folder, async_scheduling=True) == expected
     assert [name for name, _ in device.calls].count("replay") >= 2
 
 
