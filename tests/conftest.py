@@ -44,9 +44,11 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def write_checkpoint(folder: Path, family: str, **options: object) -> Path:
-    """A random model of a family ('qwen3', 'llama', 'mistral') with weights large enough that greedy tokens vary."""
+    """A random model of 'qwen3', 'llama', 'mistral' or 'gemma3', with weights large enough that greedy tokens vary."""
     import torch
     from transformers import (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig,
         LlamaConfig,
         LlamaForCausalLM,
         MistralConfig,
@@ -59,6 +61,7 @@ def write_checkpoint(folder: Path, family: str, **options: object) -> Path:
         "qwen3": (Qwen3Config, Qwen3ForCausalLM),
         "llama": (LlamaConfig, LlamaForCausalLM),
         "mistral": (MistralConfig, MistralForCausalLM),
+        "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
     }
     make_config, make_model = kinds[family]
     settings: dict[str, object] = {

@@ -1,0 +1,136 @@
+"""Gemma 3 through the engine: six layers with a window of 32 tokens, one with full attention, prompts of up to 200.
+
+The tokens are transformers', whatever the engine does to get them.
+"""
+
+import random
+
+import pytest
+import torch
+from conftest import write_checkpoint
+from transformers import AutoModelForCausalLM
+
+from lullm import LLM, SamplingParams
+from lullm.config.model import ModelConfig
+from lullm.kv.layout import num_blocks_for_len
+
+WINDOW, BLOCK_SIZE = 32, 8
+OPTIONS = {"dtype": "float32", "max_model_len": 256, "block_size": BLOCK_SIZE}
+GREEDY = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True)
+
+
+def make_prompts() -> list[list[int]]:
+    """Two of 8 tokens, which grow beyond the window, then six of 186 to 200, every second with a common start."""
+    rng = random.Random(0)
+
+    def draw(count):
+        return [rng.randrange(3, 300) for _ in range(count)]
+
+    shared = draw(120)
+    return [draw(8), draw(9)] + [(shared if i % 2 else draw(120)) + draw(80 - 3 * i) for i in range(6)]
+
+
+def tokens(llm: LLM, params: SamplingParams = GREEDY):
+    outputs = llm.generate(make_prompts(), params, use_tqdm=False)
+    return [[completion.token_ids for completion in output.outputs] for output in outputs]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_checkpoint(
+        tmp_path_factory.mktemp("gemma3"), "gemma3", num_hidden_layers=7, sliding_window=WINDOW,
+        query_pre_attn_scalar=16,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    found = []
+    for prompt in make_prompts():
+        with torch.inference_mode():
+            whole = model.generate(
+                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0,
+            )  # fmt: skip
+        found.append([whole[0, len(prompt) :].tolist()])
+    assert len({token for [output] in found for token in output}) > 20, "a model that says something"
+    return found
+
+
+@pytest.mark.parametrize("chunk", [7, 64, 2048])
+@pytest.mark.parametrize("enable_prefix_caching", [True, False])
+def test_greedy_tokens_equal_transformers(folder, expected, chunk, enable_prefix_caching):
+    options = {"max_num_batched_tokens": chunk, "max_num_seqs": 7, "enable_prefix_caching": enable_prefix_caching}
+    with LLM(str(folder), **OPTIONS, **options, num_gpu_blocks_override=2000) as llm:
+        assert tokens(llm) == expected
+        if enable_prefix_caching:
+            hits = llm.llm_engine.stats().prefix_cache_hits_total
+            assert tokens(llm) == expected, "with every prompt in the cache"
+            assert llm.llm_engine.stats().prefix_cache_hits_total >= hits + 6 * 176
+
+
+def test_logprobs_equal_transformers(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    params = SamplingParams(temperature=0.0, max_tokens=8, logprobs=3, prompt_logprobs=0, ignore_eos=True)
+    with LLM(str(folder), **OPTIONS, max_num_batched_tokens=48, max_num_seqs=4) as llm:
+        [output] = llm.generate([make_prompts()[2]], params, use_tqdm=False)
+    whole = output.prompt_token_ids + output.outputs[0].token_ids
+    with torch.inference_mode():
+        truth = model(torch.tensor([whole])).logits[0].log_softmax(-1)
+    found = output.prompt_logprobs[1:] + output.outputs[0].logprobs
+    assert len(found) == 207
+    for position, entries in enumerate(found):
+        for token_id, logprob in entries.items():
+            assert logprob.logprob == pytest.approx(truth[position, token_id].item(), abs=1e-4)
+
+
+@pytest.mark.parametrize("enable_prefix_caching", [True, False])
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_preemption_changes_nothing(folder, expected, enable_prefix_caching, mode):
+    with LLM(
+        str(folder), **OPTIONS, num_gpu_blocks_override=112, preemption_mode=mode,
+        enable_prefix_caching=enable_prefix_caching,
+    ) as llm:  # fmt: skip
+        assert tokens(llm) == expected
+        assert llm.llm_engine.stats().num_preemptions > 0
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_sleep_in_the_middle_changes_nothing(folder, expected, level):
+    """Level 1 keeps the blocks of all groups; level 2 reads the norms, which are stored less 1, once more."""
+    with LLM(str(folder), **OPTIONS, enable_sleep_mode=True) as llm:
+        engine, found = llm.llm_engine, {}
+        for number, prompt in enumerate(make_prompts()):
+            engine.add_request(str(number), prompt, GREEDY)
+        for step in range(10_000):
+            if step == 12:
+                engine.sleep(level=level, mode="keep")
+                engine.wake_up()
+            for output in engine.step():
+                found[int(output.request_id)] = [output.outputs[0].token_ids]
+            if not engine.has_unfinished_requests():
+                break
+        assert [found[number] for number in range(len(found))] == expected
+
+
+def test_torchs_attention_gives_the_same(folder, expected):
+    with LLM(str(folder), **OPTIONS, attention_backend="torch") as llm:
+        assert tokens(llm) == expected
+
+
+def test_window_layers_free_what_they_have_left(folder):
+    """Blocks of a long context: the full layer's grow with it, the six window layers' stay at their window.
+
+    All seven as full attention would hold 7 blocks of one layer per 8 tokens.
+    """
+    with LLM(str(folder), **OPTIONS, enable_prefix_caching=False, num_gpu_blocks_override=400) as llm:
+        engine = llm.llm_engine
+        engine.add_request("0", make_prompts()[2], GREEDY)
+        used = []
+        while engine.has_unfinished_requests():
+            engine.step()
+            used.append(engine.stats().num_used_blocks)
+    per_window, full = 5, 29  # 31 tokens before the next one lie in up to 4 blocks; 232 tokens
+    assert max(used[1:]) <= full + 6 * per_window < 7 * full
+    assert num_blocks_for_len(ModelConfig.from_folder(folder), BLOCK_SIZE, 232) == full + 6 * per_window
