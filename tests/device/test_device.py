@@ -83,7 +83,7 @@ class TestMemory:
         """(bytes for KV, how many spans and tokens the profile runs had)."""
         from lullm.config.engine import EngineConfig
         from lullm.config.model import ModelConfig
-        from lullm.step.runner import StepRunner
+        from lullm.step.runner import ModelRunner
         from lullm.worker.sizing import kv_memory_bytes
         from lullm.worker.worker import Worker
 
@@ -99,9 +99,9 @@ class TestMemory:
         ).resolve(model_config)
         worker = Worker(config, model_config, folder)
         shapes = []
-        launch = StepRunner.launch
+        launch = ModelRunner.launch
         monkeypatch.setattr(
-            StepRunner, "launch", lambda self, p: shapes.append((len(p.spans), p.num_tokens)) or launch(self, p)
+            ModelRunner, "launch", lambda self, p: shapes.append((len(p.spans), p.num_tokens)) or launch(self, p)
         )
         try:
             return kv_memory_bytes(worker.setup, worker.loaded.model), shapes

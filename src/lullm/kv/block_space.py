@@ -157,11 +157,11 @@ class BlockSpaceManager:
 
     # -- growth --------------------------------------------------------------------------------------------------
 
-    def can_append_slots(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> bool:
+    def can_append_slots(self, seqs: Seq[Sequence], num_tokens: int = 1) -> bool:
         """Whether there are slots for the next `num_tokens` tokens of each sequence, or for as many as it has."""
         # An upper bound first: counting exactly takes a sixth of a scheduler's step.
-        num_free, most = self._device.num_free, len(seqs) * self._most_touched(num_tokens + num_lookahead_slots)
-        return most <= num_free or self._num_touched(seqs, num_lookahead_slots, num_tokens) <= num_free
+        num_free, most = self._device.num_free, len(seqs) * self._most_touched(num_tokens)
+        return most <= num_free or self._num_touched(seqs, num_tokens) <= num_free
 
     def num_appendable(self, seq: Sequence) -> int:
         """How many of the uncomputed tokens fit into the sequence's blocks and the free ones."""
@@ -173,15 +173,23 @@ class BlockSpaceManager:
         num_free = self._device.num_free - sum(table.block_to_copy(start) is not None for table in tables)
         return min(num_tokens, common_len(tables, num_free) * self.block_size - start)
 
-    def append_slots(
-        self, seq: Sequence, num_lookahead_slots: int = 0, num_tokens: int | None = None
-    ) -> list[BlockPair]:
-        """Make the slots of the next `num_tokens` uncomputed tokens (None: of all) and of the lookahead writable.
+    def num_draft_slots(self, seq: Sequence, num_others: int) -> int:
+        """How many drafts, behind all tokens of `seq`, there are slots for beside the next tokens of `num_others`.
+
+        A draft never takes the block that another running sequence needs for its token of this step.
+        """
+        tables, start = self._tables[seq.seq_id], seq.num_computed_tokens
+        num_taken = num_others * len(self.groups) + sum(table.block_to_copy(start) is not None for table in tables)
+        num_free = max(self._device.num_free - num_taken, 0)
+        return max(common_len(tables, num_free) * self.block_size - len(seq), 0)
+
+    def append_slots(self, seq: Sequence, num_tokens: int | None = None) -> list[BlockPair]:
+        """Make the slots of the next `num_tokens` uncomputed tokens (None: of all) writable; drafts count as tokens.
 
         Returns the copy-on-write pairs (source, destination) that must be copied before.
         """
         start = seq.num_computed_tokens
-        end = (len(seq) if num_tokens is None else start + num_tokens) + num_lookahead_slots
+        end = len(seq) if num_tokens is None else start + num_tokens
         copies: list[BlockPair] = []
         for table in self._tables[seq.seq_id]:
             copies += table.append_slots(start, end)
@@ -195,12 +203,18 @@ class BlockSpaceManager:
                 tables[index].drop(cache.num_blocks_behind(num_computed, self.block_size))
 
     def promote(self, seq: Sequence) -> None:
-        """Make the blocks that the computed tokens of `seq` fill immutable, and findable by their content."""
+        """Make the blocks that computed and known tokens of `seq` fill immutable, and findable by their content."""
         tables = self._tables[seq.seq_id]
         # The tables of a sequence are promoted together, and most tokens fill no block.
         if self.enable_prefix_caching and seq.num_computed_tokens // self.block_size > tables[0].num_promoted:
+            num_tokens = min(seq.num_computed_tokens, seq.num_known_tokens)
             for table in tables:
-                table.promote(seq.token_ids, seq.num_computed_tokens)
+                table.promote(seq.token_ids, num_tokens)
+
+    def shrink(self, seq: Sequence) -> None:
+        """Let go of the blocks behind the computed tokens, which had been taken for drafts that were rejected."""
+        for table in self._tables[seq.seq_id]:
+            table.shrink(seq.num_computed_tokens)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let the child, which has the parent's tokens so far, share all of its blocks."""
@@ -310,12 +324,12 @@ class BlockSpaceManager:
         """The most free blocks that the next `num_tokens` tokens of a sequence can take."""
         return len(self.groups) * (cdiv(num_tokens - 1, self.block_size) + 1)
 
-    def _num_touched(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> int:
+    def _num_touched(self, seqs: Seq[Sequence], num_tokens: int = 1) -> int:
         """Free blocks that the next `num_tokens` tokens of each (or as many as it has) take together."""
         fresh = 0
         to_copy: dict[tuple[int, int], int] = {}  # (shared block, sequences that hold it) -> how many write to it
         for seq in seqs:
-            end = min(seq.num_computed_tokens + num_tokens, len(seq)) + num_lookahead_slots
+            end = min(seq.num_computed_tokens + num_tokens, len(seq))
             for table in self._tables[seq.seq_id]:
                 fresh += table.num_fresh_blocks(end)
                 shared = table.block_to_copy(seq.num_computed_tokens)

@@ -111,6 +111,13 @@ class BlockTable:
             self.block_ids[leaving] = array("i", [NULL_BLOCK]) * (num_blocks - self._num_dropped)
             self._num_dropped = num_blocks
 
+    def shrink(self, num_tokens: int) -> None:
+        """Let go of the blocks that no token stands in when the table holds `num_tokens` tokens."""
+        num_blocks = cdiv(num_tokens, self._block_size)
+        if num_blocks < len(self.block_ids):
+            self.allocator.release(reversed(self.block_ids[num_blocks:]))
+            del self.block_ids[num_blocks:]
+
     def borrow(self, other: "BlockTable", first: int, end: int) -> None:
         """Share those of `other`'s blocks `first`..`end` - 1 where this table has NULL_BLOCK."""
         for index in range(first, end):

@@ -119,6 +119,7 @@ class Decoder(nn.Module):
         tables = [self.rotaries[index].cos_sin_cache for index in self.rotary_of_layer]
         for layer, table in zip(self.layers, tables, strict=True):
             hidden, residual = layer(hidden, residual, table, context)
+        assert residual is not None, "a decoder has layers"
         hidden, _ = self.norm.add(hidden, residual, context.ops)
         return hidden
 

@@ -18,6 +18,7 @@ from lullm.sampling.randomness import uniforms_of
 from lullm.step.batch import Batch, BatchBuilder
 from lullm.step.feedback import TokenFeedback
 from lullm.step.limits import StepLimits
+from lullm.step.stage_parts import StageParts
 from lullm.step.staging import Stage, StagedStep, Staging
 from lullm.types.step import StepPlan
 
@@ -80,8 +81,8 @@ class InputBuilder:
         """Copy it to the device and fill in pending tokens. Inside the step's work, after the step before."""
         self._staging.upload(prepared.stage)
         if prepared.has_pending:
-            token_ids, sources = self._staging.token_ids(prepared.stage)
-            token_ids.copy_(self._feedback.fill_in(token_ids, sources))
+            parts = self._staging.parts_of(prepared.stage)
+            parts.token_ids.copy_(self._feedback.fill_in(parts.token_ids, parts.sources))
 
     def placed(self, prepared: PreparedInput) -> StepInput:
         """The input that was placed last."""
@@ -90,6 +91,10 @@ class InputBuilder:
     def placed_decodes(self, size: int) -> StepInput:
         """The place of a batch of decodes that is filled up to `size`: the same memory every time."""
         return self._input(self._staging.decode_step(size))
+
+    def placed_draws(self, prepared: PreparedInput) -> DrawTable:
+        """The draws of the input that was placed last."""
+        return _draws(self._staging.parts_of(prepared.stage)).first(len(prepared.batch.draws))
 
     def clear_decodes(self, size: int) -> None:
         """See `Staging.clear`."""
@@ -108,5 +113,9 @@ class InputBuilder:
             [self._ops.prepare_attention(layout) for layout in staged.layouts],
             parts.drawn_rows,
             parts.draw_index,
-            DrawTable(parts.temperatures, parts.top_k, parts.top_p, parts.min_p_floors, parts.uniforms),
+            _draws(parts),
         )
+
+
+def _draws(parts: StageParts[Tensor]) -> DrawTable:
+    return DrawTable(parts.temperatures, parts.top_k, parts.top_p, parts.min_p_floors, parts.uniforms)

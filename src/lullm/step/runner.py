@@ -1,4 +1,4 @@
-"""StepRunner: runs plans over a model and its KV cache.
+"""ModelRunner: runs plans over a model and its KV cache.
 
 `launch` reads the plan and returns; the caller asks for the result later. So the next step can be planned and launched
 before the tokens of this one are on the host. `InputBuilder` makes a step's tensors, `BlockMoves` moves its blocks, and
@@ -42,7 +42,7 @@ class _Outcome:
     prompt_logprobs: dict[int, list[TokenLogprobs]]
 
 
-class StepRunner:
+class ModelRunner:
     """Steps of one model on one device.
 
     Args:
@@ -110,7 +110,7 @@ class StepRunner:
         self._inputs.place(prepared)
         calibrates = self._take_calibration(prepared.batch)
         if prepared.decode_size is not None:
-            outcome = _Outcome(self._draw_decodes(prepared.batch, prepared.decode_size, calibrates), {})
+            outcome = _Outcome(self._draw_decodes(prepared, prepared.decode_size, calibrates), {})
         else:
             outcome = self._draw_ragged(prepared, calibrates)
         if outcome.sampled is None:
@@ -137,17 +137,16 @@ class StepRunner:
             logits = logits[step.draw_index]
         return _Outcome(self._sampler.draw(logits, batch.draws, step.draws), prompt_logprobs)
 
-    def _draw_decodes(self, batch: Batch, size: int, calibrates: bool) -> Sampled:
+    def _draw_decodes(self, prepared: PreparedInput, size: int, calibrates: bool) -> Sampled:
         """The model over one token per sequence, replayed if it was recorded, and one draw each.
 
         The recording draws by temperature and truncation only. Other draws are made from its logits afterwards.
         """
-        draws, num_draws = batch.draws, len(batch.draws)
+        draws, num_draws = prepared.batch.draws, len(prepared.batch.draws)
         output = self._forward_decodes(size, calibrates=True) if calibrates else self.graphs.run(size)
         if is_plain(draws, only_greedy=self._ops.draw_tokens is None):
             return Sampled(draws, output.tokens[:num_draws], None, {})
-        table = self._inputs.placed_decodes(size).draws.first(num_draws)
-        return self._sampler.draw(output.logits[:num_draws], draws, table)
+        return self._sampler.draw(output.logits[:num_draws], draws, self._inputs.placed_draws(prepared))
 
     def _forward_decodes(self, size: int, calibrates: bool = False) -> DecodeOutput:
         """What is recorded: the placed batch, filled up to `size`, and a token of every row."""

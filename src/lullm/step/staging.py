@@ -119,7 +119,7 @@ class Staging:
         """What stands on the device once the stage of this batch is uploaded."""
         if stage.shape.is_decode:
             return self.decode_step(stage.shape.num_spans)
-        parts = self._parts_of(stage)
+        parts = self.parts_of(stage)
         prefill_lens = [query_len for query_len in batch.query_lens if query_len > 1]
         bounds = max(batch.query_lens), int(batch.context_lens.max()), prefill_lens
         return StagedStep(parts, self._layouts(parts, parts.block_tables, *bounds))
@@ -129,10 +129,10 @@ class Staging:
         parts = self._parts_of_decodes(size)
         return StagedStep(parts, self._layouts(parts, self._full_tables[:, :size], 1, self._limits.max_model_len))
 
-    def token_ids(self, stage: Stage) -> tuple[Tensor, Tensor]:
-        """[T] int64 each, on the device: the token ids, and the sources of those that are pending."""
-        parts = self._parts_of(stage)
-        return parts.token_ids, parts.sources
+    def parts_of(self, stage: Stage) -> StageParts[Tensor]:
+        """On the device, once the stage is uploaded."""
+        assert stage.place is not None, "not uploaded yet"
+        return stage.place.parts
 
     def clear(self, size: int) -> None:
         """Stage a batch of decodes of `size` rows that all only fill up: computing it writes nothing."""
@@ -180,10 +180,6 @@ class Staging:
         parts = cut_tensors(self._device, stage.shape, self._index_dtype)
         full = self._full_tables[:, : stage.shape.num_spans, : stage.shape.width]
         return _Place(self._device[: len(stage.buffer)], parts, full)
-
-    def _parts_of(self, stage: Stage) -> StageParts[Tensor]:
-        assert stage.place is not None, "not uploaded yet"
-        return stage.place.parts
 
     def _parts_of_decodes(self, size: int) -> StageParts[Tensor]:
         """On the device, but for the block tables."""

@@ -1,4 +1,4 @@
-"""WorkerSetup: what every part of a worker computes with: configuration, device, ops and threads."""
+"""WorkerSetup: configuration, device, ops and threads, which all parts of a worker use."""
 
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ from lullm.ops.threads import StepThreads
 from lullm.sampling.sampler import Sampler
 from lullm.step.block_move import CachePools
 from lullm.step.limits import StepLimits
-from lullm.step.runner import StepRunner
+from lullm.step.runner import ModelRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class WorkerSetup:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of activations and of weights that are not quantized."""
+        """The type of activations and of weights that are not quantized."""
         return TORCH_DTYPES[self.config.dtype]
 
     @property
@@ -46,13 +46,13 @@ class WorkerSetup:
         """Whether decodes are recorded once and replayed."""
         return self.ops.is_recordable and not self.config.enforce_eager
 
-    def new_step_runner(
+    def new_model_runner(
         self,
         model: Model,
         kv_caches: list[LayerCache],
         host_kv_caches: list[LayerCache],
         workspace: Workspace | None = None,
-    ) -> StepRunner:
+    ) -> ModelRunner:
         """A runner of steps over these pools, which are by the layer-slots of a block."""
         config, layout = self.config, cache_layout_of(self.model_config)
         of_layers = [kv_caches[0 if place is None else place.slot] for place in layout.places]
@@ -64,7 +64,7 @@ class WorkerSetup:
             tuple(group.window for group in layout.groups),
             max_in_flight=2 if config.async_scheduling else 1,
         )
-        return StepRunner(
+        return ModelRunner(
             self.device,
             self.ops,
             model,
@@ -78,7 +78,7 @@ class WorkerSetup:
 
 
 def open_setup(config: ResolvedConfig, model_config: ModelConfig) -> WorkerSetup:
-    """Open the device that the config names. Raises UnsupportedError: it, or ops for it, are missing."""
+    """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
     return WorkerSetup(
         config,
         model_config,

@@ -10,7 +10,7 @@ from lullm.arena.arena import Arena
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
-from lullm.step.runner import StepRunner
+from lullm.step.runner import ModelRunner
 from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.weights.store import WeightUpdate
@@ -35,7 +35,7 @@ class Worker:
     """
 
     pools: KVPools
-    model_runner: StepRunner
+    model_runner: ModelRunner
     _sleeper: Sleeper
     _update: WeightUpdate
 
@@ -69,7 +69,7 @@ class Worker:
         self.arenas += self.pools.arenas
         self._sleeper = Sleeper(setup, self.loaded.store, self.pools, self.arenas)
         self._undo.callback(self._sleeper.close)
-        self.model_runner = setup.new_step_runner(model, self.pools.device, self.pools.host, self.pools.workspace)
+        self.model_runner = setup.new_model_runner(model, self.pools.device, self.pools.host, self.pools.workspace)
         if setup.records_graphs:
             self.model_runner.capture_graphs()
         self.reset_kv_scales()
