@@ -23,6 +23,7 @@ ROOMS = [
 """In a strict order: a room imports only rooms that stand before it."""
 PLACES = {room: place for place, room in enumerate(ROOMS)}
 TORCH_FREE = {*ROOMS[: PLACES["arena"]], "server"}
+LONGEST_FILE = 350  # lines
 WORD_CUDA = re.compile(r"(?<![a-zA-Z])cuda(?![a-zA-Z])")
 """As a word or as a part of a name, such as `is_cuda`."""
 # Modules of a higher level that a torch-free room may import, because they load no torch themselves.
@@ -58,6 +59,7 @@ def test_file(path):
     module = module_of(path)
     own = room(module)
     assert ast.get_docstring(tree), "every room explains itself in its first lines"
+    assert len(source.splitlines()) <= LONGEST_FILE, "there are two ideas in it: give each a file"
     assert own == "lullm" or own in PLACES, f"the room {own} has no place"
     for name in imports(tree):
         top = name.split(".")[0]
