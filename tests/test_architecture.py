@@ -129,6 +129,17 @@ def test_the_word_cuda_is_found_in_names(source, is_word):
     assert bool(WORD_CUDA.search(source)) is is_word
 
 
+MODULES = {module_of(path) for path in FILES}
+NAMED_ROOMS = {room for room in ROOMS if (PACKAGE / room).is_dir()} - {"config"}  # `config.x` is an attribute, mostly
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_modules_that_comments_name_exist(path):
+    """Such as `sampling.truncation`. A comment still named the room where that file had been before."""
+    for first, second in re.findall(r"`(?:lullm\.)?([a-z]+)\.([a-z_0-9]+)[.A-Za-z_]*`", path.read_text()):
+        assert first not in NAMED_ROOMS or f"lullm.{first}.{second}" in MODULES, f"`{first}.{second}`: no such module"
+
+
 def run_python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
