@@ -13,11 +13,11 @@ import torch
 from lullm.config.engine import EngineConfig
 from lullm.config.sleep_after import SleepRung
 from lullm.engine.admission import Admission
+from lullm.engine.client import SleepObserver
 from lullm.engine.engine_thread import EngineThread
 from lullm.engine.input import num_chars
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.mailbox import EngineCall, Mailbox
-from lullm.engine.protocol import SleepObserver
 from lullm.engine.sleep_watch import SleepWatch
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Conversation, GenerateRequest, Prompt
