@@ -2,7 +2,7 @@
 
 import pytest
 
-from lullm.engine.mailbox import EngineCall, Mailbox, ThreadState
+from lullm.engine.thread.mailbox import EngineCall, Mailbox, ThreadState
 from lullm.errors import EngineDeadError, InvalidRequestError
 
 

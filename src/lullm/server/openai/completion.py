@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lullm.engine.protocol import EngineClient
-from lullm.server.generation import Usage
-from lullm.server.logprob import completion_logprobs, prompt_logprobs
-from lullm.server.schema import CompletionBody
+from lullm.server.openai.generation import Usage
+from lullm.server.openai.logprob import completion_logprobs, prompt_logprobs
+from lullm.server.openai.schema import CompletionBody
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from lullm.types.request import GenerateRequest

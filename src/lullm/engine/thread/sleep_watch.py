@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 from lullm.config.resolved import IdleConfig
 from lullm.config.sleep_after import SleepRung
-from lullm.engine.ladder import SleepLadder
 from lullm.engine.llm_engine import LLMEngine
-from lullm.engine.mailbox import EngineCall, Mailbox, ThreadState
 from lullm.engine.protocol import SleepCause, SleepObserver
+from lullm.engine.thread.ladder import SleepLadder
+from lullm.engine.thread.mailbox import EngineCall, Mailbox, ThreadState
 from lullm.errors import EngineAsleepError, LullmError, SleepCancelledError, WakeUpError
 from lullm.log import get_logger
 from lullm.types.sleep import SleepOptions, SleepReport, WakeReport
