@@ -34,6 +34,15 @@ class CachedPrefix:
         return len({i for first, own in places for i, (found_in, _) in enumerate(own, first) if found_in is pool})
 
 
+@dataclass(slots=True)
+class PrefixCacheStats:
+    """Counted in tokens at each admission: looked up, found on the device, found in the host pool."""
+
+    queries: int = 0
+    hits: int = 0
+    host_hits: int = 0
+
+
 def nothing_cached(groups: Sequence[CacheGroup]) -> CachedPrefix:
     """The result for an empty cache."""
     return CachedPrefix(0, [0] * len(groups), [[]] * len(groups))

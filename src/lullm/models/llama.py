@@ -12,6 +12,5 @@ def build_llama(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
         rules=decoder_rules(tied=config.tie_word_embeddings),
         qkv_bias=config.family.attention_bias,
         o_bias=config.family.attention_bias,
-        mlp_bias=config.family.mlp_bias,
     )
     return CausalLM(config, style, dtype, max_model_len)
