@@ -23,6 +23,7 @@ ROOMS = [
 """In a strict order: a room imports only rooms that stand before it."""
 PLACES = {room: place for place, room in enumerate(ROOMS)}
 TORCH_FREE = {*ROOMS[: PLACES["arena"]], "server"}
+LONGEST_FILE = 350  # lines
 WORD_CUDA = re.compile(r"(?<![a-zA-Z])cuda(?![a-zA-Z])")
 """As a word or as a part of a name, such as `is_cuda`."""
 # Modules of a higher level that a torch-free room may import, because they load no torch themselves.
@@ -58,6 +59,7 @@ def test_file(path):
     module = module_of(path)
     own = room(module)
     assert ast.get_docstring(tree), "every room explains itself in its first lines"
+    assert len(source.splitlines()) <= LONGEST_FILE, "there are two ideas in it: give each a file"
     assert own == "lullm" or own in PLACES, f"the room {own} has no place"
     for name in imports(tree):
         top = name.split(".")[0]
@@ -125,6 +127,17 @@ def test_circles_are_found():
 @pytest.mark.parametrize(("source", "is_word"), [("x.is_cuda", True), ("'cuda:0'", True), ("cudart", False)])
 def test_the_word_cuda_is_found_in_names(source, is_word):
     assert bool(WORD_CUDA.search(source)) is is_word
+
+
+MODULES = {module_of(path) for path in FILES}
+NAMED_ROOMS = {room for room in ROOMS if (PACKAGE / room).is_dir()} - {"config"}  # `config.x` is an attribute, mostly
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_modules_that_comments_name_exist(path):
+    """Such as `sampling.truncation`. A comment still named the room where that file had been before."""
+    for first, second in re.findall(r"`(?:lullm\.)?([a-z]+)\.([a-z_0-9]+)[.A-Za-z_]*`", path.read_text()):
+        assert first not in NAMED_ROOMS or f"lullm.{first}.{second}" in MODULES, f"`{first}.{second}`: no such module"
 
 
 def run_python(code: str) -> str:

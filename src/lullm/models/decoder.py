@@ -23,10 +23,9 @@ from lullm.ops.table import Ops
 from lullm.weights.rule import WeightRules
 
 
-def gated_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> GatedMLP:
-    """The MLP of most families."""
-    family = config.family
-    return GatedMLP(config.hidden_size, family.intermediate_size, family.activation, family.mlp_bias, dtype)
+def gated_mlp(config: ModelConfig, layer: int, dtype: torch.dtype, bias: bool = False) -> GatedMLP:
+    """The MLP of most families, the same in every layer."""
+    return GatedMLP(config.hidden_size, config.family.intermediate_size, config.family.activation, bias, dtype)
 
 
 @dataclass(frozen=True, slots=True)

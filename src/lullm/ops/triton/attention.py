@@ -27,7 +27,7 @@ def attention(
 ) -> Tensor:
     """See `Ops.attention`.
 
-    A batch of decodes is one launch, whose grid depends on the number of spans alone; longer spans are another.
+    A batch of decodes is one launch, whose grid depends on the number of spans only; longer spans are a second launch.
     """
     if soft_cap is not None or sinks is not None:
         raise UnsupportedError("the attention kernels have no soft cap and no sinks; use attention_backend='torch'")
