@@ -12,9 +12,9 @@ import torch
 
 from lullm.config.engine import EngineConfig
 from lullm.config.sleep_after import SleepRung
+from lullm.engine.client import SleepObserver
 from lullm.engine.input import num_chars
 from lullm.engine.llm_engine import LLMEngine
-from lullm.engine.protocol import SleepObserver
 from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.engine_thread import EngineThread
 from lullm.engine.thread.mailbox import EngineCall, Mailbox

@@ -6,7 +6,7 @@ from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 
 import lullm
-from lullm.engine.protocol import EngineClient
+from lullm.engine.client import EngineClient
 from lullm.server import admin, route
 from lullm.server.context import ServerContext
 from lullm.server.error import install_error_handlers

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from lullm.engine.protocol import EngineClient, SleepCause
+from lullm.engine.client import EngineClient, SleepCause
 from lullm.types.outputs import RequestOutput
 from lullm.types.sleep import TAGS, SleepReport, SleepState, WakeReport
 

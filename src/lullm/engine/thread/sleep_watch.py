@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from lullm.config.resolved import IdleConfig
 from lullm.config.sleep_after import SleepRung
+from lullm.engine.client import SleepCause, SleepObserver
 from lullm.engine.llm_engine import LLMEngine
-from lullm.engine.protocol import SleepCause, SleepObserver
 from lullm.engine.thread.ladder import SleepLadder
 from lullm.engine.thread.mailbox import EngineCall, Mailbox, ThreadState
 from lullm.errors import EngineAsleepError, LullmError, SleepCancelledError, WakeUpError

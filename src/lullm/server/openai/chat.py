@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lullm.engine.protocol import EngineClient
+from lullm.engine.client import EngineClient
 from lullm.server.openai.generation import Usage
 from lullm.server.openai.logprob import chat_logprobs, prompt_logprobs
 from lullm.server.openai.schema import ChatBody

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from lullm.engine.protocol import EngineClient
+from lullm.engine.client import EngineClient
 from lullm.errors import InvalidRequestError
 from lullm.server.context import ServerContext
 from lullm.server.openai.chat import ChatForm

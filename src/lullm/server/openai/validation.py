@@ -3,7 +3,7 @@
 from typing import Any
 
 from lullm.config.sleep_after import parse_duration
-from lullm.engine.protocol import EngineClient
+from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
 from lullm.server.openai.schema import ChatBody, CompletionBody, GenerationBody
 from lullm.types.sampling_params import OutputKind, SamplingParams
