@@ -141,7 +141,7 @@ class SleepWatch:
         """Whether a sleep of mode 'wait' waits for running requests to end."""
         return any(not call.answer.cancelled() for call in self._waiting_sleeps)
 
-    # -- what the ladder must know -------------------------------------------------------------------------------
+    # -- news for the ladder -------------------------------------------------------------------------------------
 
     def count_request(self, keep_alive: float | None) -> None:
         """A request has entered. `keep_alive`: how long the engine shall stay awake after it; None: as configured."""

@@ -20,7 +20,7 @@ PromptRows = list[PositionLogprobs | None]
 class CompletionForm:
     """The choices of a completion: text, log-probabilities by position, the prompt echoed on demand.
 
-    `echoes`: the prompts' texts, or empty. Streaming, what the next chunk needs is kept by prompt and by choice.
+    `echoes`: the prompts' texts, or empty. A stream's state is kept by prompt and by choice.
     """
 
     object_name = chunk_name = "text_completion"

@@ -1,6 +1,6 @@
 """The endpoints that generate text: one handler, and a form for each endpoint's answers.
 
-A form turns what the engine says into JSON: `CompletionForm`, `ChatForm`.
+A form turns the engine's outputs into JSON: `CompletionForm`, `ChatForm`.
 """
 
 import asyncio
