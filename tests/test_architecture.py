@@ -24,6 +24,7 @@ ROOMS = [
 PLACES = {room: place for place, room in enumerate(ROOMS)}
 TORCH_FREE = {*ROOMS[: PLACES["arena"]], "server"}
 LONGEST_FILE = 350  # lines
+LARGEST_ROOM = 12  # files beside each other
 WORD_CUDA = re.compile(r"(?<![a-zA-Z])cuda(?![a-zA-Z])")
 """As a word or as a part of a name, such as `is_cuda`."""
 # Modules of a higher level that a torch-free room may import, because they load no torch themselves.
@@ -79,6 +80,12 @@ def test_file(path):
     allowed_cuda = own in {"ops", "config", "cli"} or (own, path.name) == ("device", "choice.py") or "cuda" in path.name
     assert allowed_cuda or not WORD_CUDA.search(words), "the word cuda lives in a few places only"
     assert not re.search(r"/tmp/|/dev/shm", words), "no fixed path outside the project"
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=lambda p: p.name)
+def test_a_room_is_seen_at_a_glance(folder):
+    files = [path.name for path in FILES if path.parent == folder and path.name != "__init__.py"]
+    assert len(files) <= LARGEST_ROOM, "there are two rooms in it: give each a folder"
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:

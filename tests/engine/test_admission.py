@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from lullm.config.engine import EngineConfig
-from lullm.engine.admission import Admission
-from lullm.engine.mailbox import EngineCall, Mailbox, OutputStream
-from lullm.engine.sleep_watch import SleepWatch
+from lullm.engine.thread.admission import Admission
+from lullm.engine.thread.mailbox import EngineCall, Mailbox, OutputStream
+from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, SleepCancelledError, WakeUpError
 from lullm.types.outputs import RequestOutput
 from lullm.types.sleep import SleepOptions, SleepReport, WakeReport

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lullm.engine.mailbox import EngineCall, Mailbox, ThreadState
+from lullm.engine.thread.mailbox import EngineCall, Mailbox, ThreadState
 from lullm.errors import EngineDeadError, InvalidRequestError
 
 

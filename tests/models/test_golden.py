@@ -12,8 +12,8 @@ from lullm.kv.cache_group import cache_layout
 from lullm.models.registry import build_model
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes

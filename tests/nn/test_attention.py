@@ -9,8 +9,8 @@ from lullm.config.model import ModelConfig
 from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 
 HIDDEN, HEAD_DIM, HEADS, KV_HEADS, BLOCK_SIZE, LEN = 32, 8, 4, 2, 4, 11

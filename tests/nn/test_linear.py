@@ -9,7 +9,7 @@ from lullm.nn.embedding import Embedding, LMHead
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.mlp import GatedMLP
 from lullm.nn.norm import RMSNorm
-from lullm.ops.quantized_weight import dequantize, quantize_rows_
+from lullm.ops.quantized.weight import dequantize, quantize_rows_
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 
 OPS = pytest.mark.parametrize("ops", [REFERENCE_OPS, TORCH_CPU_OPS], ids=lambda ops: ops.name)

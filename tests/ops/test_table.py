@@ -8,8 +8,8 @@ import torch
 
 from lullm.errors import UnsupportedError
 from lullm.ops import torch_cpu
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu.library import absence
-from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS, select_ops, with_features
 
 FAST, GOLD = TORCH_CPU_OPS, REFERENCE_OPS

@@ -12,13 +12,13 @@ import torch
 
 from lullm.config.engine import EngineConfig
 from lullm.config.sleep_after import SleepRung
-from lullm.engine.admission import Admission
 from lullm.engine.client import SleepObserver
-from lullm.engine.engine_thread import EngineThread
 from lullm.engine.input import num_chars
 from lullm.engine.llm_engine import LLMEngine
-from lullm.engine.mailbox import EngineCall, Mailbox
-from lullm.engine.sleep_watch import SleepWatch
+from lullm.engine.thread.admission import Admission
+from lullm.engine.thread.engine_thread import EngineThread
+from lullm.engine.thread.mailbox import EngineCall, Mailbox
+from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Conversation, GenerateRequest, Prompt
 from lullm.types.sampling_params import SamplingParams

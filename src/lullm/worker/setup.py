@@ -12,7 +12,7 @@ from lullm.device.device import TORCH_DTYPES, Device
 from lullm.kv.layout import cache_layout_of
 from lullm.models.protocol import Model
 from lullm.nn.kv_scale import with_scales
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.selection import select_ops, with_features
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads

@@ -5,7 +5,7 @@ import torch
 from lullm.kv.layout import block_bytes, cache_layout_of
 from lullm.log import get_logger
 from lullm.models.protocol import Model
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import ModelRunner
 from lullm.types.draw import Draw, DrawParams

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from lullm.errors import UnsupportedError
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.triton.decode_attention import launch_decode
 from lullm.ops.triton.prefill_attention import launch_prefill
 from lullm.ops.triton.rope_cache import check_cache

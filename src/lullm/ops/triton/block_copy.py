@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from lullm.errors import UnsupportedError
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device, num_multiprocessors
 from lullm.ops.triton.tile import COPY_WORDS, HOST_COPY_PROGRAMS
 

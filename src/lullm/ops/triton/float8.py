@@ -1,4 +1,4 @@
-"""e4m3 in the kernels, for the fp8 KV cache of `ops.float8_cache`."""
+"""e4m3 in the kernels, for the fp8 KV cache of `ops.cache.float8_cache`."""
 
 import triton
 import triton.language as tl

@@ -9,8 +9,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from lullm.ops import grouped_attention
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import LayerCache
 
 
 def attention(

@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.triton.decode_attention import LOG2_E, MAX_SPLITS
 from lullm.ops.triton.device import num_multiprocessors
 from lullm.ops.triton.tile import PrefillTile, split_tile

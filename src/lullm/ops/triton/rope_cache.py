@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lullm.errors import UnsupportedError
-from lullm.ops.layer_cache import HeadNorm, LayerCache
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.triton.device import converts_float8
 from lullm.ops.triton.float8 import to_float8
 from lullm.ops.triton.tile import ROPE_HEADS

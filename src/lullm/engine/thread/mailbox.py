@@ -85,7 +85,7 @@ class Mailbox:
                 self._commands.get_nowait()()
 
     def close(self, failure: EngineDeadError | None) -> EngineDeadError:
-        """Refuse everything from now on; what every later sender is told. `failure`: why the thread ended early."""
+        """Refuse all later commands. Returns the error for their senders. `failure`: why the thread ended early."""
         with self._lock:
             self._error = failure or self._error
             self.state = ThreadState.CLOSED if failure is None else ThreadState.FAILED

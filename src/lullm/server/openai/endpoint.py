@@ -1,6 +1,6 @@
 """The endpoints that generate text: one handler, and a form for each endpoint's answers.
 
-A form turns what the engine says into JSON: `CompletionForm`, `ChatForm`.
+A form turns the engine's outputs into JSON: `CompletionForm`, `ChatForm`.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from fastapi.responses import JSONResponse, Response
 
 from lullm.engine.client import EngineClient
 from lullm.errors import InvalidRequestError
-from lullm.server.chat import ChatForm
-from lullm.server.completion import CompletionForm
 from lullm.server.context import ServerContext
-from lullm.server.generation import Generation, Usage, public_id
-from lullm.server.schema import ChatBody, CompletionBody
+from lullm.server.openai.chat import ChatForm
+from lullm.server.openai.completion import CompletionForm
+from lullm.server.openai.generation import Generation, Usage, public_id
+from lullm.server.openai.schema import ChatBody, CompletionBody
+from lullm.server.openai.validation import check_num_sequences, check_priority, keep_alive_s, sampling_params
 from lullm.server.sse import DONE, EventStream, event, until_disconnect
-from lullm.server.validation import check_num_sequences, check_priority, keep_alive_s, sampling_params
 from lullm.server.wire import parse_body
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest
