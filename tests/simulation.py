@@ -21,7 +21,7 @@ Content = tuple[int, int] | None
 
 
 class PagedMemory:
-    """Slots hold (position, token) instead of keys and values; a block nobody wrote holds nothing.
+    """Slots hold (position, token) instead of keys and values; an unwritten block holds nothing.
 
     A slot's content also names all tokens before it (a running hash), as a real key does through attention: KV that
     was computed behind another prefix is not the same KV. It names its cache group too: other layers have other keys.

@@ -4,14 +4,13 @@ import enum
 import itertools
 from array import array
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
 from lullm.kv.allocator import BlockAllocator
-from lullm.kv.block_table import NULL_BLOCK, BlockTable, common_len
+from lullm.kv.block_table import NULL_BLOCK, BlockTable, common_len, num_touched
 from lullm.kv.cache_group import ONE_GROUP, CacheGroup
 from lullm.kv.hashing import BlockHashes, salted_root
 from lullm.kv.pool_pair import PoolPair
-from lullm.kv.prefix import CachedPrefix, find_prefix, nothing_cached
+from lullm.kv.prefix import CachedPrefix, PrefixCacheStats, find_prefix, nothing_cached
 from lullm.kv.snapshot import BlockOwner, Holding, MemorySnapshot, take_pool_snapshot
 from lullm.types.packed import PackedInts
 from lullm.types.sequence import Sequence, SequenceGroup
@@ -26,15 +25,6 @@ class AllocStatus(enum.Enum):
     OK = enum.auto()
     LATER = enum.auto()
     NEVER = enum.auto()
-
-
-@dataclass(slots=True)
-class PrefixCacheStats:
-    """Counted in tokens at each admission: looked up, found on the device, found in the host pool."""
-
-    queries: int = 0
-    hits: int = 0
-    host_hits: int = 0
 
 
 class BlockSpaceManager:
@@ -306,38 +296,19 @@ class BlockSpaceManager:
         return MemorySnapshot(self.block_size, device, host)
 
     def check_conservation(self) -> None:
-        """Raise AssertionError unless reference counts equal the tables' holdings and all others are free.
-
-        For tests and idle engines, between plans; O(blocks).
-        """
-        for pool, name in ((self._device, "device"), (self._host, "host")):
-            held = [0] * pool.num_blocks
-            for table in itertools.chain.from_iterable(self._tables.values()):
-                if table.allocator is pool:
-                    for block_id in table.held_ids:
-                        held[block_id] += 1
-            counts = [pool.ref_count(b) for b in range(pool.num_blocks)]
-            assert held == counts, f"a reference count of the {name} pool differs from the tables that hold the block"
-            assert pool.num_free == held.count(0), f"free blocks of the {name} pool are lost or handed out twice"
+        """See `PoolPair.check_conservation`. For tests and idle engines, between plans."""
+        self._pools.check_conservation(list(itertools.chain.from_iterable(self._tables.values())))
 
     def _most_touched(self, num_tokens: int) -> int:
         """The most free blocks that the next `num_tokens` tokens of a sequence can take."""
         return len(self.groups) * (cdiv(num_tokens - 1, self.block_size) + 1)
 
     def _num_touched(self, seqs: Seq[Sequence], num_tokens: int = 1) -> int:
-        """Free blocks that the next `num_tokens` tokens of each (or as many as it has) take together."""
-        fresh = 0
-        to_copy: dict[tuple[int, int], int] = {}  # (shared block, sequences that hold it) -> how many write to it
-        for seq in seqs:
-            end = min(seq.num_computed_tokens + num_tokens, len(seq))
-            for table in self._tables[seq.seq_id]:
-                fresh += table.num_fresh_blocks(end)
-                shared = table.block_to_copy(seq.num_computed_tokens)
-                if shared is not None:
-                    key = shared, table.allocator.ref_count(shared)
-                    to_copy[key] = to_copy.get(key, 0) + 1
-        # The last holder of a shared block writes in place.
-        return fresh + sum(min(num, holders - 1) for (_, holders), num in to_copy.items())
+        """Free blocks that the next `num_tokens` tokens of each sequence, or as many as it has, take together."""
+        ends = [(seq, min(seq.num_computed_tokens + num_tokens, len(seq))) for seq in seqs]
+        return num_touched(
+            (table, seq.num_computed_tokens, end) for seq, end in ends for table in self._tables[seq.seq_id]
+        )
 
     def _fits(self, num_blocks: int) -> AllocStatus:
         reserve = self._watermark_blocks if self.num_used_blocks else 0

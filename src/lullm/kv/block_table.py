@@ -182,3 +182,17 @@ def common_len(tables: Iterable[BlockTable], num_free: int) -> int:
         if length >= lens[-1] or len(lens) == 1:
             return length
         lens.pop()  # longer than the others can become: nothing of the free blocks is for it
+
+
+def num_touched(appends: Iterable[tuple[BlockTable, int, int]]) -> int:
+    """Free blocks that `append_slots` of all these (table, first slot, number of tokens) takes together."""
+    fresh = 0
+    to_copy: dict[tuple[int, int], int] = {}  # (shared block, tables that hold it) -> how many write to it
+    for table, first_slot, num_tokens in appends:
+        fresh += table.num_fresh_blocks(num_tokens)
+        shared = table.block_to_copy(first_slot)
+        if shared is not None:
+            key = shared, table.allocator.ref_count(shared)
+            to_copy[key] = to_copy.get(key, 0) + 1
+    # The last holder of a shared block writes in place.
+    return fresh + sum(min(num, holders - 1) for (_, holders), num in to_copy.items())

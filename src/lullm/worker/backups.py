@@ -48,22 +48,20 @@ class Backups:
 
     def save(self, saving: Saving) -> Saved:
         """Write the backup of a plan, or reuse a kept one. Raises OSError, CacheSizeError, WakeUpError."""
-        kept = self.kept.get(saving.tag)
         if saving.reuses == "contents":
-            assert kept is not None
-            return kept
+            return self.kept[saving.tag]
         if saving.action == "move":
             old = self.saved[saving.tag]
             with self._new_store(saving.num_bytes, saving.target) as store:
                 return replace(old, backup=old.backup.moved(store))
         version = self._store.version if saving.tag == WEIGHTS else None
         if saving.reuses == "memory":
-            assert kept is not None
+            kept = self.kept[saving.tag]
             self.kept[saving.tag] = replace(kept, contents=NOTHING, version=None)  # until it is written
             self._write(kept.backup, saving)
             self.kept[saving.tag] = replace(kept, contents=saving.contents, version=version)
             return self.kept[saving.tag]
-        if kept is not None and saving.target == "ram":  # stale and too small; freed before the new one takes memory
+        if saving.target == "ram" and saving.tag in self.kept:  # stale and too small; freed before the new one is made
             self.kept.pop(saving.tag).backup.close()
         with self._new_store(saving.num_bytes, saving.target) as store:
             what = "the KV cache" if saving.tag == KV_CACHE else "changed weights"

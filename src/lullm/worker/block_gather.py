@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lullm.device.device import Device
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.types.sleep import UsedBlocks
 from lullm.units import MIB
 

@@ -9,8 +9,8 @@ from lullm.arena.arena import ALIGNMENT, Arena
 from lullm.arena.workspace import Workspace
 from lullm.kv.layout import SCALE_BYTES, block_bytes, cache_layout_of
 from lullm.log import get_logger
-from lullm.ops.float8_cache import FLOAT8
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.float8_cache import FLOAT8
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.step.graphs import workspace_bytes
 from lullm.units import format_bytes
 from lullm.worker.setup import WorkerSetup

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lullm.arena.arena import Arena
 from lullm.log import get_logger
-from lullm.models.decoder import CausalLM
+from lullm.models.protocol import Model
 from lullm.models.registry import build_model
 from lullm.nn.attention import add_kv_scales
 from lullm.nn.kv_scale import KVScales, kv_scales_of
@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 class LoadedModel:
     """A model with its weights. `arena`: the memory of all parameters, with the tag 'weights'."""
 
-    model: CausalLM
+    model: Model
     store: WeightStore
     arena: Arena
 
@@ -61,7 +61,7 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     return LoadedModel(model, store, arena)
 
 
-def fill_weights(setup: WorkerSetup, model: CausalLM, folder: Path) -> None:
+def fill_weights(setup: WorkerSetup, model: Model, folder: Path) -> None:
     """Read the weights from the checkpoint, or make dummy ones. Blocking. Raises ModelLoadError."""
     for scales in kv_scales_of(model):
         scales.forget_given()

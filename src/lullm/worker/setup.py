@@ -10,9 +10,9 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
 from lullm.kv.layout import cache_layout_of
-from lullm.models.decoder import CausalLM
+from lullm.models.protocol import Model
 from lullm.nn.kv_scale import with_scales
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.selection import select_ops, with_features
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
@@ -48,7 +48,7 @@ class WorkerSetup:
 
     def new_model_runner(
         self,
-        model: CausalLM,
+        model: Model,
         kv_caches: list[LayerCache],
         host_kv_caches: list[LayerCache],
         workspace: Workspace | None = None,

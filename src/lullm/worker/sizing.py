@@ -4,8 +4,8 @@ import torch
 
 from lullm.kv.layout import block_bytes, cache_layout_of
 from lullm.log import get_logger
-from lullm.models.decoder import CausalLM
-from lullm.ops.layer_cache import LayerCache
+from lullm.models.protocol import Model
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import ModelRunner
 from lullm.types.draw import Draw, DrawParams
@@ -24,7 +24,7 @@ _NUM_MEASURED_SLOTS = 4
 """Layer-slots that are copied to measure the speed. All of them would keep a huge page each for good."""
 
 
-def kv_memory_bytes(setup: WorkerSetup, model: CausalLM) -> int:
+def kv_memory_bytes(setup: WorkerSetup, model: Model) -> int:
     """Memory for the KV cache. Blocking.
 
     On a GPU: `gpu_memory_utilization` of all memory, less the memory in use after a run of the largest batch (torch's
@@ -50,7 +50,7 @@ def kv_memory_bytes(setup: WorkerSetup, model: CausalLM) -> int:
     return available
 
 
-def _profile(setup: WorkerSetup, model: CausalLM, query_len: int) -> int:
+def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
     """Peak memory, beside weights and KV cache, of a step with `max_num_seqs` spans of `query_len` tokens.
 
     All spans write over each other in one block. That is harmless, because the tokens are thrown away.
