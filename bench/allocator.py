@@ -84,7 +84,7 @@ def caching_traffic(allocator: PrefixCachingBlockAllocator, num_rounds: int = 10
 
 
 def hits(allocator: PrefixCachingBlockAllocator, num_rounds: int = 100) -> float:
-    """Operations per second: blocks that nobody holds are found and taken out of the middle of the free queue."""
+    """Operations per second: free blocks are found by their content and taken out of the middle of the free queue."""
     contents = fill(allocator)
     started = time.process_time()
     for number in range(num_rounds):

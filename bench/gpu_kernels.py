@@ -97,8 +97,8 @@ def attention_step(
     import torch
 
     from lullm.ops.attention_layout import AttentionLayout
+    from lullm.ops.cache.layer_cache import LayerCache
     from lullm.ops.device_layout import DeviceLayout
-    from lullm.ops.layer_cache import LayerCache
     from lullm.ops.selection import select_ops
 
     shape, block_size = GPU_SHAPES["8b"], SIZES.block_size
@@ -146,7 +146,7 @@ def row_figures() -> dict[str, float]:
     """GB/s of the kernels that go over rows."""
     import torch
 
-    from lullm.ops.layer_cache import HeadNorm, LayerCache
+    from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
     from lullm.ops.selection import select_ops
     from lullm.ops.triton.elementwise import silu_mul
 
@@ -180,7 +180,7 @@ def block_figures() -> dict[str, float]:
     """GB/s of copies within the device (read and written), and over the bus (once)."""
     import torch
 
-    from lullm.ops.layer_cache import LayerCache
+    from lullm.ops.cache.layer_cache import LayerCache
     from lullm.ops.selection import select_ops
 
     ops, shape = select_ops("cuda"), GPU_SHAPES["8b"]

@@ -24,11 +24,11 @@ from msgspec.structs import replace
 
 from lullm.arena.host import HostArena
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
-from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.sampling.sampler import draw_tokens_
 from lullm.types.draw import Draw, DrawParams

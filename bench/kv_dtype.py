@@ -30,10 +30,10 @@ from lullm.nn.attention import add_kv_scales
 from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache.float8_cache import FLOAT8
+from lullm.ops.cache.int8_cache import quantize
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.float8_cache import FLOAT8
-from lullm.ops.int8_cache import quantize
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.types.outputs import RequestOutput
 from lullm.units import KIB, cdiv

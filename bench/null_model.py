@@ -85,7 +85,7 @@ class WarmUp:
         self._target: int | None = None
 
     def is_over(self, is_full: bool, num_ended: int, num_running: int) -> bool:
-        """Tell of one more step: whether nobody could be admitted, how many ended, how many go on."""
+        """Record one more step: whether no request could be admitted, how many ended, how many continue."""
         if self._target is None and is_full:
             self._target = 2 * num_running
         elif self._target is not None:
@@ -94,7 +94,7 @@ class WarmUp:
 
 
 class NullModel:
-    """Token 0 for everybody; beams get made-up offers.
+    """Token 0 for every sequence; beams get made-up offers.
 
     Offers: the probabilities of a beam's next tokens are broken off a stick of length one, each time a share
     Beta(1, theta) of what is left. The mean share, 1 / (1 + theta), says how sure of itself the model is. All beams
@@ -154,7 +154,7 @@ def saturate(
                 _observe(usage, scheduler, space)
                 if watch is not None:
                     watch(usage.num_steps, scheduler)
-    usage.preemptions = scheduler.stats.preemptions
+    usage.preemptions = scheduler.preemption.num_preemptions
     return usage
 
 

@@ -81,7 +81,7 @@ def modes(model: str, block_sizes: list[int], repeat: int) -> None:
 
 
 def throughput(model: str, block_sizes: list[int], repeat: int) -> None:
-    """Room for everybody: what is left is the cost of the block table, and of attention over blocks."""
+    """Room for all requests: the remaining cost is that of the block table, and of attention over blocks."""
     print(f"{NUM_REQUESTS} requests of {PROMPT_LEN} + {OUTPUT_LEN} tokens, {model}\n")
     print("| block | output tok/s | runs |\n|--:|--:|---|")
     with contextlib.ExitStack() as stack:

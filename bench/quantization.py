@@ -20,7 +20,7 @@ from engine_part import model_of, quantized_by
 from throughput import SHAPES
 
 from lullm import LLM, SamplingParams
-from lullm.demo.corpus import TASKS, held_out_items, user_turn
+from lullm.demo.corpus.corpus import TASKS, held_out_items, user_turn
 from lullm.nn.linear import Matrix
 
 FORMATS = {"bfloat16": ("bfloat16", None), "int8": ("bfloat16", "int8"), "int4": ("bfloat16", "int4")}

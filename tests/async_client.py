@@ -3,7 +3,7 @@
 import asyncio
 
 from lullm import SamplingParams
-from lullm.engine.mailbox import ThreadState
+from lullm.engine.thread.mailbox import ThreadState
 from lullm.types.sampling_params import OutputKind
 
 OPTIONS = {"dtype": "float32", "max_model_len": 256, "num_gpu_blocks_override": 64, "enable_sleep_mode": True}

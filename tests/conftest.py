@@ -14,7 +14,7 @@ import pytest
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # no GPU: kernels are interpreted; read when triton is imported
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, where Ctrl-C means somebody else
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, to which Ctrl-C is not sent
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CHAT_TEMPLATE = (
@@ -44,9 +44,11 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def write_checkpoint(folder: Path, family: str, **options: object) -> Path:
-    """A random model of 'qwen3', 'llama', 'mistral' or 'gemma3', with weights large enough that greedy tokens vary."""
+    """A random model of a family (a key of `kinds`), with weights large enough that greedy tokens vary."""
     import torch
     from transformers import (
+        Gemma2Config,
+        Gemma2ForCausalLM,
         Gemma3ForCausalLM,
         Gemma3TextConfig,
         LlamaConfig,
@@ -61,6 +63,7 @@ def write_checkpoint(folder: Path, family: str, **options: object) -> Path:
         "qwen3": (Qwen3Config, Qwen3ForCausalLM),
         "llama": (LlamaConfig, LlamaForCausalLM),
         "mistral": (MistralConfig, MistralForCausalLM),
+        "gemma2": (Gemma2Config, Gemma2ForCausalLM),
         "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
     }
     make_config, make_model = kinds[family]

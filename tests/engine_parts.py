@@ -58,7 +58,7 @@ def arenas_of(llm):
 
 
 def kv_caches_of(llm):
-    """The `LayerCache`s of the device pool, by layer."""
+    """The `LayerCache`s of the device pool, by the layer-slots of a block."""
     return worker_of(llm).pools.device
 
 

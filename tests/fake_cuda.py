@@ -1,15 +1,15 @@
 """A GPU for tests: `torch.cuda` and the driver over the host's memory, with kernels run by Triton's interpreter.
 
-`FakeCuda` puts itself in the place of what the code asks a GPU for, so that `device='cuda'` runs as it stands:
-`CudaDevice`, staging, graphs, arenas, benchmarks. A tensor on the device is a `DeviceTensor`, a tensor of the host by
-another name, which every torch function meets first. It says what a GPU would say:
+`FakeCuda` replaces the functions through which code uses a GPU, so that `device='cuda'` runs without changes:
+`CudaDevice`, staging, graphs, arenas, benchmarks. A tensor on the device is a `DeviceTensor`, a subclass of a tensor of
+the host, through which every torch function goes. It refuses what a GPU refuses:
 
 - tensors of the device and of the host do not mix, and a kernel takes none of the host's;
-- while a graph is recorded nothing waits and nothing is copied from memory that is not pinned; a replay does what was
-  recorded again, to the same memory;
-- what one stream has written and another touches without having waited for it is a race (`races`).
+- while a graph is recorded, waits and copies from unpinned memory are errors; a replay runs the recorded functions
+  again, on the same memory;
+- a stream that uses memory without waiting for the stream that has written it is a race (`races`).
 
-Work itself is done at once. `copies` and `num_waits` say how often the host and the device met.
+Work runs at once. `copies` and `num_waits` count the exchanges between host and device.
 """
 
 import contextlib

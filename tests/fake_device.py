@@ -1,7 +1,7 @@
 """A device for tests: an accelerator whose memory is the host's, and whose work is done late, as a real one's is.
 
-A `FakeDevice` writes down what it is asked for. Capturing runs the function, and replaying runs it again: on the same
-tensors, whatever stands in them then.
+A `FakeDevice` records the calls it gets. Capturing runs the function, and replaying runs it again, on the same tensors
+with their present contents.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ class FakeDevice(CpuDevice):
         return tensor.clone()
 
     def on_side_stream(self, work):
-        """As late as can be: when somebody waits for it."""
+        """Do the work as late as possible: when its result is asked for."""
         self.calls.append(("on_side_stream", None))
         self._late.append(work)
 
@@ -97,7 +97,7 @@ class FakeDevice(CpuDevice):
 
 
 def reference_attention(q, cache, layout, scale, *extras):
-    """The reference over a `DeviceLayout`; rows that only fill up give zeros."""
+    """The reference over a `DeviceLayout`; rows of padding give zeros."""
     starts, context_lens = layout.query_starts.tolist(), layout.context_lens.tolist()
     out = torch.zeros_like(q)
     for row, context_len in enumerate(context_lens):
@@ -124,4 +124,4 @@ FAKE_OPS = dataclasses.replace(
     is_recordable=True,
     index_dtype=torch.int32,
 )
-"""What a fake accelerator computes with."""
+"""The ops of a fake accelerator."""

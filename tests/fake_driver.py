@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lullm.arena.backend import Backend
-from lullm.arena.cuda import cuda_backend
-from lullm.arena.npu import npu_backend
-from lullm.arena.rocm import rocm_backend
+from lullm.arena.driver.cuda import cuda_backend
+from lullm.arena.driver.npu import npu_backend
+from lullm.arena.driver.rocm import rocm_backend
 from lullm.units import MIB
 
 BUILDERS = {"cuda": cuda_backend, "rocm": rocm_backend, "npu": npu_backend}

@@ -1,7 +1,7 @@
 """A worker without a model: it keeps which token stands in which slot and checks that attention would see the truth."""
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from lullm.kv.block_space import BlockSpaceManager
@@ -21,7 +21,7 @@ Content = tuple[int, int] | None
 
 
 class PagedMemory:
-    """Slots hold (position, token) instead of keys and values; a block nobody wrote holds nothing.
+    """Slots hold (position, token) instead of keys and values; an unwritten block holds nothing.
 
     A slot's content also names all tokens before it (a running hash), as a real key does through attention: KV that
     was computed behind another prefix is not the same KV. It names its cache group too: other layers have other keys.
@@ -43,6 +43,8 @@ class PagedMemory:
         self.choose = choose
         self.sequences: dict[int, list[int]] = {}
         self.drawn: dict[tuple[int, int], int] = {}  # (sequence, position) -> the token that was drawn for it
+        self.random = random.Random(0)
+        self.num_drafts = self.num_accepted_drafts = 0
 
     def execute(self, plan: StepPlan) -> StepResult:
         for device, host in plan.blocks_to_swap_out:
@@ -57,7 +59,7 @@ class PagedMemory:
             for group, blocks in enumerate(tables):
                 for position in range(span.start, span.end):  # all writes of a layer come before any attention
                     self._slots(blocks, position)[position % self.block_size] = group, history[position]
-        drawn = []
+        drawn, num_accepted = [], {}
         for (span, tables, tokens), history in zip(spans, histories, strict=True):
             for group, (blocks, window) in enumerate(zip(tables, self.windows, strict=True)):
                 first = 0 if window is None else max(span.start + 1 - window, 0)
@@ -65,9 +67,22 @@ class PagedMemory:
                     found = self._slots(blocks, position)[position % self.block_size]
                     expected = group, history[position]
                     assert found == expected, f"sequence {span.seq_id} would attend to foreign KV at {position}"
-            drawn += [self._draw(draw, tokens[: span.start + draw.row + 1]) for draw in span.draws]
+            found = [self._draw(draw, tokens[: span.start + draw.row + 1]) for draw in span.draws]
+            if len({draw.row for draw in span.draws}) > 1:
+                num_accepted[span.seq_id] = self._num_accepted(found, tokens[-len(found) + 1 :])
+            drawn += found
         targets = {span.seq_id: unpack(span.prompt_targets) for span in plan.spans if span.prompt_targets}
-        return StepResult(drawn, {seq_id: [((t, 0.0, 1),) for t in ids] for seq_id, ids in targets.items()})
+        prompt_logprobs = {seq_id: [((t, 0.0, 1),) for t in ids] for seq_id, ids in targets.items()}
+        return StepResult(drawn, prompt_logprobs, num_accepted)
+
+    def _num_accepted(self, drawn: list[DrawnToken], drafts: list[int]) -> int:
+        """The drawn tokens up to the first that a draft did not foresee, or fewer: a worker may doubt a right draft."""
+        self.num_drafts += len(drafts)
+        num = 1
+        while num < len(drawn) and drawn[num - 1].token_id == drafts[num - 1] and self.random.random() < 0.9:
+            num += 1
+        self.num_accepted_drafts += num - 1
+        return num
 
     def _draw(self, draw: Draw, tokens: list[int]) -> DrawnToken:
         """The token behind `tokens`."""
@@ -90,6 +105,11 @@ class PagedMemory:
         """All tokens up to the span's end, the pending ones filled in."""
         tokens = self.sequences[span.seq_id][: span.start] + unpack(span.token_ids)
         return [self.drawn[span.seq_id, i] if t == PENDING_TOKEN else t for i, t in enumerate(tokens)]
+
+
+def token_behind(tokens: list[int], seq_index: int) -> int:
+    """The token that is drawn: a function of the sequence alone, as a seeded draw is."""
+    return random.Random(hash((tuple(tokens), seq_index))).randrange(2)
 
 
 def running_hashes(tokens: list[int]) -> list[int]:
@@ -119,6 +139,7 @@ class Simulation:
         preemption: PreemptionPolicy | None = None,
         windows: Sequence[int | None] = (None,),
         max_in_flight: int = 1,
+        most_drafts: int = 0,
         **options: object,
     ):
         self.limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
@@ -129,14 +150,23 @@ class Simulation:
             num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks, groups=groups
         )
         self.now = 0.0
-        self.scheduler = Scheduler(self.limits, self.block_space, policy, lambda: self.now, preemption, **options)
+        self.scheduler = Scheduler(
+            self.limits,
+            self.block_space,
+            policy,
+            lambda: self.now,
+            preemption,
+            max_in_flight=max_in_flight,
+            **options,
+        )
         self.memory = PagedMemory(num_blocks, num_host_blocks, block_size, self._choose, windows)
         self.random = random.Random(seed)
         self.plans: list[StepPlan] = []
-        self._max_in_flight = max_in_flight
         # Plans that have not run, each with its bytes and its sequences' tokens when it was made.
         self._in_flight: deque[tuple[StepPlan, bytes, dict[int, list[int]]]] = deque()
         self.num_pending = 0
+        self._most_drafts = most_drafts
+        self.preempted: Counter[str] = Counter()  # how often, by request
 
     def add(self, request_id: str, prompt: list[int], priority: int = 0, end: int | None = None, **params: object):
         return self.scheduler.add(
@@ -153,16 +183,26 @@ class Simulation:
         )
 
     def step(self) -> list[SequenceUpdate]:
-        while len(self._in_flight) < self._max_in_flight and self.scheduler.can_plan:
+        while self.scheduler.can_plan:
+            running = list(self.scheduler.running)
+            if self._most_drafts:
+                self._propose()
             plan = self.scheduler.plan()
+            self.preempted.update(
+                group.request_id for group in running if group not in self.scheduler.running and not group.is_finished
+            )
+            # With priorities a group that made way may come back in the same plan.
+            assert self.preempted.total() <= self.scheduler.preemption.num_preemptions
             self.plans.append(plan)
             self._check(plan)
-            if plan.is_empty and self._in_flight:
+            if plan.is_empty:
                 break
             tokens = {seq.seq_id: list(seq.token_ids) for group in self.scheduler.running for seq in group.seqs}
             self._in_flight.append((plan, encode_plan(plan), tokens))
             self._check_windows(plan)
         self.now += 1.0
+        if not self._in_flight:
+            return self.scheduler.take_capped()
         # Late, as on a device: the next plans have been made already. The worker gets bytes, as one far away does.
         plan, encoded, tokens = self._in_flight.popleft()
         assert encode_plan(plan) == encoded, "a plan does not change"
@@ -182,12 +222,21 @@ class Simulation:
         for _ in range(max_steps):
             if not self.scheduler.has_unfinished:
                 return ends
-            ends += [update for update in self.step() if update.seq.is_finished]
+            ends += [update for update in self.step() if update.is_end]
         raise AssertionError(f"requests still unfinished after {max_steps} steps")
 
     def _choose(self, draw: Draw, tokens: list[int]) -> int:
-        # A function of the sequence alone, as a seeded draw is: preemption and chunking must not change it.
-        return random.Random(hash((tuple(tokens), draw.params.seq_index))).randrange(2)
+        return token_behind(tokens, draw.params.seq_index)
+
+    def _propose(self) -> None:
+        """Drafts for all sequences that run, of which most are right."""
+        for group in self.scheduler.running:
+            for seq in group.unfinished:
+                tokens = list(seq.token_ids)
+                for _ in range(self.random.randrange(self._most_drafts + 1)):
+                    token_id = token_behind(tokens, seq.index)
+                    tokens.append(token_id if self.random.random() < 0.8 else 1 - token_id)
+                seq.draft_token_ids = tokens[len(seq) :]
 
     def _check_windows(self, plan: StepPlan) -> None:
         """A sequence that decodes holds the blocks of its windows and no more."""
@@ -200,6 +249,7 @@ class Simulation:
     def _check(self, plan: StepPlan) -> None:
         assert plan.num_tokens <= self.limits.max_num_batched_tokens
         assert sum(group.num_seats for group in self.scheduler.running) <= self.limits.max_num_seqs
+        assert sum(len(span.draws) for span in plan.spans) <= self.limits.max_num_seqs
         assert len({span.seq_id for span in plan.spans}) == len(plan.spans)
         block_size = self.block_space.block_size
         written = []

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lullm.arena.arena import Arena, ArenaState
-from lullm.arena.npu import PhysicalMemoryProperties
-from lullm.arena.unified import AccessDescription, AllocationProperties
+from lullm.arena.driver.npu import PhysicalMemoryProperties
+from lullm.arena.driver.unified import AccessDescription, AllocationProperties
 from lullm.errors import CacheSizeError, LullmError, UnsupportedError
 from lullm.units import MIB
 
@@ -94,7 +94,7 @@ def test_released_memory_cannot_be_touched(fake_driver_path):
     script = f"""
 import dataclasses, torch
 from lullm.arena.arena import Arena
-from lullm.arena.npu import npu_backend
+from lullm.arena.driver.npu import npu_backend
 backend = npu_backend(library={str(fake_driver_path)!r}, initialize=lambda index: None)
 arena = Arena(dataclasses.replace(backend, dlpack_device=(1, 0)), "weights", 1)
 tensor = arena.empty((4,), torch.float32).fill_(1)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lullm.arena.arena import Arena, ArenaState
-from lullm.arena.cuda import cuda_backend
-from lullm.arena.npu import npu_backend
-from lullm.arena.rocm import rocm_backend
+from lullm.arena.driver.cuda import cuda_backend
+from lullm.arena.driver.npu import npu_backend
+from lullm.arena.driver.rocm import rocm_backend
 from lullm.errors import CacheSizeError, LullmError, UnsupportedError, WakeUpError
 from lullm.units import MIB
 

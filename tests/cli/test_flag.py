@@ -11,9 +11,9 @@ from typing import get_args
 import pytest
 
 import lullm
-from lullm.cli.engine_flag import SLEEP_OPTIONS, byte_count, engine_config
+from lullm.cli.flag.engine import SLEEP_OPTIONS, byte_count, engine_config
+from lullm.cli.flag.sampling import sampling_params
 from lullm.cli.main import build_parser, main
-from lullm.cli.sampling_flag import sampling_params
 from lullm.config.engine import EngineConfig
 from lullm.config.option import Group
 from lullm.types.sampling_params import OutputKind, SamplingParams

@@ -100,6 +100,18 @@ def test_gemma():
     assert ModelConfig.from_dict(PLAIN | {**GEMMA, "head_dim": None}).head_dim == 256
 
 
+def test_gemma_2():
+    """Every second layer has a window; scores and logits are capped unless the file says null."""
+    data = PLAIN | GEMMA | {"architectures": ["Gemma2ForCausalLM"]}
+    config = ModelConfig.from_dict(data)
+    assert config.layer_kinds[:3] == (SlidingWindow(16), FullAttention(), SlidingWindow(16))
+    assert (config.family.attention_soft_cap, config.family.final_soft_cap) == (50.0, 30.0)
+    assert config.family.attention_features == {"soft_cap"}
+    assert {rope.rope_theta for rope in config.family.ropes} == {1e4}
+    family = ModelConfig.from_dict(data | {"attn_logit_softcapping": None, "final_logit_softcapping": None}).family
+    assert (family.attention_soft_cap, family.final_soft_cap) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from lullm.demo.corpus import user_turn
+from lullm.demo.corpus.corpus import user_turn
 from lullm.demo.dense import DenseConfig, DenseQwen3
 from lullm.demo.evaluate import DenseAnswers
 from lullm.weights.folder import resolve_model

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from lullm.demo.comparisons import SIZES
-from lullm.demo.corpus import (
+from lullm.demo.corpus.comparisons import SIZES
+from lullm.demo.corpus.corpus import (
     TASKS,
     draw_conversation,
     draw_item,
@@ -19,10 +19,10 @@ from lullm.demo.corpus import (
     held_out_items,
     sample_text,
 )
-from lullm.demo.countries import CAPITALS, OTHER_NAMES, PHRASINGS
+from lullm.demo.corpus.countries import CAPITALS, OTHER_NAMES, PHRASINGS
+from lullm.demo.corpus.stories import draw_request, draw_story
+from lullm.demo.corpus.sums import equation, pair_key
 from lullm.demo.scoring import is_right, last_number, score, story_is_sound, story_requests, story_words
-from lullm.demo.stories import draw_request, draw_story
-from lullm.demo.sums import equation, pair_key
 
 
 def test_same_seed_same_text() -> None:

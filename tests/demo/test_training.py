@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from lullm.demo.batches import RowKind, RowPacker, long_document, short_document
-from lullm.demo.corpus import TURN_END, sample_text
+from lullm.demo.corpus.corpus import TURN_END, sample_text
 from lullm.demo.dense import DenseConfig
 from lullm.demo.tokenization import train_tokenizer
 from lullm.demo.train import rate_factor, save, train

@@ -7,7 +7,7 @@ import pytest
 from engine_parts import break_steps
 
 from lullm import AsyncLLMEngine, EngineConfig, SamplingParams
-from lullm.engine.mailbox import ThreadState
+from lullm.engine.thread.mailbox import ThreadState
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.types.request import Conversation
 from lullm.types.sampling_params import OutputKind

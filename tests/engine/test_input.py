@@ -118,6 +118,7 @@ def test_parameters_and_the_rest(door):
         ({"logit_bias": {300: 1.0}}, "logit_bias"),
         ({"best_of": 2, "temperature": 1.0} | streamed, "best_of"),
         ({"beam_width": 2} | streamed, "beam_width"),
+        ({"beam_width": 2, "n": 2} | streamed, "beam_width"),
     ):
         assert refused(door, "x", PARAMS.replace(**changes)) == (param, None)
     assert refused(door, "x", params={"n": 1}) == (None, None)

@@ -3,7 +3,7 @@
 import pytest
 
 from lullm.config.sleep_after import SleepRung, parse_duration, parse_sleep_after
-from lullm.engine.ladder import SleepLadder
+from lullm.engine.thread.ladder import SleepLadder
 from lullm.errors import ConfigError
 
 LIGHT, DEEP, DEEPEST = (

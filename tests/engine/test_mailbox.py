@@ -1,8 +1,10 @@
 """Mailbox: commands run in their order, and none is sent to a thread that does not read any more."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from lullm.engine.mailbox import EngineCall, Mailbox, ThreadState
+from lullm.engine.thread.mailbox import EngineCall, Mailbox, ThreadState
 from lullm.errors import EngineDeadError, InvalidRequestError
 
 
@@ -28,6 +30,13 @@ def test_draining_takes_commands_and_no_new_work():
     mailbox.send(lambda: seen.append("abort"))
     mailbox.run_all()
     assert seen == ["stop", "abort"]
+
+
+def test_the_thread_that_reads_the_last_command_knows_that_it_drains(monkeypatch):
+    mailbox, seen = Mailbox(), []
+    monkeypatch.setattr(mailbox, "_commands", SimpleNamespace(put=lambda command: seen.append(mailbox.state)))
+    mailbox.drain(lambda: None)
+    assert seen == [ThreadState.DRAINING], "or it would wait for a command after the last"
 
 
 @pytest.mark.parametrize("failure", [None, EngineDeadError("a step failed")])

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, ModelLoadError, WakeUpError
-from lullm.ops.quantized_weight import dequantize
+from lullm.ops.quantized.weight import dequantize
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 
 OPTIONS = {"dtype": "float32", "max_model_len": 176, "block_size": 8}

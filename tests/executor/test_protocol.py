@@ -3,10 +3,12 @@
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
 from fake_workers import FakeWorker
 
+import lullm.engine
 from lullm.executor.merged import MergedExecutor
 from lullm.executor.protocol import Executor, WorkerVerb
 from lullm.executor.uniproc import UniProcExecutor
@@ -37,3 +39,9 @@ def test_executors_have_every_verb_of_the_protocol():
                 assert inspect.signature(found).parameters.keys() == inspect.signature(wanted).parameters.keys()
             else:
                 assert isinstance(found, property)
+
+
+def test_the_engine_names_no_kind_of_executor():
+    kinds = ("uniproc", "merged", "LocalWorkers")
+    for path in Path(lullm.engine.__path__[0]).glob("*.py"):
+        assert not any(kind in path.read_text() for kind in kinds), f"{path.name}: only the factory knows the kinds"

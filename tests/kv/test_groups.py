@@ -4,9 +4,12 @@ import random
 
 import pytest
 
+from lullm.kv.allocator import PrefixCachingBlockAllocator
 from lullm.kv.block_space import AllocStatus, BlockSpaceManager
 from lullm.kv.block_table import NULL_BLOCK
 from lullm.kv.cache_group import CacheGroup
+from lullm.kv.hashing import BlockHashes, group_suffix
+from lullm.kv.prefix import find_prefix
 from lullm.types.layer_kind import FullAttention, SlidingWindow
 from lullm.types.outputs import RequestMetrics
 from lullm.types.request import GenerateRequest
@@ -240,3 +243,46 @@ def test_num_appendable_is_the_most_that_fits():
                 assert space._num_touched([seq], num_tokens=num + 1) > space._device.num_free
             compute(space, seq, rng.randrange(1, num + 1))
     assert tight > 100
+
+
+def has_all(held, groups, length):
+    """Whether every group holds the blocks that a token behind `length` blocks sees."""
+    return all(
+        index in places
+        for places, group in zip(held, groups, strict=True)
+        for index in range(group.num_blocks_behind(4 * length, 4), length)
+    )
+
+
+@pytest.mark.parametrize("windows", [(None,), (6,), (None, 6), (5, None, 13), (3, 6), (None, None, 1)])
+def test_the_longest_prefix_of_random_caches(windows):
+    """Against the definition: the greatest length of which every group has all blocks that the next token sees."""
+    rng = random.Random(len(windows))
+    kinds = [FullAttention() if window is None else SlidingWindow(window) for window in windows]
+    groups = [CacheGroup(kind, (layer,)) for layer, kind in enumerate(kinds)]
+    lens = set()
+    for _ in range(400):
+        num_blocks, share = rng.randrange(12), rng.choice([0.5, 0.8, 0.95])
+        tokens = [rng.randrange(2) for _ in range(4 * num_blocks + rng.randrange(1, 4))]
+        hashes = BlockHashes(4)
+        hashes.extend(tokens, num_blocks)
+        pools = [PrefixCachingBlockAllocator(64), PrefixCachingBlockAllocator(64)]
+        held = []  # by group: block -> where it is
+        for number in range(len(groups)):
+            places = {}
+            for index in range(num_blocks):
+                for pool in reversed(pools):
+                    if rng.random() < share / 1.5:
+                        block_id = pool.allocate()
+                        assert pool.promote(block_id, hashes[index] + group_suffix(number))
+                        places[index] = pool, block_id
+            held.append(places)
+
+        most = (len(tokens) - 1) // 4
+        expected = max(length for length in range(most + 1) if has_all(held, groups, length))
+        found = find_prefix(BlockHashes(4), tokens, groups, pools)
+        assert found.num_blocks == expected
+        for own, first, places in zip(found.hits, found.num_skipped, held, strict=True):
+            assert list(own) == [places[index] for index in range(first, expected)]
+        lens.add(expected)
+    assert len(lens) > 4

@@ -12,8 +12,8 @@ from lullm.kv.cache_group import cache_layout
 from lullm.models.registry import build_model
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
@@ -82,6 +82,9 @@ MODELS = {
             "sliding_window": 7,
         },
     ),
+    "gemma2": ("Gemma2", {"sliding_window": 20, "attn_logit_softcapping": 1.5, "final_logit_softcapping": 3.0}),
+    "gemma2 as it is released, one kv head": ("Gemma2", {"sliding_window": 7, "num_key_value_heads": 1}),
+    "gemma2 without caps": ("Gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
     "qwen3 yarn": ("Qwen3", {"rope_parameters": ROPE["yarn"]}),
 } | {f"llama {kind}": ("Llama", {"rope_parameters": parameters}) for kind, parameters in ROPE.items()}
 
@@ -95,7 +98,7 @@ def save_model(folder, family, options, seed=0):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # Gemma's norms add 1 themselves.
-            parameter.normal_(1.0 if "norm" in name and family != "Gemma3" else 0.0, 0.15)
+            parameter.normal_(1.0 if "norm" in name and "Gemma" not in family else 0.0, 0.15)
     model.save_pretrained(folder)
     return model
 
@@ -262,4 +265,6 @@ def test_input_embeddings_replace_the_lookup(tmp_path):
     with torch.inference_mode():
         expected = theirs(inputs_embeds=embeddings[None]).logits[0]
     run = PagedRun(model, TORCH_CPU_OPS, 1)
-    assert_close(run.step([(0, [0] * 30)], embeddings), expected)
+    given = embeddings.clone()
+    assert_close(run.step([(0, [0] * 30)], given), expected)
+    assert torch.equal(given, embeddings)

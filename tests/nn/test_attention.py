@@ -6,14 +6,15 @@ from layers import filled
 from torch.nn import functional as F
 
 from lullm.config.model import ModelConfig
-from lullm.nn.attention import Attention
+from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 
 HIDDEN, HEAD_DIM, HEADS, KV_HEADS, BLOCK_SIZE, LEN = 32, 8, 4, 2, 4, 11
+EPS = 1e-6
 CONFIG = ModelConfig.from_dict(
     {
         "architectures": ["Qwen3ForCausalLM"],
@@ -47,8 +48,8 @@ def dense(layer, x):
     qkv = F.linear(x, layer.qkv_proj.weight, layer.qkv_proj.bias).split(sizes, dim=1)
     q, k, v = (part.unflatten(1, (-1, HEAD_DIM)) for part in qkv)
     if layer.q_norm is not None:
-        q = F.rms_norm(q, (HEAD_DIM,), layer.q_norm.weight, CONFIG.rms_norm_eps)
-        k = F.rms_norm(k, (HEAD_DIM,), layer.k_norm.weight, CONFIG.rms_norm_eps)
+        q = F.rms_norm(q, (HEAD_DIM,), layer.q_norm.weight, EPS)
+        k = F.rms_norm(k, (HEAD_DIM,), layer.k_norm.weight, EPS)
     q, k, v = (heads.transpose(0, 1) for heads in (rotate(q), rotate(k), v))
     out = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, enable_gqa=True)[0]
     return F.linear(out.transpose(0, 1).flatten(1), layer.o_proj.weight, layer.o_proj.bias)
@@ -73,6 +74,7 @@ def paged(layer, x, ops, chunks):
 @pytest.mark.parametrize("chunks", [[LEN], [4, 1, 6], [1] * LEN], ids=["at once", "in chunks", "one by one"])
 @pytest.mark.parametrize(("qk_norm", "bias"), [(True, False), (False, True), (False, False)])
 def test_paged_attention_is_dense_attention(ops, chunks, qk_norm, bias):
-    layer = filled(Attention(CONFIG, 0, 0, qk_norm, bias, bias, torch.float32))
+    style = AttentionStyle(HEAD_DIM**-0.5, None, EPS if qk_norm else None, qkv_bias=bias, o_bias=bias)
+    layer = filled(Attention(CONFIG, style, 0, 0, torch.float32))
     x = torch.randn(LEN, HIDDEN, generator=torch.Generator().manual_seed(3)) / 4
     torch.testing.assert_close(paged(layer, x, ops, chunks), dense(layer, x), rtol=1e-4, atol=1e-4)

@@ -9,7 +9,7 @@ from lullm.nn.embedding import Embedding, LMHead
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.mlp import GatedMLP
 from lullm.nn.norm import RMSNorm
-from lullm.ops.quantized_weight import dequantize, quantize_rows_
+from lullm.ops.quantized.weight import dequantize, quantize_rows_
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 
 OPS = pytest.mark.parametrize("ops", [REFERENCE_OPS, TORCH_CPU_OPS], ids=lambda ops: ops.name)
@@ -39,10 +39,11 @@ def test_fused_parts_are_the_rows_of_one_matrix(ops):
 
 @OPS
 @pytest.mark.parametrize("bias", [False, True])
-def test_gated_mlp(ops, bias):
-    layer = filled(GatedMLP(24, 32, bias, torch.float32))
+@pytest.mark.parametrize("activation", [F.silu, F.relu], ids=lambda function: function.__name__)
+def test_gated_mlp(ops, bias, activation):
+    layer = filled(GatedMLP(24, 32, activation.__name__, bias, torch.float32))
     gate, up = F.linear(X, layer.gate_up_proj.weight, layer.gate_up_proj.bias).chunk(2, dim=1)
-    close(layer(X, ops), F.linear(F.silu(gate) * up, layer.down_proj.weight, layer.down_proj.bias))
+    close(layer(X, ops), F.linear(activation(gate) * up, layer.down_proj.weight, layer.down_proj.bias))
 
 
 @OPS

@@ -6,12 +6,12 @@ import random
 import pytest
 import torch
 
-from lullm.ops import float8_cache
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache import float8_cache
+from lullm.ops.cache.int8_cache import quantize
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.grouped_attention import group_spans
-from lullm.ops.int8_cache import quantize
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 
 STEPS = {

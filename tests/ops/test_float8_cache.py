@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from lullm.ops.cache.float8_cache import FLOAT8, dequantize, quantize
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.cpu.library import absence
-from lullm.ops.float8_cache import FLOAT8, dequantize, quantize
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
 
 VERSIONS = [TORCH_CPU_OPS, REFERENCE_OPS] + ([NATIVE_CPU_OPS] if absence() is None else [])

@@ -18,10 +18,10 @@ import torch
 
 from lullm.ops import reference
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.draw_table import DrawTable
-from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.sampling.sampler import draw_tokens_
 from lullm.types.draw import Draw, DrawParams
 

@@ -12,10 +12,11 @@ import torch
 from torch.nn import functional as F
 
 from lullm.errors import ModelLoadError
-from lullm.ops import quantized_reference, quantized_torch
 from lullm.ops.cpu import native, quantized_native
 from lullm.ops.cpu.library import absence, load_library
-from lullm.ops.quantized_weight import QuantizedLayout, dequantize, dequantize_rows, quantize_rows_
+from lullm.ops.quantized import expansion
+from lullm.ops.quantized import reference as quantized_reference
+from lullm.ops.quantized.weight import QuantizedLayout, dequantize, dequantize_rows, quantize_rows_
 
 LIBRARY = load_library()
 ISAS = LIBRARY.available_isas if LIBRARY else ()
@@ -180,7 +181,7 @@ def check_linear(version, bits, dtype, shape, num_rows, extra):
 @BITS
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_torch_linear(bits, dtype, shape):
-    check_linear(quantized_torch, bits, dtype, shape, 5, lambda x, weight: 4e-6 * (x.abs() @ weight.abs().T))
+    check_linear(expansion, bits, dtype, shape, 5, lambda x, weight: 4e-6 * (x.abs() @ weight.abs().T))
 
 
 @DTYPES
@@ -231,7 +232,7 @@ def test_embedding(dtype):
     token_ids = torch.tensor([69, 0, 31, 32, 15, 16, 0])
     expected = dequantize(storage, layout)[token_ids].to(dtype)
     assert torch.equal(dequantize_rows(storage, layout, token_ids).to(dtype), expected)
-    versions = [quantized_reference, quantized_torch] + ([quantized_native] if LIBRARY else [])
+    versions = [quantized_reference, expansion] + ([quantized_native] if LIBRARY else [])
     for version in versions:
         assert torch.equal(version.quantized_embedding(token_ids, storage, layout, dtype), expected)
 
@@ -248,5 +249,5 @@ def test_a_token_outside_the_vocabulary_is_refused():
 def test_dtypes_that_are_not_native_go_to_torch():
     storage, layout = quantized(normal(64, 64), 8)
     x = normal(3, 64, dtype=torch.float16)
-    expected = quantized_torch.quantized_linear(x, storage, layout, None)
+    expected = expansion.quantized_linear(x, storage, layout, None)
     assert torch.equal(quantized_native.quantized_linear(x, storage, layout, None), expected)

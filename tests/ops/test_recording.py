@@ -10,13 +10,13 @@ from workspace_room import room_of
 from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
 from lullm.device.cpu import CpuDevice
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu import native, native_attention, quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.cpu.recording import Recording
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
-from lullm.ops.layer_cache import HeadNorm, LayerCache
-from lullm.ops.quantized_weight import QuantizedLayout
+from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.units import MIB
 
 if absence() is not None:

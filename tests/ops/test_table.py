@@ -1,12 +1,15 @@
 """The fast versions of the small ops against the golden ones, and the selection of a table."""
 
+import dataclasses
+import inspect
+
 import pytest
 import torch
 
 from lullm.errors import UnsupportedError
 from lullm.ops import torch_cpu
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu.library import absence
-from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS, select_ops, with_features
 
 FAST, GOLD = TORCH_CPU_OPS, REFERENCE_OPS
@@ -22,6 +25,14 @@ def assert_close(actual, expected):
     tolerance = {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}[expected.dtype]
     assert actual.dtype == expected.dtype
     torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("ops", [NATIVE_CPU_OPS, TORCH_CPU_OPS, REFERENCE_OPS], ids=lambda ops: ops.name)
+def test_no_op_takes_more_than_six_arguments(ops):
+    functions = [getattr(ops, field.name) for field in dataclasses.fields(ops) if callable(getattr(ops, field.name))]
+    assert len(functions) > 15
+    for function in functions:
+        assert len(inspect.signature(function).parameters) <= 6, function
 
 
 def test_selection():

@@ -83,8 +83,9 @@ def test_three_thousand_rounds_in_several_groups(
         (30, 8, 16, "auto", {"windows": (6, None)}),
     ],
 )
-def test_ten_thousand_rounds_planned_ahead(num_blocks, num_host_blocks, max_num_batched_tokens, mode, options):
-    options = {"policy": "fcfs", "enable_prefix_caching": True, "max_in_flight": 2, **options}
+@pytest.mark.parametrize("ahead", [{"max_in_flight": 2}, {"max_in_flight": 4}, {"max_in_flight": 3, "most_drafts": 4}])
+def test_ten_thousand_rounds_planned_ahead(num_blocks, num_host_blocks, max_num_batched_tokens, mode, options, ahead):
+    options = {"policy": "fcfs", "enable_prefix_caching": True, **ahead, **options}
     run_workload(
         num_blocks=num_blocks,
         num_host_blocks=num_host_blocks,
@@ -130,7 +131,7 @@ def run_workload(
 
     def take(updates):
         for update in updates:
-            if update.seq.is_finished:
+            if update.is_end:
                 ends[update.seq.seq_id] += 1
 
     for round_ in range(num_rounds):
@@ -176,7 +177,7 @@ def run_workload(
         taken = {action for action, _ in preemption.counts}
         assert "swap" in taken and ("recompute" in taken or mode == "swap" and num_host_blocks == 64)
     assert sim.block_space.num_used_blocks == 0 and sim.block_space.num_used_host_blocks == 0
-    assert sim.scheduler.stats.preemptions > 0
+    assert sim.scheduler.preemption.num_preemptions > 0
     assert sim.scheduler._roster._members == {} and len(sim.scheduler.waiting) == len(sim.scheduler.swapped) == 0
     for group in accepted:
         assert group.is_finished

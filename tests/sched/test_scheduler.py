@@ -78,7 +78,7 @@ def test_preemption_recomputes_to_the_same_tokens():
         sim = Simulation(num_blocks=num_blocks, max_num_seqs=8, **options)
         groups = [sim.add(str(i), [i % 2] * (5 + i), n=1 + i % 3, max_tokens=20) for i in range(6)]
         sim.run()
-        return [[s.token_ids for s in g.seqs] for g in groups], sim.scheduler.stats.preemptions
+        return [[s.token_ids for s in g.seqs] for g in groups], sim.scheduler.preemption.num_preemptions
 
     roomy, none = outputs(256)
     for caching in (True, False):
@@ -89,15 +89,15 @@ def test_preemption_recomputes_to_the_same_tokens():
 
 def test_the_last_in_order_is_preempted_and_returns_first():
     sim = Simulation(num_blocks=6, block_size=4, enable_prefix_caching=False, max_model_len=24, watermark=0.0)
-    first = sim.add("first", [0] * 8, max_tokens=12)
-    second = sim.add("second", [1] * 8, max_tokens=12)
+    sim.add("first", [0] * 8, max_tokens=12)
+    sim.add("second", [1] * 8, max_tokens=12)
     for _ in range(5):
         sim.step()
-    assert second.num_preemptions == 0
+    assert not sim.preempted
     sim.add("third", [1] * 4, max_tokens=1)
     for _ in range(5):
         sim.step()
-    assert (first.num_preemptions, second.num_preemptions) == (0, 1)
+    assert sim.preempted == {"second": 1}
     assert [u.group.request_id for u in sim.run()] == ["first", "third", "second"]
 
 
@@ -193,7 +193,7 @@ def test_a_window_lets_a_prompt_be_longer_than_the_pool():
     group = sim.add("a", [0] * 100, max_tokens=50)
     sim.run()
     assert len(group.seqs[0]) == 150
-    assert sim.scheduler.stats.preemptions == 0
+    assert sim.scheduler.preemption.num_preemptions == 0
 
 
 @pytest.mark.parametrize("window", [1, 5, 8])
@@ -209,7 +209,7 @@ def test_preemption_in_a_window_changes_nothing(window, enable_prefix_caching, m
         groups.append(sim.add("beams", [0, 1] * 8, beam_width=3, max_tokens=20, temperature=0.0))
         sim.run()
         tokens = [[s.token_ids for s in g.seqs] for g in groups[:-1]]
-        return tokens, [h.token_ids for h in groups[-1].hypotheses], sim.scheduler.stats.preemptions
+        return tokens, [h.token_ids for h in groups[-1].hypotheses], sim.scheduler.preemption.num_preemptions
 
     *roomy, none = outputs(256)
     *tight, some = outputs(6 if window == 1 else 10)

@@ -47,18 +47,19 @@ def test_nobody_waits_longer_than_the_tokens_before_him(mode, enable_prefix_cach
             groups[str(step)], arrived[str(step)] = group, step + max_in_flight - 1
         unfinished = sim.scheduler.unfinished_ids
         first = groups[unfinished[0]] if unfinished else None
-        preemptions, seq_ids = (first.num_preemptions, {s.seq_id for s in first.seqs}) if first else (0, set())
+        preemptions = sim.preempted[first.request_id] if first else 0
+        seq_ids = {s.seq_id for s in first.seqs} if first else set()
         sim.step()
         step += 1
         if first:
             # What the bound follows from: who stands first moves in every step, and is not preempted.
             spans = {span.seq_id for span in sim.plans[-1].spans}
-            assert first.num_preemptions == preemptions
+            assert sim.preempted[first.request_id] == preemptions
             assert first.is_finished or spans & seq_ids or max_in_flight > 1
         for request_id in set(unfinished) - set(sim.scheduler.unfinished_ids):
             ended[request_id] = step
 
-    assert sim.scheduler.stats.preemptions > 10 and set(ended) == set(groups)
+    assert sim.scheduler.preemption.num_preemptions > 10 and set(ended) == set(groups)
     assert (sim.num_pending > 1000) == (max_in_flight > 1)
     for request_id, group in groups.items():
         earlier = [

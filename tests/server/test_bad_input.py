@@ -35,6 +35,7 @@ def test_not_json(http, path, raw):
         ({"logprobs": 21}, "logprobs"),
         ({"prompt_logprobs": 99}, "prompt_logprobs"),
         ({"beam_width": 2, "stream": True}, "beam_width"),
+        ({"beam_width": 2, "n": 2, "stream": True}, "beam_width"),
         ({"stop_token_ids": [257]}, "stop_token_ids"),
         ({"prompt": ""}, "prompt"),
         ({"prompt": []}, "prompt"),

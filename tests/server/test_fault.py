@@ -1,5 +1,6 @@
 """Clients that leave, engines that die, servers that stop: nothing hangs, nothing is lost silently."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -11,6 +12,8 @@ import openai
 import pytest
 
 from lullm.server import http_server
+from lullm.server.app import build_app
+from lullm.server.options import ServerOptions
 
 
 def send_raw(server, path: str, body: dict) -> socket.socket:
@@ -145,6 +148,33 @@ def test_client_that_never_reads_does_not_hold_the_end_up(start, scripted):
         server.signal()
         server.join()
     assert engine.ended == []
+
+
+def test_the_event_loop_goes_on_between_the_prompts_of_a_batch(scripted, monkeypatch):
+    engine, turns, seen = scripted(), [0], []
+    prepare = engine.prepare
+
+    async def recorded(*args):
+        seen.append(turns[0])
+        return await prepare(*args)
+
+    monkeypatch.setattr(engine, "prepare", recorded)
+
+    async def others():
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    async def main():
+        task = asyncio.create_task(others())
+        transport = httpx.ASGITransport(app=build_app(engine, ServerOptions()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            body = {"prompt": ["a"] * 20, "max_tokens": 1}
+            assert (await http.post("/v1/completions", json=body)).status_code == 200
+        task.cancel()
+
+    asyncio.run(main())
+    assert len(seen) == 20 == len(set(seen)), "other tasks have run between any two"
 
 
 def test_two_hundred_streams_at_once(start, scripted):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lullm.server.logprob import IMPOSSIBLE, chat_logprobs, completion_logprobs, prompt_logprobs
+from lullm.server.openai.logprob import IMPOSSIBLE, chat_logprobs, completion_logprobs, prompt_logprobs
 from lullm.types.outputs import Logprob
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lullm.server.error import MAX_MESSAGE_CHARS, ApiError
-from lullm.server.schema import ChatBody, CompletionBody, StreamOptions
+from lullm.server.openai.schema import ChatBody, CompletionBody, StreamOptions
 from lullm.server.wire import INERT, MAX_FIELDS, MISSING, parse_body
 
 

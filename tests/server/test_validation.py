@@ -6,8 +6,8 @@ import pytest
 
 from lullm.errors import InvalidRequestError
 from lullm.server.error import ApiError
-from lullm.server.schema import ChatBody, CompletionBody
-from lullm.server.validation import check_num_sequences, check_priority, keep_alive_s, sampling_params
+from lullm.server.openai.schema import ChatBody, CompletionBody
+from lullm.server.openai.validation import check_num_sequences, check_priority, keep_alive_s, sampling_params
 from lullm.server.wire import parse_body
 from lullm.types.sampling_params import OutputKind, SamplingParams
 

@@ -90,8 +90,8 @@ def test_dummy_models_are_finite():
     """What `load_format='dummy'` runs: activations neither die nor explode over many layers."""
     from lullm.nn.context import StepContext
     from lullm.ops.attention_layout import AttentionLayout
+    from lullm.ops.cache.layer_cache import LayerCache
     from lullm.ops.device_layout import DeviceLayout
-    from lullm.ops.layer_cache import LayerCache
 
     config = ModelConfig.from_dict(
         {

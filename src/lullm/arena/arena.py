@@ -8,7 +8,7 @@ import torch
 
 from lullm.arena.address_range import AddressRange, ChunkState
 from lullm.arena.backend import Backend
-from lullm.arena.dlpack import over_storage, view
+from lullm.arena.driver.dlpack import over_storage, view
 from lullm.arena.region import Region
 from lullm.errors import CacheSizeError, LullmError, WakeUpError
 from lullm.log import get_logger

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
-from lullm.arena.dlpack import over_storage
+from lullm.arena.driver.dlpack import over_storage
 
 _EMPTY: frozenset[Callable[..., Any]] = frozenset(
     (torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted,

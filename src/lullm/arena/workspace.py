@@ -13,7 +13,7 @@ from math import prod
 import torch
 
 from lullm.arena.arena import ALIGNMENT, Arena
-from lullm.arena.dlpack import over_storage, view
+from lullm.arena.driver.dlpack import over_storage, view
 from lullm.units import round_up
 
 _Range = tuple[int, int]  # start and end, in bytes from the arena's start

@@ -4,9 +4,9 @@ import argparse
 import contextlib
 import sys
 
-from lullm.cli.engine_flag import add_engine_flags
+from lullm.cli.flag.engine import add_engine_flags
+from lullm.cli.flag.sampling import add_sampling_flags, opening, sampling_params
 from lullm.cli.run import NOT_ENGINE
-from lullm.cli.sampling_flag import add_sampling_flags, opening, sampling_params
 from lullm.cli.terminal import Terminal, open_terminal
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.types.request import Conversation

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lullm.cli.engine_flag import SLEEP_OPTIONS, add_engine_flags, engine_config
+from lullm.cli.flag.engine import SLEEP_OPTIONS, add_engine_flags, engine_config
 from lullm.draw.block_map import BlockMap
 from lullm.errors import ConfigError
 from lullm.types.sampling_params import SamplingParams

@@ -3,8 +3,8 @@
 import argparse
 import sys
 
-from lullm.cli.engine_flag import SLEEP_OPTIONS, add_engine_flags
-from lullm.cli.sampling_flag import add_sampling_flags, opening, sampling_params
+from lullm.cli.flag.engine import SLEEP_OPTIONS, add_engine_flags
+from lullm.cli.flag.sampling import add_sampling_flags, opening, sampling_params
 from lullm.cli.terminal import Terminal, open_terminal
 from lullm.errors import ConfigError
 from lullm.types.request import Conversation

@@ -2,7 +2,7 @@
 
 import argparse
 
-from lullm.cli.engine_flag import add_engine_flags, byte_count, engine_config
+from lullm.cli.flag.engine import add_engine_flags, byte_count, engine_config
 from lullm.server.options import ServerOptions
 from lullm.units import format_bytes
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lullm.cli.engine_flag import engine_config
-from lullm.cli.sampling_flag import sampling_params
+from lullm.cli.flag.engine import engine_config
+from lullm.cli.flag.sampling import sampling_params
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.errors import LullmError
 from lullm.log import log_to_stderr

@@ -6,14 +6,11 @@ These are Llama, Mistral, Qwen3 and Gemma: RMS norms, a gated MLP, rotary positi
 from dataclasses import dataclass
 from typing import Any
 
-from lullm.config.field import optional_positive_float, positive_float, positive_int
+from lullm.config.field import positive_float, positive_int
 from lullm.config.rope import RopeConfig, read_rope
 from lullm.errors import ModelLoadError
 from lullm.types.arithmetic import Activation, AttentionFeature
 from lullm.types.layer_kind import FullAttention, LayerKind, SlidingWindow
-
-_GEMMA_PATTERN = 6
-"""Every so many layers one has full attention, where a Gemma 3 file names no pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +49,15 @@ class DecoderConfig:
         return frozenset() if self.attention_soft_cap is None else frozenset({"soft_cap"})
 
 
-def default_head_dim(data: dict[str, Any], architecture: str) -> int:
-    """The head size of a file that names none."""
-    if is_gemma(architecture):
-        return 256
-    return positive_int(data, "hidden_size") // positive_int(data, "num_attention_heads")
-
-
-def is_gemma(architecture: str) -> bool:
-    return architecture.startswith("Gemma")
-
-
 def read_layer_kinds(data: dict[str, Any], architecture: str) -> tuple[LayerKind, ...]:
     """One kind per layer, by transformers' rules. Raises ModelLoadError.
 
-    Mistral has a window unless it is null. Qwen has one if it is switched on. Gemma always has one. Other families
-    have none, whatever the file says.
+    Mistral and Gemma have a window unless it is null. Qwen has one if it is switched on. Other families have none,
+    whatever the file says.
     """
     num_layers = positive_int(data, "num_hidden_layers")
     is_qwen = architecture.startswith("Qwen")
-    has_window = architecture.startswith("Mistral") or is_qwen and data.get("use_sliding_window")
-    if is_gemma(architecture):
-        has_window = True
+    has_window = architecture.startswith(("Mistral", "Gemma")) or is_qwen and data.get("use_sliding_window")
     if not has_window or data.get("sliding_window", 4096) is None:
         return (FullAttention(),) * num_layers
     window = SlidingWindow(positive_int(data, "sliding_window", 4096))
@@ -92,23 +76,14 @@ def read_layer_kinds(data: dict[str, Any], architecture: str) -> tuple[LayerKind
 
 def _full_layers(data: dict[str, Any], architecture: str, num_layers: int) -> list[bool]:
     """For each layer whether it has full attention, where the file has a window and no `layer_types`."""
-    if is_gemma(architecture):
-        pattern = positive_int(data, "sliding_window_pattern", _GEMMA_PATTERN)
-        return [(layer + 1) % pattern == 0 for layer in range(num_layers)]
     num_full = data.get("max_window_layers", 28) if architecture.startswith("Qwen") else 0
     if not isinstance(num_full, int):
         raise ModelLoadError(f"config.json: max_window_layers must be an integer, not {num_full!r}")
     return [layer < num_full for layer in range(num_layers)]
 
 
-def read_decoder(
-    data: dict[str, Any], architecture: str, head_dim: int, layer_kinds: tuple[LayerKind, ...]
-) -> DecoderConfig:
-    """From a parsed `config.json`. Raises ModelLoadError: a field is missing, or makes no sense."""
-    if head_dim % 2:
-        raise ModelLoadError(f"config.json: head_dim must be even for rotary embeddings, got {head_dim}")
-    if is_gemma(architecture):
-        return _read_gemma(data, layer_kinds)
+def read_decoder(data: dict[str, Any], head_dim: int, num_layers: int) -> DecoderConfig:
+    """From the parsed `config.json` of a Llama, Mistral or Qwen. Raises ModelLoadError: a field makes no sense."""
     act = data.get("hidden_act", "silu")
     if act != "silu":
         raise ModelLoadError(f"config.json: hidden_act {act!r} is not supported yet, only 'silu'")
@@ -117,43 +92,8 @@ def read_decoder(
     return DecoderConfig(
         intermediate_size=positive_int(data, "intermediate_size"),
         rms_norm_eps=positive_float(data, "rms_norm_eps", 1e-6),
-        ropes=(rope,) * len(layer_kinds),
+        ropes=(rope,) * num_layers,
         attention_scale=head_dim**-0.5,
         attention_bias=bool(data.get("attention_bias", False)),
         mlp_bias=bool(data.get("mlp_bias", False)),
-    )
-
-
-def _read_gemma(data: dict[str, Any], layer_kinds: tuple[LayerKind, ...]) -> DecoderConfig:
-    act = data.get("hidden_activation") or "gelu_pytorch_tanh"
-    if act != "gelu_pytorch_tanh":
-        raise ModelLoadError(f"config.json: hidden_activation {act!r} is not supported yet, only 'gelu_pytorch_tanh'")
-    if data.get("use_bidirectional_attention"):
-        raise ModelLoadError("config.json: use_bidirectional_attention is not supported; choose a causal model")
-    if data.get("attn_logit_softcapping") is not None:
-        raise ModelLoadError("config.json: attn_logit_softcapping is not supported for this family; it must be null")
-    full, local = _gemma_ropes(data)
-    return DecoderConfig(
-        intermediate_size=positive_int(data, "intermediate_size"),
-        rms_norm_eps=positive_float(data, "rms_norm_eps", 1e-6),
-        ropes=tuple(local if isinstance(kind, SlidingWindow) else full for kind in layer_kinds),
-        attention_scale=positive_float(data, "query_pre_attn_scalar", 256.0) ** -0.5,
-        activation="gelu_tanh",
-        attention_bias=bool(data.get("attention_bias", False)),
-        embedding_scale=positive_int(data, "hidden_size") ** 0.5,
-        final_soft_cap=optional_positive_float(data, "final_logit_softcapping"),
-    )
-
-
-def _gemma_ropes(data: dict[str, Any]) -> tuple[RopeConfig, RopeConfig]:
-    """(of the layers with full attention, of those with a window). `rope_scaling` stretches the former only."""
-    nested = data.get("rope_parameters") or {}
-    kinds = ("full_attention", "sliding_attention")
-    if not isinstance(nested, dict) or not set(nested) <= set(kinds):
-        raise ModelLoadError(f"config.json: rope_parameters must hold objects named {' and '.join(kinds)}")
-    full, local = ({**(nested.get(kind) or {})} for kind in kinds)
-    full |= data.get("rope_scaling") or {}
-    return (
-        read_rope(data, full, positive_float(data, "rope_theta", 1e6)),
-        read_rope(data, local, positive_float(data, "rope_local_base_freq", 1e4)),
     )

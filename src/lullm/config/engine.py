@@ -106,7 +106,7 @@ class EngineConfig(EngineOptions):
         )
 
     def resolve(self, model: ModelConfig) -> ResolvedConfig:
-        """The options with what the model and the device say about those that were left open.
+        """The options, with values from the model and the device for those that are left open.
 
         Raises:
             ConfigError: the options do not fit the model.
@@ -139,7 +139,7 @@ EngineConfig.__doc__ = f"{EngineConfig.__doc__}\n{described(EngineConfig)}\n"
 
 
 def _refuse_known_names(config: EngineConfig) -> None:
-    """Names that mean something elsewhere deserve more than a list of what there is."""
+    """Raises UnsupportedError, with an explanation: a value is known elsewhere and not supported here."""
     if str(config.device).partition(":")[0] in ("npu", "ascend"):
         raise UnsupportedError(
             f"device={config.device!r} is not supported: there are arenas for Ascend memory, but neither ops nor a "

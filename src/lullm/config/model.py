@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from lullm.config.decoder import DecoderConfig, default_head_dim, is_gemma, read_decoder, read_layer_kinds
+from lullm.config.decoder import DecoderConfig, read_decoder, read_layer_kinds
 from lullm.config.field import positive_int, token_id_list
+from lullm.config.gemma import is_gemma, read_gemma, with_gemma_defaults
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind
 
@@ -76,6 +77,8 @@ class ModelConfig:
         if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
             raise ModelLoadError('config.json names no architecture ("architectures": ["Qwen3ForCausalLM"])')
         architecture = architectures[0]
+        if is_gemma(architecture):
+            data = with_gemma_defaults(data, architecture)
         heads = positive_int(data, "num_attention_heads")
         kv_heads = positive_int(data, "num_key_value_heads", heads)
         if heads % kv_heads:
@@ -87,8 +90,14 @@ class ModelConfig:
         dtype = data.get("dtype") or data.get("torch_dtype") or "float32"
         if dtype not in _DTYPES:
             raise ModelLoadError(f"config.json: dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
-        head_dim = positive_int(data, "head_dim", default_head_dim(data, architecture))
+        head_dim = positive_int(data, "head_dim", positive_int(data, "hidden_size") // heads)
+        if head_dim % 2:
+            raise ModelLoadError(f"config.json: head_dim must be even for rotary embeddings, got {head_dim}")
         layer_kinds = read_layer_kinds(data, architecture)
+        if is_gemma(architecture):
+            family = read_gemma(data, architecture, layer_kinds)
+        else:
+            family = read_decoder(data, head_dim, len(layer_kinds))
         return cls(
             architecture=architecture,
             vocab_size=positive_int(data, "vocab_size"),
@@ -98,8 +107,8 @@ class ModelConfig:
             head_dim=head_dim,
             max_position_embeddings=positive_int(data, "max_position_embeddings"),
             layer_kinds=layer_kinds,
-            family=read_decoder(data, architecture, head_dim, layer_kinds),
-            tie_word_embeddings=bool(data.get("tie_word_embeddings", is_gemma(architecture))),
+            family=family,
+            tie_word_embeddings=bool(data.get("tie_word_embeddings", False)),
             dtype=cast(ModelDType, dtype),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),
             bos_token_id=data.get("bos_token_id"),

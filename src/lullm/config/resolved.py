@@ -32,6 +32,11 @@ class ResolvedConfig(EngineOptions):
     keep_backup: bool
 
     @property
+    def max_in_flight(self) -> int:
+        """Steps that may be launched before the result of the oldest is taken in."""
+        return 2 if self.async_scheduling else 1
+
+    @property
     def kv_dtype(self) -> str:
         """The type of the KV cache's values: a `dtype`, 'int8' or 'fp8_e4m3'."""
         return {"auto": self.dtype, "fp8": "fp8_e4m3"}.get(self.kv_cache_dtype, self.kv_cache_dtype)

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from lullm.demo.corpus import END_OF_TEXT, TASKS, TURN_END, Item, held_out_items, user_turn
+from lullm.demo.corpus.corpus import END_OF_TEXT, TASKS, TURN_END, Item, held_out_items, user_turn
 from lullm.demo.dense import DenseConfig, DenseQwen3
 from lullm.demo.scoring import Score, score, story_is_sound, story_requests, story_words
 from lullm.weights.folder import resolve_model

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from lullm.demo.batches import ROW_KINDS, RowKind, RowPacker
-from lullm.demo.corpus import END_OF_TEXT, TURN_END, sample_text
+from lullm.demo.corpus.corpus import END_OF_TEXT, TURN_END, sample_text
 from lullm.demo.dense import DenseConfig, DenseQwen3
 from lullm.demo.tokenization import tokenizer_config, train_tokenizer
 

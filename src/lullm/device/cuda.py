@@ -12,10 +12,10 @@ from torch import Tensor
 
 from lullm.arena.arena import Arena
 from lullm.arena.backend import Backend
-from lullm.arena.cuda import cuda_backend
-from lullm.arena.dlpack import over_storage, view
+from lullm.arena.driver.cuda import cuda_backend
+from lullm.arena.driver.dlpack import over_storage, view
+from lullm.arena.driver.rocm import rocm_backend
 from lullm.arena.pinned import PinnedArena
-from lullm.arena.rocm import rocm_backend
 from lullm.arena.workspace import Workspace
 from lullm.device.device import Captured, MemoryInfo, Tensors
 from lullm.machine.memory import resident_bytes_within

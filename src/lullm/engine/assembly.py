@@ -47,6 +47,7 @@ def open_scheduler(
         _preemption_policy(config, model, executor, num_host_blocks),
         config.enable_chunked_prefill,
         config.delay_factor,
+        config.max_in_flight,
     )
 
 

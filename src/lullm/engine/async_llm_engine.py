@@ -6,19 +6,19 @@ Everything here runs on the callers' event loops and asks for work, which the `E
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import torch
 
 from lullm.config.engine import EngineConfig
 from lullm.config.sleep_after import SleepRung
-from lullm.engine.admission import Admission
-from lullm.engine.engine_thread import EngineThread
+from lullm.engine.client import SleepObserver
 from lullm.engine.input import num_chars
 from lullm.engine.llm_engine import LLMEngine
-from lullm.engine.mailbox import EngineCall, Mailbox
-from lullm.engine.protocol import SleepObserver
-from lullm.engine.sleep_watch import SleepWatch
+from lullm.engine.thread.admission import Admission
+from lullm.engine.thread.engine_thread import EngineThread
+from lullm.engine.thread.mailbox import EngineCall, Mailbox
+from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Conversation, GenerateRequest, Prompt
 from lullm.types.sampling_params import SamplingParams
@@ -35,7 +35,6 @@ from lullm.types.sleep import (
 from lullm.types.stats import EngineStats
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 _LONG_CHARS = 4096
 """Longer texts are worked on in a thread: so many characters take 0.9 ms to tokenize, the way to a thread 0.1 ms, and
@@ -67,16 +66,21 @@ class AsyncLLMEngine:
         """Render, tokenize and check a request. Raises InvalidRequestError, EngineDeadError."""
         self.check_health()
         bad_words = params.bad_words if isinstance(params, SamplingParams) else None
-        size = num_chars(prompt) + sum(map(len, bad_words or ()))
-        return await _off_loop(size, self._input.process, request_id, prompt, params, priority)
+        if num_chars(prompt) + sum(map(len, bad_words or ())) > _LONG_CHARS:
+            return await asyncio.to_thread(self._input.process, request_id, prompt, params, priority)
+        return self._input.process(request_id, prompt, params, priority)
 
     async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt of any length. Raises InvalidRequestError, as `prepare` does."""
-        return await _off_loop(num_chars(prompt), self._input.tokenize, prompt, add_special_tokens)
+        if num_chars(prompt) > _LONG_CHARS:
+            return await asyncio.to_thread(self._input.tokenize, prompt, add_special_tokens)
+        return self._input.tokenize(prompt, add_special_tokens)
 
     async def detokenize(self, token_ids: list[int]) -> str:
         """The text of `token_ids`, special tokens included. Raises InvalidRequestError: one is not in the model."""
-        return await _off_loop(len(token_ids), self._input.detokenize, token_ids)
+        if len(token_ids) > _LONG_CHARS:
+            return await asyncio.to_thread(self._input.detokenize, token_ids)
+        return self._input.detokenize(token_ids)
 
     def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request that `prepare` has made, as they come; closing the generator aborts it."""
@@ -202,10 +206,3 @@ class AsyncLLMEngine:
         """
         self._thread.stop(drain)
         await asyncio.to_thread(self._thread.join)
-
-
-async def _off_loop(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of `function`, in a thread if its input is long."""
-    if size <= _LONG_CHARS:
-        return function(*args, **kwargs)
-    return await asyncio.to_thread(function, *args, **kwargs)

@@ -116,7 +116,7 @@ class InputProcessor:
         self._check_ids(param, token_ids)
 
     def _check_params(self, params: SamplingParams) -> None:
-        if params.output_kind is OutputKind.DELTA and params.num_sequences > params.n:
+        if params.output_kind is OutputKind.DELTA and (params.beam_width or params.num_sequences > params.n):
             name = "beam_width" if params.beam_width else "best_of"
             raise InvalidRequestError(f"{name} cannot be streamed: the best are known at the end only", name)
         for name in ("logprobs", "prompt_logprobs"):

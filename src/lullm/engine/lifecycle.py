@@ -1,14 +1,13 @@
-"""Lifecycle: the one owner of the question whether an engine is awake, and of the order in which memory goes and comes.
+"""Lifecycle: the one owner of an engine's sleep state, and of the order in which memory is released and restored.
 
     awake --sleep(0)--> paused --wake_up--> awake
     awake --sleep(1 or 2, tags)--> asleep: {tags} --wake_up(tags)--> ... --> awake, once no tag is left
 
-Each tag goes its own way, by `TRANSITIONS`; what an engine is as a whole follows from where its tags are. Requests that
-are kept stay in the scheduler; `check_awake` stands before everything that would compute.
+Each tag has a state of its own, which changes by `TRANSITIONS`; the engine's state follows from those of its tags. Kept
+requests stay in the scheduler; `check_awake` guards everything that computes.
 
-KV belongs to the weights it was computed with. Weights that have another version than the KV there is, saved or not,
-make it worthless: requests lose it and are computed again with the new weights, from the tokens they have
-(`drop_stale_kv`).
+KV is valid only with the weights it was computed with. If the weights have another version than the KV, saved KV
+included, `drop_stale_kv` drops it: requests keep their tokens and are computed again with the new weights.
 """
 
 import time
@@ -42,12 +41,12 @@ from lullm.units import format_bytes
 logger = get_logger(__name__)
 
 Wish = Literal["sleep 1", "sleep 2", "wake_up"]
-"""What a caller wants of a tag: sleep with what must survive kept or with nothing kept, or be awake."""
+"""A caller's wish for a tag: to sleep with a backup (level 1) or without one (level 2), or to be awake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What a wish does to one tag, and where its contents are afterwards; `action` None: the tag is there already."""
+    """The action of a wish on one tag, and the place of its contents afterwards; `action` None: nothing to do."""
 
     action: Action | None
     to: Residence
@@ -66,7 +65,7 @@ TRANSITIONS: dict[tuple[Residence, Wish], Transition] = {
     (_DISCARDED, "sleep 2"): Transition(None, _DISCARDED),
     (_DISCARDED, "wake_up"): Transition("refill", _RESIDENT),
 }
-"""Every state of a tag, every wish. A transition happens if its action succeeds, and not at all otherwise."""
+"""By state of a tag and wish. A transition happens only if its action succeeds."""
 
 
 class Lifecycle:
@@ -188,11 +187,11 @@ class Lifecycle:
 
     @property
     def has_stale_kv(self) -> bool:
-        """Whether `drop_stale_kv` has something to do. Cheap: asked before every step."""
+        """Whether `drop_stale_kv` has something to do. Cheap, since every step asks it."""
         return self._executor.weights_version != self._kv_version
 
     def drop_stale_kv(self) -> None:
-        """Give up KV that was computed with weights that are no longer there. Cheap when there is nothing to do."""
+        """Drop KV that was computed with older weights. Cheap when there is none."""
         version = self._executor.weights_version
         if version == self._kv_version:
             return

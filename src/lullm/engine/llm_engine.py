@@ -83,9 +83,7 @@ class LLMEngine:
         self.input_processor = InputProcessor(
             self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))
         )
-        self._loop = StepLoop(
-            self._scheduler, self.model_executor, self.tokenizer, max_in_flight=2 if self.config.async_scheduling else 1
-        )
+        self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer)
         self.lifecycle = Lifecycle(
             self.model_executor, self._scheduler, self._block_space, self.config.enable_sleep_mode
         )

@@ -32,7 +32,7 @@ class SequenceText:
         self._num_sent_tokens = 0
         self._is_finish_sent = False
 
-    def append(self, drawn: DrawnToken, seq: Sequence) -> str | None:
+    def append(self, drawn: DrawnToken, is_end_token: bool) -> str | None:
         """Append a drawn token. Returns the stop string that it completes, if any."""
         self.token_ids.append(drawn.token_id)
         if drawn.logprobs:
@@ -40,8 +40,7 @@ class SequenceText:
             if self._params.logprobs is not None:
                 self.logprobs.append(position_logprobs(drawn.logprobs, self._tokenizer))
         # The end token is part of the text with `include_stop_str_in_output` only.
-        is_end = seq.status is SequenceStatus.FINISHED_STOPPED
-        if is_end and not self._params.include_stop_str_in_output:
+        if is_end_token and not self._params.include_stop_str_in_output:
             return None
         piece = self._detokenizer.append((drawn.token_id,))
         if len(self.token_ids) < self._params.min_tokens:
@@ -174,10 +173,13 @@ class OutputProcessor:
         """Apply a step's change of a sequence. Returns the stop string that ends the sequence now, if any."""
         seq = update.seq
         text = self._requests[update.group.request_id].text_of(seq)
-        stop = text.append(update.drawn, seq) if update.drawn is not None else None
+        if text.finish_reason is not None:  # by a stop string that a token before it in the same step completed
+            return None
+        is_end_token = update.is_end and seq.status is SequenceStatus.FINISHED_STOPPED
+        stop = text.append(update.drawn, is_end_token) if update.drawn is not None else None
         if stop is not None:
             text.finish("stop", stop, is_stop_string=True)
-        elif seq.is_finished:
+        elif update.is_end:
             text.finish(seq.status.finish_reason, seq.stop_reason)
         return stop
 

@@ -23,22 +23,18 @@ logger = get_logger(__name__)
 class StepLoop:
     """The steps of one engine. The caller of `step` makes sure that the engine is awake.
 
-    Args:
-        max_in_flight: steps that may be launched before the oldest is taken in.
-
     Attributes:
         pending: outputs that the next `step` returns with its own.
         num_steps, finished: since the start: steps taken in, and requests by the finish reason of their first output.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, tokenizer: Tokenizer, max_in_flight: int):
+    def __init__(self, scheduler: Scheduler, executor: Executor, tokenizer: Tokenizer):
         self.pending: list[RequestOutput] = []
         self.num_steps = 0
         self.finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
         self._scheduler = scheduler
         self._executor = executor
         self._output_processor = OutputProcessor(tokenizer)
-        self._max_in_flight = max_in_flight
         self._in_flight: deque[tuple[StepPlan, Running[StepResult]]] = deque()  # steps that were launched
         self._failure: BaseException | None = None
 
@@ -94,7 +90,7 @@ class StepLoop:
             raise EngineDeadError(f"the engine died in a step: {type(error).__name__}: {error}") from error
 
     def _step(self) -> list[RequestOutput]:
-        while len(self._in_flight) < self._max_in_flight and self._scheduler.can_plan:
+        while self._scheduler.can_plan:
             plan = self._scheduler.plan()
             if plan.is_empty:
                 break
@@ -106,13 +102,14 @@ class StepLoop:
         return outputs
 
     def _take_in(self) -> list[RequestOutput]:
-        """Wait for the oldest step in flight, and apply its tokens to the requests."""
-        plan, result = StepPlan([]), StepResult([])
+        """Wait for the oldest step in flight, if there is one, and apply its tokens to the requests."""
         if self._in_flight:
             plan, running = self._in_flight.popleft()
             result = running.result()
             self.num_steps += 1
-        updates = self._scheduler.apply(plan, result)
+            updates = self._scheduler.apply(plan, result)
+        else:
+            updates = self._scheduler.take_capped()
         for update in updates:
             stop = self._output_processor.take(update)
             if stop is not None and not update.seq.is_finished:

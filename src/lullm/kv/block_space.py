@@ -4,14 +4,13 @@ import enum
 import itertools
 from array import array
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
 from lullm.kv.allocator import BlockAllocator
-from lullm.kv.block_table import NULL_BLOCK, BlockTable, common_len
+from lullm.kv.block_table import NULL_BLOCK, BlockTable, common_len, num_touched
 from lullm.kv.cache_group import ONE_GROUP, CacheGroup
 from lullm.kv.hashing import BlockHashes, salted_root
 from lullm.kv.pool_pair import PoolPair
-from lullm.kv.prefix import CachedPrefix, find_prefix, nothing_cached
+from lullm.kv.prefix import CachedPrefix, PrefixCacheStats, find_prefix, nothing_cached
 from lullm.kv.snapshot import BlockOwner, Holding, MemorySnapshot, take_pool_snapshot
 from lullm.types.packed import PackedInts
 from lullm.types.sequence import Sequence, SequenceGroup
@@ -26,15 +25,6 @@ class AllocStatus(enum.Enum):
     OK = enum.auto()
     LATER = enum.auto()
     NEVER = enum.auto()
-
-
-@dataclass(slots=True)
-class PrefixCacheStats:
-    """Counted in tokens at each admission: looked up, found on the device, found in the host pool."""
-
-    queries: int = 0
-    hits: int = 0
-    host_hits: int = 0
 
 
 class BlockSpaceManager:
@@ -157,11 +147,11 @@ class BlockSpaceManager:
 
     # -- growth --------------------------------------------------------------------------------------------------
 
-    def can_append_slots(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> bool:
+    def can_append_slots(self, seqs: Seq[Sequence], num_tokens: int = 1) -> bool:
         """Whether there are slots for the next `num_tokens` tokens of each sequence, or for as many as it has."""
         # An upper bound first: counting exactly takes a sixth of a scheduler's step.
-        num_free, most = self._device.num_free, len(seqs) * self._most_touched(num_tokens + num_lookahead_slots)
-        return most <= num_free or self._num_touched(seqs, num_lookahead_slots, num_tokens) <= num_free
+        num_free, most = self._device.num_free, len(seqs) * self._most_touched(num_tokens)
+        return most <= num_free or self._num_touched(seqs, num_tokens) <= num_free
 
     def num_appendable(self, seq: Sequence) -> int:
         """How many of the uncomputed tokens fit into the sequence's blocks and the free ones."""
@@ -173,15 +163,23 @@ class BlockSpaceManager:
         num_free = self._device.num_free - sum(table.block_to_copy(start) is not None for table in tables)
         return min(num_tokens, common_len(tables, num_free) * self.block_size - start)
 
-    def append_slots(
-        self, seq: Sequence, num_lookahead_slots: int = 0, num_tokens: int | None = None
-    ) -> list[BlockPair]:
-        """Make the slots of the next `num_tokens` uncomputed tokens (None: of all) and of the lookahead writable.
+    def num_draft_slots(self, seq: Sequence, num_others: int) -> int:
+        """How many drafts, behind all tokens of `seq`, there are slots for beside the next tokens of `num_others`.
+
+        A draft never takes the block that another running sequence needs for its token of this step.
+        """
+        tables, start = self._tables[seq.seq_id], seq.num_computed_tokens
+        num_taken = num_others * len(self.groups) + sum(table.block_to_copy(start) is not None for table in tables)
+        num_free = max(self._device.num_free - num_taken, 0)
+        return max(common_len(tables, num_free) * self.block_size - len(seq), 0)
+
+    def append_slots(self, seq: Sequence, num_tokens: int | None = None) -> list[BlockPair]:
+        """Make the slots of the next `num_tokens` uncomputed tokens (None: of all) writable; drafts count as tokens.
 
         Returns the copy-on-write pairs (source, destination) that must be copied before.
         """
         start = seq.num_computed_tokens
-        end = (len(seq) if num_tokens is None else start + num_tokens) + num_lookahead_slots
+        end = len(seq) if num_tokens is None else start + num_tokens
         copies: list[BlockPair] = []
         for table in self._tables[seq.seq_id]:
             copies += table.append_slots(start, end)
@@ -195,12 +193,18 @@ class BlockSpaceManager:
                 tables[index].drop(cache.num_blocks_behind(num_computed, self.block_size))
 
     def promote(self, seq: Sequence) -> None:
-        """Make the blocks that the computed tokens of `seq` fill immutable, and findable by their content."""
+        """Make the blocks that computed and known tokens of `seq` fill immutable, and findable by their content."""
         tables = self._tables[seq.seq_id]
         # The tables of a sequence are promoted together, and most tokens fill no block.
         if self.enable_prefix_caching and seq.num_computed_tokens // self.block_size > tables[0].num_promoted:
+            num_tokens = min(seq.num_computed_tokens, seq.num_known_tokens)
             for table in tables:
-                table.promote(seq.token_ids, seq.num_computed_tokens)
+                table.promote(seq.token_ids, num_tokens)
+
+    def shrink(self, seq: Sequence) -> None:
+        """Let go of the blocks behind the computed tokens, which had been taken for drafts that were rejected."""
+        for table in self._tables[seq.seq_id]:
+            table.shrink(seq.num_computed_tokens)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let the child, which has the parent's tokens so far, share all of its blocks."""
@@ -292,38 +296,19 @@ class BlockSpaceManager:
         return MemorySnapshot(self.block_size, device, host)
 
     def check_conservation(self) -> None:
-        """Raise AssertionError unless reference counts equal the tables' holdings and all others are free.
-
-        For tests and idle engines, between plans; O(blocks).
-        """
-        for pool, name in ((self._device, "device"), (self._host, "host")):
-            held = [0] * pool.num_blocks
-            for table in itertools.chain.from_iterable(self._tables.values()):
-                if table.allocator is pool:
-                    for block_id in table.held_ids:
-                        held[block_id] += 1
-            counts = [pool.ref_count(b) for b in range(pool.num_blocks)]
-            assert held == counts, f"a reference count of the {name} pool differs from the tables that hold the block"
-            assert pool.num_free == held.count(0), f"free blocks of the {name} pool are lost or handed out twice"
+        """See `PoolPair.check_conservation`. For tests and idle engines, between plans."""
+        self._pools.check_conservation(list(itertools.chain.from_iterable(self._tables.values())))
 
     def _most_touched(self, num_tokens: int) -> int:
         """The most free blocks that the next `num_tokens` tokens of a sequence can take."""
         return len(self.groups) * (cdiv(num_tokens - 1, self.block_size) + 1)
 
-    def _num_touched(self, seqs: Seq[Sequence], num_lookahead_slots: int = 0, num_tokens: int = 1) -> int:
-        """Free blocks that the next `num_tokens` tokens of each (or as many as it has) take together."""
-        fresh = 0
-        to_copy: dict[tuple[int, int], int] = {}  # (shared block, sequences that hold it) -> how many write to it
-        for seq in seqs:
-            end = min(seq.num_computed_tokens + num_tokens, len(seq)) + num_lookahead_slots
-            for table in self._tables[seq.seq_id]:
-                fresh += table.num_fresh_blocks(end)
-                shared = table.block_to_copy(seq.num_computed_tokens)
-                if shared is not None:
-                    key = shared, table.allocator.ref_count(shared)
-                    to_copy[key] = to_copy.get(key, 0) + 1
-        # The last holder of a shared block writes in place.
-        return fresh + sum(min(num, holders - 1) for (_, holders), num in to_copy.items())
+    def _num_touched(self, seqs: Seq[Sequence], num_tokens: int = 1) -> int:
+        """Free blocks that the next `num_tokens` tokens of each sequence, or as many as it has, take together."""
+        ends = [(seq, min(seq.num_computed_tokens + num_tokens, len(seq))) for seq in seqs]
+        return num_touched(
+            (table, seq.num_computed_tokens, end) for seq, end in ends for table in self._tables[seq.seq_id]
+        )
 
     def _fits(self, num_blocks: int) -> AllocStatus:
         reserve = self._watermark_blocks if self.num_used_blocks else 0

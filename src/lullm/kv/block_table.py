@@ -111,6 +111,13 @@ class BlockTable:
             self.block_ids[leaving] = array("i", [NULL_BLOCK]) * (num_blocks - self._num_dropped)
             self._num_dropped = num_blocks
 
+    def shrink(self, num_tokens: int) -> None:
+        """Let go of the blocks that no token stands in when the table holds `num_tokens` tokens."""
+        num_blocks = cdiv(num_tokens, self._block_size)
+        if num_blocks < len(self.block_ids):
+            self.allocator.release(reversed(self.block_ids[num_blocks:]))
+            del self.block_ids[num_blocks:]
+
     def borrow(self, other: "BlockTable", first: int, end: int) -> None:
         """Share those of `other`'s blocks `first`..`end` - 1 where this table has NULL_BLOCK."""
         for index in range(first, end):
@@ -175,3 +182,17 @@ def common_len(tables: Iterable[BlockTable], num_free: int) -> int:
         if length >= lens[-1] or len(lens) == 1:
             return length
         lens.pop()  # longer than the others can become: nothing of the free blocks is for it
+
+
+def num_touched(appends: Iterable[tuple[BlockTable, int, int]]) -> int:
+    """Free blocks that `append_slots` of all these (table, first slot, number of tokens) takes together."""
+    fresh = 0
+    to_copy: dict[tuple[int, int], int] = {}  # (shared block, tables that hold it) -> how many write to it
+    for table, first_slot, num_tokens in appends:
+        fresh += table.num_fresh_blocks(num_tokens)
+        shared = table.block_to_copy(first_slot)
+        if shared is not None:
+            key = shared, table.allocator.ref_count(shared)
+            to_copy[key] = to_copy.get(key, 0) + 1
+    # The last holder of a shared block writes in place.
+    return fresh + sum(min(num, holders - 1) for (_, holders), num in to_copy.items())

@@ -11,7 +11,7 @@ from lullm.units import GIB, cdiv, format_bytes
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8_e4m3": 1}
 
 SCALE_BYTES = 2
-"""Bytes of the scale that an int8 KV cache keeps behind each head's values of each token (`ops.int8_cache`)."""
+"""Bytes of the scale that an int8 KV cache keeps behind each head's values of each token (`ops.cache.int8_cache`)."""
 
 CPU_KV_SHARE = 0.25
 """Share of the available memory that the KV cache takes on a CPU if no budget is given. The rest is for the page cache

@@ -135,3 +135,18 @@ class PoolPair:
         """Forget all cached contents, in both pools; blocks in use stay with their sequences."""
         self.device.reset_cache()
         self.host.reset_cache()
+
+    def check_conservation(self, tables: Sequence[BlockTable]) -> None:
+        """Raise AssertionError unless the blocks that the tables hold have their counts, and all others are free.
+
+        O(blocks).
+        """
+        for pool, name in ((self.device, "device"), (self.host, "host")):
+            held = [0] * pool.num_blocks
+            for table in tables:
+                if table.allocator is pool:
+                    for block_id in table.held_ids:
+                        held[block_id] += 1
+            counts = [pool.ref_count(b) for b in range(pool.num_blocks)]
+            assert held == counts, f"a reference count of the {name} pool differs from the tables that hold the block"
+            assert pool.num_free == held.count(0), f"free blocks of the {name} pool are lost or handed out twice"

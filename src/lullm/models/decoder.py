@@ -4,15 +4,15 @@ A family differs in its `DecoderStyle`. Parameters carry the names of a Llama ch
 stand on the meta device until `weights.materialize` gives them memory.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
-from lullm.errors import ModelLoadError
 from lullm.kv.cache_group import cache_layout
+from lullm.models.protocol import Model
 from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import Embedding, LMHead
@@ -23,6 +23,11 @@ from lullm.ops.table import Ops
 from lullm.weights.rule import WeightRules
 
 
+def gated_mlp(config: ModelConfig, layer: int, dtype: torch.dtype, bias: bool = False) -> GatedMLP:
+    """The MLP of most families, the same in every layer."""
+    return GatedMLP(config.hidden_size, config.family.intermediate_size, config.family.activation, bias, dtype)
+
+
 @dataclass(frozen=True, slots=True)
 class DecoderStyle:
     """The differences of a family beside the numbers of its `DecoderConfig`.
@@ -30,7 +35,8 @@ class DecoderStyle:
     Args:
         rules: how a checkpoint's names become parameters.
         head_norms: RMSNorm on every query and key head before the rotation.
-        qkv_bias, o_bias, mlp_bias: the projections have a bias.
+        qkv_bias, o_bias: the projections have a bias.
+        make_mlp: (config, number of the layer, dtype) -> what follows attention in a layer.
         make_layer: (config, style, number of the layer, its KV cache group, dtype) -> the layer; None: `DecoderLayer`.
     """
 
@@ -38,7 +44,7 @@ class DecoderStyle:
     head_norms: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
-    mlp_bias: bool = False
+    make_mlp: Callable[[ModelConfig, int, torch.dtype], nn.Module] = gated_mlp
     make_layer: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], DecoderLayer] | None" = None
 
 
@@ -50,7 +56,7 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = new_norm(config, dtype)
         self.self_attn = new_attention(config, style, layer, group, dtype)
         self.post_attention_layernorm = new_norm(config, dtype)
-        self.mlp = new_mlp(config, style, dtype)
+        self.mlp = style.make_mlp(config, layer, dtype)
 
     def forward(
         self,
@@ -89,12 +95,6 @@ def new_attention(config: ModelConfig, style: DecoderStyle, layer: int, group: i
     return Attention(config, attention_style, layer, group, dtype)
 
 
-def new_mlp(config: ModelConfig, style: DecoderStyle, dtype: torch.dtype) -> GatedMLP:
-    """The MLP of a layer."""
-    family = config.family
-    return GatedMLP(config.hidden_size, family.intermediate_size, family.activation, style.mlp_bias, dtype)
-
-
 class Decoder(nn.Module):
     """Token ids to the hidden states that the head reads."""
 
@@ -114,45 +114,36 @@ class Decoder(nn.Module):
         self.rotary_of_layer = [ropes.index(rope) for rope in family.ropes]
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
-        hidden, residual = context.input_embeddings, None
-        if hidden is None:
-            hidden = self.embed_tokens(token_ids, context.ops)
-            if self.embedding_scale != 1.0:
-                hidden = hidden * self.embedding_scale
+        hidden, residual = self._embed(token_ids, context), None
         tables = [self.rotaries[index].cos_sin_cache for index in self.rotary_of_layer]
         for layer, table in zip(self.layers, tables, strict=True):
             hidden, residual = layer(hidden, residual, table, context)
+        assert residual is not None, "a decoder has layers"
         hidden, _ = self.norm.add(hidden, residual, context.ops)
         return hidden
 
+    def _embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
+        if context.input_embeddings is not None:
+            return context.input_embeddings.clone()  # layers write over their input
+        hidden = self.embed_tokens(token_ids, context.ops)
+        return hidden if self.embedding_scale == 1.0 else hidden * self.embedding_scale
 
-class CausalLM(nn.Module):
-    """A decoder with its language-model head; what `models.registry.build_model` returns.
 
-    `rules` say how a checkpoint's names become its parameters. All calls are made under `torch.inference_mode()`.
-    """
+class CausalLM(Model):
+    """A decoder with its language-model head."""
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
-        super().__init__()
-        self.config = config
-        self.rules = style.rules
-        self.update_weights: Callable[[Iterable[tuple[str, Tensor]]], list[str]] | None = None  # once there is memory
+        super().__init__(config, style.rules)
         self.model = Decoder(config, style, dtype, max_model_len)
         self.lm_head = LMHead(config.vocab_size, config.hidden_size, config.tie_word_embeddings, dtype)
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
-        """See `models.protocol.Model`."""
+        """See `Model.forward`."""
         hidden: Tensor = self.model(token_ids, context)
         return hidden
 
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
-        """See `models.protocol.Model`."""
+        """See `Model.compute_logits`."""
         logits = self.lm_head(hidden, self.model.embed_tokens, ops)
         soft_cap = self.config.family.final_soft_cap
         return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
-
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Replace some weights, under the checkpoint's names; those that were replaced. See `WeightStore.update`."""
-        if self.update_weights is None:
-            raise ModelLoadError("the model has no memory for weights yet")
-        return set(self.update_weights(weights))

@@ -1,32 +1,49 @@
-"""Model: what the worker needs from a model of any family. A family file may build it in any way it likes."""
+"""Model: what the worker needs from a model of any family, which may be built in any way."""
 
-from typing import Protocol
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
+from lullm.errors import ModelLoadError
 from lullm.nn.context import StepContext
 from lullm.ops.table import Ops
 from lullm.weights.rule import WeightRules
 
 
-class Model(Protocol):
-    """A torch module with parameters on the meta device until `weights.materialize` gives them memory.
+class Model(nn.Module):
+    """A module whose parameters stand on the meta device until `weights.materialize` gives them memory.
 
-    `config.layer_kinds` say what each layer keeps between steps. `rules` say how a checkpoint's names become
-    parameters. All calls are made under `torch.inference_mode()`.
+    All calls are made under `torch.inference_mode()`.
+
+    Args:
+        config: its `layer_kinds` say what each layer keeps between steps.
+        rules: how a checkpoint's names become parameters.
+
+    Attributes:
+        update_weights: see `WeightStore.update`; None: there is no memory for weights yet.
     """
 
-    config: ModelConfig
-    rules: WeightRules
+    def __init__(self, config: ModelConfig, rules: WeightRules):
+        super().__init__()
+        self.config = config
+        self.rules = rules
+        self.update_weights: Callable[[Iterable[tuple[str, Tensor]]], list[str]] | None = None
 
-    def __call__(self, token_ids: Tensor, context: StepContext) -> Tensor:
+    @abstractmethod
+    def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
         """The hidden states `[T, H]` of one step's token ids `[T]` int64.
 
         Keys and values are written into the caches of the context.
         """
-        ...
 
+    @abstractmethod
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """Logits `[N, V]` float32 of the rows `hidden [N, H]` that are to be sampled from."""
-        ...
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
+        """Replace some weights, under the checkpoint's names; those that were replaced. See `WeightStore.update`."""
+        if self.update_weights is None:
+            raise ModelLoadError("the model has no memory for weights yet")
+        return set(self.update_weights(weights))

@@ -10,7 +10,7 @@ from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.norm import RMSNorm
-from lullm.ops.layer_cache import HeadNorm
+from lullm.ops.cache.layer_cache import HeadNorm
 
 
 @dataclass(frozen=True, slots=True)

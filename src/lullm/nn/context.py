@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lullm.ops.attention_layout import PreparedAttention
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
 
 

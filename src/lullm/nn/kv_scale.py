@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lullm.nn.context import StepContext
-from lullm.ops.layer_cache import HeadNorm, LayerCache
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 
 KEY_RANGE, VALUE_RANGE = 192.0, 96.0
 """Where the largest key and value of the first batch come to lie, of 448: room for larger ones to come.

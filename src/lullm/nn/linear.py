@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lullm.ops.quantized_weight import QuantizedLayout
+from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.table import Ops
 from lullm.types.arithmetic import Activation
 

@@ -30,10 +30,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lullm.ops import float8_cache, int8_cache
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.ops.float8_cache import as_bytes
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache import float8_cache, int8_cache
+from lullm.ops.cache.float8_cache import as_bytes
+from lullm.ops.cache.layer_cache import LayerCache
 
 # Costs of a group of B spans with Q queries on L keys, in units of one query-key pair over all heads: reading a key
 # costs about 30 pairs, and one more group about 2000 (measured as above).

@@ -8,10 +8,10 @@ import math
 import torch
 from torch import Tensor
 
-from lullm.ops import float8_cache, int8_cache
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache import float8_cache, int8_cache
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.types.arithmetic import Activation
 
 

@@ -7,10 +7,11 @@ import torch
 from lullm.errors import UnsupportedError
 from lullm.log import get_logger
 from lullm.machine.processor import default_num_threads
-from lullm.ops import grouped_attention, quantized_reference, reference, torch_cpu
+from lullm.ops import grouped_attention, reference, torch_cpu
 from lullm.ops.activation import activate
 from lullm.ops.cpu import native, native_attention, quantized_native
 from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.quantized import reference as quantized_reference
 from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.types.arithmetic import AttentionFeature
 

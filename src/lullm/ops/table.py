@@ -13,11 +13,11 @@ from typing import Any, Protocol, get_args
 import torch
 from torch import Tensor
 
-from lullm.ops import quantized_torch
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
-from lullm.ops.layer_cache import HeadNorm, LayerCache
-from lullm.ops.quantized_weight import QuantizedLayout, quantize_rows_
+from lullm.ops.quantized import expansion
+from lullm.ops.quantized.weight import QuantizedLayout, quantize_rows_
 from lullm.types.arithmetic import Activation, AttentionFeature
 
 _Maybe = Tensor | None
@@ -138,24 +138,24 @@ class Ops:
     """weight -> None. Undoes `pack_weight_`."""
 
     quantize_rows_: Callable[[Tensor, QuantizedLayout, int, Tensor], None] = quantize_rows_
-    """weight, its layout, first row, rows `[n, in]` -> None. See `quantized_weight.quantize_rows_`."""
+    """weight, its layout, first row, rows `[n, in]` -> None. See `quantized.weight.quantize_rows_`."""
 
     quantized_embedding: Callable[[Tensor, Tensor, QuantizedLayout, torch.dtype], Tensor] = (
-        quantized_torch.quantized_embedding
+        expansion.quantized_embedding
     )
-    """token_ids `[T]` int64, weight of 8 bits, its layout (`quantized_weight`), dtype -> `[T, H]` of that dtype."""
+    """token_ids `[T]` int64, weight of 8 bits, its layout (`quantized.weight`), dtype -> `[T, H]` of that dtype."""
 
-    quantized_linear: Callable[[Tensor, Tensor, QuantizedLayout, _Maybe], Tensor] = quantized_torch.quantized_linear
+    quantized_linear: Callable[[Tensor, Tensor, QuantizedLayout, _Maybe], Tensor] = expansion.quantized_linear
     """x `[T, in]`, weight, its layout, bias `[out]` or None -> `[T, out]`.
 
     Versions may round x to 16-bit integers times a scale per row.
     """
 
-    quantized_logits: Callable[[Tensor, Tensor, QuantizedLayout], Tensor] = quantized_torch.quantized_logits
+    quantized_logits: Callable[[Tensor, Tensor, QuantizedLayout], Tensor] = expansion.quantized_logits
     """As `logits`, of a quantized weight and its layout."""
 
     quantized_gated_linear: Callable[[Tensor, Tensor, QuantizedLayout, _Maybe, Activation], Tensor] = (
-        quantized_torch.quantized_gated_linear
+        expansion.quantized_gated_linear
     )
     """x, weight, its layout, bias, activation: as `gated_linear`, of a quantized weight."""
 

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lullm.ops import float8_cache, grouped_attention, int8_cache
+from lullm.ops import grouped_attention
 from lullm.ops.activation import gate
+from lullm.ops.cache import float8_cache, int8_cache
+from lullm.ops.cache.float8_cache import as_bytes
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.float8_cache import as_bytes
-from lullm.ops.layer_cache import HeadNorm, LayerCache
 from lullm.types.arithmetic import Activation
 from lullm.units import round_up
 

@@ -4,16 +4,21 @@ The scheduler chooses the next group, and reserves some budget for the groups be
 of one group in a step. Its bounds are the budget, the free slots (with a sliding window), and two rules for groups of
 several sequences: the leader comes first, since the others share its prompt blocks, and beams draw together.
 
-`add` treats a group as computed: its counters move, its full blocks can be found by their content, and at the end of
-its prompt the other sequences are forked. So the plan must run.
+`add` treats a group as computed: its counters move, its blocks full of known tokens can be found by their content, and
+at the end of its prompt the other sequences are forked. So the plan must run.
+
+Drafts (`Sequence.draft_token_ids`) are verified with what nothing else needs: tokens of the budget, slots, and draws
+that no sequence has a seat for. Each draft's row draws the token that the next draft should be.
 """
+
+from collections.abc import Callable
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.roster import Roster
 from lullm.types.draw import Draw, draw_params
 from lullm.types.packed import pack
 from lullm.types.sequence import Sequence, SequenceGroup
-from lullm.types.step import PENDING_TOKEN, BlockPair, Span, StepPlan
+from lullm.types.step import BlockPair, Span, StepPlan
 
 
 class Draft:
@@ -21,11 +26,24 @@ class Draft:
 
     `swap_out` and `swap_in` take the moves of whole groups; those of cached content are added by `complete`.
     `holds_up`: the next plan depends on what this one's draws give, so it must wait for the result.
+
+    Args:
+        budget: tokens of the step. num_spare_draws: says how many draws it may make for drafts.
     """
 
-    __slots__ = ("_block_space", "_copies", "_roster", "budget", "holds_up", "spans", "swap_in", "swap_out")
+    __slots__ = (
+        "_block_space", "_copies", "_max_model_len", "_num_spare_draws", "_roster", "_spare_draws", "budget",
+        "holds_up", "spans", "swap_in", "swap_out",
+    )  # fmt: skip
 
-    def __init__(self, budget: int, block_space: BlockSpaceManager, roster: Roster) -> None:
+    def __init__(
+        self,
+        budget: int,
+        block_space: BlockSpaceManager,
+        roster: Roster,
+        max_model_len: int,
+        num_spare_draws: Callable[[], int],
+    ) -> None:
         self.budget = budget
         self.holds_up = False
         self.spans: list[Span] = []
@@ -34,17 +52,15 @@ class Draft:
         self._copies: list[BlockPair] = []
         self._block_space = block_space
         self._roster = roster
+        self._max_model_len = max_model_len
+        self._num_spare_draws = num_spare_draws
+        self._spare_draws: int | None = None  # not counted yet: counting the seats costs a tenth of a plan
 
     def add(self, group: SequenceGroup, seqs: list[Sequence], reserved: int = 0) -> None:
         """Spans for the group's sequences within the budget, of which `reserved` tokens are promised to others."""
         leader = seqs[0]
-        # Beams are compared with each other, so all of them draw in the same step or none does.
-        spared = 0
-        if self._roster.beam(group) is not None:
-            num_uncomputed = sum(seq.num_uncomputed_tokens for seq in seqs)
-            fits = self._block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
-            spared = int(num_uncomputed > self.budget - reserved or not fits)
-        for seq in seqs:
+        may_draw = self._roster.beam(group) is None or self._can_draw_together(seqs, reserved)
+        for index, seq in enumerate(seqs):
             # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
             # The same step is early enough: within a layer all KV is written before any attention reads it.
             if seq is not leader:
@@ -52,45 +68,91 @@ class Draft:
                     continue
                 self._block_space.share_prompt(leader, seq)
             num_tokens = min(
-                seq.num_uncomputed_tokens - spared, self.budget - reserved, self._block_space.num_appendable(seq)
+                seq.num_uncomputed_tokens - (not may_draw),
+                self.budget - reserved,
+                self._block_space.num_appendable(seq),
             )
             if num_tokens <= 0:
                 continue
-            self._copies.extend(self._block_space.append_slots(seq, num_tokens=num_tokens))
-            self.spans.append(self._span(group, seq, num_tokens))
-            self.budget -= num_tokens
+            drafts: list[int] = []
+            if seq.draft_token_ids:
+                drafts = self._take_drafts(group, seq, num_tokens, reserved + len(seqs) - 1 - index)
+            self._copies.extend(self._block_space.append_slots(seq, num_tokens + len(drafts)))
+            self.spans.append(self._span(group, seq, num_tokens, drafts))
+            self.budget -= num_tokens + len(drafts)
 
     def complete(self) -> StepPlan:
         """The plan, after the last group was added. Call once."""
         demoted, restored = self._block_space.take_cache_moves()
         return StepPlan(self.spans, demoted + self.swap_out, restored + self.swap_in, self._copies)
 
-    def _span(self, group: SequenceGroup, seq: Sequence, num_tokens: int) -> Span:
+    def _can_draw_together(self, seqs: list[Sequence], reserved: int) -> bool:
+        """Whether all of the beams can reach their ends in this step. They are compared, so all draw or none does."""
+        num_uncomputed = sum(seq.num_uncomputed_tokens for seq in seqs)
+        fits = self._block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
+        return fits and num_uncomputed <= self.budget - reserved
+
+    def _take_drafts(self, group: SequenceGroup, seq: Sequence, num_tokens: int, num_others: int) -> list[int]:
+        """The sequence's drafts, as many as there is room for behind its own next `num_tokens` tokens.
+
+        Each of `num_others` sequences that come after it in the plan keeps room for a token.
+        None while more of its own tokens are left, or while its last token is pending: drafts continue known tokens.
+        """
+        if num_tokens < seq.num_uncomputed_tokens or seq.num_pending or group.num_unborn:
+            return []
+        if self._spare_draws is None:
+            self._spare_draws = self._num_spare_draws()
+        drafts, seq.draft_token_ids = seq.draft_token_ids, []
+        max_tokens = group.request.params.max_tokens
+        num_drafts = min(
+            len(drafts),
+            self.budget - num_others - num_tokens,
+            self._spare_draws,
+            # One token more than the drafts is drawn.
+            self._max_model_len - len(seq) - 1,
+            len(drafts) if max_tokens is None else max_tokens - seq.output_len - 1,
+            self._block_space.num_draft_slots(seq, num_others),
+        )
+        if num_drafts <= 0 or self._roster.beam(group) is not None:
+            return []
+        self._spare_draws -= num_drafts
+        self.holds_up = True
+        return drafts[:num_drafts]
+
+    def _span(self, group: SequenceGroup, seq: Sequence, num_tokens: int, drafts: list[int]) -> Span:
         start, end = seq.num_computed_tokens, seq.num_computed_tokens + num_tokens
         targets: list[int] = []
         params = group.request.params
         if params.prompt_logprobs is not None and len(group.prompt_logprobs) < seq.prompt_len - 1:
             targets = seq.token_ids[start + 1 : min(end + 1, seq.prompt_len)]
-        seq.num_computed_tokens = end
-        if seq.token_ids[end - 1] != PENDING_TOKEN:
-            self._block_space.promote(seq)
-        drawing: list[Sequence] = []
+        seq.num_computed_tokens = end + len(drafts)
+        self._block_space.promote(seq)
+        draws: tuple[Draw, ...] = ()
         if end == len(seq):
-            drawing = [seq]
             self.holds_up = self.holds_up or params.beam_width is not None
-            if group.num_unborn and self._roster.beam(group) is None:
-                drawing += [self._roster.fork(group, seq) for _ in range(group.num_unborn)]
+            draws = self._draws(group, seq, num_tokens - 1, drafts)
         return Span(
             seq.seq_id,
             start,
-            pack(seq.token_ids[start:end]),
+            pack(seq.token_ids[start:end] + drafts if drafts else seq.token_ids[start:end]),
             self._block_space.packed_block_ids(seq),
-            tuple([self._draw(group, s, num_tokens - 1) for s in drawing]),
-            pack(targets),
+            draws,
+            pack(targets) if targets else b"",
             params.prompt_logprobs or 0,
         )
 
-    def _draw(self, group: SequenceGroup, seq: Sequence, row: int) -> Draw:
+    def _draws(self, group: SequenceGroup, seq: Sequence, row: int, drafts: list[int]) -> tuple[Draw, ...]:
+        """The draws of a span that reaches the sequence's end in `row`: forks draw there too, drafts behind it."""
+        first = self._draw(group, seq, row, [])
+        if drafts:
+            return first, *(self._draw(group, seq, row + i, drafts[:i]) for i in range(1, len(drafts) + 1))
+        if group.num_unborn and self._roster.beam(group) is None:
+            forks = [self._roster.fork(group, seq) for _ in range(group.num_unborn)]
+            return first, *(self._draw(group, fork, row, []) for fork in forks)
+        return (first,)
+
+    def _draw(self, group: SequenceGroup, seq: Sequence, row: int, drafts: list[int]) -> Draw:
+        """The draw behind the sequence's tokens and these drafts."""
         params = seq.draw_params
         if params is None:
             beam = self._roster.beam(group)
@@ -100,5 +162,5 @@ class Draft:
         if params.edits is not None:
             self.holds_up = self.holds_up or params.reads_tokens or params.edits.min_tokens > 0
             if params.reads_tokens:
-                token_ids = pack(seq.token_ids)
-        return Draw(seq.seq_id, row, params, seq.output_len, token_ids)
+                token_ids = pack(seq.token_ids + drafts)
+        return Draw(seq.seq_id, row, params, seq.output_len + len(drafts), token_ids)

@@ -1,25 +1,30 @@
 """Intake: applies the result of a step: sequences get tokens, and some end.
 
-Every drawn token is appended to its sequence, which ends with it if it is an end token or a stop token, or if a length
-is reached. Stop strings belong to the text and end a sequence from outside (`Scheduler.finish`). The tokens of a beam
-search are offers, which are applied for all beams of a group at once.
+Every drawn token that counts is appended to its sequence, which ends with it if it is an end token or a stop token, or
+if a length is reached; later tokens are dropped. Stop strings belong to the text and end a sequence from outside
+(`Scheduler.finish`). The tokens of a beam search are offers, which are applied for all beams of a group at once.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.roster import Roster
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
-from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, StepResult
+from lullm.types.step import NO_TOKEN, DrawnToken, StepResult
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SequenceUpdate:
-    """The change of one sequence by a step: a drawn token, or (`drawn` None) an end without one."""
+    """The change of one sequence by a step: a drawn token, or (`drawn` None) an end without one.
+
+    `is_end`: the sequence has ended with it. A step may bring several updates of one sequence.
+    """
 
     group: SequenceGroup
     seq: Sequence
     drawn: DrawnToken | None
+    is_end: bool
 
 
 class Intake:
@@ -33,60 +38,87 @@ class Intake:
         self._capped: list[SequenceUpdate] = []
 
     def take(self, result: StepResult, now: float) -> list[SequenceUpdate]:
-        """Append the drawn tokens, end what has ended; one update per drawn token, in plan order, after those of `cap`.
+        """Append the drawn tokens that count, end what has ended; one update per token, in plan order.
 
         Groups that end here stay on the roster until the caller removes them. Tokens of sequences that had ended
         before are ignored.
         """
-        updates, self._capped = self._capped, []
+        updates: list[SequenceUpdate] = []
         for seq_id, rows in result.prompt_logprobs.items():
             member = self._roster.find_member(seq_id)
             if member is not None:
                 member[0].prompt_logprobs.extend(rows)
         offers: dict[str, list[DrawnToken]] = {}
-        for drawn in result.tokens:
+        for drawn in self._accepted(result) if result.num_accepted else result.tokens:
             member = self._roster.find_member(drawn.seq_id)
             if member is None or member[1].is_finished:
                 continue
             group, seq = member
-            if seq.token_ids[-1] == PENDING_TOKEN:
-                seq.token_ids.pop()
             if group.metrics.first_token_time is None:
                 group.metrics.first_token_time = now
             group.metrics.last_token_time = now
-            if self._roster.beam(group) is not None and drawn.token_id != NO_TOKEN:
-                offers.setdefault(group.request_id, []).append(drawn)
-                continue
             if drawn.token_id == NO_TOKEN:
                 self._roster.end(seq, SequenceStatus.FINISHED_ABORTED, "no token can be drawn from the model's logits")
-                updates.append(SequenceUpdate(group, seq, None))
-                continue
-            seq.token_ids.append(drawn.token_id)
-            if not seq.num_uncomputed_tokens:  # the next plan was made already: now its block's content has a name
-                self._block_space.promote(seq)
-            self.num_drawn += 1
-            self._end_if_done(group, seq, drawn.token_id)
-            updates.append(SequenceUpdate(group, seq, drawn))
+                updates.append(SequenceUpdate(group, seq, None, True))
+            elif self._roster.beam(group) is not None:
+                offers.setdefault(group.request_id, []).append(drawn)
+            else:
+                self._append(group, seq, drawn.token_id)
+                updates.append(SequenceUpdate(group, seq, drawn, seq.is_finished))
         for beams in offers.values():
             group, leader = self._roster.member(beams[0].seq_id)
             self.num_drawn += len(beams)
             self._roster.advance_beams(group, beams)
             if group.is_finished:
-                updates.append(SequenceUpdate(group, leader, None))
+                updates.append(SequenceUpdate(group, leader, None, True))
         return updates
 
-    def cap(self, group: SequenceGroup) -> None:
-        """End a group that has grown beyond the whole pool; the next `take` returns its updates."""
+    def end_by_length(self, group: SequenceGroup) -> None:
+        """End a group that has grown beyond the whole pool. `take_capped` gives its updates."""
         seqs = group.unfinished
-        self._roster.cap(group)
-        self._capped.extend(SequenceUpdate(group, seq, None) for seq in seqs)
+        self._roster.end_by_length(group)
+        self._capped.extend(SequenceUpdate(group, seq, None, True) for seq in seqs)
+
+    def take_capped(self) -> list[SequenceUpdate]:
+        """The updates of `end_by_length` since the last call."""
+        capped, self._capped = self._capped, []
+        return capped
+
+    def _append(self, group: SequenceGroup, seq: Sequence, token_id: int) -> None:
+        seq.append(token_id)
+        # Computed already as a pending token or as a draft: only now its block's content has a name.
+        if seq.num_computed_tokens >= seq.num_known_tokens:
+            self._block_space.promote(seq)
+        self.num_drawn += 1
+        self._end_if_done(group, seq, token_id)
+
+    def _accepted(self, result: StepResult) -> list[DrawnToken]:
+        """The tokens that count. Of the drafts behind them the KV is forgotten."""
+        num_drawn = Counter(drawn.seq_id for drawn in result.tokens)
+        for seq_id, num_accepted in result.num_accepted.items():
+            num_rejected = num_drawn[seq_id] - num_accepted
+            assert num_accepted >= 1 and num_rejected >= 0, "the token behind the last known one always counts"
+            member = self._roster.find_member(seq_id)
+            if num_rejected and member is not None and not member[1].is_finished:
+                member[1].num_computed_tokens -= num_rejected
+                self._block_space.shrink(member[1])
+        num_left = dict(result.num_accepted)
+        accepted = []
+        for drawn in result.tokens:
+            num = num_left.get(drawn.seq_id, 1)
+            if num > 0:
+                accepted.append(drawn)
+            if drawn.seq_id in num_left:
+                num_left[drawn.seq_id] = num - 1
+        return accepted
 
     def _end_if_done(self, group: SequenceGroup, seq: Sequence, token_id: int) -> None:
-        params = group.request.params
-        if seq.output_len >= params.min_tokens:
+        params, num_known = group.request.params, seq.num_known_tokens
+        output_len = num_known - seq.prompt_len
+        if output_len >= params.min_tokens:
             if token_id in group.request.end_token_ids:
                 return self._roster.end(seq, SequenceStatus.FINISHED_STOPPED)
             if params.stop_token_ids and token_id in params.stop_token_ids:
                 return self._roster.end(seq, SequenceStatus.FINISHED_STOPPED, token_id)
-        if seq.output_len == params.max_tokens or len(seq) >= self._max_model_len:
+        if output_len == params.max_tokens or num_known >= self._max_model_len:
             self._roster.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED)

@@ -1,32 +1,39 @@
-"""Lookahead: plans a step while the step before it runs, so that a device never waits for the host.
+"""Lookahead: plans steps while steps before them run, so that a device never waits for the host.
 
-The tokens of the running step are not known yet. Each sequence that draws one gets PENDING_TOKEN as its last token
-while the next plan is made, so that lengths, positions and slots are right. The worker fills in the token on the
-device, and `apply` of the running step replaces it. Decisions that depend on the value of a token wait:
+The tokens of the steps in flight are not known yet. A sequence that draws one gets PENDING_TOKEN in its place while the
+next plan is made, so that lengths, positions and slots are right; it has as many pending tokens as steps in flight draw
+for it. The worker fills in the tokens on the device. Results are applied in the order of the plans, and each replaces
+the first pending token. Decisions that depend on the value of a token wait:
 
 - content hashes: a block is promoted once its last token is known;
-- draws that read the tokens so far (`DrawParams.reads_tokens`), and beams: no step is planned ahead of them;
+- draws that read the tokens so far (`DrawParams.reads_tokens`), beams, and drafts, whose accepted number is not known:
+  no step is planned ahead of them (`holds_up`);
 - preemption and ends for lack of blocks: a plan that would need them stays short, and the next plan is made when no
-  step runs (`is_blocked`);
-- stop conditions: a sequence that has ended was planned for one step too many. Its blocks are free at once, since
-  later plans run after that step, and the token that the step draws for it is dropped.
+  step runs;
+- stop conditions: a sequence that has ended was planned for some steps too many. Its blocks are free at once, since
+  later plans run after those steps, and the tokens that they draw for it are dropped.
 """
 
 from collections import deque
 from collections.abc import Callable
 
 from lullm.sched.roster import Member
-from lullm.types.step import PENDING_TOKEN, StepPlan
+from lullm.types.step import StepPlan
 
 
 class Lookahead:
-    """The plans that have not been applied: at most two, of which the older one runs."""
+    """The plans that have not been applied, oldest first: at most `max_in_flight`.
 
-    def __init__(self, max_model_len: int):
+    Args:
+        max_model_len: tokens of the longest sequence.
+    """
+
+    def __init__(self, max_in_flight: int, max_model_len: int):
+        self._max_in_flight = max_in_flight
         self._max_model_len = max_model_len
         self._plans: deque[StepPlan] = deque()
-        self._holds_up = False  # the newest plan does
-        self.is_blocked = False
+        self._unmarked: StepPlan | None = None  # the newest, as long as its draws have no placeholders
+        self._holds_up = False
 
     @property
     def is_ahead(self) -> bool:
@@ -36,20 +43,16 @@ class Lookahead:
     @property
     def can_plan(self) -> bool:
         """Whether another plan may be made now."""
-        if not self._plans:
-            return True
-        return len(self._plans) < 2 and not (self.is_blocked or self._holds_up)
+        return not self._plans or (len(self._plans) < self._max_in_flight and not self._holds_up)
 
     def begin(self, find_member: Callable[[int], Member | None]) -> None:
-        """Before a plan: append placeholders to the sequences that the running step draws for.
+        """Before a plan: append placeholders to the sequences that the newest plan draws for.
 
         A sequence whose pending token ends it by length gets none, since it has nothing left to compute.
         """
-        self.is_blocked = False
-        if not self._plans:
+        if self._unmarked is None:
             return
-        [running] = self._plans
-        for span in running.spans:
+        for span in self._unmarked.spans:
             for draw in span.draws:
                 member = find_member(draw.seq_id)
                 if member is None:
@@ -57,17 +60,21 @@ class Lookahead:
                 group, seq = member
                 is_last = seq.output_len + 1 == group.request.params.max_tokens or len(seq) + 1 >= self._max_model_len
                 if not (is_last or seq.is_finished):
-                    seq.token_ids.append(PENDING_TOKEN)
+                    seq.add_pending()
+        self._unmarked = None
 
     def add(self, plan: StepPlan, holds_up: bool) -> None:
-        """After a plan: it will run, unless it is empty. `holds_up`: the next plan needs its result."""
+        """After a plan: it will run, unless it is empty. `holds_up`: the next plan needs all results."""
+        self._holds_up = holds_up
         if not plan.is_empty:
             self._plans.append(plan)
-            self._holds_up = holds_up
+            self._unmarked = plan
 
     def remove(self, plan: StepPlan) -> None:
-        """The result of the oldest plan is being applied; an empty plan was never added."""
-        if self._plans and self._plans[0] is plan:
-            self._plans.popleft()
-        else:
-            assert plan.is_empty, "results are applied in the order of their plans"
+        """The result of the oldest plan is being applied. An empty plan was never added."""
+        if plan.is_empty:
+            return
+        assert self._plans and self._plans[0] is plan, "results are applied in the order of their plans"
+        self._plans.popleft()
+        if plan is self._unmarked:
+            self._unmarked = None

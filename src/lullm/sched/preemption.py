@@ -5,11 +5,13 @@ through the model once more: time = tokens / prefill speed. Mode 'auto' takes th
 at the start and corrected by later steps.
 """
 
+import enum
 from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
 from lullm.config.engine_option import PreemptionMode
+from lullm.types.step import StepPlan, StepResult
 
 Action = Literal["recompute", "swap"]
 
@@ -36,6 +38,17 @@ class Speeds:
             self.prefill_tokens_per_s += _WEIGHT * (num_tokens / seconds - self.prefill_tokens_per_s)
 
 
+class Room(enum.Enum):
+    """What came of making room for a running group's next tokens.
+
+    GONE: the group itself was preempted or ended. BLOCKED: a group would have to go, but steps in flight hold it.
+    """
+
+    OK = enum.auto()
+    GONE = enum.auto()
+    BLOCKED = enum.auto()
+
+
 class PreemptionPolicy:
     """Chooses for one group at a time, and counts its choices by reason.
 
@@ -49,11 +62,23 @@ class PreemptionPolicy:
         self.speeds = speeds
         self.counts: Counter[tuple[str, str]] = Counter()
 
+    @property
+    def num_preemptions(self) -> int:
+        """Since the start."""
+        return self.counts.total()
+
     def choose(self, can_swap_out: bool, num_blocks: int, num_computed_tokens: int) -> Action:
         """The choice for a group that holds `num_blocks` blocks and would recompute `num_computed_tokens` tokens."""
         action, reason = self._decide(can_swap_out, num_blocks, num_computed_tokens)
         self.counts[action, reason] += 1
         return action
+
+    def observe(self, plan: StepPlan, result: StepResult) -> None:
+        """Correct the speeds that 'auto' decides by."""
+        if self.speeds is not None:
+            num_moved = len(plan.blocks_to_swap_out) + len(plan.blocks_to_swap_in)
+            self.speeds.observe_copy(num_moved, self.block_bytes, result.swap_s)
+            self.speeds.observe_compute(plan.num_tokens, result.compute_s)
 
     def _decide(self, can_swap_out: bool, num_blocks: int, num_computed_tokens: int) -> tuple[Action, str]:
         if self.mode == "recompute":

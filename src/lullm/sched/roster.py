@@ -48,12 +48,20 @@ class Roster:
         """The group's beam search, if it is one."""
         return self._beams.get(group.request_id)
 
-    def add(self, request: GenerateRequest, max_model_len: int) -> SequenceGroup:
+    def add(self, request: GenerateRequest, max_num_seqs: int, max_model_len: int) -> SequenceGroup:
         """A new group with its first sequence.
 
         Raises:
-            InvalidRequestError: its id is taken, or its prompt is larger than the whole pool.
+            InvalidRequestError: its id is taken, it has too many sequences, or its prompt exceeds the whole pool.
         """
+        params = request.params
+        if params.num_sequences > max_num_seqs:
+            name = "beam_width" if params.beam_width else "best_of" if params.best_of else "n"
+            raise InvalidRequestError(
+                f"{name}={params.num_sequences} is above the {max_num_seqs} sequences that may run at once "
+                "(max_num_seqs)",
+                name,
+            )
         if request.request_id in self._groups:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", "request_id")
         prompt_len = len(request.prompt_token_ids)
@@ -69,10 +77,10 @@ class Roster:
             )
         self._groups[request.request_id] = group
         self._members[leader.seq_id] = group, leader
-        if request.params.beam_width is not None:
+        if params.beam_width is not None:
             room = max_model_len - prompt_len
-            max_output_len = min(request.params.max_tokens or room, room)
-            self._beams[request.request_id] = BeamSearch(request.params, request.end_token_ids, max_output_len)
+            max_output_len = min(params.max_tokens or room, room)
+            self._beams[request.request_id] = BeamSearch(params, request.end_token_ids, max_output_len)
         self._order.register(group)
         return group
 
@@ -90,6 +98,7 @@ class Roster:
         """The sequence is finished; its blocks are free at once."""
         seq.status = status
         seq.stop_reason = stop_reason
+        seq.drop_pending()
         self._block_space.free(seq)
 
     def forget(self, group: SequenceGroup) -> None:
@@ -132,7 +141,7 @@ class Roster:
                 del self._members[seq.seq_id]
         group.seqs[:] = heirs
 
-    def cap(self, group: SequenceGroup) -> None:
+    def end_by_length(self, group: SequenceGroup) -> None:
         """End the whole group now, with the finish reason 'length', because the pool has no room for more."""
         search = self._beams.get(group.request_id)
         if search is not None:

@@ -25,12 +25,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lullm.config.engine_option import SchedulingPolicy
-from lullm.errors import InvalidRequestError
 from lullm.kv.block_space import AllocStatus, BlockSpaceManager
 from lullm.sched.draft import Draft
 from lullm.sched.intake import Intake, SequenceUpdate
 from lullm.sched.lookahead import Lookahead
-from lullm.sched.preemption import PreemptionPolicy
+from lullm.sched.preemption import PreemptionPolicy, Room
 from lullm.sched.queue import GroupQueue, Order, first_in_order
 from lullm.sched.roster import Roster
 from lullm.types.request import GenerateRequest
@@ -51,7 +50,6 @@ class SchedulerLimits:
 class SchedulerStats:
     """Counters since the start. Prompt tokens count once per request, recomputed ones not again."""
 
-    preemptions: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
 
@@ -61,8 +59,8 @@ class Scheduler:
 
     Running groups stand in order, so the last one is always the right victim, and no group that a plan already holds
     is ever preempted in the same step. `plan` moves the counters: a plan is a promise that the step will run, so
-    `apply` must follow with its result. While `can_plan` says so, one more plan may be made before that (`Lookahead`);
-    steps run, and results are applied, in the order of their plans.
+    `apply` must follow with its result. While `can_plan` says so, further plans may be made before that, up to
+    `max_in_flight` (`Lookahead`). Steps run, and results are applied, in the order of their plans.
 
     Two policies. Chunked (the default): every step mixes decodes with chunks of prompts. Prefill-first
     (`enable_chunked_prefill` False): a step computes whole prompts if any can be admitted, and decodes otherwise;
@@ -78,6 +76,7 @@ class Scheduler:
         preemption: PreemptionPolicy | None = None,
         enable_chunked_prefill: bool = True,
         delay_factor: float = 0.0,
+        max_in_flight: int = 1,
     ) -> None:
         self.limits = limits
         self.block_space = block_space
@@ -93,7 +92,7 @@ class Scheduler:
         self._last_prompt_plan: float | None = None
         self._last_prompt_latency_s = 0.0
         self._roster = Roster(block_space, self.order)
-        self._lookahead = Lookahead(limits.max_model_len)
+        self._lookahead = Lookahead(max_in_flight, limits.max_model_len)
         self._intake = Intake(block_space, self._roster, limits.max_model_len)
 
     # -- requests come and go ------------------------------------------------------------------------------------
@@ -104,15 +103,7 @@ class Scheduler:
         Raises:
             InvalidRequestError: it can never run under these limits, or its id is taken.
         """
-        params = request.params
-        if params.num_sequences > self.limits.max_num_seqs:
-            name = "beam_width" if params.beam_width else "best_of" if params.best_of else "n"
-            raise InvalidRequestError(
-                f"{name}={params.num_sequences} is above the {self.limits.max_num_seqs} sequences that may run at once "
-                "(max_num_seqs)",
-                name,
-            )
-        group = self._roster.add(request, self.limits.max_model_len)
+        group = self._roster.add(request, self.limits.max_num_seqs, self.limits.max_model_len)
         self.waiting.push(group)
         return group
 
@@ -146,7 +137,7 @@ class Scheduler:
 
     @property
     def can_plan(self) -> bool:
-        """Whether `plan` may be called now: every plan is applied, or the running step allows planning ahead."""
+        """Whether `plan` may be called now: every plan is applied, or the steps in flight allow planning ahead."""
         return self._lookahead.can_plan
 
     def plan(self) -> StepPlan:
@@ -154,7 +145,10 @@ class Scheduler:
         if self._lookahead.is_ahead:
             self._slide()
         self._lookahead.begin(self._roster.find_member)
-        draft = Draft(self.limits.max_num_batched_tokens, self.block_space, self._roster)
+        limits = self.limits
+        draft = Draft(
+            limits.max_num_batched_tokens, self.block_space, self._roster, limits.max_model_len, self._num_spare_draws
+        )
         if self._is_chunked:
             self._make_way(draft)
             if self._plan_running(draft):
@@ -166,18 +160,24 @@ class Scheduler:
         return plan
 
     def apply(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
-        """Append the drawn tokens, end what has ended; one update per drawn token, in plan order.
+        """Append the drawn tokens, end what has ended; one update per token, in plan order, behind `take_capped`'s.
 
         Draws of sequences that have ended since the plan was made are ignored.
         """
+        capped = self.take_capped()
         self._lookahead.remove(plan)
-        self._observe(plan, result)
+        self.preemption.observe(plan, result)
         updates = self._intake.take(result, self._clock())
         self.stats.generation_tokens = self._intake.num_drawn
-        for group in {id(u.group): u.group for u in updates if u.seq.is_finished}.values():
-            self._forget_if_finished(group)
+        self._forget_finished(updates)
         if not self._lookahead.is_ahead:  # a plan that was made already holds blocks that have left the window since
             self._slide()
+        return capped + updates
+
+    def take_capped(self) -> list[SequenceUpdate]:
+        """The ends of groups that were found too large for the pool while a plan was made. Needs no step's result."""
+        updates = self._intake.take_capped()
+        self._forget_finished(updates)
         return updates
 
     # -- planning ------------------------------------------------------------------------------------------------
@@ -190,22 +190,23 @@ class Scheduler:
                     self.block_space.slide(seq)
 
     def _plan_running(self, draft: Draft) -> bool:
-        """Give the running groups their tokens; False if that took preemptions, so that no group may be admitted."""
-        num_preemptions = self.stats.preemptions
+        """Give the running groups their tokens; False if blocks were short, so that no group may be admitted."""
+        num_preemptions = self.preemption.num_preemptions
         # Every running sequence moves in every step: its token is reserved before a long prompt takes the budget.
         reserved = sum(len(group.unfinished) for group in self.running)
-        index = 0
-        while index < len(self.running):
-            group = self.running[index]
+        num_planned = 0
+        while num_planned < len(self.running):
+            group = self.running[num_planned]
             seqs = group.unfinished
-            if not self._ensure_slots(group, seqs, draft):
-                if self._lookahead.is_blocked:
-                    return False
-                continue
-            reserved -= len(seqs)
-            draft.add(group, seqs, reserved)
-            index += 1
-        return self.stats.preemptions == num_preemptions
+            room = self._make_room(group, seqs, draft)
+            if room is Room.BLOCKED:
+                draft.holds_up = True
+                return False
+            if room is Room.OK:
+                reserved -= len(seqs)
+                draft.add(group, seqs, reserved)
+                num_planned += 1
+        return self.preemption.num_preemptions == num_preemptions
 
     def _plan_prefill_first(self, draft: Draft) -> None:
         now = self._clock()
@@ -221,25 +222,27 @@ class Scheduler:
         else:
             self._plan_running(draft)
 
-    def _ensure_slots(self, group: SequenceGroup, seqs: list[Sequence], draft: Draft) -> bool:
-        """Make room for the group's next tokens, preempting from the end; False if the group itself had to go.
-
-        Also False, and the lookahead blocked, if a group would have to be preempted while a step runs.
-        """
+    def _make_room(self, group: SequenceGroup, seqs: list[Sequence], draft: Draft) -> Room:
+        """Make room for the next token of each of the group's sequences, preempting groups from the end."""
         while not self.block_space.can_append_slots(seqs):
             if self._lookahead.is_ahead:
-                self._lookahead.is_blocked = True
-                return False
+                return Room.BLOCKED
             victim = self.running[-1]
             if victim is group and len(self.running) == 1:
                 # Alone, and the pool is too small for it: waiting would not help.
                 self.running.pop()
-                self._intake.cap(group)
+                self._intake.end_by_length(group)
             else:
                 self._preempt(victim, draft)
             if victim is group:
-                return False
-        return True
+                return Room.GONE
+        return Room.OK
+
+    def _num_spare_draws(self) -> int:
+        """Draws of a step that no running sequence has a seat for. None while requests wait: those come first."""
+        if self.waiting or self.swapped:
+            return 0
+        return self.limits.max_num_seqs - sum(group.num_seats for group in self.running)
 
     def _admission(self, queue: GroupQueue, group: SequenceGroup) -> AllocStatus:
         """Whether the queue's first group can run now."""
@@ -263,7 +266,7 @@ class Scheduler:
                 return
             queue.pop()
             if status is AllocStatus.NEVER:
-                self._intake.cap(group)
+                self._intake.end_by_length(group)
                 continue
             if queue is self.swapped:
                 draft.swap_in.extend(self.block_space.swap_in(group))
@@ -293,15 +296,13 @@ class Scheduler:
             if self._admission(*first) is not AllocStatus.LATER:
                 return
             if self._lookahead.is_ahead:
-                self._lookahead.is_blocked = True
+                draft.holds_up = True
                 return
             self._preempt(self.running[-1], draft)
 
     def _preempt(self, group: SequenceGroup, draft: Draft) -> None:
         """Take all of the group's device blocks and queue it again, in its old place in the order."""
         self.running.remove(group)
-        group.num_preemptions += 1
-        self.stats.preemptions += 1
         action = self.preemption.choose(
             self.block_space.can_swap_out(group),
             self.block_space.num_held_blocks(group),
@@ -333,6 +334,10 @@ class Scheduler:
             group.prompt_logprobs.clear()
         self.waiting.push(group)
 
+    def _forget_finished(self, updates: list[SequenceUpdate]) -> None:
+        for group in {id(update.group): update.group for update in updates if update.is_end}.values():
+            self._forget_if_finished(group)
+
     def _forget_if_finished(self, group: SequenceGroup) -> None:
         if not group.is_finished or self._roster.find(group.request_id) is not group:
             return
@@ -343,10 +348,3 @@ class Scheduler:
             if group in queue:
                 queue.remove(group)
         self._roster.forget(group)
-
-    def _observe(self, plan: StepPlan, result: StepResult) -> None:
-        """Correct the speeds that 'auto' preemption decides by."""
-        if self.preemption.speeds is not None:
-            num_moved = len(plan.blocks_to_swap_out) + len(plan.blocks_to_swap_in)
-            self.preemption.speeds.observe_copy(num_moved, self.preemption.block_bytes, result.swap_s)
-            self.preemption.speeds.observe_compute(plan.num_tokens, result.compute_s)

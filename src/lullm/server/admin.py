@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from lullm.engine.protocol import EngineClient
+from lullm.engine.client import EngineClient
 from lullm.errors import EngineAsleepError, WakeUpError
 from lullm.server.admin_schema import EmptyBody, ExplainBody, PauseBody, RemoteCallBody, SleepBody, TagsBody
 from lullm.server.context import ServerContext

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from lullm.engine.protocol import EngineClient
+from lullm.engine.client import EngineClient
 from lullm.errors import EngineDeadError
 from lullm.server.error import ApiError, shutting_down, to_api_error
 from lullm.server.metrics import Metrics

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 import uvicorn
 
 from lullm.config.engine_option import EngineOptions
-from lullm.engine.protocol import EngineClient
+from lullm.engine.client import EngineClient
 from lullm.errors import ConfigError
 from lullm.log import get_logger
 from lullm.server.app import build_app

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from lullm.engine.protocol import EngineClient, SleepCause
+from lullm.engine.client import EngineClient, SleepCause
 from lullm.types.outputs import RequestOutput
 from lullm.types.sleep import TAGS, SleepReport, SleepState, WakeReport
 
@@ -42,7 +42,7 @@ Values = Mapping[Any, float]
 
 
 class EngineCollector(Collector):
-    """Turns `EngineClient.stats()` and what sleeps into metric families, one snapshot per scrape."""
+    """Turns `EngineClient.stats()` and the sleep state into metric families, one snapshot per scrape."""
 
     def __init__(self, engine: EngineClient, model_name: str):
         self._engine = engine
@@ -94,7 +94,7 @@ class EngineCollector(Collector):
 
 
 class Metrics:
-    """The registry, and what is observed at the end of a request, a sleep or a wake-up. Is a `SleepObserver`."""
+    """The registry. It observes the ends of requests, sleeps and wake-ups, as a `SleepObserver`."""
 
     def __init__(self, engine: EngineClient):
         self._model_name = engine.config.served_model_name

@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 import lullm
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
-from lullm.server.schema import DetokenizeBody, TokenizeBody, conversation
+from lullm.server.openai.schema import DetokenizeBody, TokenizeBody, conversation
 from lullm.server.wire import parse_body
 
 

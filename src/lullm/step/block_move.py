@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from lullm.device.device import Device
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.types.step import BlockPair, StepPlan
 

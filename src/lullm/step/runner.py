@@ -17,7 +17,7 @@ from lullm.device.device import Device
 from lullm.log import get_logger
 from lullm.models.protocol import Model
 from lullm.nn.context import StepContext
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch

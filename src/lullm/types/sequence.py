@@ -11,7 +11,7 @@ from typing import Literal
 from lullm.types.draw import DrawParams
 from lullm.types.outputs import RequestMetrics
 from lullm.types.request import GenerateRequest
-from lullm.types.step import TokenLogprobs
+from lullm.types.step import PENDING_TOKEN, TokenLogprobs
 
 
 class SequenceStatus(enum.Enum):
@@ -23,7 +23,6 @@ class SequenceStatus(enum.Enum):
     FINISHED_STOPPED = enum.auto()
     FINISHED_LENGTH_CAPPED = enum.auto()
     FINISHED_ABORTED = enum.auto()
-    FINISHED_IGNORED = enum.auto()
 
     @property
     def is_finished(self) -> bool:
@@ -41,7 +40,6 @@ _FINISH_REASONS = {
     SequenceStatus.FINISHED_STOPPED: "stop",
     SequenceStatus.FINISHED_LENGTH_CAPPED: "length",
     SequenceStatus.FINISHED_ABORTED: "abort",
-    SequenceStatus.FINISHED_IGNORED: "length",
 }
 
 
@@ -49,7 +47,8 @@ _FINISH_REASONS = {
 class Sequence:
     """One line of tokens: the prompt, then what was generated.
 
-    `num_computed_tokens` tokens have their KV in the cache. `index` numbers the sequence within its group.
+    `num_computed_tokens` tokens have their KV in the cache, or get it in a step that is planned. The last `num_pending`
+    tokens are PENDING_TOKEN: steps that are planned draw them. `index` numbers the sequence within its group.
     `cumulative_logprob` is kept for beams only.
     """
 
@@ -59,17 +58,26 @@ class Sequence:
     prompt_len: int
     status: SequenceStatus = SequenceStatus.WAITING
     num_computed_tokens: int = 0
+    num_pending: int = 0
     stop_reason: int | str | None = None
     cumulative_logprob: float = 0.0
     # How its tokens are drawn: the same at every step, so it is made once.
     draw_params: DrawParams | None = None
+    # Guesses of the tokens to come. The next span verifies as many as there is room for, which uses them up; a token
+    # that is appended before makes them void.
+    draft_token_ids: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     @property
+    def num_known_tokens(self) -> int:
+        """All tokens but the pending ones."""
+        return len(self.token_ids) - self.num_pending
+
+    @property
     def output_len(self) -> int:
-        """Tokens generated so far."""
+        """Tokens generated so far, pending ones included."""
         return len(self.token_ids) - self.prompt_len
 
     @property
@@ -80,6 +88,26 @@ class Sequence:
     @property
     def is_finished(self) -> bool:
         return self.status.is_finished
+
+    def add_pending(self) -> None:
+        """A planned step draws a token for the sequence."""
+        self.token_ids.append(PENDING_TOKEN)
+        self.num_pending += 1
+
+    def append(self, token_id: int) -> None:
+        """Add a drawn token, in the place of the first pending one if there are any."""
+        if self.num_pending:
+            self.token_ids[-self.num_pending] = token_id
+            self.num_pending -= 1
+        else:
+            self.token_ids.append(token_id)
+        if self.draft_token_ids:
+            self.draft_token_ids = []
+
+    def drop_pending(self) -> None:
+        """The sequence ends with its last known token."""
+        del self.token_ids[self.num_known_tokens :]
+        self.num_pending = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +132,6 @@ class SequenceGroup:
     seqs: list[Sequence]
     metrics: RequestMetrics
     num_cached_tokens: int | None = None
-    num_preemptions: int = 0
     # One entry per prompt token but the first, as they are computed; complete before the first token is drawn.
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     # The answer of a beam search, best first, once it is done. The live beams are `seqs`.

@@ -1,4 +1,4 @@
-"""Sleep as plain data: what can be released, what must survive it, what it would cost, and what came of it."""
+"""Sleep as plain data: tags, orders, forecasts and reports."""
 
 import enum
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ SleepMode = Literal["keep", "wait", "abort"]
 """What happens to requests that are not finished: kept and continued after waking, waited for, or aborted."""
 
 BackupTarget = Literal["auto", "ram", "disk"]
-"""Where contents that must survive are kept. 'auto': a file on a CPU, whose memory is what is to be freed."""
+"""The place of backups. 'auto': a file on a CPU, whose memory the sleep is to free, and RAM on a device."""
 
 SleepState = Literal["awake", "paused", "weights_offloaded", "discard_all", "partial"]
 """In one word. 'paused': level 0. 'weights_offloaded', 'discard_all': everything sleeps, the weights at level 1 or 2.

@@ -1,4 +1,4 @@
-"""One step as plain data: what the scheduler wants computed (`StepPlan`) and what the workers found (`StepResult`).
+"""One step as plain data: the scheduler's `StepPlan` and the workers' `StepResult`.
 
 A plan is complete: a worker needs nothing from earlier plans to run it, so preemption, forks and a restarted worker
 need no messages of their own. A plan is plain data: nothing in it is shared with the scheduler's state, and
@@ -107,5 +107,5 @@ class Running(Protocol[T_co]):
     """A piece of work that has been started."""
 
     def result(self) -> T_co:
-        """What it gives. Blocks until it is done; raises what it raised. To be asked once, in the order of starts."""
+        """The result of the work. Blocks until it is done; raises its errors. Call it once, in the order of starts."""
         ...

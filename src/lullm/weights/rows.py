@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lullm.errors import ModelLoadError
 from lullm.nn.linear import Matrix
-from lullm.ops.quantized_weight import QuantizedLayout
+from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.table import Ops
 
 

@@ -1,1 +1,1 @@
-"""The worker: runs one plan on one device."""
+"""The worker: one device's model and memory, its sleep, and the runs of its plans."""

@@ -1,4 +1,4 @@
-"""Backups: what one worker has saved of its weights and KV blocks, in host memory or in a file."""
+"""Backups: the saved weights and KV blocks of one worker, in host memory or in a file."""
 
 import os
 from collections.abc import Iterator
@@ -18,21 +18,21 @@ from lullm.worker.saving import NOTHING, Saved, Saving, Target
 from lullm.worker.setup import WorkerSetup
 
 _DEVICE_CHUNK_BYTES = 16 * MIB
-"""Of a backup in pinned memory: 0.3 ms over the bus, while the host needs 0.1 ms to prepare the next chunk."""
+"""Chunk size of a backup in pinned memory: 0.3 ms over the bus; the host prepares the next chunk in 0.1 ms."""
 
 _NUM_HASH_THREADS = 8
-"""At most, in front of a device: 100 GB/s, so that checksums stay behind the bus."""
+"""The most hash threads for a device: they do 100 GB/s, more than the bus."""
 
 
 class Backups:
-    """Makes the backups that a sleep's `Saving`s ask for, and keeps them.
+    """Makes and holds the backups for the `Saving`s of a sleep.
 
     Args:
-        backend: of the memory that is saved.
+        backend: the back end of the saved memory.
 
     Attributes:
-        directory: of files; None: the system's folder for temporary ones.
-        saved: of what sleeps, by tag. kept: in host memory, of what is awake, by tag.
+        directory: the folder for files; None: the system's folder for temporary ones.
+        saved: backups of sleeping tags. kept: backups in host memory that awake tags have left.
     """
 
     def __init__(self, setup: WorkerSetup, store: WeightStore, pools: KVPools, backend: Backend):
@@ -47,23 +47,21 @@ class Backups:
         self.kept: dict[str, Saved] = {}
 
     def save(self, saving: Saving) -> Saved:
-        """Write what the plan says, or find it written. Raises OSError, CacheSizeError, WakeUpError."""
-        kept = self.kept.get(saving.tag)
+        """Write the backup of a plan, or reuse a kept one. Raises OSError, CacheSizeError, WakeUpError."""
         if saving.reuses == "contents":
-            assert kept is not None
-            return kept
+            return self.kept[saving.tag]
         if saving.action == "move":
             old = self.saved[saving.tag]
             with self._new_store(saving.num_bytes, saving.target) as store:
                 return replace(old, backup=old.backup.moved(store))
         version = self._store.version if saving.tag == WEIGHTS else None
         if saving.reuses == "memory":
-            assert kept is not None
+            kept = self.kept[saving.tag]
             self.kept[saving.tag] = replace(kept, contents=NOTHING, version=None)  # until it is written
             self._write(kept.backup, saving)
             self.kept[saving.tag] = replace(kept, contents=saving.contents, version=version)
             return self.kept[saving.tag]
-        if kept is not None and saving.target == "ram":  # stale, too small, and in the way of the new one
+        if saving.target == "ram" and saving.tag in self.kept:  # stale and too small; freed before the new one is made
             self.kept.pop(saving.tag).backup.close()
         with self._new_store(saving.num_bytes, saving.target) as store:
             what = "the KV cache" if saving.tag == KV_CACHE else "changed weights"
@@ -78,7 +76,7 @@ class Backups:
                 saved.backup.close()
 
     def replace(self, tag: str, made: Saved | None) -> None:
-        """Let `made` take the place of every backup of the tag."""
+        """Replace every backup of the tag by `made`."""
         for backups in (self.saved, self.kept):
             old = backups.pop(tag, None)
             if old is not None and (made is None or old.backup is not made.backup):
@@ -87,7 +85,7 @@ class Backups:
             self.saved[tag] = made
 
     def settle(self, tag: str) -> None:
-        """The tag is awake for good: its backup goes, or stays as memory for the next sleep. Idempotent."""
+        """Drop the backup of a tag that is awake, or keep its memory for the next sleep. Idempotent."""
         saved = self.saved.pop(tag, None)
         if saved is None:
             return
@@ -97,7 +95,7 @@ class Backups:
             saved.backup.close()
 
     def blocks(self, used: UsedBlocks) -> BlockGather:
-        """The contents of these KV blocks, to be saved or put back."""
+        """A gather of these KV blocks, which saves them or puts them back."""
         return BlockGather(self._device, self._pools.device, self._pools.host, used)
 
     def _write(self, backup: Backup, saving: Saving) -> None:
@@ -108,7 +106,7 @@ class Backups:
 
     @contextmanager
     def _new_store(self, num_bytes: int, target: Target) -> Iterator[MemoryStore | FileStore]:
-        """A place for a backup, which is closed if the backup cannot be made."""
+        """A store for a backup; an error inside the `with` closes it."""
         store: MemoryStore | FileStore
         if target == "disk":
             store = FileStore(self.directory)
@@ -123,7 +121,7 @@ class Backups:
 
     @property
     def _num_threads(self) -> int:
-        """For the checksums of a backup in memory."""
+        """Threads for the checksums of a backup in memory."""
         if not self._device.is_accelerator:
-            return 1  # nothing waits for it, and requests of other engines want the cores
+            return 1  # no caller waits for the checksums, and other engines use the cores
         return min(_NUM_HASH_THREADS, len(os.sched_getaffinity(0)))

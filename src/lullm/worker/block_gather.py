@@ -1,7 +1,7 @@
-"""BlockGather: the contents of some KV blocks, a part at a time, so that they can be saved and put back.
+"""BlockGather: the contents of some KV blocks, a part at a time, to save them and to put them back.
 
-Blocks in use lie scattered over a pool, by layer and by side. They pass through a room of some MiB: gathered there to
-be copied on, or copied there to be spread.
+The blocks in use are scattered over a pool, by layer and side (keys, values). Each part passes through a buffer of some
+MiB: it is gathered there to be saved, or restored there to be scattered.
 """
 
 from collections.abc import Iterator
@@ -10,18 +10,17 @@ import torch
 from torch import Tensor
 
 from lullm.device.device import Device
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.types.sleep import UsedBlocks
 from lullm.units import MIB
 
 _PART_BYTES = 16 * MIB
 _DEVICE_PART_BYTES = 64 * MIB
-"""Of what is gathered at once. A device waits for the host between two such parts: some 50 us, while 64 MiB take 1.2 ms
-over the bus."""
+"""Size of one part. A device waits some 50 us for the host between two parts; 64 MiB take 1.2 ms over the bus."""
 
 
 class BlockGather:
-    """The blocks in use of two pools, in an order that is the same every time.
+    """The blocks in use of two pools, always in the same order.
 
     Args:
         kv_caches, host_kv_caches: by layer, in memory of the device and in host memory that it can read.
@@ -34,24 +33,24 @@ class BlockGather:
         self._pools = [pool for pool in pools if pool[1]]
 
     def contents(self) -> Iterator[Tensor]:
-        """Parts, each in the same room: to be taken before the next is asked for. Blocking. Raises CacheSizeError."""
+        """The parts, all in the same buffer: take each before asking for the next. Blocking. Raises CacheSizeError."""
         for words, ids, room in self._parts():
             torch.index_select(words, 0, ids, out=room)
-            self._device.synchronize()  # the copy out of the room starts without waiting
+            self._device.synchronize()  # the caller's copy out of the buffer does not wait for the gather
             yield room
 
     def places(self) -> Iterator[Tensor]:
-        """Room for each part, to be filled before the next is asked for; it goes to its blocks then."""
+        """The buffer for each part: fill it before asking for the next; then the part is scattered to its blocks."""
         for words, ids, room in self._parts():
             yield room
             words.index_copy_(0, ids, room)
             self._device.synchronize()
 
     def _parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """(one layer's keys or values in a pool, ids of some blocks, room for those); the room is the same each time.
+        """(one layer's keys or values in a pool, ids of some blocks, their buffer); one buffer for all.
 
-        The room is an arena, because memory from malloc does not always go back to the operating system. Values are
-        moved as words of one kind: torch does not index every type on every device.
+        The buffer is in an arena, because memory from malloc does not always go back to the operating system. Values
+        are moved as words of one type, since torch does not index every type on every device.
         """
         for caches, block_ids, new_arena in self._pools:
             num_bytes = caches[0].key[0].nbytes

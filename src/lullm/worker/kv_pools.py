@@ -9,8 +9,8 @@ from lullm.arena.arena import ALIGNMENT, Arena
 from lullm.arena.workspace import Workspace
 from lullm.kv.layout import SCALE_BYTES, block_bytes, cache_layout_of
 from lullm.log import get_logger
-from lullm.ops.float8_cache import FLOAT8
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.float8_cache import FLOAT8
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.step.graphs import workspace_bytes
 from lullm.units import format_bytes
 from lullm.worker.setup import WorkerSetup
@@ -32,7 +32,7 @@ class KVPools:
 
     @property
     def block_bytes(self) -> int:
-        """Of one block in all layers; it is the same in both pools."""
+        """Bytes of one block in all layers, the same in both pools."""
         return sum(side[0].nbytes for cache in self.device for side in cache.tensors)
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ def block_shape(setup: WorkerSetup) -> tuple[tuple[int, int, int], torch.dtype]:
 
 
 def _pool_bytes(setup: WorkerSetup, num_blocks: int) -> int:
-    """Of the arena of a pool: its blocks, and room for the alignment of each slot's two tensors."""
+    """Bytes of a pool's arena: its blocks, and room for the alignment of each slot's two tensors."""
     config, model = setup.config, setup.model_config
     size = num_blocks * block_bytes(model, config.block_size, config.kv_dtype)
     return size + 2 * ALIGNMENT * cache_layout_of(model).num_slots

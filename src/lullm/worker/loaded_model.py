@@ -1,4 +1,4 @@
-"""LoadedModel: a model whose weights are views into an arena of their own, and the store that knows their versions."""
+"""LoadedModel: a model, the arena of its weights, and the store that knows their versions."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lullm.arena.arena import Arena
 from lullm.log import get_logger
-from lullm.models.decoder import CausalLM
+from lullm.models.protocol import Model
 from lullm.models.registry import build_model
 from lullm.nn.attention import add_kv_scales
 from lullm.nn.kv_scale import KVScales, kv_scales_of
@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 class LoadedModel:
     """A model with its weights. `arena`: the memory of all parameters, with the tag 'weights'."""
 
-    model: CausalLM
+    model: Model
     store: WeightStore
     arena: Arena
 
@@ -48,7 +48,7 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     try:
         materialize(model, arena)
         for module in model.modules():
-            for name, buffer in module.named_buffers(recurse=False):  # small, computed, and never asleep
+            for name, buffer in module.named_buffers(recurse=False):  # small and computed; they do not sleep
                 setattr(module, name, buffer.to(setup.device.torch_device))
         fill = partial(fill_weights, setup, model, folder)
         store = WeightStore(model, setup.ops, fill, config.enable_sleep_mode and config.verify_wake)
@@ -61,8 +61,8 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     return LoadedModel(model, store, arena)
 
 
-def fill_weights(setup: WorkerSetup, model: CausalLM, folder: Path) -> None:
-    """Read the weights from where they come from into their places. Blocking. Raises ModelLoadError."""
+def fill_weights(setup: WorkerSetup, model: Model, folder: Path) -> None:
+    """Read the weights from the checkpoint, or make dummy ones. Blocking. Raises ModelLoadError."""
     for scales in kv_scales_of(model):
         scales.forget_given()
     with setup.threads.scope():

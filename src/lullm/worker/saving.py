@@ -1,4 +1,4 @@
-"""Saving: what a sleep does with the contents of one tag. Planned once, then executed or priced by `Sleeper`."""
+"""Saving: the plan of a sleep for the contents of one tag. `Sleeper` executes it, or forecasts its costs."""
 
 import errno
 import shutil
@@ -18,14 +18,14 @@ from lullm.weights.store import WeightStore
 Target = Literal["ram", "disk"]
 
 Contents = frozenset[str] | UsedBlocks
-"""What a backup holds: parameters by name, or KV blocks."""
+"""The contents of a backup: parameters by name, or KV blocks."""
 
 NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A backup and what it holds. `version`: of the weights in it; None: the contents are stale, or KV blocks."""
+    """A backup and its contents. `version`: of the weights in it; None: the contents are stale, or KV blocks."""
 
     backup: Backup
     contents: Contents
@@ -33,7 +33,7 @@ class Saved:
 
     @property
     def capacity_bytes(self) -> int:
-        """How much can be saved into the memory of this backup; a file is not used again."""
+        """Bytes that can be saved into the memory of this backup; 0 for a file, which is not used again."""
         store = self.backup.store
         return store.capacity_bytes if isinstance(store, MemoryStore) else 0
 
@@ -43,12 +43,12 @@ class Saving:
     """One tag's part of a sleep.
 
     Attributes:
-        target: of the backup that there is afterwards, if there is one.
-        contents: what that backup holds. num_bytes: what the sleep writes into it.
-        reuses: what it takes from the backup that was kept since an earlier sleep. 'contents': all is there already.
+        target: where the backup is after the sleep; None: there is no backup.
+        contents: the contents of that backup. num_bytes: bytes that the sleep writes into it.
+        reuses: what it uses of the backup that an earlier sleep has left. 'contents': all of it is up to date.
             'memory': stale contents are overwritten.
-        backup_bytes: what a wake-up reads from it.
-        ram_bytes: by how much the host memory of backups grows, once the sleep is complete.
+        backup_bytes: bytes that a wake-up reads from it.
+        ram_bytes: growth of the host memory of backups by the complete sleep.
     """
 
     tag: str
@@ -74,12 +74,12 @@ def plan_saving(
     kept: Mapping[str, Saved],
     is_accelerator: bool,
 ) -> list[Saving]:
-    """What the order means for one worker. Moves of nothing, or to where a backup is already, are left out.
+    """The savings of an order for one worker, without moves of nothing or to the present place.
 
     Args:
-        block_bytes: of one KV block in all layers.
-        saved: backups of what sleeps, by tag. kept: backups in host memory that a wake-up has left, by tag.
-        is_accelerator: the device has memory of its own, so that host memory is where backups go first.
+        block_bytes: size of one KV block in all layers.
+        saved: backups of sleeping tags. kept: backups in host memory that awake tags have left.
+        is_accelerator: the device has its own memory, so that backups prefer host memory.
     """
     target: Target = ("ram" if is_accelerator else "disk") if order.backup == "auto" else order.backup
     savings = []
@@ -102,7 +102,7 @@ def plan_saving(
 
 
 def _plan_weights(tag: str, store: WeightStore, target: Target, old: Saved | None, is_accelerator: bool) -> Saving:
-    """Parameters that differ from the checkpoint; in host memory in front of a device all, which are back soonest."""
+    """Parameters that differ from the checkpoint; all of them for host memory beside a device, the fastest backup."""
     if old is not None and target == "ram" and old.version == store.version:
         return Saving(tag, "offload", target, old.contents, 0, "contents", old.backup.num_bytes)
     names = store.names if is_accelerator and target == "ram" else frozenset(store.modified)
@@ -128,7 +128,7 @@ def _ram_bytes(saved: Saved | None) -> int:
 
 
 def check_room(savings: list[Saving], directory: Path | None) -> None:
-    """Refuse what can be seen not to fit, before anything is written. Raises OSError."""
+    """Check the free space before anything is written. Raises OSError: there is too little."""
     for target in {saving.target for saving in savings if saving.num_bytes}:
         if target == "ram":
             wanted, free, where = sum(s.ram_bytes for s in savings), available_memory_bytes(), "memory"

@@ -1,4 +1,4 @@
-"""WorkerSetup: what every part of a worker computes with: configuration, device, ops and threads."""
+"""WorkerSetup: configuration, device, ops and threads, which all parts of a worker use."""
 
 from dataclasses import dataclass, replace
 
@@ -10,9 +10,9 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
 from lullm.kv.layout import cache_layout_of
-from lullm.models.decoder import CausalLM
+from lullm.models.protocol import Model
 from lullm.nn.kv_scale import with_scales
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.selection import select_ops, with_features
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
@@ -38,7 +38,7 @@ class WorkerSetup:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of activations and of weights that are not quantized."""
+        """The type of activations and of weights that are not quantized."""
         return TORCH_DTYPES[self.config.dtype]
 
     @property
@@ -48,7 +48,7 @@ class WorkerSetup:
 
     def new_model_runner(
         self,
-        model: CausalLM,
+        model: Model,
         kv_caches: list[LayerCache],
         host_kv_caches: list[LayerCache],
         workspace: Workspace | None = None,
@@ -78,7 +78,7 @@ class WorkerSetup:
 
 
 def open_setup(config: ResolvedConfig, model_config: ModelConfig) -> WorkerSetup:
-    """Open the device that the config names. Raises UnsupportedError: it, or ops for it, are missing."""
+    """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
     return WorkerSetup(
         config,
         model_config,

@@ -1,11 +1,11 @@
-"""Sizing: how much memory a worker has for KV blocks, and how fast it copies and computes. Measured before requests."""
+"""Sizing: measures a worker's memory for KV blocks, and its speeds of copying and computing, before any request."""
 
 import torch
 
 from lullm.kv.layout import block_bytes, cache_layout_of
 from lullm.log import get_logger
-from lullm.models.decoder import CausalLM
-from lullm.ops.layer_cache import LayerCache
+from lullm.models.protocol import Model
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import ModelRunner
 from lullm.types.draw import Draw, DrawParams
@@ -18,17 +18,17 @@ from lullm.worker.setup import WorkerSetup
 logger = get_logger(__name__)
 
 _GRAPH_BYTES = 4 * MIB
-"""What the driver keeps for each recorded graph, about: a node for every kernel of every layer."""
+"""Memory that the driver keeps for a recorded graph, roughly: a node for every kernel of every layer."""
 
 _NUM_MEASURED_SLOTS = 4
 """Layer-slots that are copied to measure the speed. All of them would keep a huge page each for good."""
 
 
-def kv_memory_bytes(setup: WorkerSetup, model: CausalLM) -> int:
+def kv_memory_bytes(setup: WorkerSetup, model: Model) -> int:
     """Memory for the KV cache. Blocking.
 
-    On a GPU: `gpu_memory_utilization` of all memory, less what is taken after a run of the largest batch, whose
-    activations torch's allocator keeps, and less what graphs will take.
+    On a GPU: `gpu_memory_utilization` of all memory, less the memory in use after a run of the largest batch (torch's
+    allocator keeps its activations), less an estimate for the graphs.
     """
     config, device = setup.config, setup.device
     info = device.memory_info()
@@ -50,8 +50,8 @@ def kv_memory_bytes(setup: WorkerSetup, model: CausalLM) -> int:
     return available
 
 
-def _profile(setup: WorkerSetup, model: CausalLM, query_len: int) -> int:
-    """The most memory that a step with `max_num_seqs` spans of so many tokens takes beside weights and KV cache.
+def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
+    """Peak memory, beside weights and KV cache, of a step with `max_num_seqs` spans of `query_len` tokens.
 
     All spans write over each other in one block. That is harmless, because the tokens are thrown away.
     """
@@ -75,7 +75,7 @@ def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools) -> t
     """(bytes per second between the pools, tokens per second of prefill), from one short run of each. Blocking.
 
     Writes into the first blocks of both pools, which must be free. A prompt of 64 tokens and a few blocks are enough
-    to start with: the scheduler corrects both figures from the steps it sees.
+    to start with: the scheduler corrects both figures by later steps.
     """
     config, num_slots = setup.config, min(_NUM_MEASURED_SLOTS, len(pools.device))
     capacity = pools.device[0].num_blocks * config.block_size  # with a window perhaps fewer than max_model_len

@@ -1,12 +1,11 @@
 """Sleeper: releases one worker's memory by tag and brings it back at the same addresses.
 
-Weights as their checkpoint has them are not written again: the checkpoint is their backup, and checksums from when they
-were read say whether they came back the same. Weights that were changed since, and the KV blocks in use, are saved to
-host memory or to a file.
+Weights that equal their checkpoint are not saved: the checkpoint is their backup, and checksums from the first reading
+verify the second one. Changed weights and the KV blocks in use are saved to host memory or to a file.
 
-Host memory in front of a GPU takes all weights: from there they are back soonest. It is pinned, which takes longer than
-the copy, so that it stays after the wake-up (`keep_backup`), with the weights in it: the next sleep copies them only if
-they have changed since. A sleep that does not keep them in host memory gives it back.
+For a GPU all weights are saved to host memory, the fastest way back. Pinning this memory takes longer than the copy. So
+it stays after the wake-up (`keep_backup`), with the weights in it, and the next sleep copies them only if they have
+changed. A sleep with another target gives it back.
 
 Both ways have two phases, so that several workers do all of it or nothing: `prepare_sleep` saves and `commit_sleep`
 releases; `wake_up` restores and `commit_wake_up` gives the backup up.
@@ -32,13 +31,13 @@ from lullm.worker.setup import WorkerSetup
 from lullm.worker.speed import SleepSpeeds
 
 ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
-"""The host pool of the KV cache sleeps with the device pool, and so does the workspace of a CPU's recorded steps, whose
-contents are worth nothing."""
+"""The tag of the KV cache covers the host pool and the workspace of a CPU's recorded steps, too. The latter is not
+saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A sleep whose contents are saved and whose memory is still there."""
+    """A sleep whose contents are saved and whose memory is not released yet."""
 
     savings: list[Saving]
     made: dict[str, Saved]
@@ -82,7 +81,7 @@ class Sleeper:
                     made[saving.tag] = self._backups.save(saving)
         except BaseException as error:
             self._backups.undo(made)
-            if isinstance(error, CacheSizeError):  # no memory to save to, or through
+            if isinstance(error, CacheSizeError):  # no memory for the backup, or for its buffers
                 raise OSError(errno.ENOMEM, str(error)) from error
             raise
         seconds = time.perf_counter() - started
@@ -94,8 +93,8 @@ class Sleeper:
     def commit_sleep(self) -> Released:
         """Release the memory whose contents `prepare_sleep` has saved. Blocking: it is free when this returns.
 
-        A driver that would not take memory back is no reason to stop half-way: everything is saved, and waking works.
-        `Released.refusal` has its words.
+        If a driver refuses to take memory back, the other memory is released all the same, since everything is saved
+        and waking works. `Released.refusal` has the driver's words.
         """
         prepared, self._prepared = self._prepared, None
         if prepared is None:
@@ -118,7 +117,7 @@ class Sleeper:
         return Released(tags, freed, num_saved, prepared.seconds + seconds, refusal)
 
     def cancel_sleep(self) -> None:
-        """Give up what `prepare_sleep` has saved: the worker is as it was before. Idempotent."""
+        """Drop the backups of `prepare_sleep`, so that the worker is as it was before. Idempotent."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             self._backups.undo(prepared.made)
@@ -130,7 +129,7 @@ class Sleeper:
         The backup stays until `commit_wake_up`; `cancel_wake_up` releases the memory again.
 
         Raises:
-            WakeUpError: they are not what they were, cannot be read, or there is no memory; it is released again.
+            WakeUpError: the contents differ or cannot be read, or there is no memory; the tag is released again.
         """
         started, saved, store = time.perf_counter(), self._backups.saved.get(tag), self._store
         backup = None if saved is None else saved.backup
@@ -156,17 +155,17 @@ class Sleeper:
         return store.num_bytes if tag == WEIGHTS else num_saved
 
     def commit_wake_up(self, tag: str) -> None:
-        """The tag is awake for good: see `Backups.settle`. Idempotent."""
+        """Finish the wake-up of a tag; see `Backups.settle`. Idempotent."""
         self._backups.settle(tag)
 
     def cancel_wake_up(self, tag: str) -> None:
-        """Release the memory of a tag again whose backup is still there. Idempotent."""
-        with contextlib.suppress(LullmError):  # the failure that led here matters more
+        """Release the memory of a tag again; its backup still exists. Idempotent."""
+        with contextlib.suppress(LullmError):  # a second failure must not hide the first
             self._release(tag)
 
     @torch.inference_mode()
     def forecast(self, order: SleepOrder) -> SleepForecast:
-        """What such a sleep would do, and how long waking all of it would take. Changes nothing but spare memory."""
+        """The effects of such a sleep, and the time to wake all of it. Changes nothing but spare memory."""
         savings, resident = self._plan(order), self.resident_bytes()
         frees = 0
         sleep_s = wake_s = 0.0
@@ -192,7 +191,7 @@ class Sleeper:
         return {arena.tag: self._device.resident_bytes(arena) for arena in self._all_arenas}
 
     def close(self) -> None:
-        """Drop what was saved. Idempotent."""
+        """Drop all backups. Idempotent."""
         self.cancel_sleep()
         for tag in ARENA_TAGS:
             self._backups.replace(tag, None)
@@ -203,7 +202,7 @@ class Sleeper:
         )
 
     def _free_bytes(self) -> int:
-        """Of the memory that is to be released. On a CPU only the difference of two values means something."""
+        """Free bytes of the memory that a sleep releases. On a CPU only the difference of two values is meaningful."""
         device = self._device
         return device.memory_info().free_bytes if device.is_accelerator else -resident_bytes()
 
@@ -224,10 +223,10 @@ class Sleeper:
         return [arena for arena in self._all_arenas if arena.tag in ARENA_TAGS[tag]]
 
     def _is_counted(self, arena: Arena) -> bool:
-        """Whether it is of the memory that `_free_bytes` measures."""
+        """Whether `_free_bytes` measures the arena's memory."""
         return arena.backend is self._backend
 
     @property
     def _backend(self) -> Backend:
-        """Of the device's memory."""
+        """The back end of the device's memory."""
         return self._all_arenas[0].backend

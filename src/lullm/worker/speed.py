@@ -1,4 +1,4 @@
-"""SleepSpeeds: how fast contents are saved, restored and released here, from what was measured."""
+"""SleepSpeeds: measured speeds of saving, restoring and releasing."""
 
 import contextlib
 import time
@@ -14,16 +14,16 @@ from lullm.units import MIB
 
 PROBE_BYTES = 16 * MIB
 _LEAST_BYTES = 4 * MIB
-"""Less than this says more about the fixed costs than about the speed."""
+"""Smaller measurements show the fixed costs rather than the speed."""
 
 
 class SleepSpeeds:
     """Bytes per second of 'save TARGET', 'restore TARGET' (TARGET: ram, disk) and 'release'.
 
-    The last measurement counts. What was never done is tried out with 16 MiB when it is first asked for.
+    The last measurement counts. A speed without one is measured with 16 MiB when it is first asked for.
 
     Args:
-        device: whose memory it is. directory: of the file that 'disk' stands for; None: the system's folder for
+        device: the owner of the memory. directory: the folder of the files for 'disk'; None: the system's folder for
             temporary files.
     """
 
@@ -33,12 +33,12 @@ class SleepSpeeds:
         self._speeds: dict[str, float] = {}
 
     def observe(self, what: str, num_bytes: int, seconds: float) -> None:
-        """Something was done in so much time."""
+        """Note a measurement."""
         if num_bytes >= _LEAST_BYTES and seconds > 0:
             self._speeds[what] = num_bytes / seconds
 
     def seconds(self, what: str, num_bytes: int) -> float:
-        """How long it will take. Blocking, for the trial: a few tens of milliseconds. Raises OSError."""
+        """The expected seconds. Without a measurement it blocks for a trial of some 10 ms. Raises OSError."""
         if num_bytes <= 0:
             return 0.0
         if what not in self._speeds:

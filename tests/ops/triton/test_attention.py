@@ -9,8 +9,8 @@ import torch
 
 from lullm.errors import UnsupportedError
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout, new_semaphores
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS, with_features
 from lullm.ops.triton import gathered_attention, prefill_attention
 from lullm.ops.triton.attention import attention

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lullm.errors import UnsupportedError
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton.block_copy import copy_blocks, independent_batches, swap_blocks
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lullm.errors import UnsupportedError
-from lullm.ops.layer_cache import HeadNorm, LayerCache
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
 from lullm.ops.triton.rope_cache import rope_and_cache, write_cache

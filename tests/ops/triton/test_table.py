@@ -9,8 +9,8 @@ from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton.device import launch_device
 from lullm.ops.triton.table import GATHERED_OPS, TRITON_OPS

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from lullm.ops import grouped_attention, torch_cpu
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu.native import DTYPES, has_whole_heads
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import HeadNorm, LayerCache
 
 
 def rope_and_cache(

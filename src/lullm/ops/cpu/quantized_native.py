@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from lullm.errors import ModelLoadError
-from lullm.ops import quantized_torch
 from lullm.ops.activation import gate
 from lullm.ops.cpu.native import DTYPES
 from lullm.ops.cpu.recording import call, new_result
-from lullm.ops.quantized_weight import NOT_FINITE, PANEL_ROWS, QuantizedLayout
+from lullm.ops.quantized import expansion
+from lullm.ops.quantized.weight import NOT_FINITE, PANEL_ROWS, QuantizedLayout
 from lullm.types.arithmetic import Activation
 
 _MAX_INPUTS = 65536  # of a row: the sums of more products of a byte and a byte might not fit 32 bits
 
 
 def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, rows: Tensor) -> None:
-    """See `quantized_weight.quantize_rows_`. The bytes are the same, except where group scales are equally good."""
+    """See `quantized.weight.quantize_rows_`. The bytes are the same, except where group scales are equally good."""
     rows = rows.to(storage.device)
     if rows.dtype not in DTYPES:
         rows = rows.float()
@@ -39,7 +39,7 @@ def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, row
 
 def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayout, dtype: torch.dtype) -> Tensor:
     if dtype not in DTYPES or layout.bits != 8:
-        return quantized_torch.quantized_embedding(token_ids, weight, layout, dtype)
+        return expansion.quantized_embedding(token_ids, weight, layout, dtype)
     token_ids = token_ids.contiguous()
     out = new_result((token_ids.shape[0], layout.in_features), dtype)
     if not call(
@@ -63,7 +63,7 @@ def quantized_linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: T
 def quantized_logits(x: Tensor, weight: Tensor, layout: QuantizedLayout) -> Tensor:
     dtype = DTYPES.get(x.dtype)
     if dtype is None or layout.in_features > _MAX_INPUTS:
-        return quantized_torch.quantized_logits(x, weight, layout)
+        return expansion.quantized_logits(x, weight, layout)
     if x.stride(1) != 1:
         x = x.contiguous()
     y = new_result((x.shape[0], layout.out_features), torch.float32)
@@ -94,8 +94,8 @@ def _linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | N
     dtype = DTYPES.get(x.dtype)
     if dtype is None or layout.in_features > _MAX_INPUTS:
         if silu_mul:
-            return quantized_torch.quantized_gated_linear(x, weight, layout, bias, "silu")
-        return quantized_torch.quantized_linear(x, weight, layout, bias)
+            return expansion.quantized_gated_linear(x, weight, layout, bias, "silu")
+        return expansion.quantized_linear(x, weight, layout, bias)
     if x.stride(1) != 1:
         x = x.contiguous()
     num_rows, num_outputs = x.shape[0], layout.out_features // 2 if silu_mul else layout.out_features

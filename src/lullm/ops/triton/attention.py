@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from lullm.errors import UnsupportedError
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.triton.decode_attention import launch_decode
 from lullm.ops.triton.prefill_attention import launch_prefill
 from lullm.ops.triton.rope_cache import check_cache
@@ -27,7 +27,7 @@ def attention(
 ) -> Tensor:
     """See `Ops.attention`.
 
-    A batch of decodes is one launch, whose grid depends on the number of spans alone; longer spans are another.
+    A batch of decodes is one launch, whose grid depends on the number of spans only; longer spans are a second launch.
     """
     if soft_cap is not None or sinks is not None:
         raise UnsupportedError("the attention kernels have no soft cap and no sinks; use attention_backend='torch'")

@@ -1,12 +1,12 @@
-"""Copies of whole blocks, in all layers and for all pairs in one launch: for copy-on-write, and between the pools.
+"""Copies whole blocks, for all layers and pairs in one launch: for copy-on-write, and between the pools.
 
-The kernel reads a table of addresses, so it need not know how many caches there are. It takes words of 8 bytes in
-chunks, and a fixed number of programs shares the chunks among them.
+The kernel reads a table of addresses, so the number of caches does not matter. It copies words of 8 bytes in chunks,
+and a fixed number of programs share the chunks.
 
-The host pool is pinned memory, which a GPU reads and writes at its own address (unified addressing). A copy call per
-block and layer would cost more than the bytes do (a block of one layer is some 32 KiB, and a call some 2.5 us), and a
-staging buffer would move them twice. So the same kernel goes over the bus directly, with few programs. It runs on the
-current stream: to swap beside other work, call it under a side stream and order the two with events.
+The host pool is pinned memory, which a GPU reads and writes at its address (unified addressing). A copy call per block
+and layer would cost more than the copied bytes (a block of one layer has some 32 KiB, a call takes some 2.5 us), and a
+staging buffer would move the bytes twice. So the same kernel copies over the bus directly, with few programs. It runs
+on the current stream: to swap beside other work, call it under a side stream and order the two with events.
 """
 
 import torch
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from lullm.errors import UnsupportedError
-from lullm.ops.layer_cache import LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device, num_multiprocessors
 from lullm.ops.triton.tile import COPY_WORDS, HOST_COPY_PROGRAMS
 

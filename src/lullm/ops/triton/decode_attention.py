@@ -1,13 +1,13 @@
 """Attention of one query token per sequence over the paged cache, split along the context.
 
-A program takes one key/value head of one sequence and a part of its context. The query heads that share the head are
-the rows of a matrix product (filled up to 16, the least that the matrix unit takes), so that keys and values are read
-once. The softmax is the online one (https://arxiv.org/abs/1805.02867), in base 2.
+A program computes one key/value head of one sequence for a part of its context. The query heads that share the head are
+the rows of a matrix product (padded to 16, the minimum of the matrix unit), so that keys and values are read once. The
+softmax is the online one (https://arxiv.org/abs/1805.02867), in base 2.
 
-How many parts a sequence has follows from its own context length, read on the device, and from the most parts that the
-launch allows, which depends on the number of sequences alone: a recorded launch stays right for any contexts. A program
-without a part leaves at once. Where there is one part it writes the result. Otherwise parts go to scratch memory, and
-the program that finds by a semaphore that it came last adds them up, always in the same order
+The number of parts follows from the sequence's context length, which the device reads, and from the launch's maximum,
+which depends on the number of sequences only. So a recorded launch stays right for any contexts. A program without a
+part ends at once. A single part is the result. Several parts go to scratch memory, and the program that ends last, as a
+semaphore tells, adds them up, always in the same order
 (flash-decoding, https://crfm.stanford.edu/2023/10/12/flashdecoding.html, without its second launch).
 """
 
@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.triton.device import num_multiprocessors
 from lullm.ops.triton.tile import PROGRAMS_PER_MULTIPROCESSOR, DecodeTile
 
@@ -27,10 +27,10 @@ LOG2_E = 1.4426950408889634
 
 
 def num_splits(num_seqs: int, num_kv_heads: int, max_context_len: int, tile: DecodeTile) -> int:
-    """Into how many parts a long context is cut at most: enough to fill the device, whatever the lengths.
+    """The most parts of a long context: enough to fill the device, whatever the lengths.
 
-    The number of sequences counts as the next power of two, so that a batch and the same batch filled up to a graph's
-    size are cut alike and give the same bits.
+    The number of sequences is rounded up to a power of two, so that a batch has the same parts, and gives the same
+    bits, when it is padded to a graph's size.
     """
     if max_context_len <= tile.min_split_keys:
         return 1  # as every other number would do, without scratch memory
@@ -42,7 +42,7 @@ def num_splits(num_seqs: int, num_kv_heads: int, max_context_len: int, tile: Dec
 @triton.jit
 def _add_up(partial_ptr, partial_lse_ptr, first, num_parts, columns, column_mask, GROUP: tl.constexpr,
             HEAD_SIZE: tl.constexpr, MAX_SPLITS: tl.constexpr):  # fmt: skip
-    """One query head's result from its parts, which other programs have just written: past the first-level cache."""
+    """One query head's result from parts that other programs have just written, read past the first-level cache."""
     parts = tl.arange(0, MAX_SPLITS)
     mask = parts < num_parts
     places = first + parts * GROUP
@@ -174,7 +174,7 @@ def launch_decode(
     scale: float,
     tile: DecodeTile,
 ) -> None:
-    """Fill the rows of `out` that belong to spans of one token; leaves the others as they are."""
+    """Fill the rows of `out` that belong to spans of one token; other rows are not changed."""
     num_q_heads, head_size = q.shape[1:]
     num_kv_heads = cache.num_kv_heads
     assert num_kv_heads <= MAX_NUM_KV_HEADS

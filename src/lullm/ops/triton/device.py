@@ -21,7 +21,7 @@ def launch_device() -> torch.device:
 
 
 def num_multiprocessors() -> int:
-    """Of the launch device; 4 where kernels are interpreted, so that tests see several splits."""
+    """Multiprocessors of the launch device; 4 if kernels are interpreted, so that tests have several splits."""
     if IS_INTERPRETED:
         return 4
     return torch.cuda.get_device_properties(launch_device()).multi_processor_count

@@ -1,6 +1,6 @@
-"""Norms, the gated activation, and the ops that torch does best on a GPU: embedding and linear (cuBLAS).
+"""Norms, the gated activation, and the ops for which torch is fastest on a GPU: embedding and linear (cuBLAS).
 
-A program holds one row of a norm, which is so read once and written once.
+A program holds one row of a norm, so that it is read once and written once.
 """
 
 import torch
@@ -73,7 +73,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Both results take their arguments' places."""
+    """Both results overwrite the arguments."""
     if not x.is_contiguous():
         x = x.contiguous()
     _launch_rms_norm(x, x, residual, weight, eps)

@@ -1,4 +1,4 @@
-"""e4m3 in the kernels: the fp8 KV cache as `ops.float8_cache` describes it."""
+"""e4m3 in the kernels, for the fp8 KV cache of `ops.cache.float8_cache`."""
 
 import triton
 import triton.language as tl
@@ -10,7 +10,7 @@ def to_float8(x):
 
     Rounded by hand, so that the conversion itself is exact: Triton's interpreter loses the carry of a rounding.
     """
-    is_nan = x != x  # which the next line would make a number of
+    is_nan = x != x  # the next line would turn NaN into a number
     x = tl.minimum(tl.maximum(x, -448.0), 448.0)
     bits = x.to(tl.int32, bitcast=True)
     rounded = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)  # 3 bits of mantissa

@@ -1,7 +1,7 @@
-"""Attention of a device's step in torch: keys and values gathered through the block tables, then torch's fused kernels.
+"""Attention on a GPU in torch: gathers keys and values through the block tables, then calls torch's fused kernels.
 
-For comparison with the kernels, and where they do not run. It reads the lengths on the host, so every layer waits for
-the device, and no graph can record it.
+It is for comparison with the kernels, and for cases that they lack. It reads the lengths on the host, so every layer
+waits for the device, and no graph can record it.
 """
 
 from dataclasses import replace
@@ -9,8 +9,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from lullm.ops import grouped_attention
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import LayerCache
 
 
 def attention(
@@ -23,7 +23,7 @@ def attention(
 ) -> Tensor:
     """See `Ops.attention`. Blocking."""
     layout = prepared.on_host()
-    # Rows that fill up a batch see one key, whichever it is, and give zeros in the end.
+    # Rows of padding see one key, any key, and give zeros in the end.
     starts = prepared.query_starts.tolist()
     padding = [start for start, context_len in zip(starts, layout.context_lens, strict=False) if not context_len]
     layout = replace(

@@ -1,15 +1,15 @@
-"""Attention of spans of several tokens over the paged cache: chunks of prompts, with whatever prefix is cached.
+"""Attention of spans of several tokens over the paged cache: chunks of prompts, with or without a cached prefix.
 
 A program takes one key/value head and a tile of tokens of one span; the tokens' query heads that share the head are
 its rows. It goes over the keys with the online softmax of flash attention (https://arxiv.org/abs/2205.14135), base 2.
-Turns in which every row sees every key have no mask. The latest tiles of a span come first: they have most to do.
+Loop turns in which every row sees every key have no mask. The last tiles of a span come first, since they have the most
+keys.
 
 Tiles are counted without a list: span i begins at tile `query_starts[i] // tile_len + i`, which leaves room for all
 of its tiles, and a program finds its span by bisection.
 
-Where the tiles are too few to fill the device (a short chunk on a long prefix), each tile's keys are split among
-several programs, as in `decode_attention`: parts go to scratch memory, and the last program to end adds them up in
-their order.
+If the tiles are too few to fill the device (a short chunk on a long prefix), each tile's keys are split among several
+programs, as in `decode_attention`: parts go to scratch memory, and the program that ends last adds them up in order.
 """
 
 import torch
@@ -17,14 +17,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.layer_cache import LayerCache
 from lullm.ops.triton.decode_attention import LOG2_E, MAX_SPLITS
 from lullm.ops.triton.device import num_multiprocessors
 from lullm.ops.triton.tile import PrefillTile, split_tile
 
 MAX_SCRATCH_VALUES = 1 << 24
-"""Of float32, for the parts of one launch."""
+"""The most float32 numbers of scratch memory for the parts of one launch."""
 
 
 def rows_of_tile(tile: PrefillTile, group: int) -> int:
@@ -34,7 +34,7 @@ def rows_of_tile(tile: PrefillTile, group: int) -> int:
 def num_prefill_splits(
     layout: DeviceLayout, num_q_heads: int, num_kv_heads: int, head_size: int, tile: PrefillTile
 ) -> int:
-    """Into how many parts the keys of a tile are cut at most: as many as all run at once, one per multiprocessor."""
+    """The most parts of a tile's keys, so that all programs run at once, one per multiprocessor."""
     group = num_q_heads // num_kv_heads
     tile_len = rows_of_tile(tile, group) // group
     num_tiles = layout.num_prefill_tokens // tile_len + layout.num_prefill_spans
@@ -72,7 +72,7 @@ def _attend(
     IS_SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """The keys `begin`..`end` - 1, both multiples of BLOCK_KEYS but for the end of the last turn."""
+    """The keys `begin`..`end` - 1. Both are multiples of BLOCK_KEYS, except the end of the last turn."""
     columns = tl.arange(0, BLOCK_D)
     column_mask = columns < HEAD_SIZE
     for turn in range(begin, end, BLOCK_KEYS):
@@ -270,7 +270,7 @@ def launch_prefill(
     scale: float,
     tile: PrefillTile,
 ) -> None:
-    """Fill the rows of `out` that belong to spans of more than one token; leaves the others as they are."""
+    """Fill the rows of `out` that belong to spans of more than one token; other rows are not changed."""
     num_tokens, num_q_heads, head_size = q.shape
     num_kv_heads = cache.num_kv_heads
     group = num_q_heads // num_kv_heads

@@ -1,7 +1,7 @@
 """Norm queries and keys, rotate them, write keys and values into the cache: one kernel between two matrix products.
 
 A program takes some heads of one row: query heads, key heads, or value heads. Every value is read once and written
-once; the halves of a head stand in two registers tiles, so that the rotation needs no shuffle.
+once. The halves of a head are in two tiles of registers, so that the rotation needs no shuffle.
 """
 
 import torch
@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lullm.errors import UnsupportedError
-from lullm.ops.layer_cache import HeadNorm, LayerCache
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.triton.device import converts_float8
 from lullm.ops.triton.float8 import to_float8
 from lullm.ops.triton.tile import ROPE_HEADS

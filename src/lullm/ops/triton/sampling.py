@@ -1,15 +1,15 @@
 """Drawing a token per row on the device, without a sort: temperature, top_k, top_p, min_p, inverse CDF.
 
-What is kept and what is drawn are defined as in `worker.truncation` and `worker.randomness`: a truncation is a
-threshold, and the token is the one where the cumulative probability, in the order of the ids, passes the uniform
-number. One program does a row:
+The definitions are those of `sampling.truncation` and `sampling.randomness`: a truncation is a threshold, and the token
+is the first, in the order of the ids, at which the cumulative probability passes the uniform number. One program does a
+row:
 
 1. One pass: the best logit and its id (that is all for a greedy row), and the best of every chunk of 512.
 2. If there is a top_k or top_p: a threshold `distance`, in bits. Distances `(best - logit) / temperature` are not
    negative, so their bit patterns are in order as integers, and 31 bisections find the exact threshold, by counting
    for top_k, by adding up exp(-distance) for top_p. To count little, the chunks' best are bisected first: they are a
-   part of the row, so their threshold keeps at least what the row's keeps. What passes it (a few hundred logits,
-   usually) is copied out and bisected again. Where it does not fit into the room for it, all of the row is bisected.
+   part of the row, so their threshold keeps at least all that the row's keeps. The logits that pass (a few hundred,
+   usually) are copied and bisected again. If they do not fit into the scratch memory, the whole row is bisected.
 3. One pass for the masses of the chunks of 512, and the inverse CDF over the chunks and then within one.
 
 A logit of NaN or +inf, or nothing but -inf, gives token -1.
@@ -28,7 +28,7 @@ _CHUNK = 512
 
 @triton.jit
 def _distance(logits, best, temperature):
-    """Of `logits` from `best`, divided by the temperature: float32, at least 0."""
+    """The distances of `logits` from `best`, divided by the temperature: float32, at least 0."""
     return tl.div_rn(best - logits, temperature)
 
 
@@ -202,8 +202,8 @@ def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -
 
     Args:
         logits: `[N, V]` float32, after penalties, bias and restrictions.
-        writes_logits: leave in rows that are not greedy what was drawn from: `(logit - best) / temperature`, -inf where
-            it was dropped.
+        writes_logits: write the logits of the draw into rows that are not greedy: `(logit - best) / temperature`, -inf
+            for dropped tokens.
     """
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
     num_rows, vocab_size = logits.shape

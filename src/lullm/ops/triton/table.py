@@ -31,7 +31,7 @@ TRITON_OPS = Ops(
     index_dtype=torch.int32,
     semaphores_per_span=MAX_NUM_KV_HEADS,
 )
-"""Own kernels, and torch's matrix products."""
+"""Triton kernels, and torch's matrix products."""
 
 GATHERED_OPS = dataclasses.replace(
     TRITON_OPS,

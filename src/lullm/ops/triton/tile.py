@@ -2,8 +2,8 @@
 
 They follow from the sizes of registers and shared memory of compute capability 9.0 (64 KiB of registers per 4 warps
 at full use, 227 KiB of shared memory per multiprocessor) and have been compiled for it, but no GPU has timed them yet.
-`DECODE_CANDIDATES` and `PREFILL_CANDIDATES` are what a search on a device should try; its winners belong into
-`_DECODE` and `_PREFILL`.
+`DECODE_CANDIDATES` and `PREFILL_CANDIDATES` are for a search on a device; its winners belong into `_DECODE` and
+`_PREFILL`.
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ COPY_WORDS = 2048
 """Words of 8 bytes per program and turn of a block copy."""
 
 HOST_COPY_PROGRAMS = 32
-"""Programs of a copy over the bus. They keep 512 KiB under way, several times what the bus needs at its latency, and
-leave the other multiprocessors to whatever else runs."""
+"""Programs of a copy over the bus. They keep 512 KiB in flight, several times what the bus needs at its latency, and
+leave the other multiprocessors to other work."""
 
 SAMPLING_BLOCK = 1024 if IS_INTERPRETED else 8192
 """Logits per turn of the sampling kernel: a multiple of its chunks of 512."""
 
 SAMPLING_ROOM = 64 if IS_INTERPRETED else 4096
-"""Candidates per row that are looked at apart. A row with more of them is searched as a whole."""
+"""Candidates per row that are copied and searched apart. A row with more of them is searched as a whole."""
 
 SAMPLING_WARPS = 16
 
@@ -60,7 +60,7 @@ class PrefillTile:
 
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
-"""Programs of decode attention that the splits should add up to: two run at a time, and twice as many even out."""
+"""Programs of decode attention to aim at by splits: two run at a time, and twice as many even out the load."""
 
 DECODE_CANDIDATES = [
     DecodeTile(block_keys, num_warps, num_stages, min_split_keys)

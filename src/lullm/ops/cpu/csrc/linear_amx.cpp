@@ -206,7 +206,7 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
     }
   }
   results.store_rows(32);
-  _mm_sfence();  // streamed stores are seen by whoever is told that this item is done
+  _mm_sfence();  // other threads must see streamed stores before they see that this item is done
 }
 
 }  // namespace

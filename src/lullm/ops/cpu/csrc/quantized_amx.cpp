@@ -226,7 +226,7 @@ void multiply_tiles(const QuantizedArgs& a, int64_t first_row, int64_t last_row,
     }
   }
   results.finish_rows(16);
-  _mm_sfence();  // streamed stores are seen by whoever is told that this item is done
+  _mm_sfence();  // other threads must see streamed stores before they see that this item is done
 }
 
 void multiply_panels(const QuantizedArgs& a, int64_t first_row, int64_t last_row, int64_t first_panel,

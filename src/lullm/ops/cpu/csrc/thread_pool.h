@@ -1,5 +1,5 @@
 // ThreadPool: the one pool of the process. Each thread starts with neighbouring items of its own and takes them a few at
-// a time, fewer towards the end; then it helps the others, so a slow thread delays nobody for longer than what it took.
+// a time, fewer towards the end; then it helps the others, so a slow thread delays them by no more than one run of items.
 // Workers spin for a tenth of a millisecond after an operation and sleep after that.
 #pragma once
 

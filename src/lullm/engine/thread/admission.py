@@ -19,8 +19,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from lullm.config.resolved import IdleConfig
 from lullm.engine.llm_engine import LLMEngine
-from lullm.engine.mailbox import Mailbox, OutputStream, call_on, unforeseen
-from lullm.engine.sleep_watch import SleepWatch
+from lullm.engine.thread.mailbox import Mailbox, OutputStream, call_on, unforeseen
+from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, LullmError, WakeUpError
 from lullm.log import get_logger
 from lullm.types.outputs import RequestOutput

@@ -6,10 +6,10 @@ sleeps the thread runs commands only; `SleepWatch` says when it sleeps and wakes
 
 import threading
 
-from lullm.engine.admission import Admission
 from lullm.engine.llm_engine import LLMEngine
-from lullm.engine.mailbox import Mailbox, ThreadState
-from lullm.engine.sleep_watch import SleepWatch
+from lullm.engine.thread.admission import Admission
+from lullm.engine.thread.mailbox import Mailbox, ThreadState
+from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.errors import EngineDeadError
 from lullm.log import get_logger
 

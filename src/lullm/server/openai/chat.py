@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lullm.engine.protocol import EngineClient
-from lullm.server.generation import Usage
-from lullm.server.logprob import chat_logprobs, prompt_logprobs
-from lullm.server.schema import ChatBody
+from lullm.engine.client import EngineClient
+from lullm.server.openai.generation import Usage
+from lullm.server.openai.logprob import chat_logprobs, prompt_logprobs
+from lullm.server.openai.schema import ChatBody
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, RequestOutput
 from lullm.types.request import GenerateRequest

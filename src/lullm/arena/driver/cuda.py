@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from lullm.arena.backend import CHUNK_BYTES, Backend, CopyKind
-from lullm.arena.driver import (
+from lullm.arena.driver.driver import (
     DeviceDriver,
     Library,
     MemoryFunctions,
@@ -22,7 +22,7 @@ from lullm.arena.driver import (
     device_backend,
     initialize_torch,
 )
-from lullm.arena.unified import AccessDescription, AllocationProperties, allocation_granularity
+from lullm.arena.driver.unified import AccessDescription, AllocationProperties, allocation_granularity
 from lullm.errors import LullmError, UnsupportedError
 from lullm.log import get_logger
 

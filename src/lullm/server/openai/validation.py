@@ -1,11 +1,11 @@
-"""From a wire body to `SamplingParams`: what the body leaves out is the model's default."""
+"""From a wire body to `SamplingParams`: fields that the body leaves out have the model's defaults."""
 
 from typing import Any
 
 from lullm.config.sleep_after import parse_duration
-from lullm.engine.protocol import EngineClient
+from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
-from lullm.server.schema import ChatBody, CompletionBody, GenerationBody
+from lullm.server.openai.schema import ChatBody, CompletionBody, GenerationBody
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
 MAX_SEQUENCES = 4096
@@ -54,7 +54,7 @@ def sampling_params(body: CompletionBody | ChatBody, engine: EngineClient) -> Sa
 
 
 def _completion_changes(body: CompletionBody) -> dict[str, Any]:
-    """`max_tokens` is 16 where it is left out, or what the model's folder says.
+    """`max_tokens` is 16 if it is left out, or the default of the model's folder.
 
     `echo` with `max_tokens=0` asks for the prompt alone (its log-probabilities); the engine then draws one token that
     is not shown. `echo` with `logprobs` needs the prompt's log-probabilities too.

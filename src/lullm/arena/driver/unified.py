@@ -3,7 +3,7 @@
 import ctypes
 from typing import Self
 
-from lullm.arena.driver import Library, Uint64Out
+from lullm.arena.driver.driver import Library, Uint64Out
 
 _PINNED = 1
 _ON_DEVICE = 1

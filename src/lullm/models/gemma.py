@@ -1,7 +1,8 @@
-"""Gemma 3, text (https://arxiv.org/abs/2503.19786): five layers with a window to one with full attention.
+"""Gemma 2 (https://arxiv.org/abs/2408.00118) and Gemma 3, text (https://arxiv.org/abs/2503.19786).
 
-Attention and MLP are normed before and after. The embedding is scaled by the root of its size. Layers with a window
-rotate by another base frequency than those without.
+Some layers have a window, the others full attention: one of two, or five of six. Attention and MLP are normed before
+and after. The embedding is scaled by the root of its size. Gemma 2 caps scores and logits. Gemma 3 norms query and key
+heads instead, and rotates by another base frequency in layers with a window.
 """
 
 import re
@@ -22,7 +23,7 @@ In float32 nothing else changes. In bfloat16 1 + w is rounded once, by as much a
 """
 
 
-class Gemma3Layer(DecoderLayer):
+class GemmaLayer(DecoderLayer):
     """One layer with norms on both sides of attention and MLP, under the checkpoint's names."""
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
@@ -46,12 +47,19 @@ class Gemma3Layer(DecoderLayer):
         return self.post_feedforward_layernorm(hidden, ops), residual
 
 
+def build_gemma2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    return CausalLM(config, _style(config, head_norms=False), dtype, max_model_len)
+
+
 def build_gemma3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(
+    return CausalLM(config, _style(config, head_norms=True), dtype, max_model_len)
+
+
+def _style(config: ModelConfig, head_norms: bool) -> DecoderStyle:
+    return DecoderStyle(
         rules=decoder_rules(tied=config.tie_word_embeddings, offsets=(PLUS_ONE,)),
-        head_norms=True,
+        head_norms=head_norms,
         qkv_bias=config.family.attention_bias,
         o_bias=config.family.attention_bias,
-        make_layer=Gemma3Layer,
+        make_layer=GemmaLayer,
     )
-    return CausalLM(config, style, dtype, max_model_len)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lullm.engine.protocol import EngineClient
-from lullm.server.generation import Usage
-from lullm.server.logprob import completion_logprobs, prompt_logprobs
-from lullm.server.schema import CompletionBody
+from lullm.engine.client import EngineClient
+from lullm.server.openai.generation import Usage
+from lullm.server.openai.logprob import completion_logprobs, prompt_logprobs
+from lullm.server.openai.schema import CompletionBody
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from lullm.types.request import GenerateRequest
@@ -20,7 +20,7 @@ PromptRows = list[PositionLogprobs | None]
 class CompletionForm:
     """The choices of a completion: text, log-probabilities by position, the prompt echoed on demand.
 
-    `echoes`: the prompts' texts, or empty. Streaming, what the next chunk needs is kept by prompt and by choice.
+    `echoes`: the prompts' texts, or empty. A stream's state is kept by prompt and by choice.
     """
 
     object_name = chunk_name = "text_completion"

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from lullm.arena.backend import CHUNK_BYTES, Backend, CopyKind
-from lullm.arena.driver import (
+from lullm.arena.driver.driver import (
     DeviceDriver,
     Library,
     MemoryFunctions,
@@ -19,7 +19,7 @@ from lullm.arena.driver import (
     device_backend,
     initialize_torch,
 )
-from lullm.arena.unified import AccessDescription, AllocationProperties, allocation_granularity
+from lullm.arena.driver.unified import AccessDescription, AllocationProperties, allocation_granularity
 
 _MEMORY = MemoryFunctions(
     reserve="hipMemAddressReserve",

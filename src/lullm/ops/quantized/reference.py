@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lullm.ops import reference
-from lullm.ops.quantized_weight import QuantizedLayout, dequantize, dequantize_rows
+from lullm.ops.quantized.weight import QuantizedLayout, dequantize, dequantize_rows
 from lullm.types.arithmetic import Activation
 
 

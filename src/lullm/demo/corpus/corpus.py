@@ -12,12 +12,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lullm.demo.comparisons import THING_PAIRS, compare_numbers, compare_things, number_key, thing_key
-from lullm.demo.countries import CAPITALS, OTHER_NAMES, PHRASINGS
-from lullm.demo.records import draw_record, draw_repeat, record_key
-from lullm.demo.smalltalk import SYSTEM_MESSAGES, draw_refusal, draw_talk
-from lullm.demo.stories import Story, draw_request, draw_story
-from lullm.demo.sums import ask, draw_count, draw_numbers, equation, pair_key
+from lullm.demo.corpus.comparisons import THING_PAIRS, compare_numbers, compare_things, number_key, thing_key
+from lullm.demo.corpus.countries import CAPITALS, OTHER_NAMES, PHRASINGS
+from lullm.demo.corpus.records import draw_record, draw_repeat, record_key
+from lullm.demo.corpus.smalltalk import SYSTEM_MESSAGES, draw_refusal, draw_talk
+from lullm.demo.corpus.stories import Story, draw_request, draw_story
+from lullm.demo.corpus.sums import ask, draw_count, draw_numbers, equation, pair_key
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"

@@ -11,7 +11,14 @@ from pathlib import Path
 import torch
 
 from lullm.arena.backend import CHUNK_BYTES, Backend, CopyKind
-from lullm.arena.driver import DeviceDriver, Library, MemoryFunctions, StreamFunctions, device_backend, initialize_torch
+from lullm.arena.driver.driver import (
+    DeviceDriver,
+    Library,
+    MemoryFunctions,
+    StreamFunctions,
+    device_backend,
+    initialize_torch,
+)
 
 _MEMORY = MemoryFunctions(
     reserve="aclrtReserveMemAddress",

@@ -59,12 +59,12 @@ class Mailbox:
             self._commands.put(command)
 
     def drain(self, command: Command) -> None:
-        """End the thread after its last request, and after `command`. Nothing happens if the thread has ended."""
+        """End the thread after `command` and its last request. Nothing happens if the thread has ended."""
         with self._lock:
             if not self._has_ended:
-                # The command first: a thread that drains and has nothing to read ends at once.
-                self._commands.put(command)
+                # The state first: a thread that ran the command and saw the old state would wait for another for ever.
                 self.state = ThreadState.DRAINING
+                self._commands.put(command)
 
     # -- on the engine's thread ----------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Mailbox:
                 self._commands.get_nowait()()
 
     def close(self, failure: EngineDeadError | None) -> EngineDeadError:
-        """Refuse everything from now on; what every later sender is told. `failure`: why the thread ended early."""
+        """Refuse all later commands. Returns the error for their senders. `failure`: why the thread ended early."""
         with self._lock:
             self._error = failure or self._error
             self.state = ThreadState.CLOSED if failure is None else ThreadState.FAILED

@@ -38,7 +38,7 @@ class Usage:
 
 @dataclass(slots=True)
 class Generation:
-    """One HTTP request for text: what the engine was asked, its outputs, and what was counted so far."""
+    """One HTTP request for text: the engine's requests, their outputs, and the usage so far."""
 
     context: ServerContext
     id: str

@@ -1,8 +1,9 @@
 """The endpoints that generate text: one handler, and a form for each endpoint's answers.
 
-A form turns what the engine says into JSON: `CompletionForm`, `ChatForm`.
+A form turns the engine's outputs into JSON: `CompletionForm`, `ChatForm`.
 """
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -12,15 +13,15 @@ from typing import Any, Generic, Protocol, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from lullm.engine.protocol import EngineClient
+from lullm.engine.client import EngineClient
 from lullm.errors import InvalidRequestError
-from lullm.server.chat import ChatForm
-from lullm.server.completion import CompletionForm
 from lullm.server.context import ServerContext
-from lullm.server.generation import Generation, Usage, public_id
-from lullm.server.schema import ChatBody, CompletionBody
+from lullm.server.openai.chat import ChatForm
+from lullm.server.openai.completion import CompletionForm
+from lullm.server.openai.generation import Generation, Usage, public_id
+from lullm.server.openai.schema import ChatBody, CompletionBody
+from lullm.server.openai.validation import check_num_sequences, check_priority, keep_alive_s, sampling_params
 from lullm.server.sse import DONE, EventStream, event, until_disconnect
-from lullm.server.validation import check_num_sequences, check_priority, keep_alive_s, sampling_params
 from lullm.server.wire import parse_body
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest
@@ -73,31 +74,33 @@ class Endpoint(Generic[Body]):
     id_prefix: str
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a request, at once or as server-sent events."""
+        """Answer a request, at once or as server-sent events.
+
+        Raises:
+            ApiError, InvalidRequestError: with the name of the body's field.
+        """
         body = parse_body(self.body_type, await request.body())
         self.context.check_model(body.model)
-        generation, form = await self._open(body, public_id(self.id_prefix, request.headers))
-        answer = Answer(generation, form, with_usage=body.wants_usage)
-        if body.stream:
-            return EventStream(answer.chunks(), self.context.api_error)
-        return JSONResponse(await until_disconnect(request.receive, answer.whole()))
-
-    async def _open(self, body: Body, answer_id: str) -> tuple[Generation, AnswerForm]:
-        """Ask the engine. Raises ApiError, InvalidRequestError: with the names of the body's fields."""
-        engine = self.context.engine
+        engine, answer_id = self.context.engine, public_id(self.id_prefix, request.headers)
         try:
             params = sampling_params(body, engine)
             priority, keep_alive = check_priority(body, engine), keep_alive_s(body)
             prompts = body.prompts()
             check_num_sequences(len(prompts), params)
-            # Two clients may send the same X-Request-Id at the same time; the engine's ids are unique all the same.
-            requests = [
-                await engine.prepare(f"{answer_id}-{next(_serial)}", prompt, params, priority) for prompt in prompts
-            ]
+            requests: list[GenerateRequest] = []
+            for prompt in prompts:
+                if requests:  # thousands of short prompts take seconds: other requests have their turn between them
+                    await asyncio.sleep(0)
+                # Two clients may send the same X-Request-Id at the same time; the engine's ids are unique all the same.
+                requests.append(await engine.prepare(f"{answer_id}-{next(_serial)}", prompt, params, priority))
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), body.field_of(error.param), error.code) from None
-        generation = Generation(self.context, answer_id, requests, [engine.stream(r, keep_alive) for r in requests])
-        return generation, await self.open_form(engine, body, requests)
+        form = await self.open_form(engine, body, requests)
+        streams = [engine.stream(prepared, keep_alive) for prepared in requests]
+        answer = Answer(Generation(self.context, answer_id, requests, streams), form, body.wants_usage)
+        if body.stream:
+            return EventStream(answer.chunks(), self.context.api_error)
+        return JSONResponse(await until_disconnect(request.receive, answer.whole()))
 
 
 @dataclass(frozen=True, slots=True)

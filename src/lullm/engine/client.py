@@ -1,4 +1,4 @@
-"""What the faces may ask of a running engine. The server is written against this and loads no torch."""
+"""EngineClient: what the faces may ask of a running engine. The server is written against this and loads no torch."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Protocol, Unpack

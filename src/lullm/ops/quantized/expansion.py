@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lullm.ops.activation import gate
-from lullm.ops.quantized_weight import PANEL_ROWS, QuantizedLayout, dequantize, dequantize_rows
+from lullm.ops.quantized.weight import PANEL_ROWS, QuantizedLayout, dequantize, dequantize_rows
 from lullm.types.arithmetic import Activation
 from lullm.units import round_up
 

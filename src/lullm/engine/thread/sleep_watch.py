@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 from lullm.config.resolved import IdleConfig
 from lullm.config.sleep_after import SleepRung
-from lullm.engine.ladder import SleepLadder
+from lullm.engine.client import SleepCause, SleepObserver
 from lullm.engine.llm_engine import LLMEngine
-from lullm.engine.mailbox import EngineCall, Mailbox, ThreadState
-from lullm.engine.protocol import SleepCause, SleepObserver
+from lullm.engine.thread.ladder import SleepLadder
+from lullm.engine.thread.mailbox import EngineCall, Mailbox, ThreadState
 from lullm.errors import EngineAsleepError, LullmError, SleepCancelledError, WakeUpError
 from lullm.log import get_logger
 from lullm.types.sleep import SleepOptions, SleepReport, WakeReport
@@ -141,7 +141,7 @@ class SleepWatch:
         """Whether a sleep of mode 'wait' waits for running requests to end."""
         return any(not call.answer.cancelled() for call in self._waiting_sleeps)
 
-    # -- what the ladder must know -------------------------------------------------------------------------------
+    # -- news for the ladder -------------------------------------------------------------------------------------
 
     def count_request(self, keep_alive: float | None) -> None:
         """A request has entered. `keep_alive`: how long the engine shall stay awake after it; None: as configured."""

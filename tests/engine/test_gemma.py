@@ -1,4 +1,4 @@
-"""Gemma 3 through the engine: six layers with a window of 32 tokens, one with full attention, prompts of up to 200.
+"""Gemma through the engine: layers with a window of 32 tokens beside layers with full attention, prompts of up to 200.
 
 The tokens are transformers', whatever the engine does to get them.
 """
@@ -8,6 +8,7 @@ import random
 import pytest
 import torch
 from conftest import write_checkpoint
+from engine_parts import ops_of
 from transformers import AutoModelForCausalLM
 
 from lullm import LLM, SamplingParams
@@ -43,8 +44,7 @@ def folder(tmp_path_factory):
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def expected(folder):
+def transformers_tokens(folder):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     found = []
     for prompt in make_prompts():
@@ -56,6 +56,11 @@ def expected(folder):
         found.append([whole[0, len(prompt) :].tolist()])
     assert len({token for [output] in found for token in output}) > 20, "a model that says something"
     return found
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    return transformers_tokens(folder)
 
 
 @pytest.mark.parametrize("chunk", [7, 64, 2048])
@@ -112,6 +117,20 @@ def test_a_sleep_in_the_middle_changes_nothing(folder, expected, level):
             if not engine.has_unfinished_requests():
                 break
         assert [found[number] for number in range(len(found))] == expected
+
+
+def test_gemma_2_gets_attention_that_caps(tmp_path):
+    """Native kernels have no soft cap: the engine takes torch's attention, which does, and nothing is left uncapped."""
+    folder = write_checkpoint(
+        tmp_path / "gemma2", "gemma2", sliding_window=WINDOW, query_pre_attn_scalar=1, attn_logit_softcapping=2.0
+    )
+    expected = transformers_tokens(folder)
+    with LLM(str(folder), **OPTIONS) as llm:
+        assert "soft_cap" in ops_of(llm).attention_features
+        assert tokens(llm) == expected
+    (folder / "config.json").write_text((folder / "config.json").read_text().replace("2.0", "null"))
+    with LLM(str(folder), **OPTIONS) as llm:
+        assert tokens(llm) != expected, "the cap makes a difference"
 
 
 def test_torchs_attention_gives_the_same(folder, expected):

@@ -1,0 +1,1 @@
+"""What the demo model learns: documents made by rules."""

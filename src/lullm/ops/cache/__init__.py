@@ -1,0 +1,1 @@
+"""The KV cache of one layer, and its two formats of 8 bits."""
