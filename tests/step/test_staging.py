@@ -13,7 +13,7 @@ from plans import new_draw, new_span
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.step.batch import BatchBuilder
 from lullm.step.limits import StepLimits
-from lullm.step.stage_parts import StageShape, cut_arrays, cut_tensors, stage_bytes
+from lullm.step.stage_parts import StageBuffer, StageShape, stage_bytes
 from lullm.step.staging import Staging
 from lullm.types.step import PENDING_TOKEN, StepPlan
 
@@ -189,10 +189,10 @@ def test_arrays_and_tensors_lie_at_the_same_bytes(index_dtype):
     """What one kind of part writes the other reads, for sizes that leave gaps between the parts."""
     shape = StageShape(5, 3, 7, num_rows=2, num_draws=3, num_indexed=3, num_sources=5, num_groups=2)
     buffer = torch.zeros(stage_bytes(shape, index_dtype), dtype=torch.uint8)
-    arrays = cut_arrays(buffer.numpy(), shape, index_dtype)
+    arrays = StageBuffer.of_array(buffer.numpy(), index_dtype).cut(shape)
     for number, name in enumerate(arrays.__slots__):
         getattr(arrays, name)[...] = number + 1
-    tensors = cut_tensors(buffer, shape, index_dtype)
+    tensors = StageBuffer.of_tensor(buffer, index_dtype).cut(shape)
     for number, name in enumerate(tensors.__slots__):
         part = getattr(tensors, name)
         assert part.shape == getattr(arrays, name).shape and (part == number + 1).all(), name

@@ -26,7 +26,7 @@ from lullm.ops.draw_table import DrawTable
 from lullm.ops.table import Ops
 from lullm.step.batch import Batch
 from lullm.step.limits import StepLimits
-from lullm.step.stage_parts import StageParts, StageShape, cut_arrays, cut_tensors, stage_bytes
+from lullm.step.stage_parts import StageBuffer, StageParts, StageShape, stage_bytes
 from lullm.units import cdiv
 
 
@@ -78,10 +78,11 @@ class Staging:
         largest = (num_tokens, num_seqs, max_width, num_draws, num_draws, num_draws, num_tokens, self._num_groups)
         num_bytes = stage_bytes(StageShape(*largest), self._index_dtype)
         self._host = [device.staging((num_bytes,), torch.uint8) for _ in range(limits.max_in_flight)]
-        self._arrays = [buffer.numpy() for buffer in self._host]
+        self._host_stages = [StageBuffer.of_array(buffer.numpy(), self._index_dtype) for buffer in self._host]
         self._turn = 0
         place = device.torch_device
         self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=place)
+        self._device_stage = StageBuffer.of_tensor(self._device, self._index_dtype)
         full = (self._num_groups, num_seqs, max_width)
         self._full_tables = torch.zeros(full, dtype=self._index_dtype, device=place)  # [G, S, M]
         self._semaphores = new_semaphores(num_seqs, ops.semaphores_per_span, place)
@@ -173,18 +174,18 @@ class Staging:
 
     def _new_stage(self, shape: StageShape) -> Stage:
         """In the buffer whose turn it is."""
-        arrays = cut_arrays(self._arrays[self._turn], shape, self._index_dtype)
+        arrays = self._host_stages[self._turn].cut(shape)
         return Stage(shape, arrays, self._host[self._turn][: stage_bytes(shape, self._index_dtype)])
 
     def _new_place(self, stage: Stage) -> _Place:
-        parts = cut_tensors(self._device, stage.shape, self._index_dtype)
+        parts = self._device_stage.cut(stage.shape)
         full = self._full_tables[:, : stage.shape.num_spans, : stage.shape.width]
         return _Place(self._device[: len(stage.buffer)], parts, full)
 
     def _parts_of_decodes(self, size: int) -> StageParts[Tensor]:
         """On the device, but for the block tables."""
         if size not in self._decode_parts:
-            self._decode_parts[size] = cut_tensors(self._device, self._decode_shape(size, 0), self._index_dtype)
+            self._decode_parts[size] = self._device_stage.cut(self._decode_shape(size, 0))
         return self._decode_parts[size]
 
     def _layouts(
