@@ -1,11 +1,9 @@
 """Devices: what is missing for a GPU, and how memory is divided on one, by numbers that a fake one gives."""
 
-import numpy as np
 import pytest
 import torch
 from engine_parts import use_device, use_ops
 from fake_device import FAKE_OPS, FakeDevice
-from plans import new_draw, new_span
 
 from lullm import LLM
 from lullm.device import choice as device_choice
@@ -13,9 +11,7 @@ from lullm.device.choice import open_device
 from lullm.device.cpu import CpuDevice
 from lullm.device.device import MemoryInfo
 from lullm.errors import CacheSizeError, UnsupportedError
-from lullm.step.feedback import TokenFeedback
 from lullm.step.graphs import decode_sizes
-from lullm.types.step import NO_TOKEN, PENDING_TOKEN, StepPlan
 from lullm.units import GIB, MIB
 
 
@@ -45,27 +41,6 @@ def test_a_cpu_works_when_it_is_asked():
     running = CpuDevice().start(lambda: log.append("work") or 7)
     assert log == []
     assert running.result() == 7 and log == ["work"]
-
-
-def test_pending_tokens_come_from_the_step_before():
-    feedback = TokenFeedback(4, torch.device("cpu"))
-    draws = [new_draw(seq_id) for seq_id in (8, 3, 5)]
-    feedback.expect(draws)
-    feedback.take(torch.tensor([70, NO_TOKEN, 50]))
-    token_ids = np.array([PENDING_TOKEN, 1, 2, 9, PENDING_TOKEN])
-    plan = StepPlan(
-        [new_span(5, 4, token_ids[:1], [0]), new_span(1, 0, token_ids[1:3], [0]), new_span(8, 2, token_ids[3:], [0])]
-    )
-    sources = feedback.sources(plan, token_ids)
-    assert sources.tolist() == [2, -1, -1, -1, 0]
-    filled = feedback.fill_in(torch.from_numpy(token_ids), torch.from_numpy(sources))
-    assert filled.tolist() == [50, 1, 2, 9, 70]
-    assert feedback.sources(StepPlan([new_span(1, 0, [1, 2], [0])]), np.array([1, 2])) is None
-    feedback.expect(draws[:1])
-    with pytest.raises(KeyError):  # not in the last step: there is no token of it to fill in
-        feedback.sources(StepPlan([new_span(5, 4, [PENDING_TOKEN], [0])]), np.array([PENDING_TOKEN]))
-    feedback.fill_in(torch.tensor([PENDING_TOKEN]), torch.tensor([1]))
-    assert feedback.tokens[1] == 0, "nothing that was not drawn is ever looked up"
 
 
 class TestMemory:

@@ -133,6 +133,26 @@ def test_gemma_2_gets_attention_that_caps(tmp_path):
         assert tokens(llm) != expected, "the cap makes a difference"
 
 
+@pytest.mark.parametrize(("options", "bound"), [
+    ({"dtype": "bfloat16"}, 0.03),
+    ({"quantization": "int8"}, 0.08),
+    ({"kv_cache_dtype": "int8"}, 0.02),
+    ({"kv_cache_dtype": "fp8"}, 0.1),
+    ({"kv_cache_dtype": "fp8", "calculate_kv_scales": True}, 0.1),
+], ids=str)  # fmt: skip
+def test_fewer_bits_stay_near(folder, options, bound):
+    """With a scale per layer where layers share the slots of a block."""
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+    found = []
+    for changes in ({}, options):
+        with LLM(str(folder), **OPTIONS | {"max_num_batched_tokens": 64, "max_num_seqs": 4} | changes) as llm:
+            [output] = llm.generate([make_prompts()[2]], params, use_tqdm=False)
+        entries = zip(output.prompt_logprobs[1:], output.prompt_token_ids[1:], strict=True)
+        found.append(torch.tensor([entry[token_id].logprob for entry, token_id in entries]))
+    error = (found[0] - found[1]).abs().mean()
+    assert 1e-4 < error < bound, error
+
+
 def test_torchs_attention_gives_the_same(folder, expected):
     with LLM(str(folder), **OPTIONS, attention_backend="torch") as llm:
         assert tokens(llm) == expected

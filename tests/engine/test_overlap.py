@@ -47,13 +47,16 @@ def workload(num: int, seed: int) -> list[tuple[list[int], SamplingParams]]:
     return requests
 
 
-def run(folder, requests, disturb=lambda llm, step: None, **options) -> tuple[dict, int, EngineStats]:
+def run(
+    folder, requests, disturb=lambda llm, step: None, prepare=lambda llm: None, **options
+) -> tuple[dict, int, EngineStats]:
     """What callers were told, by request and completion; how many steps ran ahead. Requests arrive while others run."""
     rng = random.Random(1)
     deltas: dict[tuple[str, int], list] = {}
     ends: dict[tuple[str, int], str] = {}
     with LLM(str(folder), **{**OPTIONS, **options}) as llm:
         engine = llm.llm_engine
+        prepare(llm)
         waiting = list(enumerate(requests))
         num_ahead = step = 0
         while waiting or engine.has_unfinished_requests():

@@ -1,9 +1,10 @@
-"""TokenFeedback: passes drawn tokens to the next step on the device, before the host knows them.
+"""TokenFeedback: passes drawn tokens to later steps on the device, before the host knows them.
 
-A plan that was made ahead holds PENDING_TOKEN for each token of the step before it. The host knows the number of the
-draw that gives the token. The device runs the steps in order and reads the token by this number.
+A plan that was made ahead holds PENDING_TOKEN for a token that a step before it draws. The host knows which draw of
+which step gives the token. The device runs the steps in order and reads the token by its place.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,18 +16,25 @@ from lullm.types.step import PENDING_TOKEN, StepPlan
 
 
 class TokenFeedback:
-    """The tokens of the last step that was started.
+    """The tokens of the last `num_steps` steps that were started.
+
+    A sequence need not be in every plan, so its pending token may come from any of them.
 
     Args:
+        num_steps: steps whose results may be unknown when the next one is started.
         capacity: the most draws of one step.
 
     Attributes:
-        tokens: [capacity] int64 on the device, at an address that stays; written at the end of each step.
+        tokens: [num_steps * capacity] int64 on the device, at an address that stays. The steps write in turn, each at
+            its end.
     """
 
-    def __init__(self, capacity: int, device: torch.device):
-        self.tokens = torch.zeros(capacity, dtype=torch.int64, device=device)
-        self._places: dict[int, int] = {}
+    def __init__(self, num_steps: int, capacity: int, device: torch.device):
+        self.tokens = torch.zeros(num_steps * capacity, dtype=torch.int64, device=device)
+        self._num_steps = num_steps
+        self._capacity = capacity
+        self._turn = 0
+        self._places: deque[dict[int, int]] = deque(maxlen=num_steps)  # by sequence, of each step, the newest first
 
     def sources(self, plan: StepPlan, token_ids: np.ndarray) -> np.ndarray | None:
         """[T] int64: for each token of the plan its place in `tokens`, -1 where it is known; None: all are known.
@@ -41,20 +49,34 @@ class TokenFeedback:
         for span in plan.spans:
             row += span.num_tokens
             if is_pending[row - 1]:
-                sources[row - 1] = self._places[span.seq_id]
+                sources[row - 1] = self._place(span.seq_id)
         return sources
 
-    def expect(self, draws: Sequence[Draw]) -> None:
-        """Note the draws, in order, of the step that is started next. Host only, after its `sources`."""
-        self._places = {draw.seq_id: place for place, draw in enumerate(draws)}
+    def expect(self, draws: Sequence[Draw]) -> int:
+        """Note the draws, in order, of the step that is started next. Host only, after its `sources`.
+
+        Returns:
+            The place of the first of its tokens, for `take`. The tokens of the oldest step stood there.
+        """
+        self._turn = (self._turn + 1) % self._num_steps
+        first = self._turn * self._capacity
+        self._places.appendleft({draw.seq_id: place for place, draw in enumerate(draws, first)})
+        return first
+
+    def _place(self, seq_id: int) -> int:
+        """Of the sequence's newest token. Raises KeyError: none of the last steps draws for it."""
+        for places in self._places:
+            if seq_id in places:
+                return places[seq_id]
+        raise KeyError(seq_id)
 
     def fill_in(self, token_ids: Tensor, sources: Tensor) -> Tensor:
         """The token ids [T] with the pending ones in place. On the device, before the step computes."""
         return self.tokens[sources.clamp(min=0)].where(sources >= 0, token_ids)
 
-    def take(self, tokens: Tensor) -> None:
-        """Keep what the step has drawn, [N] int64. On the device, at the step's end.
+    def take(self, tokens: Tensor, first: int) -> None:
+        """Keep what the step has drawn, [N] int64, from place `first` on. On the device, at the step's end.
 
-        NO_TOKEN becomes a valid token, because the next step may compute with it before the host ends the sequence.
+        NO_TOKEN becomes a valid token, because a later step may compute with it before the host ends the sequence.
         """
-        torch.clamp(tokens, min=0, out=self.tokens[: len(tokens)])
+        torch.clamp(tokens, min=0, out=self.tokens[first : first + len(tokens)])

@@ -2,7 +2,7 @@
 
 It is made in two halves. `InputBuilder.prepare` reads the plan on the host, before the step is started.
 `InputBuilder.place` is part of the step's work: one copy brings all numbers to the device (`Staging`), which fills in
-the tokens of the step before (`TokenFeedback`).
+the tokens of the steps before (`TokenFeedback`).
 """
 
 from collections.abc import Sequence
@@ -31,6 +31,8 @@ class PreparedInput:
     stage: Stage
     has_pending: bool
     """Whether a token is still to be drawn by a step before this one."""
+    first_place: int
+    """Where the drawn tokens stand for later steps, see `TokenFeedback.expect`."""
 
     @property
     def decode_size(self) -> int | None:
@@ -61,7 +63,7 @@ class InputBuilder:
         self._ops = ops
         # A batch is valid until its builder makes the next one.
         self._builders = [BatchBuilder(limits) for _ in range(limits.max_in_flight)]
-        self._feedback = TokenFeedback(limits.max_num_seqs, device.torch_device)
+        self._feedback = TokenFeedback(limits.max_in_flight - 1, limits.max_num_seqs, device.torch_device)
         self._feeds_back = limits.max_in_flight > 1
         self._staging = Staging(device, ops, limits, decode_sizes, vocab_size)
 
@@ -70,12 +72,14 @@ class InputBuilder:
         self._builders.append(self._builders.pop(0))
         batch = self._builders[-1].build(plan)
         sources = uniforms = None
+        first_place = 0
         if self._feeds_back:
             sources = self._feedback.sources(plan, batch.token_ids)
-            self._feedback.expect(batch.draws)
+            first_place = self._feedback.expect(batch.draws)
         if any(not draw.params.is_greedy for draw in batch.draws):
             uniforms = uniforms_of(batch.draws)
-        return PreparedInput(batch, self._staging.fill(batch, sources, uniforms), sources is not None)
+        stage = self._staging.fill(batch, sources, uniforms)
+        return PreparedInput(batch, stage, sources is not None, first_place)
 
     def place(self, prepared: PreparedInput) -> None:
         """Copy it to the device and fill in pending tokens. Inside the step's work, after the step before."""
@@ -100,10 +104,10 @@ class InputBuilder:
         """See `Staging.clear`."""
         self._staging.clear(size)
 
-    def keep(self, tokens: Tensor) -> None:
-        """Keep the drawn tokens [N] int64 for the next step. On the device, at the step's end."""
+    def keep(self, prepared: PreparedInput, tokens: Tensor) -> None:
+        """Keep the drawn tokens [N] int64 for the next steps. On the device, at the step's end."""
         if self._feeds_back:
-            self._feedback.take(tokens)
+            self._feedback.take(tokens, prepared.first_place)
 
     def _input(self, staged: StagedStep) -> StepInput:
         parts = staged.parts

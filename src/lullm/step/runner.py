@@ -115,7 +115,7 @@ class ModelRunner:
             outcome = self._draw_ragged(prepared, calibrates)
         if outcome.sampled is None:
             return outcome
-        self._inputs.keep(outcome.sampled.tokens)
+        self._inputs.keep(prepared, outcome.sampled.tokens)
         return replace(outcome, sampled=outcome.sampled.on_host(self._device.to_host))
 
     def _take_calibration(self, batch: Batch) -> bool:

@@ -62,7 +62,7 @@ class WorkerSetup:
             config.max_model_len,
             config.block_size,
             tuple(group.window for group in layout.groups),
-            max_in_flight=2 if config.async_scheduling else 1,
+            max_in_flight=config.max_in_flight,
         )
         return ModelRunner(
             self.device,
