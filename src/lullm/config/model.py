@@ -77,6 +77,11 @@ class ModelConfig:
         if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
             raise ModelLoadError('config.json names no architecture ("architectures": ["Qwen3ForCausalLM"])')
         architecture = architectures[0]
+        if "text_config" in data and "num_hidden_layers" not in data:
+            raise ModelLoadError(
+                f"config.json: {architecture} reads more than text, which is not supported yet; choose a checkpoint of "
+                "the text model alone"
+            )
         if is_gemma(architecture):
             data = with_gemma_defaults(data, architecture)
         heads = positive_int(data, "num_attention_heads")

@@ -55,7 +55,10 @@ class PoolSnapshot:
 
     @property
     def num_tokens(self) -> int:
-        """Slots of used blocks that hold a token. A slot that several sequences share counts once."""
+        """Slots of used blocks that hold a token. A slot that several sequences share counts once.
+
+        A model with several cache groups holds a token in a slot of each group.
+        """
         return sum(block.num_tokens for block in self.blocks if block.owners)
 
     @property
