@@ -156,7 +156,7 @@ class Backup:
     ) -> Iterator[_Filling]:
         """The chunks, complete. A store that keeps chunks lets the next one be copied meanwhile.
 
-        `hashing`: jobs of the caller, which read the pieces. With `in_turn` they end before the next piece is asked for.
+        `hashing`: jobs of the caller, which read the pieces. With `in_turn` they end before the next piece is taken.
         """
         flying: deque[tuple[_Filling, int]] = deque()  # chunk, mark
         num_ahead = 1 if self.store.keeps_chunks else 0
