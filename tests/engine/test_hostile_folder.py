@@ -48,7 +48,9 @@ CONFIGS |= {f"rope {key}": (key, {"rope_scaling": parameters}) for key, paramete
 CONFIGS |= {"rope_scaling": ("rope_scaling", {"rope_scaling": "none"})}
 
 JSON_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
-SPECIAL_FILES = [("fifo", name) for name in (*JSON_FILES, "tokenizer.json", "model.safetensors", INDEX_FILE)]
+SPECIAL_FILES = [
+    ("fifo", name) for name in (*JSON_FILES, "tokenizer.json", "model.safetensors", "chat_template.jinja", INDEX_FILE)
+]
 SPECIAL_FILES += [("zero", name) for name in (*JSON_FILES, INDEX_FILE)]
 BACKTRACKS = {"type": "Split", "pattern": {"Regex": "(?:a|aa)+$c"}, "behavior": "Isolated", "invert": False}
 TOKENIZERS = {

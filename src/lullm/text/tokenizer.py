@@ -186,7 +186,7 @@ def _try_rules(backend: Backend, path: Path) -> None:
 def _reraise_foreign(error: BaseException) -> None:
     """Raise what is neither an Exception nor a panic of the library, such as Ctrl-C.
 
-    A panic is no Exception, its class cannot be imported, and one ended the engine's thread without a word.
+    A panic is a BaseException whose class cannot be imported; no handler of Exception catches it.
     """
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
@@ -258,7 +258,7 @@ def _chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, st
     elif value is not None:
         raise ModelLoadError("tokenizer_config.json: chat_template must be a string or a list")
     files = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
-    if (folder / "chat_template.jinja").is_file():
+    if (folder / "chat_template.jinja").exists():
         files["default"] = folder / "chat_template.jinja"
     for name, path in files.items():
         try:
