@@ -206,11 +206,11 @@ def test_beams(tokenizer):
     run = Run(tokenizer, beam_width=2, n=2)
     run.group.hypotheses = [
         Hypothesis(tokenizer.encode("yes."), -1.0, -0.3, "stop"),
-        Hypothesis(tokenizer.encode("well"), -3.0, -0.7, "length"),
+        Hypothesis(tokenizer.encode("well"), -3.0, -0.7, "length", "kv_cache_full"),
     ]
     run.group.seqs[0].status = STOPPED
-    found = [(c.index, c.text, c.cumulative_logprob, c.finish_reason) for c in run.output().outputs]
-    assert found == [(0, "yes", -1.0, "stop"), (1, "well", -3.0, "length")]
+    found = [(c.index, c.text, c.cumulative_logprob, c.finish_reason, c.stop_reason) for c in run.output().outputs]
+    assert found == [(0, "yes", -1.0, "stop", None), (1, "well", -3.0, "length", "kv_cache_full")]
 
 
 def test_an_abort_shows_what_there_is_and_is_forgotten(tokenizer):

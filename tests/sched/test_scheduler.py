@@ -101,14 +101,26 @@ def test_the_last_in_order_is_preempted_and_returns_first():
     assert [u.group.request_id for u in sim.run()] == ["first", "third", "second"]
 
 
-def test_a_group_that_outgrows_the_whole_pool_is_capped():
+def test_a_group_that_outgrows_the_whole_pool_is_capped(caplog):
     sim = Simulation(num_blocks=4, block_size=4, max_model_len=64)
     group = sim.add("a", [0] * 6, max_tokens=60)
     updates = sim.run()
     assert updates[-1].drawn is None
     assert group.seqs[0].status is SequenceStatus.FINISHED_LENGTH_CAPPED
     assert len(group.seqs[0]) == 17, "16 slots, and the token drawn from the last"
+    assert group.seqs[0].stop_reason == "kv_cache_full" and sim.scheduler.stats.kv_cache_full == 1
+    [warning] = caplog.messages
+    assert "request 'a' is cut at 17 tokens" in warning and "all 4 KV blocks" in warning
+    assert "kv_cache_memory_bytes" in warning
     assert sim.block_space.num_used_blocks == 0
+
+
+def test_beams_that_outgrow_the_whole_pool_say_so():
+    sim = Simulation(num_blocks=8, block_size=4, max_model_len=64)
+    group = sim.add("a", [0] * 6, beam_width=3, max_tokens=50)
+    sim.run()
+    assert {(h.finish_reason, h.stop_reason) for h in group.hypotheses} == {("length", "kv_cache_full")}
+    assert sim.scheduler.stats.kv_cache_full == 1 and sim.block_space.num_used_blocks == 0
 
 
 def test_the_model_length_ends_a_sequence():
@@ -117,6 +129,7 @@ def test_the_model_length_ends_a_sequence():
     sim.run()
     assert len(group.seqs[0]) == 12
     assert group.seqs[0].status is SequenceStatus.FINISHED_LENGTH_CAPPED
+    assert group.seqs[0].stop_reason is None and sim.scheduler.stats.kv_cache_full == 0
 
 
 def test_end_of_sequence_and_stop_tokens():

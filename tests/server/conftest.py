@@ -199,6 +199,7 @@ class ScriptedEngine:
             preemptions_total={("swap", "cheaper"): 5},
             prompt_tokens_total=100,
             generation_tokens_total=50,
+            kv_cache_full_total=3,
             finished_total={"stop": len(self.ended), "abort": len(self.aborted)},
         )
 

@@ -138,18 +138,26 @@ class RequestText:
     def _beam_outputs(self) -> list[CompletionOutput]:
         """The best hypotheses; of an aborted search its live beams."""
         group, request = self._group, self._group.request
-        lines: list[tuple[list[int], float, str | None]] = [
-            (ended.token_ids, ended.cumulative_logprob, ended.finish_reason) for ended in group.hypotheses
-        ] or [(seq.token_ids[seq.prompt_len :], seq.cumulative_logprob, seq.status.finish_reason) for seq in group.seqs]
+        lines: list[tuple[list[int], float, str | None, int | str | None]] = [
+            (ended.token_ids, ended.cumulative_logprob, ended.finish_reason, ended.stop_reason)
+            for ended in group.hypotheses
+        ] or [
+            (seq.token_ids[seq.prompt_len :], seq.cumulative_logprob, seq.status.finish_reason, seq.stop_reason)
+            for seq in group.seqs
+        ]
         outputs = []
-        for index, (token_ids, cumulative_logprob, finish_reason) in enumerate(lines[: request.params.n]):
+        for index, (token_ids, cumulative_logprob, finish_reason, stop_reason) in enumerate(lines[: request.params.n]):
             detokenizer = IncrementalDetokenizer(
                 self._tokenizer, request.params.skip_special_tokens, request.prompt_token_ids
             )
             is_end_hidden = finish_reason == "stop" and not request.params.include_stop_str_in_output
             shown = token_ids[:-1] if is_end_hidden else token_ids
             text = detokenizer.append(shown) + detokenizer.finish()
-            outputs.append(CompletionOutput(index, text, token_ids, cumulative_logprob, finish_reason=finish_reason))
+            outputs.append(
+                CompletionOutput(
+                    index, text, token_ids, cumulative_logprob, finish_reason=finish_reason, stop_reason=stop_reason
+                )
+            )
         return outputs
 
     def _prompt_logprobs(self, delta: bool) -> list[PositionLogprobs | None] | None:

@@ -86,12 +86,12 @@ class BeamSearch:
         self.is_done = not alive or not self._can_improve or self._is_settled
         return [] if self.is_done else alive
 
-    def cut_short(self, beams: Sequence[tuple[list[int], float]]) -> None:
-        """End the search now: the live beams become hypotheses."""
+    def cut_short(self, stop_reason: str, beams: Sequence[tuple[list[int], float]]) -> None:
+        """End the search now: the live beams become hypotheses with this stop reason."""
         for token_ids, total in beams:
             if token_ids:
                 score = total / math.pow(len(token_ids), self.params.length_penalty)
-                self._insert(Hypothesis(list(token_ids), total, score, "length"))
+                self._insert(Hypothesis(list(token_ids), total, score, "length", stop_reason))
         self.is_done = True
 
     @property

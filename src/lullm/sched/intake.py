@@ -9,9 +9,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 from lullm.kv.block_space import BlockSpaceManager
+from lullm.log import get_logger
 from lullm.sched.roster import Roster
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import NO_TOKEN, DrawnToken, StepResult
+
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -28,10 +31,13 @@ class SequenceUpdate:
 
 
 class Intake:
-    """Applies results in order. `num_drawn` counts the tokens since the start, offers to beams included."""
+    """Applies results in order. Counters since the start: `num_drawn` tokens, offers to beams included;
+    `num_outgrown` groups that the whole pool was too small for.
+    """
 
     def __init__(self, block_space: BlockSpaceManager, roster: Roster, max_model_len: int) -> None:
         self.num_drawn = 0
+        self.num_outgrown = 0
         self._block_space = block_space
         self._roster = roster
         self._max_model_len = max_model_len
@@ -73,14 +79,22 @@ class Intake:
                 updates.append(SequenceUpdate(group, leader, None, True))
         return updates
 
-    def end_by_length(self, group: SequenceGroup) -> None:
-        """End a group that has grown beyond the whole pool. `take_capped` gives its updates."""
+    def end_outgrown(self, group: SequenceGroup) -> None:
+        """End a group that has grown beyond the whole pool, with a warning. `take_capped` gives its updates."""
         seqs = group.unfinished
-        self._roster.end_by_length(group)
+        self.num_outgrown += 1
+        logger.warning(
+            "request %r is cut at %d tokens: it needs more than all %d KV blocks; give the cache more memory "
+            "(kv_cache_memory_bytes), or ask for fewer tokens or sequences",
+            group.request_id,
+            sum(map(len, seqs)),
+            self._block_space.num_blocks,
+        )
+        self._roster.end_outgrown(group)
         self._capped.extend(SequenceUpdate(group, seq, None, True) for seq in seqs)
 
     def take_capped(self) -> list[SequenceUpdate]:
-        """The updates of `end_by_length` since the last call."""
+        """The updates of `end_outgrown` since the last call."""
         capped, self._capped = self._capped, []
         return capped
 

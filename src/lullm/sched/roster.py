@@ -4,7 +4,7 @@ from lullm.errors import InvalidRequestError
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.beam import BeamSearch
 from lullm.sched.queue import Order
-from lullm.types.outputs import RequestMetrics
+from lullm.types.outputs import KV_CACHE_FULL, RequestMetrics
 from lullm.types.request import GenerateRequest
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import DrawnToken
@@ -123,7 +123,9 @@ class Roster:
             ]
         )
         if search.is_done:
-            self._end_beams(group, search, SequenceStatus.FINISHED_STOPPED)
+            group.hypotheses = search.hypotheses
+            for seq in group.unfinished:
+                self.end(seq, SequenceStatus.FINISHED_STOPPED)
             return
         heirs: list[Sequence] = []
         used: set[int] = set()
@@ -141,19 +143,16 @@ class Roster:
                 del self._members[seq.seq_id]
         group.seqs[:] = heirs
 
-    def end_by_length(self, group: SequenceGroup) -> None:
+    def end_outgrown(self, group: SequenceGroup) -> None:
         """End the whole group now, with the finish reason 'length', because the pool has no room for more."""
         search = self._beams.get(group.request_id)
         if search is not None:
-            search.cut_short([(s.token_ids[s.prompt_len :], s.cumulative_logprob) for s in group.unfinished])
-            self._end_beams(group, search, SequenceStatus.FINISHED_LENGTH_CAPPED)
+            search.cut_short(
+                KV_CACHE_FULL, [(s.token_ids[s.prompt_len :], s.cumulative_logprob) for s in group.unfinished]
+            )
+            group.hypotheses = search.hypotheses
         for seq in group.unfinished:
-            self.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED)
-
-    def _end_beams(self, group: SequenceGroup, search: BeamSearch, status: SequenceStatus) -> None:
-        group.hypotheses = search.hypotheses
-        for seq in group.unfinished:
-            self.end(seq, status)
+            self.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED, KV_CACHE_FULL)
 
     def _make(self, group: SequenceGroup, token_ids: list[int]) -> Sequence:
         seq = Sequence(self._num_seqs_made, len(group.seqs), token_ids, len(group.request.prompt_token_ids))

@@ -32,6 +32,7 @@ from lullm.sched.lookahead import Lookahead
 from lullm.sched.preemption import PreemptionPolicy, Room
 from lullm.sched.queue import GroupQueue, Order, first_in_order
 from lullm.sched.roster import Roster
+from lullm.sched.stats import SchedulerStats
 from lullm.types.request import GenerateRequest
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import StepPlan, StepResult
@@ -44,14 +45,6 @@ class SchedulerLimits:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
-
-
-@dataclass(slots=True)
-class SchedulerStats:
-    """Counters since the start. Prompt tokens count once per request, recomputed ones not again."""
-
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
 
 
 class Scheduler:
@@ -177,6 +170,7 @@ class Scheduler:
     def take_capped(self) -> list[SequenceUpdate]:
         """The ends of groups that were found too large for the pool while a plan was made. Needs no step's result."""
         updates = self._intake.take_capped()
+        self.stats.kv_cache_full = self._intake.num_outgrown
         self._forget_finished(updates)
         return updates
 
@@ -231,7 +225,7 @@ class Scheduler:
             if victim is group and len(self.running) == 1:
                 # Alone, and the pool is too small for it: waiting would not help.
                 self.running.pop()
-                self._intake.end_by_length(group)
+                self._intake.end_outgrown(group)
             else:
                 self._preempt(victim, draft)
             if victim is group:
@@ -266,7 +260,7 @@ class Scheduler:
                 return
             queue.pop()
             if status is AllocStatus.NEVER:
-                self._intake.end_by_length(group)
+                self._intake.end_outgrown(group)
                 continue
             if queue is self.swapped:
                 draft.swap_in.extend(self.block_space.swap_in(group))

@@ -32,13 +32,18 @@ class RequestMetrics:
         return None if self.first_scheduled_time is None else self.first_scheduled_time - self.arrival_time
 
 
+KV_CACHE_FULL = "kv_cache_full"
+"""The stop reason of a completion that outgrew the KV cache before its length or the model's was reached."""
+
+
 @dataclass(slots=True)
 class CompletionOutput:
     """One completion of a request.
 
     `finish_reason` is None while it runs, then 'stop', 'length' or 'abort'; `stop_reason` is the stop string or the
-    stop token id that ended it, None for the model's own end-of-sequence token. `cumulative_logprob` and `logprobs`
-    are None unless log-probabilities were asked for.
+    stop token id that ended it, None for the model's own end-of-sequence token. With 'length' it is KV_CACHE_FULL if
+    the request, alone, needed more KV blocks than there are. `cumulative_logprob` and `logprobs` are None unless
+    log-probabilities were asked for.
     """
 
     index: int

@@ -118,6 +118,7 @@ class Hypothesis:
     cumulative_logprob: float
     score: float
     finish_reason: Literal["stop", "length"]
+    stop_reason: str | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,8 @@ class EngineStats:
 
     Requests are counted as sequence groups, blocks in KV blocks, the prefix cache in tokens. A block whose content is
     only kept for the prefix cache counts as free. `preemptions_total` is by (action, reason): ('swap', 'cheaper').
-    `finished_total` has a request's first completion's finish reason.
+    `kv_cache_full_total` counts requests cut because they alone needed more than all KV blocks. `finished_total` has a
+    request's first completion's finish reason.
     """
 
     num_running: int = 0
@@ -26,6 +27,7 @@ class EngineStats:
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0
     steps_total: int = 0
+    kv_cache_full_total: int = 0
     finished_total: dict[str, int] = field(default_factory=dict)
 
     @property
