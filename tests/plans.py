@@ -1,12 +1,15 @@
-"""Spans and draws from what a test has at hand: lists, and the parameters of a request."""
+"""Spans and draws from what a test has at hand: lists, and the parameters of a request; what a sampler draws."""
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
+from lullm.sampling.sampler import Sampler
 from lullm.types.draw import Draw, draw_params
 from lullm.types.packed import pack
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import Span
+from lullm.types.step import DrawnToken, Span
 
 
 def new_draw(
@@ -41,3 +44,8 @@ def new_span(
     """A span of a sequence; `block_ids`: a list, or a tuple of lists, one for each KV cache group."""
     blocks = tuple(pack(ids) for ids in (block_ids if isinstance(block_ids, tuple) else (block_ids,)))
     return Span(seq_id, start, pack(token_ids), blocks, tuple(draws), pack(prompt_targets), num_prompt_logprobs)
+
+
+def sample(sampler: Sampler, logits: Tensor, draws: Sequence[Draw]) -> list[DrawnToken]:
+    """One token per draw of logits on the host."""
+    return sampler.draw(logits, draws).drawn()

@@ -53,15 +53,17 @@ class Run:
         token_ids = self.tokenizer.encode(piece) if isinstance(piece, str) else piece
         for number, token_id in enumerate(token_ids):
             seq.token_ids.append(token_id)
-            if end is not None and number == len(token_ids) - 1:
+            is_last = end is not None and number == len(token_ids) - 1
+            if is_last:
                 seq.status = end
-            found = self.processor.take(SequenceUpdate(self.group, seq, DrawnToken(seq.seq_id, token_id, logprobs)))
+            drawn = DrawnToken(seq.seq_id, token_id, logprobs)
+            found = self.processor.take(SequenceUpdate(self.group, seq, drawn, is_last))
         return found
 
     def end(self, status, index=0):
         """End a sequence without a token."""
         self.group.seqs[index].status = status
-        self.processor.take(SequenceUpdate(self.group, self.group.seqs[index], None))
+        self.processor.take(SequenceUpdate(self.group, self.group.seqs[index], None, True))
 
     def output(self):
         """The output after a step; None if there is none."""

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from plans import new_draw
+from plans import new_draw, sample
 
 from lullm.errors import ConfigError
 from lullm.sampling.sampler import Sampler
@@ -89,20 +89,20 @@ def test_greedy_takes_the_best_and_the_lowest_id_among_equals_and_leaves_the_log
     logits = random_logits(4)
     logits[1, [50, 20, 280]] = 99.0
     before = logits.clone()
-    result = Sampler(V).sample(logits, [draw(seq_id=i, temperature=0.0) for i in range(4)])
+    result = sample(Sampler(V), logits, [draw(seq_id=i, temperature=0.0) for i in range(4)])
     assert token_ids(result) == [int(np.argmax(row)) for row in before.numpy()]
     assert result[1] == DrawnToken(1, 20)
     assert torch.equal(logits, before)
 
 
 def test_no_draws_give_no_tokens():
-    assert Sampler(V).sample(torch.empty(0, V), []) == []
+    assert sample(Sampler(V), torch.empty(0, V), []) == []
     assert Sampler(V).prompt_logprobs(torch.empty(0, V), [], 3) == []
 
 
 def test_wrong_shapes_and_modes_are_refused():
     with pytest.raises(ValueError, match="shape"):
-        Sampler(V).sample(random_logits(2), [draw()])
+        sample(Sampler(V), random_logits(2), [draw()])
     with pytest.raises(ValueError, match="shape"):
         Sampler(V).prompt_logprobs(random_logits(2), [1], 0)
     with pytest.raises(ConfigError, match="logprobs_mode"):
@@ -128,7 +128,7 @@ def test_tokens_follow_the_distribution(params, vocab_size):
     row = random_logits(1, vocab_size, seed=vocab_size)
     num_draws = 2000
     draws = [draw(seed=i, **params) for i in range(num_draws)]
-    drawn = token_ids(Sampler(vocab_size).sample(row.repeat(num_draws, 1), draws))
+    drawn = token_ids(sample(Sampler(vocab_size), row.repeat(num_draws, 1), draws))
     probs = reference_probs(row[0], draws[0].params)
     counts = np.bincount(drawn, minlength=vocab_size)
     assert not counts[probs == 0].any()
@@ -143,7 +143,7 @@ def test_one_seed_gives_independent_tokens_along_a_sequence_and_across_sequences
         draws = [draw(seed=7, token_ids=[0] * (2 + i), prompt_len=2) for i in range(2000)]
     else:
         draws = [draw(seed=7, seq_index=i) for i in range(2000)]
-    drawn = np.array(token_ids(Sampler(20).sample(row.repeat(2000, 1), draws)))
+    drawn = np.array(token_ids(sample(Sampler(20), row.repeat(2000, 1), draws)))
     probs = reference_probs(row[0], draws[0].params)
     pairs = np.bincount(drawn[:-1] * 20 + drawn[1:], minlength=400)
     statistic, freedom = chi_square(pairs, np.outer(probs, probs).ravel())
@@ -165,7 +165,7 @@ def test_filters_keep_exactly_what_the_reference_keeps(seed):
         for _ in range(6)
     ]
     logits = random_logits(6, vocab_size, seed=seed)
-    results = Sampler(vocab_size, "processed_logprobs").sample(logits.clone(), draws)
+    results = sample(Sampler(vocab_size, "processed_logprobs"), logits.clone(), draws)
     for row, d, result in zip(logits, draws, results, strict=True):
         probs = reference_probs(row, d.params)
         found = {token_id: logprob for token_id, logprob, _ in result.logprobs}
@@ -177,34 +177,34 @@ def test_equally_likely_tokens_are_kept_together():
     logits = torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]])
     for params in ({"top_k": 2}, {"top_p": 0.5}):
         draws = [draw(seed=i, **params) for i in range(200)]
-        assert set(token_ids(Sampler(5).sample(logits.repeat(200, 1), draws))) == {0, 1, 2, 3}
+        assert set(token_ids(sample(Sampler(5), logits.repeat(200, 1), draws))) == {0, 1, 2, 3}
 
 
 def test_logits_of_minus_infinity_are_never_drawn():
     logits = random_logits(1)
     logits[0, ::2] = -math.inf
     draws = [draw(seed=i, temperature=10.0, **p) for i in range(200) for p in ({}, {"top_p": 0.99}, {"top_k": 200})]
-    assert all(t % 2 for t in token_ids(Sampler(V).sample(logits.repeat(600, 1), draws)))
+    assert all(t % 2 for t in token_ids(sample(Sampler(V), logits.repeat(600, 1), draws)))
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-300, 5e-324])
 def test_tiny_temperatures_choose_the_best_without_overflow(temperature):
     logits = random_logits(32, scale=50.0)
-    drawn = token_ids(Sampler(V).sample(logits.clone(), [draw(seed=i, temperature=temperature) for i in range(32)]))
+    drawn = token_ids(sample(Sampler(V), logits.clone(), [draw(seed=i, temperature=temperature) for i in range(32)]))
     assert drawn == logits.argmax(-1).tolist()
 
 
 def test_a_huge_temperature_is_uniform_over_what_is_possible():
     logits = torch.tensor([[5.0, -math.inf, -5.0]])
     draws = [draw(seed=i, temperature=1e300) for i in range(300)]
-    counts = np.bincount(token_ids(Sampler(3).sample(logits.repeat(300, 1), draws)), minlength=3)
+    counts = np.bincount(token_ids(sample(Sampler(3), logits.repeat(300, 1), draws)), minlength=3)
     assert counts[1] == 0 and min(counts[0], counts[2]) > 100
 
 
 def test_a_vocabulary_of_two():
     logits = torch.tensor([[0.0, 1.0]])
     draws = [draw(seed=i, token_ids=[0, 1, 0], top_k=5, top_p=0.9, logprobs=5) for i in range(100)]
-    results = Sampler(2).sample(logits.repeat(100, 1), draws)
+    results = sample(Sampler(2), logits.repeat(100, 1), draws)
     assert set(token_ids(results)) == {0, 1}
     assert all(len(r.logprobs) == 2 for r in results)
 
@@ -217,9 +217,9 @@ def test_a_row_does_not_depend_on_its_batch(mode):
     vocab_size = 33_000  # enough for torch to share the work of one row among threads
     sampler, logits = Sampler(vocab_size, mode), random_logits(32, vocab_size)
     draws = mixed_draws(32)
-    together = sampler.sample(logits.clone(), draws)
-    alone = [sampler.sample(logits[i : i + 1].clone(), draws[i : i + 1])[0] for i in range(32)]
-    backwards = sampler.sample(logits.flip(0), draws[::-1])[::-1]
+    together = sample(sampler, logits.clone(), draws)
+    alone = [sample(sampler, logits[i : i + 1].clone(), draws[i : i + 1])[0] for i in range(32)]
+    backwards = sample(sampler, logits.flip(0), draws[::-1])[::-1]
     assert together == alone == backwards
 
 
@@ -227,23 +227,23 @@ def test_a_draw_depends_on_seed_sequence_and_output_len_but_not_on_the_prompt_or
     logits = random_logits(1, scale=0.1)
     sampler = Sampler(V)
 
-    def sample(**kwargs):
-        return sampler.sample(logits.clone(), [draw(**kwargs)])[0].token_id
+    def token(**kwargs):
+        return sample(sampler, logits.clone(), [draw(**kwargs)])[0].token_id
 
-    start = sample(seed=5)
-    assert start == sample(seed=5) == sample(seed=5, seq_id=9, token_ids=range(11), prompt_len=10)
-    assert len({start, sample(seed=6), sample(seed=5, seq_index=1), sample(seed=5, prompt_len=1)}) == 4
+    start = token(seed=5)
+    assert start == token(seed=5) == token(seed=5, seq_id=9, token_ids=range(11), prompt_len=10)
+    assert len({start, token(seed=6), token(seed=5, seq_index=1), token(seed=5, prompt_len=1)}) == 4
 
 
 def test_seeds_of_every_size_are_taken():
     draws = [draw(seed=seed) for seed in (-(2**63), -1, 0, 2**63, 2**64 - 1)]
-    assert len(set(token_ids(Sampler(V).sample(torch.zeros(5, V), draws)))) > 2
+    assert len(set(token_ids(sample(Sampler(V), torch.zeros(5, V), draws)))) > 2
 
 
 def test_forks_that_share_a_row_draw_differently():
     row = random_logits(1, scale=0.1)
     draws = [draw(seed=1, seq_index=i, seq_id=10 + i, n=8) for i in range(8)]
-    results = Sampler(V).sample(row.repeat(8, 1), draws)
+    results = sample(Sampler(V), row.repeat(8, 1), draws)
     assert [r.seq_id for r in results] == list(range(10, 18))
     assert len(set(token_ids(results))) > 4
 
@@ -256,13 +256,13 @@ def test_forks_that_share_a_row_draw_differently():
 def test_a_broken_row_has_no_token_and_harms_no_other(params, value):
     logits = random_logits(3)
     draws = [draw(seed=i, logprobs=2, **params) for i in range(3)]
-    healthy = Sampler(V).sample(logits.clone(), draws)
+    healthy = sample(Sampler(V), logits.clone(), draws)
     logits[1, 17] = value
-    results = Sampler(V).sample(logits, draws)
+    results = sample(Sampler(V), logits, draws)
     assert results[1] == msgspec.structs.replace(healthy[1], token_id=NO_TOKEN, logprobs=())
     assert [results[0], results[2]] == [healthy[0], healthy[2]]
 
 
 def test_a_row_in_which_the_model_rules_out_every_token_has_none():
     logits = torch.full((2, V), -math.inf)
-    assert token_ids(Sampler(V).sample(logits, [draw(), draw(temperature=0.0)])) == [NO_TOKEN, NO_TOKEN]
+    assert token_ids(sample(Sampler(V), logits, [draw(), draw(temperature=0.0)])) == [NO_TOKEN, NO_TOKEN]

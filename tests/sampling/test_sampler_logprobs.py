@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from plans import new_draw
+from plans import new_draw, sample
 
 from lullm.sampling.sampler import Sampler
 from lullm.types.draw import Draw
@@ -45,7 +45,7 @@ def test_raw_logprobs_are_those_of_the_untouched_logits(num):
         draw(i, temperature=i % 3 * 2.0, logprobs=num, top_k=150, logit_bias={7: 5.0}, repetition_penalty=2.0)
         for i in range(20)
     ]
-    for row, result in zip(logits, Sampler(V).sample(logits.clone(), draws), strict=True):
+    for row, result in zip(logits, sample(Sampler(V), logits.clone(), draws), strict=True):
         assert_ranked(result.logprobs, expected(log_softmax(row), result.token_id, num))
 
 
@@ -53,7 +53,7 @@ def test_processed_logprobs_are_those_that_were_drawn_from():
     logits = logits_of(2)
     params = {"logprobs": 9, "logit_bias": {7: 5.0}, "allowed_token_ids": [3, 5, 7, 100, 101]}
     draws = [draw(temperature=0.5, top_k=3, **params), draw(temperature=0.0, top_k=3, **params)]
-    results = Sampler(V, "processed_logprobs").sample(logits.clone(), draws)
+    results = sample(Sampler(V, "processed_logprobs"), logits.clone(), draws)
     for row, d, result in zip(logits.double().numpy(), draws, results, strict=True):
         biased = np.full(V, -math.inf)
         biased[[3, 5, 7, 100, 101]] = row[[3, 5, 7, 100, 101]]
@@ -68,7 +68,7 @@ def test_processed_logprobs_are_those_that_were_drawn_from():
 def test_only_those_who_ask_get_logprobs_and_best_of_gets_the_chosen_one():
     logits = logits_of(4)
     draws = [draw(), draw(logprobs=2, temperature=0.0), draw(best_of=3), draw(logprobs=0)]
-    results = Sampler(V).sample(logits.clone(), draws)
+    results = sample(Sampler(V), logits.clone(), draws)
     assert [len(r.logprobs) for r in results] == [0, 2, 1, 1]
     for row, result in list(zip(logits, results, strict=True))[1:]:
         assert result.logprobs[0][0] == result.token_id
@@ -80,7 +80,7 @@ def test_equally_likely_tokens_come_in_the_order_of_their_ids_and_share_a_rank(n
     logits = torch.zeros(1, V)
     logits[0, [150, 30, 90]] = 3.0
     logits[0, 60] = 5.0
-    [result] = Sampler(V).sample(logits.clone(), [draw(temperature=0.0, logprobs=num)])
+    [result] = sample(Sampler(V), logits.clone(), [draw(temperature=0.0, logprobs=num)])
     assert [(t, r) for t, _, r in result.logprobs][:4] == [(60, 1), (30, 2), (90, 2), (150, 2)][:num]
     [(chosen, *_)] = Sampler(V).prompt_logprobs(logits, [4], num)
     assert chosen[0] == 4 and chosen[2] == 5

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from msgspec.structs import replace
-from plans import new_draw
+from plans import new_draw, sample
 
 from lullm.sampling.restrictions import apply_restrictions_, forbidden_ids
 from lullm.sampling.sampler import Sampler
@@ -75,7 +75,7 @@ def test_bad_words_and_min_tokens_yield_when_no_token_would_be_left(temperature)
     rows = restricted(contradiction, everything)
     assert allowed_of(rows[0]) == {3, 4}
     assert allowed_of(rows[1]) == set(range(V))
-    for result in Sampler(V).sample(torch.zeros(2, V), [contradiction, everything]):
+    for result in sample(Sampler(V), torch.zeros(2, V), [contradiction, everything]):
         assert result.token_id >= 0
 
 
@@ -85,7 +85,7 @@ def test_ids_outside_the_vocabulary_are_ignored():
     )
     row = restricted(d)[0]
     assert allowed_of(row) == {1} and row[1] == 2.0
-    assert Sampler(V).sample(torch.zeros(1, V), [draw(allowed_token_ids=[V])])[0].token_id == NO_TOKEN
+    assert sample(Sampler(V), torch.zeros(1, V), [draw(allowed_token_ids=[V])])[0].token_id == NO_TOKEN
 
 
 def test_restrictions_hold_through_a_whole_batch():
@@ -96,6 +96,6 @@ def test_restrictions_hold_through_a_whole_batch():
     seen = [set() for _ in draws]
     for seed in range(60):
         reseeded = [replace(d, params=replace(d.params, seed=seed, seq_index=i)) for i, d in enumerate(draws)]
-        for tokens, result in zip(seen, Sampler(V).sample(torch.zeros(4, V), reseeded), strict=True):
+        for tokens, result in zip(seen, sample(Sampler(V), torch.zeros(4, V), reseeded), strict=True):
             tokens.add(result.token_id)
     assert seen == [{1}, {1, 2}, {1, 3}, {1, 2, 3}]

@@ -18,7 +18,7 @@ CacheKind = FullAttention | SlidingWindow
 """The kinds that a block pool can keep."""
 
 MAX_PADDED_RATIO = 1.5
-"""Up to this ratio between the most and the fewest layers of a kind, a block has a slot for each layer of the most.
+"""Below this ratio between the most and the fewest layers of a kind, a block has a slot for each layer of the most.
 
 12 full and 13 window layers become 2 groups in blocks of 13 slots (1 slot of 26 is empty); blocks of 12 slots would
 need 3 groups (11 of 36 are empty). From this ratio on, the fewest layers fill the block and the others are dealt out:

@@ -85,19 +85,6 @@ class Sampler:
         self._wants_raw_logprobs = logprobs_mode == "raw_logprobs"
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, draws: Sequence[Draw]) -> list[DrawnToken]:
-        """One token per draw, on the host: see `draw`. Blocks until the device is done.
-
-        Returns:
-            In the order of the draws. `token_id` is NO_TOKEN, without log-probabilities, for a row that is broken (NaN,
-            +inf, or -inf for every allowed token); the other rows are not affected by it.
-
-        Raises:
-            ValueError: the shape of the logits does not fit.
-        """
-        return self.draw(logits, draws).drawn()
-
-    @torch.inference_mode()
     def draw(self, logits: Tensor, draws: Sequence[Draw], table: DrawTable | None = None) -> Sampled:
         """One token per draw, on the logits' device. Does not synchronise, except as `truncate_` does without `choose`.
 

@@ -1,0 +1,67 @@
+"""Plans and results as bytes: every field comes back as it was."""
+
+import math
+
+import msgspec
+import pytest
+
+from lullm.types.draw import Draw, DrawParams, LogitEdits
+from lullm.types.packed import num_packed, pack, unpack
+from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, Span, StepPlan, StepResult
+from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
+
+EDITS = LogitEdits(
+    presence_penalty=-0.5,
+    frequency_penalty=1e-300,
+    repetition_penalty=1.3,
+    min_tokens=2,
+    end_token_ids=(7, 8),
+    bad_words_ids=((1,), (2, 3)),
+    logit_bias={5: -100.0, 151_935: 0.1},
+    allowed_token_ids=(),
+)
+PARAMS = DrawParams(2**64 - 1, 3, 0.7, 50, 0.9, 0.1, 0, EDITS)
+
+
+def test_a_plan():
+    draws = (Draw(9, 1, PARAMS, 4, pack([5, 6, 7])), Draw(9, 2, DrawParams(seed=-(2**63))))
+    plan = StepPlan(
+        [
+            Span(9, 30, pack([4, PENDING_TOKEN]), (pack([0, -1, 2**31 - 1]), pack([])), draws),
+            Span(2, 0, pack([151_935]), (pack([3]),), (), pack([6]), 5),
+        ],
+        [(1, 2)],
+        [(3, 4), (5, 6)],
+        [(7, 8)],
+    )
+    received = decode_plan(encode_plan(plan))
+    assert received == plan and repr(received) == repr(plan), "types, too"
+    assert decode_plan(encode_plan(StepPlan([]))).is_empty
+    assert [span.end for span in received.spans] == [32, 1] and received.num_tokens == 3
+
+
+def test_a_result():
+    result = StepResult(
+        [DrawnToken(9, 5, ((5, -math.inf, 4), (6, -1e-17, 1))), DrawnToken(2**40, NO_TOKEN)],
+        {9: [((1, -0.5, 1),), ()]},
+        {9: 2},
+        0.25,
+        1e-9,
+    )
+    received = decode_result(encode_result(result))
+    assert received == result and repr(received) == repr(result)
+
+
+def test_bytes_that_are_no_plan():
+    with pytest.raises(msgspec.DecodeError):
+        decode_plan(b"\xc1")
+    with pytest.raises(msgspec.ValidationError):
+        decode_plan(encode_result(StepResult([DrawnToken(1, 2)])))
+
+
+def test_packed_integers():
+    numbers = [0, -1, PENDING_TOKEN, 2**31 - 1, -(2**31)]
+    assert unpack(pack(numbers)) == numbers and num_packed(pack(numbers)) == 5
+    assert unpack(pack(range(3))) == [0, 1, 2] and unpack(b"") == []
+    with pytest.raises(OverflowError):
+        pack([2**31])
