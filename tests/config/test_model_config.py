@@ -141,12 +141,46 @@ def test_gemma_2():
         ),
         ({"quantization_config": KV_SCHEME | {"kv_cache_scheme": {"type": "int", "num_bits": 8}}}, "quantized"),
         ({"eos_token_id": "x"}, "eos_token_id"),
+        ({"eos_token_id": -1}, "eos_token_id"),
+        ({"bos_token_id": "0"}, "bos_token_id"),
+        ({"vocab_size": 10**30}, "vocab_size must be a positive integer up to"),
+        ({"num_hidden_layers": 10**5}, "num_hidden_layers"),
+        ({**GEMMA, "num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({**GEMMA, "sliding_window_pattern": 10**9}, "sliding_window_pattern"),
+        ({"max_position_embeddings": 10**9}, "max_position_embeddings"),
+        ({"rope_theta": 10**400}, "rope_theta"),
+        ({"rope_theta": 1.0}, "rope_theta"),
+        ({"rope_scaling": {"type": "linear", "factor": 1e-300}}, "factor"),
+        ({"rope_scaling": "none"}, "rope_scaling must be an object"),
+        ({"partial_rotary_factor": 0}, "partial_rotary_factor"),
+        ({**GEMMA, "rope_local_base_freq": 10**400}, "rope_local_base_freq"),
+        ({**GEMMA, "rope_parameters": {"full_attention": 7}}, "full_attention must be an object"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings must be true or false, not 'no'"),
+        ({"attention_bias": "false"}, "attention_bias"),
+        ({"mlp_bias": 1}, "mlp_bias"),
+        ({**QWEN, "use_sliding_window": "no"}, "use_sliding_window"),
+        ({**QWEN, "max_window_layers": True}, "max_window_layers"),
     ],
 )
 def test_faults_are_named(change, message):
     data = {name: value for name, value in (PLAIN | change).items() if value is not ...}
     with pytest.raises(ModelLoadError, match=message):
         ModelConfig.from_dict(data)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vocab_size": 262_208, "hidden_size": 16_384, "num_attention_heads": 128, "intermediate_size": 53_248},
+        {"num_hidden_layers": 128, "head_dim": 512},
+        {"max_position_embeddings": 10_485_760, "rope_theta": 1e11},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 64.0, "beta_fast": 32, "beta_slow": 1, "truncate": False}},
+        {"tie_word_embeddings": None, "attention_bias": None, "bos_token_id": None, "rope_scaling": None},
+        {"bos_token_id": 50_000},  # of an extended tokenizer, above the vocabulary
+    ],
+)
+def test_what_real_checkpoints_have(change):
+    assert ModelConfig.from_dict(PLAIN | change)
 
 
 def test_faults_of_the_file(tmp_path):
@@ -169,7 +203,15 @@ def test_generation_defaults(tmp_path):
     assert defaults.eos_token_ids == (7,)
     path.write_text(json.dumps({"do_sample": False, "temperature": 0.6}))
     assert GenerationDefaults.from_folder(tmp_path).params.is_greedy
-    for broken in ("{", "[]", '{"temperature": -1}', '{"eos_token_id": "x"}'):
+    for broken in (
+        '{"do_sample": "false"}',
+        '{"eos_token_id": -1}',
+        '{"temperature": 1e999}',
+        "{",
+        "[]",
+        '{"temperature": -1}',
+        '{"eos_token_id": "x"}',
+    ):
         path.write_text(broken)
         with pytest.raises(ModelLoadError, match="generation_config"):
             GenerationDefaults.from_folder(tmp_path)

@@ -1,5 +1,7 @@
 """The rotary tables against transformers' own, for every kind."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -104,6 +106,27 @@ def test_yarn_without_a_factor_stretches_to_the_configured_length():
         ModelConfig.from_dict({**data, "rope_parameters": {"rope_type": "llama3", "low_freq_factor": 4.0}})
     with pytest.raises(ModelLoadError, match="attention_factor"):
         ModelConfig.from_dict({**data, "rope_parameters": KINDS["yarn"] | {"attention_factor": "big"}})
+
+
+def test_the_table_covers_the_wanted_length_only(monkeypatch):
+    """Ten million positions of a config cost nothing where the engine serves 100; and slabs make the same table."""
+    ours, _ = configs(KINDS["default"], max_len=10_485_760)
+    whole = Rotary(ours, rope_of(ours), 100).cos_sin_cache
+    assert whole.shape == (100, 64)
+    monkeypatch.setattr("lullm.nn.rotary._SLAB", 7)
+    assert torch.equal(Rotary(ours, rope_of(ours), 100).cos_sin_cache, whole)
+
+
+def test_a_head_of_one_pair_has_no_dynamic_rope():
+    ours, _ = configs(KINDS["dynamic"], head_dim=2)
+    with pytest.raises(ModelLoadError, match="head_dim"):
+        Rotary(ours, rope_of(ours), 8)
+
+
+def test_frequencies_that_are_not_finite():
+    ours, _ = configs(KINDS["linear"])
+    with pytest.raises(ModelLoadError, match="not finite"):
+        Rotary(ours, dataclasses.replace(rope_of(ours), factor=1e-300), 8)
 
 
 def test_more_positions_than_memory():

@@ -17,7 +17,7 @@ from lullm.errors import (
 )
 from lullm.server import admin
 from lullm.server.context import ServerContext
-from lullm.server.gate import ADMIN_PATHS
+from lullm.server.gate.gate import ADMIN_PATHS
 from lullm.server.http_server import bind, check_exposure
 from lullm.server.options import ServerOptions
 from lullm.types.sleep import SleepReport, WakeReport

@@ -136,7 +136,7 @@ def test_bad_requests_leave_nothing_behind(running):
 def test_disconnect_frees_the_blocks(running):
     body = json.dumps({"prompt": "hello", "max_tokens": 500, "ignore_eos": True, "stream": True, "n": 4}).encode()
     sock = socket.create_connection(running.address, timeout=10)
-    sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     assert b"200 OK" in sock.recv(100)
     assert running.engine.stats().num_running == 1
     sock.close()

@@ -19,7 +19,7 @@ from lullm.server.options import ServerOptions
 def send_raw(server, path: str, body: dict) -> socket.socket:
     data = json.dumps(body).encode()
     sock = socket.create_connection(server.address, timeout=10)
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     sock.sendall(head.encode() + data)
     return sock
 
@@ -55,7 +55,7 @@ def test_disconnect_aborts_the_request(start, scripted, path, body, stream):
 def test_disconnect_in_the_middle_of_the_body(start, scripted):
     server = start(scripted())
     with socket.create_connection(server.address, timeout=5) as sock:
-        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     with server.http() as http:
         assert http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}).status_code == 200
     assert len(server.engine.seen) == 1
@@ -168,7 +168,7 @@ def test_the_event_loop_goes_on_between_the_prompts_of_a_batch(scripted, monkeyp
     async def main():
         task = asyncio.create_task(others())
         transport = httpx.ASGITransport(app=build_app(engine, ServerOptions()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             body = {"prompt": ["a"] * 20, "max_tokens": 1}
             assert (await http.post("/v1/completions", json=body)).status_code == 200
         task.cancel()
@@ -203,7 +203,7 @@ def test_idle_connections_outlive_those_of_clients(start, scripted, monkeypatch)
     assert httpx.Limits().keepalive_expiry < http_server.KEEP_ALIVE_S
     monkeypatch.setattr(http_server, "KEEP_ALIVE_S", 0)
     with socket.create_connection(start(scripted()).address, timeout=3) as sock:
-        sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         while sock.recv(4096):
             pass
 

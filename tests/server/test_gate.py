@@ -49,3 +49,51 @@ def test_an_encoded_body_is_named(http):
     assert answer.status_code == 415 and "gzip" in answer.json()["error"]["message"]
     body = {"prompt": "x", "max_tokens": 1}
     assert http.post("/v1/completions", json=body, headers={"Content-Encoding": "identity"}).status_code == 200
+
+
+def status(http, path="/v1/completions", method="POST", **headers):
+    body = {"prompt": "x", "max_tokens": 1} if method == "POST" else None
+    response = http.request(method, path, json=body, headers=headers)
+    return response.status_code, None if response.status_code == 200 else response.json()["error"]["code"]
+
+
+ROUTES = [("/v1/completions", "POST"), ("/metrics", "GET"), ("/v1/models", "GET"), ("/health", "GET")]
+
+
+@pytest.mark.parametrize(("path", "method"), ROUTES)
+def test_a_rebound_name_reads_nothing(http, path, method):
+    assert status(http, path, method, host="evil.example:8000") == (403, "foreign_host")
+    assert status(http, path, method, host="evil.example:8000", origin="http://evil.example:8000")[0] == 403
+    assert status(http, path, method, host="localhost:1") == (200, None)
+
+
+@pytest.mark.parametrize(("path", "method"), ROUTES)
+def test_a_foreign_page_is_refused_everywhere(http, path, method):
+    assert status(http, path, method, origin="http://page") == (403, "foreign_origin")
+
+
+def test_a_page_cannot_send_the_engine_to_sleep_by_a_simple_post(start, scripted):
+    engine = scripted()
+    body = b'{"prompt": "x", "max_tokens": 1, "keep_alive": 0}'
+    with start(engine).http() as http:
+        headers = {"Origin": "http://page", "Content-Type": "text/plain"}
+        assert http.post("/v1/completions", content=body, headers=headers).status_code == 403
+    assert engine.seen == [] and engine.keep_alives == []
+
+
+def test_hosts_and_origins_that_are_allowed(start, scripted):
+    options = {"allowed_hosts": ("llm.example",), "allowed_origins": ("http://page",)}
+    with start(scripted(), **options).http() as http:
+        assert status(http, host="LLM.example.:80") == (200, None)
+        assert status(http, host="other.example") == (403, "foreign_host")
+        assert status(http, origin="http://page") == (200, None)
+        assert status(http, host="other.example", origin="http://page") == (403, "foreign_host")
+    with start(scripted(), allowed_hosts=("*",), allowed_origins=("*",)).http() as http:
+        assert status(http, host="other.example", origin="http://page") == (200, None)
+
+
+def test_a_key_opens_under_every_name(start, scripted):
+    with start(scripted(), api_keys=("secret",)).http(authorization="Bearer secret") as http:
+        assert status(http, host="llm.example", origin="http://page") == (200, None)
+        assert status(http, "/health", "GET", host="llm.example", authorization="") == (200, None)
+        assert status(http, host="llm.example", authorization="") == (401, "invalid_api_key")

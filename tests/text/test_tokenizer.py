@@ -1,3 +1,4 @@
+import copy
 import json
 import os
 import random
@@ -217,6 +218,53 @@ def test_broken_tokenizer_json(folder: Path, content: bytes) -> None:
     (folder / "tokenizer.json").write_bytes(content)
     with pytest.raises(ModelLoadError, match="tokenizer.json"):
         Tokenizer.from_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {
+            "pre_tokenizer": {
+                "type": "Split",
+                "pattern": {"Regex": "(?:a|aa)+$c"},
+                "behavior": "Isolated",
+                "invert": False,
+            }
+        },
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": "(?: |  )+$c"}, "content": "x"}},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {"decoder": {"type": "Replace", "pattern": {"Regex": "(?:1|11)+$c"}, "content": "x"}},
+    ],
+    ids=["pre-tokenizer", "normalizer", "charsmap", "decoder"],
+)
+def test_rules_that_panic(folder: Path, rules: dict[str, Any]) -> None:
+    """A panic of the library is no Exception; it went through every handler."""
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | rules))
+    with pytest.raises(ModelLoadError, match="tokenizer.json"):
+        Tokenizer.from_folder(folder)
+
+
+def test_a_text_on_which_the_rules_panic(folder: Path) -> None:
+    """What loads may still backtrack on a later text; that is the request's error, and the next one is served."""
+    path = folder / "tokenizer.json"
+    split = {"type": "Split", "pattern": {"Regex": "(?:b|bb)+$c"}, "behavior": "Isolated", "invert": False}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": split}))
+    tokenizer = Tokenizer.from_folder(folder)
+    with pytest.raises(InvalidRequestError, match="cannot encode"):
+        tokenizer.encode("b" * 64)
+    assert tokenizer.encode("hello")
+
+
+def test_ctrl_c_in_the_library_stays_ctrl_c(byte_level: Tokenizer) -> None:
+    class Interrupted:
+        def encode_batch_fast(self, texts: list[str], add_special_tokens: bool) -> None:
+            raise KeyboardInterrupt
+
+    tokenizer = copy.copy(byte_level)
+    tokenizer.backend = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        tokenizer.encode("x")
 
 
 def test_damaged_tokenizer_json_never_escapes_the_tree(folder: Path) -> None:

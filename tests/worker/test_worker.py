@@ -2,6 +2,7 @@
 
 import pytest
 from fake_device import FAKE_OPS, FakeDevice
+from safetensors.torch import load_file, save_file
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
@@ -64,9 +65,19 @@ def test_shutdown_gives_everything_back_once(build):
     assert device.held() == []
 
 
-def test_a_model_that_cannot_be_loaded_leaves_nothing(build, tmp_path):
+def test_a_model_that_is_not_there_takes_nothing(build, tmp_path):
     device = CountingDevice()
     with pytest.raises(ModelLoadError):
+        build(device, folder=tmp_path)
+    assert device.arenas == []
+
+
+def test_a_model_that_cannot_be_loaded_leaves_nothing(build, tmp_path, qwen3_folder):
+    tensors = load_file(qwen3_folder / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    device = CountingDevice()
+    with pytest.raises(ModelLoadError, match=r"missing tensor model\.norm\.weight"):
         build(device, folder=tmp_path)
     assert [arena.tag for arena in device.arenas] == ["weights"] and device.held() == []
 

@@ -44,11 +44,20 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "give it again for more keys (default: as open as the rest)",
     )
     group.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name by which requests without a key may call the server, '*' for any; may be given again (default: "
+        "IP addresses, loopback names, --host and this machine's names)",
+    )
+    group.add_argument(
         "--allowed-origin",
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="web origin that browsers may call from (CORS), '*' for any; may be given again (default: none)",
+        help="web origin that browsers may call from (CORS), '*' for any; may be given again (default: pages of this "
+        "machine, without CORS)",
     )
     group.add_argument(
         "--max-body-bytes",
@@ -86,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
         port=args.port,
         api_keys=tuple(args.api_key),
         admin_keys=tuple(args.admin_key),
+        allowed_hosts=tuple(args.allowed_host),
         allowed_origins=tuple(args.allowed_origin),
         max_body_bytes=args.max_body_bytes,
         drain_timeout_s=args.drain_timeout,

@@ -1,37 +1,70 @@
-"""Fields of a `config.json`, read with a check. Every fault is a ModelLoadError that names the field."""
+"""Fields of a `config.json`, read with a check. Every fault is a ModelLoadError that names the field.
 
-import math
+Sizes have an upper bound, so that a damaged file ends here and not in an overflow or without memory.
+"""
+
+import reprlib
 from typing import Any
 
 from lullm.errors import ModelLoadError
 
+LARGEST_ID = 2**31 - 1
+"""Token ids are int32 in a step. The same bound holds for sizes and lengths that name no smaller one."""
 
-def positive_int(data: dict[str, Any], name: str, default: int | None = None) -> int:
-    """`data[name]`; missing or null: the default, if there is one."""
+
+def shown(value: Any) -> str:
+    """A value of a file in an error message: cut, since a file may hold an integer of 4,000 digits."""
+    return reprlib.repr(value)
+
+
+def positive_int(data: dict[str, Any], name: str, default: int | None = None, most: int = LARGEST_ID) -> int:
+    """`data[name]`, from 1 to `most`; missing or null: the default, if there is one."""
     value = data.get(name)
     value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ModelLoadError(f"config.json: {name} must be a positive integer, not {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ModelLoadError(f"config.json: {name} must be a positive integer up to {most}, not {shown(value)}")
     return value
 
 
-def positive_float(data: dict[str, Any], name: str, default: float) -> float:
-    """`data[name]` as a float; missing or null: the default."""
+def positive_float(data: dict[str, Any], name: str, default: float, least: float = 1e-30, most: float = 1e30) -> float:
+    """`data[name]` as a float from `least` to `most`; missing or null: the default.
+
+    The default bounds are those of float32, in which a model computes.
+    """
     value = data.get(name)
     value = default if value is None else value
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise ModelLoadError(f"config.json: {name} must be a positive number, not {value!r}")
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
+        raise ModelLoadError(
+            f"config.json: {name} must be a positive number from {least:g} to {most:g}, not {shown(value)}"
+        )
     return float(value)
 
 
-def optional_positive_float(data: dict[str, Any], name: str) -> float | None:
-    """`data[name]` as a float; None where it is missing or null."""
-    return None if data.get(name) is None else positive_float(data, name, 1.0)
+def optional_positive_float(data: dict[str, Any], name: str, least: float = 1e-30, most: float = 1e30) -> float | None:
+    """`data[name]` as `positive_float` reads it; None where it is missing or null."""
+    return None if data.get(name) is None else positive_float(data, name, 1.0, least, most)
+
+
+def boolean(data: dict[str, Any], name: str, default: bool, file: str = "config.json") -> bool:
+    """`data[name]`; missing or null: the default. A string is refused: "no" would count as true."""
+    value = data.get(name)
+    value = default if value is None else value
+    if not isinstance(value, bool):
+        raise ModelLoadError(f"{file}: {name} must be true or false, not {shown(value)}")
+    return value
+
+
+def optional_object(data: dict[str, Any], name: str) -> dict[str, Any]:
+    """The object `data[name]`; missing or null: an empty one."""
+    value = data.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise ModelLoadError(f"config.json: {name} must be an object, not {shown(value)}")
+    return value or {}
 
 
 def token_id_list(value: Any, where: str) -> tuple[int, ...]:
     """An id, a list of ids or null, as both JSON files spell `eos_token_id`. Raises ModelLoadError."""
     ids = [] if value is None else value if isinstance(value, list) else [value]
-    if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
-        raise ModelLoadError(f"{where} must be an id or a list of ids, not {value!r}")
+    if not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i <= LARGEST_ID for i in ids):
+        raise ModelLoadError(f"{where} must be an id or a list of ids from 0 to {LARGEST_ID}, not {shown(value)}")
     return tuple(ids)

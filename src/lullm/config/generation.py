@@ -1,10 +1,9 @@
 """Sampling defaults a model brings along in `generation_config.json`."""
 
-import json
 from pathlib import Path
-from typing import Any
 
-from lullm.config.field import token_id_list
+from lullm.config.field import boolean, token_id_list
+from lullm.config.json_file import read_object
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.types.sampling_params import SamplingParams
 
@@ -29,15 +28,18 @@ class GenerationDefaults:
             ModelLoadError: the file is not JSON or a value is out of range.
         """
         path = folder / "generation_config.json"
-        if not path.exists():
-            return cls(SamplingParams())
         try:
-            data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            data = read_object(path)
+        except FileNotFoundError:
+            return cls(SamplingParams())
+        greedy = not boolean(data, "do_sample", True, file=str(path))
+        eos_token_ids = token_id_list(data.get("eos_token_id"), f"{path}: eos_token_id")
+        try:
             values = {name: data[name] for name in _FIELDS if data.get(name) is not None}
-            if data.get("do_sample") is False:
+            if greedy:
                 values["temperature"] = 0.0
             if data.get("max_new_tokens") is not None:
                 values["max_tokens"] = data["max_new_tokens"]
-            return cls(SamplingParams(**values), token_id_list(data.get("eos_token_id"), f"{path}: eos_token_id"))
-        except (OSError, ValueError, AttributeError, RecursionError, InvalidRequestError) as error:
+            return cls(SamplingParams(**values), eos_token_ids)
+        except InvalidRequestError as error:
             raise ModelLoadError(f"{path} cannot be used: {error}") from None

@@ -4,19 +4,26 @@ Fields keep the JSON's own names where it has one. Unknown keys are ignored. Bot
 are read: `torch_dtype` and `dtype`.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from lullm.config.decoder import DecoderConfig, read_decoder, read_layer_kinds
-from lullm.config.field import positive_int, token_id_list
+from lullm.config.field import boolean, positive_int, shown, token_id_list
 from lullm.config.gemma import is_gemma, read_gemma, with_gemma_defaults
+from lullm.config.json_file import read_object
+from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind
 
 ModelDType = Literal["float32", "bfloat16", "float16"]
 _DTYPES = get_args(ModelDType)
+
+# Of real models the largest have 262,208 tokens, 16,384 hidden elements, 128 heads of 256 elements.
+_MOST_VOCAB = 1 << 24
+_MOST_HIDDEN = 1 << 18
+_MOST_HEADS = 1 << 12
+_MOST_HEAD_DIM = 1 << 12
 
 FamilyConfig = DecoderConfig
 """The family parts; a family that does not fit the shared decoder adds its own type here. All say `widest_row`
@@ -59,15 +66,11 @@ class ModelConfig:
         """
         path = folder / "config.json"
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = read_object(path)
         except FileNotFoundError:
             raise ModelLoadError(
                 f"{folder} has no config.json; a model folder holds config.json, tokenizer.json and *.safetensors"
             ) from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from None
-        if not isinstance(data, dict):
-            raise ModelLoadError(f"{path} must hold a JSON object")
         return cls.from_dict(data)
 
     @classmethod
@@ -84,8 +87,9 @@ class ModelConfig:
             )
         if is_gemma(architecture):
             data = with_gemma_defaults(data, architecture)
-        heads = positive_int(data, "num_attention_heads")
-        kv_heads = positive_int(data, "num_key_value_heads", heads)
+        heads = positive_int(data, "num_attention_heads", most=_MOST_HEADS)
+        kv_heads = positive_int(data, "num_key_value_heads", heads, _MOST_HEADS)
+        hidden_size = positive_int(data, "hidden_size", most=_MOST_HIDDEN)
         if heads % kv_heads:
             raise ModelLoadError(
                 f"config.json: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
@@ -94,8 +98,8 @@ class ModelConfig:
             raise ModelLoadError("config.json: quantized checkpoints are not supported yet")
         dtype = data.get("dtype") or data.get("torch_dtype") or "float32"
         if dtype not in _DTYPES:
-            raise ModelLoadError(f"config.json: dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
-        head_dim = positive_int(data, "head_dim", positive_int(data, "hidden_size") // heads)
+            raise ModelLoadError(f"config.json: dtype {shown(dtype)} is not one of {', '.join(_DTYPES)}")
+        head_dim = positive_int(data, "head_dim", hidden_size // heads, _MOST_HEAD_DIM)
         if head_dim % 2:
             raise ModelLoadError(f"config.json: head_dim must be even for rotary embeddings, got {head_dim}")
         layer_kinds = read_layer_kinds(data, architecture)
@@ -105,19 +109,24 @@ class ModelConfig:
             family = read_decoder(data, head_dim, len(layer_kinds))
         return cls(
             architecture=architecture,
-            vocab_size=positive_int(data, "vocab_size"),
-            hidden_size=positive_int(data, "hidden_size"),
+            vocab_size=positive_int(data, "vocab_size", most=_MOST_VOCAB),
+            hidden_size=hidden_size,
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             head_dim=head_dim,
-            max_position_embeddings=positive_int(data, "max_position_embeddings"),
+            max_position_embeddings=positive_int(data, "max_position_embeddings", most=MOST_POSITIONS),
             layer_kinds=layer_kinds,
             family=family,
-            tie_word_embeddings=bool(data.get("tie_word_embeddings", False)),
+            tie_word_embeddings=boolean(data, "tie_word_embeddings", False),
             dtype=cast(ModelDType, dtype),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),
-            bos_token_id=data.get("bos_token_id"),
+            bos_token_id=_bos_token_id(data),
         )
+
+
+def _bos_token_id(data: dict[str, Any]) -> int | None:
+    ids = token_id_list(data.get("bos_token_id"), "config.json: bos_token_id")
+    return ids[0] if ids else None
 
 
 def _is_kv_scheme(quantization: Any) -> bool:

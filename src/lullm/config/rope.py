@@ -6,11 +6,15 @@ Both spellings are read: `rope_theta` + `rope_scaling`, and the newer `rope_para
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from lullm.config.field import optional_positive_float, positive_float, positive_int
+from lullm.config.field import boolean, positive_float, positive_int, shown
 from lullm.errors import ModelLoadError
 
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn"]
 _ROPE_TYPES = get_args(RopeType)
+
+MOST_POSITIONS = 1 << 25
+"""The longest known model has 10,485,760 positions."""
+_LARGEST_FACTOR = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,12 @@ class RopeConfig:
     truncate: bool = True
 
 
-def read_rope(data: dict[str, Any], parameters: Any, default_theta: float) -> RopeConfig:
+def read_theta(data: dict[str, Any], name: str, default: float) -> float:
+    """A base frequency. At 1 all pairs of a head would turn alike; the largest known is 1e11."""
+    return positive_float(data, name, default, least=1.1, most=1e18)
+
+
+def read_rope(data: dict[str, Any], parameters: dict[str, Any], default_theta: float) -> RopeConfig:
     """From a whole `config.json` and the object in it that holds the rope's parameters.
 
     Args:
@@ -40,36 +49,48 @@ def read_rope(data: dict[str, Any], parameters: Any, default_theta: float) -> Ro
     Raises:
         ModelLoadError: a field makes no sense, or the kind is not supported.
     """
-    if not isinstance(parameters, dict):
-        raise ModelLoadError(f"config.json: rope_scaling must be an object, not {parameters!r}")
     rope_type = parameters.get("rope_type") or parameters.get("type") or "default"
     if rope_type not in _ROPE_TYPES:
-        raise ModelLoadError(f"config.json: rope_type {rope_type!r} is not one of {', '.join(_ROPE_TYPES)}")
-    partial = parameters.get("partial_rotary_factor") or data.get("partial_rotary_factor") or 1.0
+        raise ModelLoadError(f"config.json: rope_type {shown(rope_type)} is not one of {', '.join(_ROPE_TYPES)}")
+    whole = "partial_rotary_factor"
+    partial = positive_float(parameters, whole, positive_float(data, whole, 1.0))
     if partial != 1:
-        raise ModelLoadError(f"config.json: partial_rotary_factor {partial!r} is not supported yet, only 1.0")
+        raise ModelLoadError(f"config.json: {whole} {partial!r} is not supported yet, only 1.0")
     name = "original_max_position_embeddings"
-    original = next((positive_int(source, name) for source in (parameters, data) if source.get(name) is not None), None)
-    factor = positive_float(parameters, "factor", 1.0)
+    sources = [source for source in (parameters, data) if source.get(name) is not None]
+    original = next((positive_int(source, name, most=MOST_POSITIONS) for source in sources), None)
+    factor = _factor(parameters, "factor", 1.0)
     if rope_type in ("dynamic", "llama3", "yarn"):
-        max_len = positive_int(data, "max_position_embeddings")
+        max_len = positive_int(data, "max_position_embeddings", most=MOST_POSITIONS)
         original = original or max_len
         if rope_type == "yarn" and parameters.get("factor") is None:
             factor = max_len / original
-    low, high = positive_float(parameters, "low_freq_factor", 1.0), positive_float(parameters, "high_freq_factor", 4.0)
+    low, high = _factor(parameters, "low_freq_factor", 1.0), _factor(parameters, "high_freq_factor", 4.0)
     if low >= high:
         raise ModelLoadError(f"config.json: low_freq_factor ({low}) must be below high_freq_factor ({high})")
+    fast, slow = _factor(parameters, "beta_fast", 32.0), _factor(parameters, "beta_slow", 1.0)
+    if fast < slow:
+        raise ModelLoadError(f"config.json: beta_fast ({fast}) must not be below beta_slow ({slow})")
     return RopeConfig(
-        rope_theta=positive_float(parameters, "rope_theta", default_theta),
+        rope_theta=read_theta(parameters, "rope_theta", default_theta),
         rope_type=cast(RopeType, rope_type),
         factor=factor,
         original_max_position_embeddings=original,
         low_freq_factor=low,
         high_freq_factor=high,
-        beta_fast=positive_float(parameters, "beta_fast", 32.0),
-        beta_slow=positive_float(parameters, "beta_slow", 1.0),
-        attention_factor=optional_positive_float(parameters, "attention_factor"),
-        mscale=optional_positive_float(parameters, "mscale"),
-        mscale_all_dim=optional_positive_float(parameters, "mscale_all_dim"),
-        truncate=bool(parameters.get("truncate", True)),
+        beta_fast=fast,
+        beta_slow=slow,
+        attention_factor=_optional_factor(parameters, "attention_factor"),
+        mscale=_optional_factor(parameters, "mscale"),
+        mscale_all_dim=_optional_factor(parameters, "mscale_all_dim"),
+        truncate=boolean(parameters, "truncate", True),
     )
+
+
+def _factor(parameters: dict[str, Any], name: str, default: float) -> float:
+    """From 1e-6 to 1e6: beyond, frequencies in float32 become infinite or NaN."""
+    return positive_float(parameters, name, default, 1 / _LARGEST_FACTOR, _LARGEST_FACTOR)
+
+
+def _optional_factor(parameters: dict[str, Any], name: str) -> float | None:
+    return None if parameters.get(name) is None else _factor(parameters, name, 1.0)

@@ -17,13 +17,20 @@ from torch import Tensor, nn
 from lullm.config.model import ModelConfig
 from lullm.config.rope import RopeConfig
 from lullm.errors import ModelLoadError
+from lullm.machine.memory import available_memory_bytes
+from lullm.units import format_bytes
+
+_SLAB = 1 << 16
+"""Positions of the table that are computed at once."""
 
 
 class Rotary(nn.Module):
     """The table that `Ops.rope_and_cache` reads: `cos_sin_cache [max_model_len, D]` float32, cosines then sines.
 
-    It is computed here, on the CPU, not on the meta device, since it is never loaded. Raises ModelLoadError: there is
-    no memory for it.
+    It is computed here, on the CPU, not on the meta device, since it is never loaded.
+
+    Raises:
+        ModelLoadError: there is no memory for it, or a frequency is not finite.
     """
 
     cos_sin_cache: Tensor
@@ -31,14 +38,31 @@ class Rotary(nn.Module):
     def __init__(self, config: ModelConfig, rope: RopeConfig, max_model_len: int):
         super().__init__()
         inv_freq, scale = rotary_frequencies(config, rope, max_model_len)
-        try:
-            angles = torch.outer(torch.arange(max_model_len, dtype=torch.float32, device="cpu"), inv_freq)
-            table = torch.cat((angles.cos(), angles.sin()), dim=-1) * scale
-        except RuntimeError as error:  # torch's error for ENOMEM
-            raise ModelLoadError(
-                f"no memory for the rotary table of {max_model_len} positions; set a smaller max_model_len"
-            ) from error
+        if not (inv_freq.isfinite().all() and math.isfinite(scale)):
+            raise ModelLoadError(f"config.json: these rope parameters give frequencies that are not finite: {rope}")
+        _check_memory(max_model_len, config)
+        table = torch.empty(max_model_len, config.head_dim, dtype=torch.float32, device="cpu")
+        for first in range(0, max_model_len, _SLAB):
+            _fill(table[first : first + _SLAB], first, inv_freq, scale)
         self.register_buffer("cos_sin_cache", table, persistent=False)
+
+
+def _check_memory(max_model_len: int, config: ModelConfig) -> None:
+    num_bytes, available = max_model_len * config.head_dim * 4, available_memory_bytes()
+    if num_bytes > available:
+        raise ModelLoadError(
+            f"the rotary table of {max_model_len} positions takes {format_bytes(num_bytes)}, and "
+            f"{format_bytes(available)} are available; set a max_model_len below config.json's "
+            f"max_position_embeddings ({config.max_position_embeddings})"
+        )
+
+
+def _fill(rows: Tensor, first: int, inv_freq: Tensor, scale: float) -> None:
+    """Write the rows of the positions from `first` on; a slab at a time, the table is all the memory it takes."""
+    angles = torch.outer(torch.arange(first, first + len(rows), dtype=torch.float32, device="cpu"), inv_freq)
+    cosines, sines = rows.chunk(2, dim=-1)
+    torch.mul(angles.cos(), scale, out=cosines)
+    torch.mul(angles.sin(), scale, out=sines)
 
 
 def rotary_frequencies(config: ModelConfig, rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
@@ -65,6 +89,8 @@ def _dynamic_theta(config: ModelConfig, rope: RopeConfig, max_model_len: int) ->
     # fixed for the longest sequence that this engine accepts. Within the trained length nothing changes; beyond it the
     # results equal those of a sequence of `max_model_len` tokens at every position.
     factor, trained_len, dim = rope.factor, config.max_position_embeddings, config.head_dim
+    if dim == 2:
+        raise ModelLoadError("config.json: rope_type 'dynamic' needs a head_dim above 2")
     stretch = factor * max(max_model_len, trained_len) / trained_len - (factor - 1)
     return rope.rope_theta * stretch ** (dim / (dim - 2))
 

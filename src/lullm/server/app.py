@@ -10,7 +10,7 @@ from lullm.engine.client import EngineClient
 from lullm.server import admin, route
 from lullm.server.context import ServerContext
 from lullm.server.error import install_error_handlers
-from lullm.server.gate import Gate
+from lullm.server.gate.gate import Gate
 from lullm.server.openai import endpoint
 from lullm.server.options import ServerOptions
 from lullm.server.sse import ClientDisconnectedError

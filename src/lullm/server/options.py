@@ -7,6 +7,7 @@ from lullm.errors import ConfigError
 from lullm.units import MIB
 
 _KEY = re.compile(r"[!-~]([ -~]*[!-~])?")  # the characters that a header may hold
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,8 @@ class ServerOptions:
         api_keys: a request must carry one of them as `Authorization: Bearer KEY`; empty: open to all.
         admin_keys: the same for the sleep endpoints, which API keys do not open then; empty: they are as open as the
             rest, and the server listens on a loopback address only.
+        allowed_hosts: names that requests without a key may call the server by in `Host`, beside loopback names, IP
+            addresses, `host` and the machine's own names; '*' for any.
         allowed_origins: web origins that browsers may call from (CORS); '*' for any; empty: none.
         max_body_bytes: longest request body that is read.
         drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
@@ -30,6 +33,7 @@ class ServerOptions:
     port: int = 8000
     api_keys: tuple[str, ...] = ()
     admin_keys: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: int = 8 * MIB
     drain_timeout_s: float = 30.0
@@ -40,6 +44,9 @@ class ServerOptions:
         for name, keys in (("an API key", self.api_keys), ("an admin key", self.admin_keys)):
             if not all(map(_KEY.fullmatch, keys)):
                 raise ConfigError(f"{name} must be printable ASCII, not empty, with no blanks around it")
+        for name in self.allowed_hosts:
+            if name != "*" and not _HOST_NAME.fullmatch(name):
+                raise ConfigError(f"an allowed host is a name such as llm.example.org, without a port, got {name!r}")
         if not all(self.allowed_origins):
             raise ConfigError("an allowed origin must not be empty")
         if set(self.admin_keys) & set(self.api_keys):

@@ -5,7 +5,6 @@ Reads tokenizer.json (rules, vocabulary, tokens around a text), tokenizer_config
 ignored if there is a tokenizer.json, as in transformers 5.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,19 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from lullm.config.json_file import read_object, read_text
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.log import get_logger
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.token_bytes import TokenBytes
+from lullm.units import MIB
 
 logger = get_logger(__name__)
+
+_LARGEST_TOKENIZER = 256 * MIB
+"""The largest known tokenizer.json, of 262,144 tokens, takes 33 MB."""
+_TRIAL_TEXTS = ("The quick fox, 123 and é中.\n", "a" * 64, "1" * 64, " " * 64, "\n" * 64)
+"""Runs of one character are what regular expressions backtrack on."""
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -93,7 +99,8 @@ class Tokenizer:
         # Not `backend.encode`: it holds the interpreter lock, and a long prompt would stall the other threads.
         try:
             encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-        except Exception as error:  # the library raises it for a character that the vocabulary lacks
+        except BaseException as error:  # such as a character that the vocabulary lacks
+            _reraise_foreign(error)
             raise InvalidRequestError(f"the tokenizer cannot encode the text: {error}") from None
         return [encoding.ids for encoding in encodings]
 
@@ -153,22 +160,44 @@ def _load_backend(folder: Path) -> Backend:
             "tokenizer_config.json and *.safetensors"
         )
     try:
-        return Backend.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for whatever is wrong with the file
+        backend = Backend.from_str(read_text(path, _LARGEST_TOKENIZER))
+    except ModelLoadError:
+        raise
+    except BaseException as error:  # the library raises bare Exception for whatever is wrong with the file
+        _reraise_foreign(error)
         raise ModelLoadError(f"{path} is not a tokenizer that the `tokenizers` library can read: {error}") from None
+    _try_rules(backend, path)
+    return backend
+
+
+def _try_rules(backend: Backend, path: Path) -> None:
+    """Use each regular expression of the rules on short texts. Raises ModelLoadError: one panics."""
+    try:
+        if backend.decoder is not None:
+            backend.decoder.decode(list(_TRIAL_TEXTS))
+        backend.encode_batch_fast(list(_TRIAL_TEXTS))
+    except Exception:  # a small vocabulary may lack the characters
+        return
+    except BaseException as error:
+        _reraise_foreign(error)
+        raise ModelLoadError(f"{path} has rules that fail on plain text: {error}") from None
+
+
+def _reraise_foreign(error: BaseException) -> None:
+    """Raise what is neither an Exception nor a panic of the library, such as Ctrl-C.
+
+    A panic is a BaseException whose class cannot be imported; no handler of Exception catches it.
+    """
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The object in an optional file; empty without the file."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise ModelLoadError(f"{path} must hold a JSON object")
-    return data
 
 
 def _content(token: Any, where: str) -> str:
@@ -229,11 +258,11 @@ def _chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, st
     elif value is not None:
         raise ModelLoadError("tokenizer_config.json: chat_template must be a string or a list")
     files = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
-    if (folder / "chat_template.jinja").is_file():
+    if (folder / "chat_template.jinja").exists():
         files["default"] = folder / "chat_template.jinja"
     for name, path in files.items():
         try:
-            sources[name] = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            sources[name] = read_text(path)
+        except FileNotFoundError as error:  # a link to nowhere
             raise ModelLoadError(f"{path} cannot be read: {error}") from None
     return sources

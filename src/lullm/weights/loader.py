@@ -4,7 +4,6 @@ The files are mapped, not read into buffers, so loading needs memory for the par
 threads copy pieces of tensors, because one thread spends as much time on page faults as on copying.
 """
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from lullm.config.json_file import read_object
 from lullm.errors import ModelLoadError
 from lullm.ops.table import Ops
 from lullm.ops.threads import torch_threads
@@ -22,6 +22,7 @@ from lullm.weights.target import Loadable, WeightTargets
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _PIECE_BYTES = 16 * MIB
+_LARGEST_INDEX = 64 * MIB  # 90,000 tensors of a mixture of experts take 9 MB
 
 _Piece = tuple[Rows, int, Tensor]  # where to, from which row on, what
 
@@ -38,7 +39,7 @@ def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) 
     targets = WeightTargets(model, ops)
     missing = set(targets.names)
     faults: list[str] = []
-    for path, names in _files(folder).items():
+    for path, names in weight_files(folder).items():
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
                 stored = set(file.keys())
@@ -89,12 +90,16 @@ def missing_files(folder: Path) -> list[str]:
         ModelLoadError: the index is damaged.
     """
     if (folder / INDEX_FILE).exists():
-        return sorted(name for name in set(_read_index(folder).values()) if not (folder / name).exists())
-    return [] if (folder / SINGLE_FILE).exists() else [SINGLE_FILE]
+        return sorted(name for name in set(_read_index(folder).values()) if not (folder / name).is_file())
+    return [] if (folder / SINGLE_FILE).is_file() else [SINGLE_FILE]
 
 
-def _files(folder: Path) -> dict[Path, set[str] | None]:
-    """Files to read and the tensors to take from each; None: all of them."""
+def weight_files(folder: Path) -> dict[Path, set[str] | None]:
+    """Files to read and the tensors to take from each; None: all of them.
+
+    Raises:
+        ModelLoadError: a file is missing, or the index is damaged.
+    """
     if missing := missing_files(folder):
         raise ModelLoadError(_explain_missing(folder, missing))
     if not (folder / INDEX_FILE).exists():
@@ -109,12 +114,9 @@ def _files(folder: Path) -> dict[Path, set[str] | None]:
 
 def _read_index(folder: Path) -> dict[str, str]:
     path = folder / INDEX_FILE
-    try:
-        weight_map: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        if not weight_map or not all(isinstance(value, str) for value in weight_map.values()):
-            raise ValueError("weight_map must map tensor names to file names")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ModelLoadError(f"{path} cannot be used: {type(error).__name__}: {error}") from None
+    weight_map = read_object(path, _LARGEST_INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
+        raise ModelLoadError(f"{path} cannot be used: weight_map must map tensor names to file names")
     for name in set(weight_map.values()):
         if Path(name).name != name:
             raise ModelLoadError(f"{path} names a file outside its folder: {name!r}")

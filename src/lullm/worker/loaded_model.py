@@ -12,6 +12,7 @@ from lullm.nn.attention import add_kv_scales
 from lullm.nn.kv_scale import KVScales, kv_scales_of
 from lullm.units import format_bytes
 from lullm.weights.dummy import fill_dummy_weights
+from lullm.weights.headers import check_headers
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
@@ -39,6 +40,8 @@ class LoadedModel:
 def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     """Build the model of a folder and fill its weights. Blocking. Raises ModelLoadError, CacheSizeError."""
     config = setup.config
+    if config.load_format != "dummy":
+        check_headers(setup.model_config, folder)
     model = build_model(setup.model_config, setup.dtype, config.max_model_len)
     if config.quantization is not None:
         quantize_model(model, config.quantization)

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 
 from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
 from lullm.server.context import ServerContext
-from lullm.server.gate import request_id
+from lullm.server.gate.gate import request_id
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest
 

@@ -1,4 +1,4 @@
-"""Gate: the ASGI middleware every request passes: keys, draining, body length, request id, counting."""
+"""Gate: the ASGI middleware every request passes: keys, web pages, draining, body length, request id, counting."""
 
 import hmac
 import re
@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
+from lullm.server.gate.web_policy import WebPolicy
 
 OPEN_PATHS = frozenset({"/health"})  # load balancers carry no key
 ADMIN_PATHS = frozenset(
@@ -17,7 +18,7 @@ ADMIN_PATHS = frozenset(
     }
 )
 """The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
-`check_exposure` keeps out the network, `Gate` keeps out web pages in a local browser."""
+`check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 
 
@@ -40,6 +41,7 @@ class Gate:
         self._admin_paths = ADMIN_PATHS if context.engine.config.enable_sleep_mode else frozenset()
         self._keys = [key.encode() for key in options.api_keys]
         self._admin_keys = [key.encode() for key in options.admin_keys]
+        self._web = WebPolicy(options.host, options.allowed_hosts, options.allowed_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -75,19 +77,16 @@ class Gate:
         is_admin = scope["path"] in self._admin_paths
         if is_admin and self._admin_keys:
             _check_key(self._admin_keys, headers, "admin key")
-        elif scope["path"] not in OPEN_PATHS and self._keys:
+        elif not self._keys:
+            self._web.check(headers)
+        elif scope["path"] not in OPEN_PATHS:
+            # The key tells a client from a foreign page, under any name of the server that the network may know.
             _check_key(self._keys, headers, "API key")
-        if is_admin and not self._admin_keys:
-            self._check_origin(headers)
+            if is_admin:
+                self._web.check_origin(headers)
         if scope["method"] not in ("GET", "HEAD"):
             self._context.check_serving()
             self._check_body(headers)
-
-    def _check_origin(self, headers: Headers) -> None:
-        # Any page in a local browser can send a request to a loopback address; only the answer is kept from it.
-        origin, allowed = headers.get("origin"), self._context.options.allowed_origins
-        if origin is not None and origin not in allowed and "*" not in allowed:
-            raise ApiError(403, f"the origin {origin!r} may not call this endpoint without an admin key")
 
     def _check_body(self, headers: Headers) -> None:
         encoding = headers.get("content-encoding", "identity")

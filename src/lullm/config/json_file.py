@@ -1,0 +1,51 @@
+"""The text and JSON files of a model folder: regular files only, and up to a size.
+
+A folder comes from anywhere. A FIFO named config.json would block the start for ever, and a link to /dev/zero would
+fill the memory.
+"""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from lullm.errors import ModelLoadError
+from lullm.units import MIB, format_bytes
+
+LARGEST_JSON = 16 * MIB
+"""The largest known is 1.2 MB: a tokenizer_config.json with 6,000 added tokens."""
+
+
+def read_text(path: Path, most_bytes: int = LARGEST_JSON) -> str:
+    """The UTF-8 text of a file. Blocks on the disk, never on a pipe.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ModelLoadError: not a regular file, above `most_bytes`, not readable, or not UTF-8.
+    """
+    try:
+        # Without O_NONBLOCK the open of a FIFO waits for a writer.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ModelLoadError(f"{path} is not a regular file; fetch the model folder again")
+            content = file.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            raise ModelLoadError(f"{path} is above {format_bytes(most_bytes)}, which no such file needs")
+        return content.decode()
+    except FileNotFoundError:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelLoadError(f"{path} cannot be read: {error}") from None
+
+
+def read_object(path: Path, most_bytes: int = LARGEST_JSON) -> dict[str, Any]:
+    """The object in a JSON file. Raises as `read_text`; ModelLoadError also: not JSON, or not an object."""
+    text = read_text(path, most_bytes)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ModelLoadError(f"{path} must hold a JSON object")
+    return data

@@ -1,0 +1,82 @@
+"""Compares the headers of the weight files with the `config.json`, before a model is built from it.
+
+A wrong size in a config would otherwise take its memory first. The headers hold the shapes of all tensors; nothing else
+of the files is read here.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from lullm.config.model import ModelConfig
+from lullm.errors import ModelLoadError
+from lullm.weights.loader import weight_files
+
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d{1,9})\.")
+
+
+def check_headers(config: ModelConfig, folder: Path) -> None:
+    """Compare number of layers and shapes of the large matrices. Milliseconds per file.
+
+    A tensor that is not in the files is the loader's to name, as is one that no model of this family has.
+
+    Raises:
+        ModelLoadError: a file is missing or damaged, or a size of the config is not that of the tensors; the message
+            names the keys of the config, each with one tensor.
+    """
+    shapes = {name: shape for path, names in weight_files(folder).items() for name, shape in _shapes(path, names)}
+    faults = _wrong_layers(config, shapes) or _wrong_sizes(config, shapes)
+    if faults:
+        lines = "\n  ".join(faults)
+        raise ModelLoadError(f"the weights in {folder} do not fit its config.json:\n  {lines}")
+
+
+def _shapes(path: Path, names: set[str] | None) -> Iterator[tuple[str, list[int]]]:
+    """Name and shape of the tensors of one file; of `names` only, if they are given."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            for name in file.keys():  # noqa: SIM118 - the file is no dict
+                if names is None or name in names:
+                    yield name, file.get_slice(name).get_shape()
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(f"{path} is damaged or incomplete: {error}; fetch it again") from None
+
+
+def _wrong_layers(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]:
+    stored = {int(match[1]) for name in shapes if (match := _LAYER.search(name))}
+    num_stored = len(stored.intersection(range(config.num_hidden_layers)))
+    if num_stored == config.num_hidden_layers:
+        return []  # the loader names layers that are left over
+    return [f"num_hidden_layers is {config.num_hidden_layers}, and the files hold {num_stored} of these layers"]
+
+
+def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]:
+    hidden = ("hidden_size", config.hidden_size)
+    vocab = ("vocab_size", config.vocab_size)
+    inner = ("intermediate_size", config.family.intermediate_size)
+    queries = ("num_attention_heads x head_dim", config.num_attention_heads * config.head_dim)
+    keys = ("num_key_value_heads x head_dim", config.num_key_value_heads * config.head_dim)
+    stated = {
+        "embed_tokens": (vocab, hidden),
+        "q_proj": (queries, hidden),
+        "k_proj": (keys, hidden),
+        "v_proj": (keys, hidden),
+        "o_proj": (hidden, queries),
+        "gate_proj": (inner, hidden),
+        "up_proj": (inner, hidden),
+        "down_proj": (hidden, inner),
+    }
+    if not config.tie_word_embeddings:  # else a stored head is not read
+        stated["lm_head"] = (vocab, hidden)
+    faults: dict[str, str] = {}  # by what is wrong: a wrong hidden_size is in every matrix
+    for name, shape in sorted(shapes.items()):
+        *_, layer, last = ("", *name.split("."))
+        sizes = stated.get(layer, ()) if last == "weight" else ()
+        if sizes and shape != [size for _, size in sizes]:
+            is_matrix = len(shape) == len(sizes)
+            wrong = [key for number, (key, size) in enumerate(sizes) if not is_matrix or shape[number] != size]
+            by = " and ".join(wrong)
+            faults.setdefault(by, f"{name} has shape {shape}; by {by} it is {[size for _, size in sizes]}")
+    return list(faults.values())

@@ -1,0 +1,49 @@
+"""Files of a model folder: what is not a regular file, too large or not UTF-8 is refused before it is read."""
+
+import os
+
+import pytest
+
+from lullm.config.json_file import read_object, read_text
+from lullm.errors import ModelLoadError
+
+
+def test_text_and_object(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"é": 1}', encoding="utf-8")
+    assert read_text(path) == '{"é": 1}' and read_object(path) == {"é": 1}
+    link = tmp_path / "link.json"  # as the hub's cache stores files
+    link.symlink_to(path)
+    assert read_object(link) == {"é": 1}
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_object(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+def test_not_a_regular_file(tmp_path, kind):
+    path = tmp_path / "x.json"
+    {"fifo": os.mkfifo, "device": lambda p: p.symlink_to("/dev/zero"), "folder": os.mkdir}[kind](path)
+    with pytest.raises(ModelLoadError, match=r"x\.json"):
+        read_text(path)
+
+
+def test_bounds(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_bytes(b" " * 100)
+    assert len(read_text(path, 100)) == 100
+    with pytest.raises(ModelLoadError, match="above"):
+        read_text(path, 99)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ModelLoadError, match="cannot be read"):
+        read_text(path)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "[" * 100_000, "1" * 5000])
+def test_not_an_object(tmp_path, content):
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(ModelLoadError, match=r"x\.json"):
+        read_object(path)
