@@ -282,8 +282,8 @@ def small(args: argparse.Namespace) -> dict[str, object]:
         for name, (run, num_bytes) in cases.items():
             seconds = measure(
                 {
-                    "native": lambda run=run: [run(NATIVE_CPU_OPS) for _ in range(times)],
-                    "torch": lambda run=run: [run(TORCH_CPU_OPS) for _ in range(times)],
+                    "native": lambda run=run, times=times: [run(NATIVE_CPU_OPS) for _ in range(times)],
+                    "torch": lambda run=run, times=times: [run(TORCH_CPU_OPS) for _ in range(times)],
                 },
                 args.repeat,
             )
