@@ -8,6 +8,7 @@ import torch
 from lullm.arena.backup import Backup
 from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.arena.host import HostArena
+from lullm.arena.transfer import Transfer
 from lullm.errors import WakeUpError
 
 SIZES = [1, 5000, 0, CHUNK_BYTES - 5001, 2 * CHUNK_BYTES + 3, 7]  # within a chunk, to its end, across several
@@ -36,9 +37,7 @@ def make_store(request, tmp_path):
 
 
 def damage(backup, position):
-    """Flip one bit of what is kept, once it is hashed."""
-    for job in backup._checksums:
-        job.result()
+    """Flip one bit of what is kept."""
     number, offset = divmod(position, CHUNK_BYTES)
     store = backup.store
     if backup.target == "ram":
@@ -113,6 +112,45 @@ def test_a_flipped_bit(make_store, position):
             wrong = torch.cat(places).bitwise_xor(torch.cat(saved))
             assert wrong.nonzero().flatten().tolist() == [position]
         backup.close()
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_every_flip_right_after_the_save_is_noticed(make_store, in_turn):
+    """The checksums are complete when `save` returns; they were once computed behind it, of the damaged bytes."""
+    saved = contents()
+    places = [torch.zeros_like(tensor) for tensor in saved]
+    backup = Backup(make_store(), "x")
+    for position in range(0, sum(SIZES), sum(SIZES) // 30):
+        backup.save(saved, in_turn)
+        damage(backup, position)
+        with pytest.raises(WakeUpError, match="damaged"):
+            backup.restore(places)
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_a_copy_that_goes_wrong_is_noticed(make_store, monkeypatch, in_turn):
+    """The checksum is of the tensor that was saved, not of its copy."""
+    copy_out = Transfer.copy_out
+
+    def wrong(transfer, destination, source):
+        copy_out(transfer, destination, source)
+        destination[len(destination) // 2] ^= 1
+
+    monkeypatch.setattr(Transfer, "copy_out", wrong)
+    backup = Backup(make_store(), "x")
+    backup.save(contents(), in_turn)
+    with pytest.raises(WakeUpError, match="damaged"):
+        backup.restore([torch.zeros(sum(SIZES), dtype=torch.uint8)])
+
+
+def test_shared_memory_is_hashed_before_it_changes(make_store):
+    """As KV blocks are gathered: the next tensor overwrites the one before."""
+    room = torch.empty(CHUNK_BYTES // 2 + 5, dtype=torch.uint8)
+    backup = Backup(make_store(), "x")
+    backup.save((room.fill_(value) for value in range(6)), in_turn=True)
+    place = torch.empty(6 * len(room), dtype=torch.uint8)
+    backup.restore([place])
+    assert place.view(6, -1).unique(dim=1).tolist() == [[value] for value in range(6)]
 
 
 @pytest.mark.parametrize("share", [0.4, 1.6])

@@ -1,30 +1,48 @@
 """Backup: contents of tensors with checksums, kept in memory or in a file while the tensors' memory is released.
 
-Contents stream through chunks: while one chunk is written and hashed, the next is gathered. A store in memory is hashed
-after `save` has returned, so that checksums do not slow a sleep. `restore` waits for these checksums and verifies some
-chunks ahead of the copy. Copies from and to a device run beside the host (`Transfer`); with pinned memory the bus sets
-the pace.
+Contents stream through chunks: while one chunk is written and hashed, the next is gathered. Threads hash beside the
+copies, and `save` returns once every checksum is there, so that no later change of the backup goes unnoticed. What the
+host can read is hashed where it comes from; what a device holds is hashed once it has reached the host. `restore`
+verifies some chunks ahead of the copy. Copies from and to a device run beside the host (`Transfer`); with pinned memory
+the bus sets the pace.
 """
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import islice
 from typing import Literal
 
 import torch
-import xxhash
 
 from lullm.arena.backend import Backend
+from lullm.arena.checksum import ChunkHash, bytes_of, checksum
 from lullm.arena.chunk_store import ChunkStore
 from lullm.arena.host import HOST
 from lullm.arena.transfer import Transfer
 from lullm.errors import WakeUpError
 
 
-def checksum(tensor: torch.Tensor) -> int:
-    """XXH3-64 of a contiguous tensor's bytes. One core does 13 GB/s, which is faster than most copies."""
-    return xxhash.xxh3_64_intdigest(_bytes_of(tensor).cpu().numpy().data)
+class _Filling:
+    """A chunk that is being filled, or that flies: its copies run."""
+
+    def __init__(self, memory: torch.Tensor):
+        self.memory = memory
+        self.num_bytes = 0
+        self.hash = ChunkHash()
+
+    def take(self, piece: torch.Tensor, transfer: Transfer) -> torch.Tensor:
+        """Start to copy as much of the piece as fits. Returns the rest of it."""
+        place = self.memory[self.num_bytes : self.num_bytes + len(piece)]
+        source = piece[: len(place)]
+        transfer.copy_out(place, source)
+        self.num_bytes += len(place)
+        self.hash.add(source if transfer.copies_on_host(source) else place)
+        return piece[len(place) :]
+
+    @property
+    def is_full(self) -> bool:
+        return self.num_bytes == len(self.memory)
 
 
 class Backup:
@@ -34,7 +52,7 @@ class Backup:
         what: the tensors' owner in words, for errors.
         verify: keep checksums, and compare them in `restore`.
         backend: the memory of those tensors that are not on the host.
-        num_threads: threads for the checksums of a store in memory.
+        num_threads: threads for the checksums.
     """
 
     def __init__(
@@ -46,7 +64,7 @@ class Backup:
         self._backend = backend
         self._num_threads = num_threads
         self._lens: list[int] = []  # bytes of each chunk
-        self._checksums: list[Future[int]] = []
+        self._checksums: list[int] = []  # XXH3-64 of each chunk
 
     @property
     def target(self) -> Literal["ram", "disk"]:
@@ -66,7 +84,7 @@ class Backup:
         Raises:
             OSError: the disk is full, say. LullmError: a device's driver fails. The backup is incomplete then.
         """
-        self._write(map(_bytes_of, tensors), in_turn)
+        self._write(map(bytes_of, tensors), in_turn)
 
     def restore(self, places: Iterable[torch.Tensor], in_turn: bool = False) -> None:
         """Put the contents into contiguous tensors of the sizes that were saved. Blocking.
@@ -81,7 +99,7 @@ class Backup:
         chunk = torch.empty(0, dtype=torch.uint8)
         with Transfer(self._backend) as transfer:
             for place in places:
-                data = _bytes_of(place)
+                data = bytes_of(place)
                 while len(data):
                     if not len(chunk):
                         if not self.store.keeps_chunks:
@@ -108,61 +126,71 @@ class Backup:
         self.store.close()
 
     def _write(self, pieces: Iterable[torch.Tensor], in_turn: bool) -> None:
-        for old in self._checksums:
-            old.result()  # these threads still read the chunks that are overwritten below
         self._lens, self._checksums = [], []
         self.store.begin()
-        hasher = ThreadPoolExecutor(self._num_threads)
-        try:
-            with ThreadPoolExecutor(1) as writer, Transfer(self._backend) as transfer:
-                pending: list[Future[None] | Future[int]] = []
-                for chunk, num_bytes in self._filled(pieces, in_turn, transfer):
-                    for job in pending:
-                        job.result()
-                    self._lens.append(num_bytes)
-                    pending = [writer.submit(self.store.put, chunk, num_bytes)]
-                    if self._verify and not self.store.keeps_chunks:  # before the buffer is filled again
-                        self._checksums.append(hasher.submit(checksum, chunk[:num_bytes]))
-                        pending.append(self._checksums[-1])
+        checksums: list[Future[int]] = []
+        hashing: list[Future[int]] = []  # those that may still run, and read pieces
+        with (
+            ThreadPoolExecutor(self._num_threads) as hasher,
+            ThreadPoolExecutor(1) as writer,
+            Transfer(self._backend) as transfer,
+        ):
+            pending: list[Future[None] | Future[int]] = []
+            for chunk in self._filled(pieces, in_turn, transfer, hashing):
                 for job in pending:
                     job.result()
-            if self._verify and self.store.keeps_chunks:  # in the background: `_checked` waits for it
-                chunks = [self.store.get(number, num_bytes) for number, num_bytes in enumerate(self._lens)]
-                self._checksums = [hasher.submit(checksum, chunk) for chunk in chunks]
-        finally:
-            hasher.shutdown(wait=False)
+                self._lens.append(chunk.num_bytes)
+                pending = [writer.submit(self.store.put, chunk.memory, chunk.num_bytes)]
+                if self._verify:
+                    checksums.append(hasher.submit(chunk.hash.digest))
+                    hashing.append(checksums[-1])
+                    if not self.store.keeps_chunks:  # its buffer is filled again
+                        pending.append(checksums[-1])
+            for job in pending:
+                job.result()
+            self._checksums = [job.result() for job in checksums]
         self.store.drop_buffers()
 
     def _filled(
-        self, pieces: Iterable[torch.Tensor], in_turn: bool, transfer: Transfer
-    ) -> Iterator[tuple[torch.Tensor, int]]:
-        """(chunk, bytes in it), complete. A store that keeps chunks lets the next one be copied meanwhile."""
-        flying: deque[tuple[torch.Tensor, int, int]] = deque()  # chunk, bytes, mark
-        num_ahead = 1 if self.store.keeps_chunks else 0
-        chunk, used = None, 0
+        self, pieces: Iterable[torch.Tensor], in_turn: bool, transfer: Transfer, hashing: list[Future[int]]
+    ) -> Iterator[_Filling]:
+        """The chunks, complete. A store that keeps chunks lets the next one be copied meanwhile.
 
-        def landed() -> tuple[torch.Tensor, int]:
-            chunk, used, mark = flying.popleft()
+        `hashing`: jobs of the caller, which read the pieces. With `in_turn` they end before the next piece is taken.
+        """
+        flying: deque[tuple[_Filling, int]] = deque()  # chunk, mark
+        num_ahead = 1 if self.store.keeps_chunks else 0
+        chunk: _Filling | None = None
+
+        def landed() -> _Filling:
+            chunk, mark = flying.popleft()
             transfer.wait(mark)
-            return chunk, used
+            return chunk
 
         for piece in pieces:
             while len(piece):
-                chunk = self.store.new_chunk() if chunk is None else chunk
-                size = min(len(chunk) - used, len(piece))
-                transfer.copy_out(chunk[used : used + size], piece[:size])
-                used, piece = used + size, piece[size:]
-                if used == len(chunk):
-                    flying.append((chunk, used, transfer.mark()))
-                    chunk, used = None, 0
+                chunk = chunk or _Filling(self.store.new_chunk())
+                piece = chunk.take(piece, transfer)
+                if chunk.is_full:
+                    flying.append((chunk, transfer.mark()))
+                    chunk = None
                     if len(flying) > num_ahead:
                         yield landed()
             if in_turn:
                 transfer.wait()
+                self._settle([one for one, _ in flying] + ([chunk] if chunk else []), hashing)
         if chunk is not None:
-            flying.append((chunk, used, transfer.mark()))
+            flying.append((chunk, transfer.mark()))
         while flying:
             yield landed()
+
+    def _settle(self, chunks: list[_Filling], hashing: list[Future[int]]) -> None:
+        """Finish every hash over the pieces so far."""
+        if self._verify:
+            for chunk in chunks:
+                chunk.hash.settle()
+            wait(hashing)
+            hashing.clear()
 
     def _read(self) -> Iterator[torch.Tensor]:
         """The chunks, verified; several ahead if the store keeps them, else one."""
@@ -177,10 +205,6 @@ class Backup:
 
     def _checked(self, number: int) -> torch.Tensor:
         chunk = self.store.get(number, self._lens[number])
-        if self._verify and checksum(chunk) != self._checksums[number].result():
+        if self._verify and checksum(chunk) != self._checksums[number]:
             raise WakeUpError(f"the backup of {self._what} is damaged: its checksum differs from the one at sleep")
         return chunk
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(-1).view(torch.uint8)

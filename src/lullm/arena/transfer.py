@@ -41,6 +41,11 @@ class Transfer:
         """From host memory to a tensor of the back end, or of the host; both flat uint8 of one size."""
         self._copy(destination, source, CopyKind.TO_ARENA, destination)
 
+    def copies_on_host(self, tensor: torch.Tensor) -> bool:
+        """Whether the host can read the tensor itself, so that its copies are synchronous."""
+        is_foreign = tensor.device.type == "cpu" and self._backend.dlpack_device[0] != _DLPACK_CPU
+        return self._backend.faults_in or is_foreign
+
     def mark(self) -> int:
         """A point behind all copies so far; `wait` takes it once. Does not block."""
         return self._stream.mark()
@@ -50,8 +55,7 @@ class Transfer:
         self._stream.wait(self._stream.mark() if mark is None else mark)
 
     def _copy(self, destination: torch.Tensor, source: torch.Tensor, kind: CopyKind, near: torch.Tensor) -> None:
-        is_foreign = near.device.type == "cpu" and self._backend.dlpack_device[0] != _DLPACK_CPU
-        if self._backend.faults_in or is_foreign:
+        if self.copies_on_host(near):
             destination.copy_(source)
         else:
             self._backend.copy(destination.data_ptr(), source.data_ptr(), source.numel(), kind, self._stream.handle)

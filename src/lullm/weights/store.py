@@ -13,7 +13,8 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from lullm.arena.backup import Backup, checksum
+from lullm.arena.backup import Backup
+from lullm.arena.checksum import checksum
 from lullm.errors import EngineAsleepError, ModelLoadError, WakeUpError
 from lullm.ops.table import Ops
 from lullm.weights.packing import packed_parameters

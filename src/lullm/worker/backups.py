@@ -121,7 +121,7 @@ class Backups:
 
     @property
     def _num_threads(self) -> int:
-        """Threads for the checksums of a backup in memory."""
+        """Threads for the checksums, beside the copies."""
         if not self._device.is_accelerator:
-            return 1  # no caller waits for the checksums, and other engines use the cores
+            return 1  # one keeps up with the host's copies, and other engines use the cores
         return min(_NUM_HASH_THREADS, len(os.sched_getaffinity(0)))
