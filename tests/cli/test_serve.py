@@ -48,6 +48,8 @@ def served(qwen3_folder) -> Iterator[Served]:
 def test_serve_and_end(served, number):
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="secret", max_retries=0) as client:
         assert client.models.list().data[0].id == "tiny"
+        with pytest.raises(openai.AuthenticationError):
+            client.with_options(api_key="wrong").models.list()
         stream = client.completions.create(model="tiny", prompt="hello", max_tokens=300, stream=True)
         chunks = [next(stream)]
         served.process.send_signal(number)  # a stream that runs is not cut

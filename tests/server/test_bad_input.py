@@ -144,9 +144,7 @@ def test_a_refusal_is_not_lost_in_a_reset(server, path, head):
 
 
 def test_a_client_that_asks_first_sends_no_body(server):
-    head = (
-        b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 99000000\r\n\r\n"
-    )
+    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 99000000\r\n\r\n"
     with socket.create_connection(server.address, timeout=4) as sock:
         sock.sendall(head)
         assert sock.recv(65536).startswith(b"HTTP/1.1 413 ")

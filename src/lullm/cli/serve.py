@@ -68,6 +68,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "machine, without CORS)",
     )
     group.add_argument(
+        "--max-connections",
+        type=int,
+        default=DEFAULTS.max_connections,
+        metavar="N",
+        help="connections that are open at a time; one more gets a 503 (default: %(default)s)",
+    )
+    group.add_argument(
         "--max-body-bytes",
         type=byte_count,
         default=DEFAULTS.max_body_bytes,
@@ -95,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
 
     from lullm.log import log_to_stderr
+    from lullm.server.gate.descriptor import raise_descriptor_limit
     from lullm.server.http_server import bind, check_exposure, serve_until_signal
 
     log_to_stderr(args.log_level)
@@ -107,9 +115,11 @@ def run(args: argparse.Namespace) -> int:
         admin_keys=gather_keys(args.admin_key, args.admin_key_file, admin_variable),
         allowed_hosts=tuple(args.allowed_host),
         allowed_origins=tuple(args.allowed_origin),
+        max_connections=args.max_connections,
         max_body_bytes=args.max_body_bytes,
         drain_timeout_s=args.drain_timeout,
     )
+    raise_descriptor_limit()
     with bind(options) as sock:
         check_exposure(sock, options, config)
         from lullm.engine.async_llm_engine import AsyncLLMEngine

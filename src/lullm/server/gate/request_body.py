@@ -11,6 +11,7 @@ from lullm.units import MIB
 
 DRAIN_BYTES = 64 * MIB
 DRAIN_S = 5.0
+BODY_S = 300.0  # for the whole body; a slower client would hold its request for ever
 
 
 class RequestBody:
@@ -24,12 +25,25 @@ class RequestBody:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._is_complete = False
+        self._deadline: float | None = None
         # This client sends nothing before it is asked to; the refusal is what it waits for.
         self._is_held_back = headers.get("expect", "").lower() == "100-continue"
 
     async def receive(self) -> Message:
-        """The next message. Raises ApiError 413 when the body is longer than the bound."""
-        message = await self._next()
+        """The next message. Raises ApiError: 413, the body is longer than the bound; 408, slower than BODY_S."""
+        if self._is_complete:  # what comes is the client's end
+            return await self._receive()
+        if self._deadline is None:
+            self._deadline = asyncio.get_running_loop().time() + BODY_S
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._next()
+        except TimeoutError:
+            self._is_complete = True
+            headers = {"Connection": "close"}
+            raise ApiError(
+                408, f"the body did not arrive within {BODY_S:g} s", code="body_timeout", headers=headers
+            ) from None
         if self._num_bytes > self._max_bytes:
             raise self.too_large()
         return message
