@@ -119,4 +119,4 @@ def saturate(requests: list[Lengths], policy: str, placement: Placement) -> Usag
                 usage.allocated += sum(piece[2] for piece in running)
         tokens += request.prompt_len - 1
         heapq.heappush(running, (step + request.output_len, start, size, request.prompt_len - 1 + request.output_len))
-    return usage
+    return usage.observed()

@@ -21,7 +21,7 @@ from typing import Any
 
 import gpu_kernels
 from engine_part import captured_graphs_of, model_of
-from gpu_kernels import GIB, GPU_SHAPES, median_s
+from gpu_kernels import GIB, GPU_SHAPES, median_s, require_gpu
 
 # case: seconds it may take
 CASES = {
@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--here", action="store_true", help="in this process; one case")
     args = parser.parse_args()
+    require_gpu()
     names = args.case or list(CASES)
     if args.here:
         [name] = names

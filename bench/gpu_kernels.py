@@ -1,6 +1,7 @@
 """The kernels on a GPU, by the heads of the 8B shape: what they move or compute per second. A part of `gpu.py`."""
 
 import statistics
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,15 @@ DECODE_GOAL, PREFILL_GOAL = (32, 4096), (8192, 8192)
 
 REPEAT = 10
 """Runs of which the median counts."""
+
+
+def require_gpu() -> None:
+    """Ends the script with exit status 2, as `gpu_check.py` does, if torch sees no GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        print("torch sees no GPU here; nothing was measured", file=sys.stderr)
+        raise SystemExit(2)
 
 
 def median_s(work: Any, repeat: int | None = None) -> float:

@@ -16,7 +16,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from gpu_kernels import attention_step, replayed_s
+from gpu_kernels import attention_step, replayed_s, require_gpu
 
 # What a tile is judged by: (sequences, new tokens of each, tokens of each in all).
 STEPS = {
@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=230.0, help="for all of it")
     parser.add_argument("--json", type=Path, help="write every time measured here")
     args = parser.parse_args()
+    require_gpu()
     wanted = [
         (kind, cache, head_size)
         for head_size in args.head_size or [128, 64]

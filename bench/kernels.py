@@ -25,11 +25,11 @@ from msgspec.structs import replace
 from lullm.arena.host import HostArena
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
-from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.cpu.native import set_num_threads
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
-from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.ops.selection import NATIVE_CPU_OPS, TORCH_CPU_OPS
 from lullm.sampling.sampler import draw_tokens_
 from lullm.types.draw import Draw, DrawParams
 from lullm.units import cdiv
@@ -57,6 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["linear", "head", "attention", "small"], action="append")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 1024])
+    parser.add_argument("--step", choices=STEPS, action="append", help="of attention (default: all)")
     parser.add_argument("--layers", type=int, default=28, help="matrices that are passed over, in layers")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repeat", type=int, default=5)
@@ -66,7 +67,7 @@ def main() -> None:
     if library is None:
         raise SystemExit(f"no native ops: {absence()}")
     torch.set_num_threads(args.threads)
-    native.set_num_threads(args.threads)
+    set_num_threads(args.threads)
     print(f"{library.isa}, {args.threads} threads")
     with torch.inference_mode():
         ceilings = measure_ceilings(args.repeat)
@@ -126,7 +127,7 @@ def linear(args: argparse.Namespace) -> dict[str, object]:
         copy.copy_(weight)
     started = time.perf_counter()
     for weight in packed:
-        native.pack_weight_(weight)
+        NATIVE_CPU_OPS.pack_weight_(weight)
     elapsed = time.perf_counter() - started
     print(f"linear, {args.layers} layers, {size / 1e9:.2f} GB; packed in {elapsed:.2f} s")
     report: dict[str, object] = {"pack_s": elapsed}
@@ -143,7 +144,7 @@ def linear(args: argparse.Namespace) -> dict[str, object]:
 
         seconds = measure(
             {
-                "native": lambda multiply=multiply: multiply(native, packed),
+                "native": lambda multiply=multiply: multiply(NATIVE_CPU_OPS, packed),
                 "torch": lambda multiply=multiply: multiply(TORCH_CPU_OPS, plain),
             },
             args.repeat if rows <= 64 else min(args.repeat, 3),
@@ -161,14 +162,14 @@ def head(args: argparse.Namespace) -> dict[str, object]:
     """Logits in float32, and the draw of a token from each row of them: greedy, and with top_k and top_p."""
     print("head")
     report: dict[str, object] = {}
-    plain = torch.randn(VOCAB, HIDDEN).bfloat16()
+    plain = new_vocabulary()
     packed = plain.clone()
-    native.pack_weight_(packed)
+    NATIVE_CPU_OPS.pack_weight_(packed)
     for rows in (r for r in args.rows if r <= 64):
         x = torch.randn(rows, HIDDEN).bfloat16()
         seconds = measure(
             {
-                "native": lambda x=x: native.logits(x, packed),
+                "native": lambda x=x: NATIVE_CPU_OPS.logits(x, packed),
                 "torch": lambda x=x: TORCH_CPU_OPS.logits(x, plain),
             },
             args.repeat,
@@ -184,7 +185,7 @@ def head(args: argparse.Namespace) -> dict[str, object]:
             table = DrawTable.of(draws, uniforms.numpy(), VOCAB)
             seconds = measure(
                 {
-                    "native": lambda x=logits, table=table: native.draw_tokens(x, table),
+                    "native": lambda x=logits, table=table: NATIVE_CPU_OPS.draw_tokens(x, table),
                     "torch": lambda x=logits, draws=draws, u=uniforms: draw_tokens_(x.clone(), draws, u),
                 },
                 args.repeat,
@@ -193,10 +194,16 @@ def head(args: argparse.Namespace) -> dict[str, object]:
     return report
 
 
+def new_vocabulary() -> torch.Tensor:
+    """`[VOCAB, HIDDEN]`: the same rows 128 times, since drawing all of them takes seconds."""
+    return torch.randn(VOCAB // 128, HIDDEN).bfloat16().repeat(128, 1)
+
+
 def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str, object]:
     print("attention, per layer")
     report: dict[str, object] = {}
-    for name, shape in STEPS.items():
+    for name in args.step or STEPS:
+        shape = STEPS[name]
         num_blocks = [cdiv(context, BLOCK_SIZE) for _, context in shape]
         ids = torch.randperm(sum(num_blocks))
         tables = torch.zeros(len(shape), max(num_blocks), dtype=torch.int64)
@@ -215,7 +222,7 @@ def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str,
             [q for q, _ in shape], [c for _, c in shape], tables, torch.zeros(num_tokens, dtype=torch.int64), BLOCK_SIZE
         )
         q = torch.randn(num_tokens, NUM_Q_HEADS, HEAD_SIZE).bfloat16()
-        ops = {"native": native_attention, "torch": TORCH_CPU_OPS}
+        ops = {"native": NATIVE_CPU_OPS, "torch": TORCH_CPU_OPS}
         prepared = {name: version.prepare_attention(DeviceLayout.of(layout)) for name, version in ops.items()}
         versions = {name: version.attention for name, version in ops.items()}
         seconds = measure(
@@ -247,11 +254,11 @@ def small(args: argparse.Namespace) -> dict[str, object]:
     cos_sin = torch.randn(4096, HEAD_SIZE)
     cache = LayerCache(*torch.zeros(2, 256, BLOCK_SIZE, NUM_KV_HEADS, HEAD_SIZE, dtype=torch.bfloat16))
     head_norm = HeadNorm(head_weight, head_weight, 1e-6)
-    vocabulary = torch.randn(VOCAB, HIDDEN).bfloat16()
+    vocabulary = new_vocabulary()
     packed = vocabulary.clone()
-    native.pack_weight_(packed)
-    fast, times = TORCH_CPU_OPS, 50
+    NATIVE_CPU_OPS.pack_weight_(packed)
     for rows in (1, 32, 1024):
+        times = 50 if rows <= 32 else 5  # those of many rows take milliseconds each
         hidden, residual = torch.randn(rows, HIDDEN).bfloat16(), torch.randn(rows, HIDDEN).bfloat16()
         qkv = torch.randn(rows, NUM_Q_HEADS + 2 * NUM_KV_HEADS, HEAD_SIZE).bfloat16()
         positions, slots = torch.arange(rows), torch.randperm(4096)[:rows]
@@ -259,7 +266,7 @@ def small(args: argparse.Namespace) -> dict[str, object]:
         hidden_bytes, heads_bytes = rows * HIDDEN * 2, rows * HEAD_SIZE * 2
         cases: dict[str, tuple[Callable[[object], object], float]] = {
             "embedding": (
-                lambda ops, ids=token_ids: ops.embedding(ids, packed if ops is native else vocabulary),
+                lambda ops, ids=token_ids: ops.embedding(ids, packed if ops is NATIVE_CPU_OPS else vocabulary),
                 2 * hidden_bytes,
             ),
             "rms_norm": (lambda ops, x=hidden: ops.rms_norm(x, norm_weight, 1e-6), 2 * hidden_bytes),
@@ -275,8 +282,8 @@ def small(args: argparse.Namespace) -> dict[str, object]:
         for name, (run, num_bytes) in cases.items():
             seconds = measure(
                 {
-                    "native": lambda run=run: [run(native) for _ in range(times)],
-                    "torch": lambda run=run: [run(fast) for _ in range(times)],
+                    "native": lambda run=run, times=times: [run(NATIVE_CPU_OPS) for _ in range(times)],
+                    "torch": lambda run=run, times=times: [run(TORCH_CPU_OPS) for _ in range(times)],
                 },
                 args.repeat,
             )

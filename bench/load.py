@@ -68,11 +68,13 @@ PROMPT_TOKENS = 16  # roughly: the prompts below through the chat template
 
 
 def ready_url(server: subprocess.Popen) -> str:
+    lines = []
     for line in server.stdout:
+        lines.append(line)
         found = re.search(r"ready on (http://\S+)", line)
         if found:
             return found.group(1)
-    raise SystemExit("the server did not start")
+    raise SystemExit("the server did not start:\n" + "".join(lines[-5:]))
 
 
 async def send_wave(url: str, num: int, max_tokens: int) -> list:

@@ -10,6 +10,7 @@ depend on the machine; `--num-requests` trades time for noise.
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import contiguous
@@ -31,6 +32,9 @@ def main() -> None:
     parser.add_argument(
         "--num-requests", type=int, help="default: 3000 for waste, 300 (ShareGPT) and 1500 (Alpaca) for sharing"
     )
+    parser.add_argument("--block-size", type=int, action="append", help="of waste (default: 1, 2, 4 ... 256)")
+    parser.add_argument("--width", type=int, action="append", help="of sharing (default: 2, 4, 6)")
+    parser.add_argument("--theta", type=float, action="append", help="of sharing by beams (default: 0.05 to 4)")
     parser.add_argument("--seed", type=int, default=0, help="of the lengths")
     parser.add_argument("--png", type=Path, help="where the picture goes")
     args = parser.parse_args()
@@ -39,18 +43,18 @@ def main() -> None:
     if args.table == "picture":
         if args.png is None:
             parser.error("picture needs --png FILE")
-        picture(datasets[0], args.num_requests or 2000, args.seed, args.png)
+        picture(datasets[0], args.num_requests or 400, args.seed, args.png)
     else:
-        table, num_requests = {
-            "waste": (waste, {"sharegpt": 3000, "alpaca": 3000}),
-            "sharing": (sharing, {"sharegpt": 300, "alpaca": 1500}),
-        }[args.table]
         for dataset in datasets:
-            table(dataset, args.num_requests or num_requests[dataset], args.seed)
+            if args.table == "waste":
+                waste(dataset, args.num_requests or 3000, args.seed, args.block_size or BLOCK_SIZES)
+            else:
+                num_requests = args.num_requests or {"sharegpt": 300, "alpaca": 1500}[dataset]
+                sharing(dataset, num_requests, args.seed, args.width or WIDTHS, args.theta or THETAS)
     print(f"\n{time.perf_counter() - started:.0f} s")
 
 
-def waste(dataset: str, num_requests: int, seed: int) -> None:
+def waste(dataset: str, num_requests: int, seed: int, block_sizes: Sequence[int]) -> None:
     """Share of the pool's slots that hold tokens, and how many requests that is."""
     requests = sample_lengths(dataset, num_requests, seed)
     print(f"\n{_describe(dataset, requests)}; pool of {NUM_SLOTS} slots")
@@ -62,7 +66,7 @@ def waste(dataset: str, num_requests: int, seed: int) -> None:
             is_paper = dataset == "sharegpt" and isinstance(placement, contiguous.BuddyPlacement)
             name = "buddy" if isinstance(placement, contiguous.BuddyPlacement) else "first fit"
             _print_usage(f"contiguous, {words}, {name}", usage, PAPER_BATCH[policy] if is_paper else None)
-    for block_size in BLOCK_SIZES:
+    for block_size in block_sizes:
         usage = null_model.saturate(requests, block_size)
         is_paper = dataset == "sharegpt" and block_size == 16
         name = f"paged, block {block_size} ({usage.preemptions} preemptions)"
@@ -77,20 +81,20 @@ def _print_usage(name: str, usage: null_model.Usage, paper: float | None) -> Non
     )
 
 
-def sharing(dataset: str, num_requests: int, seed: int) -> None:
+def sharing(dataset: str, num_requests: int, seed: int, widths: Sequence[int], thetas: Sequence[float]) -> None:
     """Blocks that sharing saves: saved / what the sequences would hold without sharing, mean over all steps."""
     requests = sample_lengths(dataset, num_requests, seed)
     print(f"\n{_describe(dataset, requests)}; block 16")
-    print("\n| blocks saved | " + " | ".join(str(width) for width in WIDTHS) + " |")
-    print("|---|" + "--:|" * len(WIDTHS))
-    saved = [null_model.saturate(requests, 16, n=n).saved for n in WIDTHS]
+    print("\n| blocks saved | " + " | ".join(str(width) for width in widths) + " |")
+    print("|---|" + "--:|" * len(widths))
+    saved = [null_model.saturate(requests, 16, n=n).saved for n in widths]
     _print_shares("parallel sampling, n", saved)
-    for theta in THETAS:
+    for theta in thetas:
         saved = [
-            null_model.saturate(requests, 16, model=NullModel(theta, seed), beam_width=width).saved for width in WIDTHS
+            null_model.saturate(requests, 16, model=NullModel(theta, seed), beam_width=width).saved for width in widths
         ]
         _print_shares(f"beam search, width; best token has {1 / (1 + theta):.0%} or more on average", saved)
-    _print_shares("the most there can be (all but one)", [1 - 1 / width for width in WIDTHS])
+    _print_shares("the most there can be (all but one)", [1 - 1 / width for width in widths])
 
 
 def _print_shares(name: str, shares: list[float]) -> None:
@@ -111,7 +115,7 @@ def picture(dataset: str, num_requests: int, seed: int, path: Path) -> None:
         if step % 4 == 0 and step <= 4 * 500:
             block_map.add(step, scheduler.block_space.snapshot(scheduler.running))
 
-    null_model.saturate(sample_lengths(dataset, num_requests, seed)[:400], 16, watch=watch)
+    null_model.saturate(sample_lengths(dataset, num_requests, seed), 16, watch=watch)
     block_map.write_png(path, f"{dataset}: a saturated pool of {NUM_SLOTS} slots")
     print(f"wrote {path}")
 

@@ -57,6 +57,12 @@ class Usage:
     groups: int = 0
     preemptions: int = 0  # in all steps
 
+    def observed(self) -> "Usage":
+        """Itself. Ends the script if the requests were too few to fill the pool: there is nothing to divide by."""
+        if not self.num_steps:
+            raise SystemExit("no step was observed: these requests never filled the pool; give more (--num-requests)")
+        return self
+
     @property
     def token_share(self) -> float:
         """Of the whole pool."""
@@ -155,7 +161,7 @@ def saturate(
                 if watch is not None:
                     watch(usage.num_steps, scheduler)
     usage.preemptions = scheduler.preemption.num_preemptions
-    return usage
+    return usage.observed()
 
 
 def _observe(usage: Usage, scheduler: Scheduler, space: BlockSpaceManager) -> None:

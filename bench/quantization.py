@@ -37,7 +37,7 @@ def main() -> None:
         if args.shape:
             Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
             options = {"model": folder, "tokenizer": "demo", "load_format": "dummy", "max_model_len": 256}
-        prompts = random_prompts() if args.shape else demo_prompts(args.num_prompts)
+        prompts = random_prompts(SHAPES[args.shape]["vocab_size"]) if args.shape else demo_prompts(args.num_prompts)
         expected = logits_of(prompts, **options, dtype="float32")
         print(f"{len(expected)} positions; beside float32:")
         print(f"{'':10}{'weights':>10}{'error':>10}{'KL, nats':>12}{'same best':>12}")
@@ -55,9 +55,9 @@ def demo_prompts(count: int) -> list[str]:
     return [user_turn(item.question) + item.answer for item in items[:count]]
 
 
-def random_prompts() -> list[list[int]]:
+def random_prompts(vocab_size: int) -> list[list[int]]:
     rng = random.Random(0)
-    return [[rng.randrange(1000, 100_000) for _ in range(64)] for _ in range(2)]
+    return [[rng.randrange(1000, min(vocab_size, 100_000)) for _ in range(64)] for _ in range(2)]
 
 
 weight_bytes = [0]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).parent.parent / "src"
-# label: (module, attribute that is called)
+# label: (module, what it calls; of several names it calls one)
 PARTS = {
     "read the configuration": (("lullm.engine.llm_engine", "ModelConfig.from_folder"),),
     "tokenizer": (("lullm.engine.llm_engine", "Tokenizer.from_folder"),),
@@ -28,10 +28,7 @@ PARTS = {
         ("lullm.worker.loaded_model", "build_model"),
         ("lullm.worker.loaded_model", "materialize"),
     ),
-    "load the weights": (
-        ("lullm.worker.loaded_model", "load_weights"),
-        ("lullm.worker.loaded_model", "fill_dummy_weights"),
-    ),
+    "load the weights": (("lullm.worker.loaded_model", "load_weights", "fill_dummy_weights"),),
     "pack the weights": (("lullm.worker.loaded_model", "pack_weights"),),
     "map the KV cache": (("lullm.worker.worker", "Worker.initialize_cache"),),
     "measure speeds (first steps)": (("lullm.worker.worker", "Worker.measure_speeds"),),
@@ -121,14 +118,20 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
     lap("import the engine")
     from lullm import SamplingParams
 
-    for label, calls in PARTS.items():
-        parts[label] = 0.0
-        for module, path in calls:
-            clock(module, path, functools.partial(add, parts, label))
+    parts |= dict.fromkeys(PARTS, 0.0)
+    spent: dict[str, list[float]] = {}
+    for calls in PARTS.values():
+        for module, *names in calls:
+            for name in names:
+                clock(module, name, spent.setdefault(name, []).append)
     options = dict(option.split("=", 1) for option in args.option)
     last = time.monotonic()
     llm = LLM(args.model, **{name: json.loads(value) for name, value in options.items()})
     lap("LLM(...)")
+    if not args.option and (missed := never_called(spent)):
+        sys.exit(f"never called: {', '.join(missed)}; PARTS must name what a start calls")
+    for label, calls in PARTS.items():
+        parts[label] = sum(sum(spent[name]) for _, *names in calls for name in names)
     parts["the rest of LLM(...)"] = parts["LLM(...)"] - sum(parts[label] for label in PARTS)
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
     parts["start to ready"] = last - args.born
@@ -138,8 +141,10 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
     return parts
 
 
-def add(parts: dict[str, float], label: str, seconds: float) -> None:
-    parts[label] += seconds
+def never_called(spent: dict[str, list[float]]) -> list[str]:
+    """The entries of PARTS without a call. With options an engine may rightly leave some out."""
+    entries = [names for calls in PARTS.values() for _, *names in calls]
+    return [" or ".join(names) for names in entries if not any(spent[name] for name in names)]
 
 
 def clock(module: str, path: str, report: Any) -> None:

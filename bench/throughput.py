@@ -17,6 +17,22 @@ import time
 from pathlib import Path
 
 SHAPES = {
+    "tiny": {  # no model's: every script tries itself out on it in seconds
+        "architectures": ["Qwen3ForCausalLM"],
+        "vocab_size": 8192,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 4096,
+        "rope_theta": 1e6,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "eos_token_id": 0,
+    },
     "qwen3-0.6b": {
         "architectures": ["Qwen3ForCausalLM"],
         "vocab_size": 151936,

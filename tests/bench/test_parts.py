@@ -8,16 +8,36 @@ import pytest
 def test_the_parts_of_a_start_exist_and_are_clocked(script, monkeypatch):
     startup = script("startup")
     for calls in startup.PARTS.values():
-        for module, path in calls:
-            owner = importlib.import_module(module)
-            for name in path.split("."):
-                owner = getattr(owner, name)
-            assert callable(owner)
+        for module, *paths in calls:
+            for path in paths:
+                owner = importlib.import_module(module)
+                for name in path.split("."):
+                    owner = getattr(owner, name)
+                assert callable(owner)
     spent = []
     monkeypatch.setattr("os.getloadavg", lambda: (1.0, 2.0, 3.0))
     startup.clock("os", "getloadavg", spent.append)
     assert importlib.import_module("os").getloadavg() == (1.0, 2.0, 3.0)
     assert len(spent) == 1 and spent[0] >= 0
+
+
+def test_a_part_of_a_start_that_nothing_calls_is_named(script, monkeypatch):
+    startup = script("startup")
+    parts = {"read": (("a", "open_it"), ("a", "read_it")), "load": (("b", "load", "make_dummy"),)}
+    monkeypatch.setattr(startup, "PARTS", parts)
+    spent = {"open_it": [0.1], "read_it": [0.0, 0.2], "load": [], "make_dummy": [0.3]}
+    assert startup.never_called(spent) == []
+    assert startup.never_called(spent | {"read_it": [], "make_dummy": []}) == ["read_it", "load or make_dummy"]
+
+
+@pytest.mark.parametrize("kind", ["paged", "contiguous"])
+def test_too_few_requests_to_fill_a_pool_are_refused(script, kind):
+    requests = script("null_model").sample_lengths("alpaca", 5)
+    with pytest.raises(SystemExit, match="never filled the pool; give more"):
+        if kind == "paged":
+            script("null_model").saturate(requests, 16)
+        else:
+            script("contiguous").saturate(requests, "max", script("contiguous").FirstFitPlacement())
 
 
 @pytest.mark.parametrize("in_memory", [True, False])

@@ -128,6 +128,7 @@ def test_the_seed_of_run_is_the_answers():
         (["serve", "--api-key", "é"], "printable ASCII"),
         (["serve", "--admin-key", " x"], "no blanks"),
         (["serve", "--allowed-origin", ""], "origin"),
+        (["serve", "--max-connections", "0"], "max_connections"),
         (["serve", "--allowed-host", "a:80"], "without a port"),
         (["serve", "--admin-key", ""], "admin key"),
         (["serve", "--port", "0", "--admin-key", "k"], "--enable-sleep-mode"),

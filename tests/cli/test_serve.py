@@ -19,8 +19,8 @@ FLAGS = ("--dtype", "float32", "--num-gpu-blocks-override", "40", "--served-mode
 class Served:
     """The process and its address."""
 
-    def __init__(self, *argv: str):
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
+    def __init__(self, *argv: str, **variables: str):
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"} | variables
         command = [sys.executable, "-W", "error", "-m", "lullm.cli.main", "serve", *argv]
         self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout
@@ -38,7 +38,7 @@ class Served:
 
 @pytest.fixture
 def served(qwen3_folder) -> Iterator[Served]:
-    running = Served("--model", str(qwen3_folder), *FLAGS, "--api-key", "secret")
+    running = Served("--model", str(qwen3_folder), *FLAGS, LULLM_API_KEY="secret")
     with running.process:
         yield running
         running.process.kill()
@@ -48,6 +48,8 @@ def served(qwen3_folder) -> Iterator[Served]:
 def test_serve_and_end(served, number):
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="secret", max_retries=0) as client:
         assert client.models.list().data[0].id == "tiny"
+        with pytest.raises(openai.AuthenticationError):
+            client.with_options(api_key="wrong").models.list()
         stream = client.completions.create(model="tiny", prompt="hello", max_tokens=300, stream=True)
         chunks = [next(stream)]
         served.process.send_signal(number)  # a stream that runs is not cut

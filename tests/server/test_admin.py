@@ -177,6 +177,10 @@ MISUSE = (
     ("/sleep", "level=x", None, "level"),
     ("/sleep", "level=1.0", None, "level"),
     ("/sleep", "level=", None, "level"),
+    *(
+        ("/sleep", f"level={text}", None, "level")
+        for text in ("\u0661", "1_0", "%2B1", "%201", "1%0A", "\uff11", "9" * 30)
+    ),
     ("/sleep", "level=1&level=2", None, "level"),
     ("/sleep", "level=3", None, "level"),
     ("/sleep", "mode=later", None, "mode"),

@@ -1,5 +1,7 @@
 """Bad input: the right code, the one envelope, and a server that goes on serving."""
 
+import socket
+
 import httpx
 import pytest
 
@@ -125,6 +127,27 @@ def test_body_over_the_limit_without_a_length(http, server):
     response = http.post("/v1/completions", content=pieces())
     assert "content-length" not in response.request.headers
     assert_envelope(response, 413)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/nowhere"])
+@pytest.mark.parametrize("head", [b"Content-Length: %d" % (9 << 20), b"Transfer-Encoding: chunked"])
+def test_a_refusal_is_not_lost_in_a_reset(server, path, head):
+    """A client that sends its whole body first, and asks for the connection to be closed."""
+    body = b"x" * (9 << 20)
+    if b"chunked" in head:
+        body = b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"
+    with socket.create_connection(server.address, timeout=20) as sock:
+        sock.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n".encode() + head + b"\r\n\r\n")
+        sock.sendall(body)
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 413 " if head.startswith(b"Content") or "v1" in path else b"HTTP/1.1 404 ")
+
+
+def test_a_client_that_asks_first_sends_no_body(server):
+    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 99000000\r\n\r\n"
+    with socket.create_connection(server.address, timeout=4) as sock:
+        sock.sendall(head)
+        assert sock.recv(65536).startswith(b"HTTP/1.1 413 ")
 
 
 def test_bytes_that_are_no_http(http, server):

@@ -222,5 +222,6 @@ def test_a_request_that_cannot_go_on_is_not_asleep(start, scripted, monkeypatch,
     monkeypatch.setattr(engine, "_output", stuck_output)
     with start(engine).http() as http:
         answer = http.post("/v1/completions", json={"prompt": "x", "stream": stream})
-    assert answer.status_code == 500 and answer.json()["error"]["code"] == "engine_failed"
+    assert answer.status_code == 500 and answer.json()["error"]["code"] == "request_failed"
+    assert "engine failed" not in answer.text
     assert "no token can be drawn" in answer.json()["error"]["message"]

@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from lullm.cli.flag.key import API_KEY_VARIABLE
 from lullm.cli.remote import RemoteServer, add_server_flags
 from lullm.errors import LullmError
 
@@ -20,7 +21,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Show a running server's model, whether it sleeps, its requests, its use of the KV cache, how long "
         "it has been idle, and when it goes to sleep by itself, or deeper.",
     )
-    add_server_flags(parser, "--api-key", "the server's --api-key, if it has one")
+    add_server_flags(parser, "--api-key", "the server's --api-key, if it has one", API_KEY_VARIABLE)
     parser.set_defaults(run=run)
 
 

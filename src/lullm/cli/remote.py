@@ -3,6 +3,7 @@
 import argparse
 import http.client
 import json
+import os
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,10 +14,12 @@ from lullm.errors import ConfigError, LullmError
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-def add_server_flags(parser: argparse.ArgumentParser, key_flag: str, key_help: str) -> None:
-    """Add `--url`, and `key_flag` for the key that the command needs."""
+def add_server_flags(parser: argparse.ArgumentParser, key_flag: str, key_help: str, *variables: str) -> None:
+    """Add `--url`, and `key_flag` for the key that the command needs; else the first of the environment variables."""
     parser.add_argument("--url", default=DEFAULT_URL, help="where the server listens (default: %(default)s)")
-    parser.add_argument(key_flag, dest="key", metavar="KEY", help=key_help)
+    default = next((os.environ[name] for name in variables if os.environ.get(name)), None)
+    text = f"{key_help} (default: the environment's {' or '.join(variables)})"
+    parser.add_argument(key_flag, dest="key", metavar="KEY", default=default, help=text)
 
 
 class RemoteServer:

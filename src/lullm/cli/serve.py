@@ -3,6 +3,7 @@
 import argparse
 
 from lullm.cli.flag.engine import add_engine_flags, byte_count, engine_config
+from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
 from lullm.server.options import ServerOptions
 from lullm.units import format_bytes
 
@@ -33,7 +34,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="append",
         default=[],
         metavar="KEY",
-        help="requests must carry it as 'Authorization: Bearer KEY'; give it again for more keys (default: open)",
+        help="requests must carry it as 'Authorization: Bearer KEY'; give it again for more keys; `ps` shows "
+        f"it to other users, unlike a file or the variable {API_KEY_VARIABLE} (default: open)",
+    )
+    group.add_argument(
+        "--api-key-file", action="append", default=[], metavar="FILE", help="file with API keys, one a line"
     )
     group.add_argument(
         "--admin-key",
@@ -41,7 +46,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default=[],
         metavar="KEY",
         help="opens the sleep endpoints, which no API key opens then; needed with --enable-sleep-mode beyond loopback; "
-        "give it again for more keys (default: as open as the rest)",
+        f"give it again for more keys; also from the variable {ADMIN_KEY_VARIABLE} (default: as open as the rest)",
+    )
+    group.add_argument(
+        "--admin-key-file", action="append", default=[], metavar="FILE", help="file with admin keys, one a line"
     )
     group.add_argument(
         "--allowed-host",
@@ -58,6 +66,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="ORIGIN",
         help="web origin that browsers may call from (CORS), '*' for any; may be given again (default: pages of this "
         "machine, without CORS)",
+    )
+    group.add_argument(
+        "--max-connections",
+        type=int,
+        default=DEFAULTS.max_connections,
+        metavar="N",
+        help="connections that are open at a time; one more gets a 503 (default: %(default)s)",
     )
     group.add_argument(
         "--max-body-bytes",
@@ -87,19 +102,24 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
 
     from lullm.log import log_to_stderr
+    from lullm.server.gate.descriptor import raise_descriptor_limit
     from lullm.server.http_server import bind, check_exposure, serve_until_signal
 
     log_to_stderr(args.log_level)
+    # The variable may be there for `lullm sleep`: it is no error for a server that cannot sleep.
+    admin_variable = ADMIN_KEY_VARIABLE if config.enable_sleep_mode else ""
     options = ServerOptions(
         host=args.host,
         port=args.port,
-        api_keys=tuple(args.api_key),
-        admin_keys=tuple(args.admin_key),
+        api_keys=gather_keys(args.api_key, args.api_key_file, API_KEY_VARIABLE),
+        admin_keys=gather_keys(args.admin_key, args.admin_key_file, admin_variable),
         allowed_hosts=tuple(args.allowed_host),
         allowed_origins=tuple(args.allowed_origin),
+        max_connections=args.max_connections,
         max_body_bytes=args.max_body_bytes,
         drain_timeout_s=args.drain_timeout,
     )
+    raise_descriptor_limit()
     with bind(options) as sock:
         check_exposure(sock, options, config)
         from lullm.engine.async_llm_engine import AsyncLLMEngine

@@ -5,6 +5,7 @@ import typing
 import urllib.parse
 from typing import Any
 
+from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE
 from lullm.cli.remote import RemoteServer, add_server_flags
 from lullm.types.sleep import TAGS, BackupTarget, SleepMode
 from lullm.units import format_bytes
@@ -45,7 +46,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--keep-prefix-cache", action="store_true", help="keep cached prefixes that no request holds, too"
     )
     parser.add_argument("--explain", action="store_true", help="only say what it would free and how long it would take")
-    add_server_flags(parser, "--admin-key", ADMIN_KEY_HELP)
+    add_server_flags(parser, "--admin-key", ADMIN_KEY_HELP, ADMIN_KEY_VARIABLE, API_KEY_VARIABLE)
     parser.set_defaults(run=run)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 
+from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE
 from lullm.cli.remote import RemoteServer, add_server_flags
 from lullm.cli.sleep import ADMIN_KEY_HELP
 from lullm.types.sleep import TAGS
@@ -15,7 +16,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Bring back what a sleeping server has released; kept requests go on. Returns once all is there.",
     )
     parser.add_argument("--tags", nargs="+", choices=TAGS, help="what comes back (default: all)")
-    add_server_flags(parser, "--admin-key", ADMIN_KEY_HELP)
+    add_server_flags(parser, "--admin-key", ADMIN_KEY_HELP, ADMIN_KEY_VARIABLE, API_KEY_VARIABLE)
     parser.set_defaults(run=run)
 
 

@@ -64,7 +64,8 @@ class Intake:
                 group.metrics.first_token_time = now
             group.metrics.last_token_time = now
             if drawn.token_id == NO_TOKEN:
-                self._roster.end(seq, SequenceStatus.FINISHED_ABORTED, "no token can be drawn from the model's logits")
+                reason = "no token can be drawn: the model gave no finite logits for this request"
+                self._roster.end(seq, SequenceStatus.FINISHED_ABORTED, reason)
                 updates.append(SequenceUpdate(group, seq, None, True))
             elif self._roster.beam(group) is not None:
                 offers.setdefault(group.request_id, []).append(drawn)

@@ -6,6 +6,7 @@ callers may. Metrics are fed by the engine, which also sleeps and wakes without 
 
 import asyncio
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from lullm.server.wire import WireModel, parse_body
 from lullm.types.sleep import REMOTE_METHODS
 
 Body = TypeVar("Body", bound=WireModel)
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -142,10 +144,10 @@ def _conflict(error: EngineAsleepError, param: str | None = None) -> ApiError:
 
 
 def _integer(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ApiError(400, f"{name} must be an integer, not {text!r}", param=name) from None
+    # `int` takes more than an integer of JSON: '1_0', ' 1', '+1', the digits of all scripts.
+    if not _INTEGER.fullmatch(text):
+        raise ApiError(400, f"{name} must be an integer, not {text!r}", param=name)
+    return int(text)
 
 
 def _boolean(name: str, text: str) -> bool:

@@ -10,6 +10,7 @@ import ipaddress
 import signal
 import socket
 from collections.abc import Callable, Generator
+from typing import Any
 
 import uvicorn
 
@@ -19,6 +20,8 @@ from lullm.errors import ConfigError
 from lullm.log import get_logger
 from lullm.server.app import build_app
 from lullm.server.context import ServerContext
+from lullm.server.gate.connection import BoundedConnection
+from lullm.server.gate.descriptor import ExhaustionLog, connection_bound
 from lullm.server.options import ServerOptions
 
 logger = get_logger(__name__)
@@ -85,6 +88,16 @@ class _Uvicorn(uvicorn.Server):
         super().__init__(config)
         self._on_ready = on_ready
 
+    def bound_connections(self, max_connections: int) -> None:
+        """Put a `BoundedConnection` in front of uvicorn's protocol. Call before `serve`."""
+        self.config.load()
+        protocol, connections = self.config.http_protocol_class, self.server_state.connections
+
+        def make(**arguments: Any) -> BoundedConnection:
+            return BoundedConnection(lambda: protocol(**arguments), connections, max_connections)
+
+        vars(self.config)["http_protocol_class"] = make  # uvicorn only calls it
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
@@ -118,6 +131,7 @@ class HttpServer:
     async def serve(self, on_ready: Callable[[str], None]) -> None:
         """Serve until `stop`, then end the running requests and shut the engine down. `on_ready` gets the URL."""
         app = build_app(self._engine, self._options)
+        asyncio.get_running_loop().set_exception_handler(ExhaustionLog())
         config = uvicorn.Config(
             app,
             lifespan="off",
@@ -130,6 +144,7 @@ class HttpServer:
         )
         url = url_of(self._sock)
         server = _Uvicorn(config, lambda: on_ready(url))
+        server.bound_connections(connection_bound(self._options.max_connections))
         serving = asyncio.create_task(server.serve(sockets=[self._sock]))
         stopping = asyncio.create_task(self._stopping.wait())
         try:

@@ -22,6 +22,7 @@ class ServerOptions:
         allowed_hosts: names that requests without a key may call the server by in `Host`, beside loopback names, IP
             addresses, `host` and the machine's own names; '*' for any.
         allowed_origins: web origins that browsers may call from (CORS); '*' for any; empty: none.
+        max_connections: connections that are open at a time; one more gets a 503.
         max_body_bytes: longest request body that is read.
         drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
 
@@ -35,6 +36,7 @@ class ServerOptions:
     admin_keys: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    max_connections: int = 1000
     max_body_bytes: int = 8 * MIB
     drain_timeout_s: float = 30.0
 
@@ -51,6 +53,8 @@ class ServerOptions:
             raise ConfigError("an allowed origin must not be empty")
         if set(self.admin_keys) & set(self.api_keys):
             raise ConfigError("an admin key must not be an API key, too")
+        if self.max_connections < 1:
+            raise ConfigError(f"max_connections must be at least 1, got {self.max_connections}")
         if self.max_body_bytes < 1:
             raise ConfigError(f"max_body_bytes must be at least 1, got {self.max_body_bytes}")
         if not 0 <= self.drain_timeout_s < float("inf"):

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
+from lullm.server.gate.request_body import RequestBody
 from lullm.server.gate.web_policy import WebPolicy
 
 OPEN_PATHS = frozenset({"/health"})  # load balancers carry no key
@@ -49,30 +50,33 @@ class Gate:
             return
         headers = Headers(scope=scope)
         client_id = request_id(headers)
+        body = RequestBody(receive, headers, self._context.options.max_body_bytes)
         started = False
 
         async def send_with_id(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                if message["status"] >= 400:
+                    await body.drain()
                 if client_id is not None:
                     MutableHeaders(scope=message)["X-Request-Id"] = client_id
             await send(message)
 
         try:
-            self._check(scope, headers)
+            self._check(scope, headers, body)
             if scope["method"] in ("GET", "HEAD"):
                 # The routes know GET alone. uvicorn keeps its own scope, and sends no body to a HEAD request.
-                await self._app({**scope, "method": "GET"}, receive, send_with_id)
+                await self._app({**scope, "method": "GET"}, body.receive, send_with_id)
             else:
                 with self._context.counted():
-                    await self._app(scope, self._bounded(receive), send_with_id)
+                    await self._app(scope, body.receive, send_with_id)
         except Exception as error:  # refused here, or a failure that no route foresaw
             if started:
                 raise
             await self._context.api_error(error).response()(scope, receive, send_with_id)
 
-    def _check(self, scope: Scope, headers: Headers) -> None:
+    def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
         """Return if the request may reach a route. Raises ApiError otherwise."""
         is_admin = scope["path"] in self._admin_paths
         if is_admin and self._admin_keys:
@@ -86,34 +90,15 @@ class Gate:
                 self._web.check_origin(headers)
         if scope["method"] not in ("GET", "HEAD"):
             self._context.check_serving()
-            self._check_body(headers)
+            self._check_body(headers, body)
 
-    def _check_body(self, headers: Headers) -> None:
+    def _check_body(self, headers: Headers, body: RequestBody) -> None:
         encoding = headers.get("content-encoding", "identity")
         if encoding != "identity":
             raise ApiError(415, f"a body encoded as {encoding} cannot be read; send it as it is", code="encoded_body")
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > self._context.options.max_body_bytes:
-            raise self._too_large()
-
-    def _bounded(self, receive: Receive) -> Receive:
-        """`receive` that counts what really arrives: a chunked body announces no length."""
-        num_bytes = 0
-
-        async def bounded_receive() -> Message:
-            nonlocal num_bytes
-            message = await receive()
-            if message["type"] == "http.request":
-                num_bytes += len(message.get("body", b""))
-                if num_bytes > self._context.options.max_body_bytes:
-                    raise self._too_large()
-            return message
-
-        return bounded_receive
-
-    def _too_large(self) -> ApiError:
-        limit = self._context.options.max_body_bytes
-        return ApiError(413, f"the body is longer than {limit} bytes", code="body_too_large")
+            raise body.too_large()
 
 
 def _check_key(keys: list[bytes], headers: Headers, name: str) -> None:

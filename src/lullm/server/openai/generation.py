@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 
 from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
 from lullm.server.context import ServerContext
+from lullm.server.error import ApiError
 from lullm.server.gate.gate import request_id
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest
@@ -78,9 +79,9 @@ class Generation:
                     self.context.metrics.observe(output, max(counts.values()))
                 yield number, output
 
-    def _aborted(self, reason: int | str | None = None) -> LullmError:
-        if reason is not None:
-            return EngineDeadError(f"the request was aborted: {reason}")
+    def _aborted(self, reason: int | str | None = None) -> ApiError | LullmError:
+        if reason is not None:  # the request's own end; the engine serves the others
+            return ApiError(500, f"the request was aborted: {reason}", code="request_failed")
         # A request that is waited for is aborted by the server's end, or by a sleep or pause of mode 'abort'.
         if self.context.engine.config.enable_sleep_mode and not self.context.draining:
             return EngineAsleepError("the request was aborted: the engine was put to sleep or paused")

@@ -1,0 +1,41 @@
+"""Keys that `ps` does not show: from files and the environment, beside the flags."""
+
+import os
+
+from lullm.errors import ConfigError
+
+API_KEY_VARIABLE = "LULLM_API_KEY"
+ADMIN_KEY_VARIABLE = "LULLM_ADMIN_KEY"
+MAX_FILE_BYTES = 65536
+
+
+def gather_keys(flags: list[str], files: list[str], variable: str) -> tuple[str, ...]:
+    """All keys: of the flags, of the files (one a line), of the environment variable (one, also if it is empty).
+
+    An empty variable is a key that `ServerOptions` refuses: a secret that is missing must not open the server.
+
+    Raises:
+        ConfigError: a file cannot be read or has no key.
+    """
+    keys = [*flags, *(key for path in files for key in read_keys(path))]
+    if variable in os.environ:
+        keys.append(os.environ[variable])
+    return tuple(dict.fromkeys(keys))
+
+
+def read_keys(path: str) -> list[str]:
+    """The lines of `path` that are not blank.
+
+    Raises:
+        ConfigError: the file cannot be read, has no key, or is longer than MAX_FILE_BYTES.
+    """
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+        text = raw.decode("ascii")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the key file {path} cannot be read: {error}") from None
+    keys = [line.strip() for line in text.splitlines() if line.strip()]
+    if not keys or len(raw) > MAX_FILE_BYTES:
+        raise ConfigError(f"the key file {path} must hold a key a line, in at most {MAX_FILE_BYTES} bytes")
+    return keys

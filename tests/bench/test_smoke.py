@@ -1,0 +1,123 @@
+"""Every script of `bench/` as people start it: a fresh process, the smallest arguments, figures and exit status 0."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from lullm.ops.cpu.library import load_library
+
+ROOT = Path(__file__).parent.parent.parent
+BENCH = ROOT / "bench"
+FIGURE = r"\d+\.\d+"
+# script: its arguments, and a line that holds its figures
+RUNS = {
+    "allocator": ("--num-blocks 20000 --repeat 1", rf"\| find, share .* \| {FIGURE} \|"),
+    "decode": ("--shape tiny --streams 1 --steps 1", rf"1 streams  recorded +{FIGURE} .* eager +{FIGURE} "),
+    "kernels": (
+        '--repeat 1 --layers 1 --rows 1 --threads 1 --step "decode 1 x 128"',
+        rf"(?s)1 rows +native +{FIGURE} .*logits, 1 rows .*decode 1 x 128 .*rope_and_cache, 1024 rows .* x{FIGURE}",
+    ),
+    "kv_dtype": (
+        "--shape tiny --num-prompts 2 --input-len 8 --output-len 4",
+        rf"(?s)greedy, fp8, scales: .* fp8, scales cache: error {FIGURE}, top-1 {FIGURE}%",
+    ),
+    "load": ("--clients 6 --waves 1 --fits 4", r"(?s)wave 0: 6 ended, 0 failed, \d+ tok/s.*exit code 0"),
+    "memory waste": (
+        "--dataset sharegpt --num-requests 250 --block-size 16",
+        rf"\| paged, block 16 .* \| {FIGURE}% \| {FIGURE}% \|",
+    ),
+    "memory sharing": (
+        "--dataset alpaca --num-requests 500 --width 6 --theta 0.05",
+        rf"(?s)parallel sampling, n \| {FIGURE}% .*beam search, width; .* \| {FIGURE}% \|",
+    ),
+    "preemption modes": ("--block-size 16 --repeat 1", rf"\| 16 \| {FIGURE} \| {FIGURE} \| {FIGURE} \|"),
+    "preemption block-size": ("--block-size 16 --repeat 1", r"\| 16 \| \d+ \| \d+-\d+ \|"),
+    "preemption prefix": ("--repeat 1", rf"\| 5 examples \| 341 \| {FIGURE} \| {FIGURE} \|"),
+    "quantization": ("--shape tiny", rf"int4 all +{FIGURE} MiB +{FIGURE}%"),
+    "scheduler": ("--num-seqs 4 --steps 1", rf"(?s)4 sequences: +{FIGURE} ms.*a result of 256 decodes: \d+ bytes"),
+    "sleep": ("--shape tiny --repeat 1 --num-prompts 2", rf"(?s)\| 2, disk \| 2 \| .*first token: {FIGURE} s"),
+    "startup": ("--runs 1", rf"(?s)\| pack the weights \| {FIGURE} .*\| start to first token \| {FIGURE} "),
+    "startup --serve": ("--runs 1", rf"\| start to first token \| {FIGURE} \|"),
+    "throughput": ("--num-prompts 1 --input-len 4 --output-len 2 --repeat 1", rf"own +n=1 .* out +{FIGURE} tok/s"),
+}
+ALONE = {"memory picture", "checkpoint", "cpu"}
+"""Those with a test of their own below."""
+FOR_A_GPU = {"gpu", "gpu_tiles", "gpu_check"}
+PARTS = {"bar_chart", "contiguous", "engine_part", "gpu_kernels", "null_model", "peer/protocol"}
+"""Modules of other scripts."""
+PEERS = {"peer/run_llamacpp", "peer/run_lullm", "peer/run_openvino", "peer/run_vllm"}
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(BENCH.glob("*.py"))]
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`script`: 'NAME [ARGUMENT ...]'."""
+    name, *first = script.split()
+    command = [sys.executable, str(BENCH / f"{name}.py"), *first, *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def output_of(script: str, *arguments: str) -> str:
+    """What a run prints; it must end well."""
+    done = run(script, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("script", RUNS)
+def test_a_script_prints_its_figures(script):
+    if script == "kernels" and load_library() is None:
+        pytest.skip("no native ops were built")
+    words, figures = RUNS[script]
+    arguments = [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|(\S+)', words)]
+    out = output_of(script, *arguments)
+    assert re.search(figures, out), out
+
+
+def test_a_picture_of_the_pool(tmp_path):
+    out = output_of("memory picture", "--num-requests", "250", "--png", str(tmp_path / "a.png"))
+    assert "wrote" in out and (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_checkpoint_that_the_comparison_takes():
+    """As docs/performance.md does it, with lullm alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = output_of("checkpoint", "tiny", f"{folder}/model")
+        assert re.search(rf"{re.escape(folder)}/model: \d+ million parameters", out)
+        arguments = ("--model", f"{folder}/model", "--json", f"{folder}/cpu.json", "--rounds", "1", "--case", "decode1")
+        out = output_of("cpu", *arguments)
+        assert re.search(r"\| decode, 1 stream \(32 in, 64 out\), tok/s \| [\d.e+]+ \|", out), out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here they would measure; `make gpu-check` runs them")
+@pytest.mark.parametrize("script", sorted(FOR_A_GPU))
+def test_a_script_for_a_gpu_refuses_without_one(script):
+    done = run(script)
+    assert done.returncode == 2 and "torch sees no GPU here; nothing was" in done.stderr, done.stdout + done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("script", sorted(PEERS))
+def test_a_runner_of_an_engine_says_its_options(script):
+    """Without the engine installed."""
+    assert "--case NAME:NUM:IN:OUT" in output_of(script, "--help")
+
+
+def test_every_file_is_run_here():
+    files = {str(path.relative_to(BENCH).with_suffix("")) for path in BENCH.rglob("*.py")}
+    assert files == {script.split()[0] for script in RUNS.keys() | ALONE} | FOR_A_GPU | PARTS | PEERS
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documented_commands_name_options_that_exist(document):
+    text = document.read_text().replace("\\\n", " ").replace("\\ ", " ")
+    for name, words in re.findall(r"python3? bench/(\w+)\.py([^`#\n]*)", text):
+        source = (BENCH / f"{name}.py").read_text()
+        for option in re.findall(r"--[a-z][a-z-]*", words):
+            assert f'"{option}"' in source, f"bench/{name}.py has no {option}"

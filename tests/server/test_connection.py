@@ -1,0 +1,102 @@
+"""Bounds on connections: number, slow heads, slow bodies, and a process without descriptors."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import resource
+import socket
+
+import pytest
+
+from lullm.server.gate import connection, descriptor, request_body
+from lullm.server.gate.descriptor import ExhaustionLog, connection_bound, raise_descriptor_limit
+
+
+def read_all(sock: socket.socket) -> bytes:
+    sock.settimeout(10)
+    with contextlib.suppress(ConnectionResetError):
+        return b"".join(iter(lambda: sock.recv(65536), b""))
+    return b""
+
+
+def test_one_connection_too_many(start, scripted):
+    server = start(scripted(), max_connections=2)
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(socket.create_connection(server.address, timeout=10)) for _ in range(3)]
+        assert read_all(socks[2]).startswith(b"HTTP/1.1 503 ")
+        socks[0].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert read_all(socks[0]).startswith(b"HTTP/1.1 200 ")
+        with server.http() as http:
+            assert http.get("/health").status_code == 200, "the place of the one that ended"
+
+
+@pytest.mark.parametrize("start_of_head", [b"", b"GET /health HTT"])
+def test_a_slow_head_is_cut(start, scripted, monkeypatch, start_of_head):
+    monkeypatch.setattr(connection, "HEAD_S", 0.05)
+    server = start(scripted())
+    with socket.create_connection(server.address, timeout=10) as sock:
+        sock.sendall(start_of_head)
+        assert read_all(sock) == b""
+
+
+def test_a_slow_head_of_a_later_request_is_cut(start, scripted, monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_S", 0.05)
+    server = start(scripted())
+    with socket.create_connection(server.address, timeout=10) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+        sock.sendall(b"GET /hea")
+        assert b"HTTP" not in read_all(sock)
+
+
+def test_a_long_answer_is_not_cut_by_the_heads_time(start, scripted, monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_S", 0.05)
+    engine = scripted()
+    server = start(engine)
+    with (
+        server.http() as http,
+        http.stream("POST", "/v1/completions", json={"prompt": "hold", "stream": True}) as answer,
+    ):
+        lines = answer.iter_lines()
+        next(lines)
+        engine.wait_held()
+        assert not engine.released.wait(0.15)
+        engine.released.set()
+        assert "data: [DONE]" in list(lines)
+
+
+def test_a_slow_body_is_answered(start, scripted, monkeypatch):
+    monkeypatch.setattr(request_body, "BODY_S", 0.05)
+    server = start(scripted())
+    with socket.create_connection(server.address, timeout=10) as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
+        answer = read_all(sock)
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"body_timeout" in answer
+
+
+@pytest.mark.parametrize(("number", "num_lines"), [(errno.EMFILE, 1), (errno.EPERM, 0)])
+def test_exhaustion_is_logged_once_a_minute(monkeypatch, caplog, number, num_lines):
+    loop, others = asyncio.new_event_loop(), []
+    monkeypatch.setattr(loop, "default_exception_handler", others.append)
+    log = ExhaustionLog()
+    with contextlib.closing(loop), caplog.at_level(logging.ERROR, "lullm"):
+        for _ in range(2048):
+            log(loop, {"message": "accept", "exception": OSError(number, "x")})
+    assert len(caplog.records) == num_lines and len(others) == (0 if num_lines else 2048)
+
+
+def test_the_bound_leaves_descriptors_free(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
+    assert connection_bound(1000) == 1000
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    assert 1 <= connection_bound(1000) <= 64 - descriptor.KEPT_FREE
+
+
+def test_the_limit_is_raised_to_the_hard_limit(monkeypatch):
+    limits = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, values: limits.append(values))
+    for soft, hard in ((64, 4096), (4096, 4096), (64, resource.RLIM_INFINITY)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, values=(soft, hard): values)
+        raise_descriptor_limit()
+    assert limits == [(4096, 4096), (descriptor.MOST, resource.RLIM_INFINITY)]
