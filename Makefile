@@ -40,7 +40,7 @@ bench: $(VENV)/.installed
 # On a machine with a GPU: from source, with the Python that has torch and triton, without a network. See docs/gpu.md.
 GPU_PYTHON ?= python3
 gpu-check:
-	PYTHONPATH=src $(GPU_PYTHON) bench/gpu_check.py $(GPU_CHECK)
+	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) bench/gpu_check.py $(GPU_CHECK)
 
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)

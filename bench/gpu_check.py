@@ -32,6 +32,11 @@ BUDGETS = {"kernels": 90, "engine": 80, "sleep": 50, "sanitizer": 30, "bench": 2
 EXTRA = {"tiles": 260}
 """Parts that run only if they are named."""
 TESTS = {"kernels": "tests/ops/triton", "engine": "tests/gpu/test_engine.py", "sleep": "tests/gpu/test_sleep.py"}
+NEEDED = (
+    "torch", "triton", "numpy", "safetensors", "tokenizers", "jinja2", "msgspec", "xxhash", "tqdm", "pytest",
+    "transformers",
+)  # fmt: skip
+"""Modules that the parts import. A machine with torch and no network may well lack msgspec or xxhash."""
 SANITIZED = ["tests/ops/triton/test_rope_cache.py", "tests/ops/triton/test_block_copy.py"]
 
 
@@ -74,6 +79,14 @@ GOALS = (
 
 def main() -> None:
     args = parse(sys.argv[1:])
+    lacking = missing(NEEDED)
+    if lacking:
+        print(
+            f"gpu-check: {sys.executable} has no {', '.join(lacking)}; nothing was checked. Install them, or without a "
+            "network unpack their wheels into a folder and name it in PYTHONPATH (docs/gpu.md)",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
     found = gpu()
     if found is None:
         print("gpu-check: torch sees no GPU here; nothing was checked", file=sys.stderr)
@@ -106,6 +119,11 @@ def parts(text: str) -> list[str]:
     if unknown:
         raise argparse.ArgumentTypeError(f"no part {', '.join(unknown)}; there are {', '.join(known)}")
     return [name for name in known if name in names]
+
+
+def missing(modules: Sequence[str]) -> list[str]:
+    """Those that cannot be imported here. Asked first: without one of them every part would fail on its own."""
+    return [module for module in modules if find_spec(module) is None]
 
 
 def gpu() -> str | None:
@@ -149,7 +167,7 @@ def run(command: Sequence[str], limit_s: float) -> tuple[int, list[str]]:
     """(exit status, the end of what it printed); status -1 past the limit. Nothing of it is left running."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])),
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",
         "TRITON_INTERPRET": "0",

@@ -42,6 +42,20 @@ def test_without_a_gpu(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_python_that_lacks_modules_is_told_so_at_once(check, tmp_path):
+    assert check.missing(check.NEEDED) == [] and check.missing(["json", "no_such_module"]) == ["no_such_module"]
+    bare = [sys.executable, "-I", "-S", str(SCRIPT), "--out", str(tmp_path / "out")]  # without site-packages
+    result = subprocess.run(bare, capture_output=True, text=True)
+    assert result.returncode == 2 and "msgspec, xxhash" in result.stderr and "PYTHONPATH" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_parts_find_what_was_brought_along(check, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "brought")
+    code, printed = check.run([sys.executable, "-c", "import os; print(os.environ['PYTHONPATH'])"], 30)
+    assert code == 0 and printed == [f"{check.ROOT / 'src'}:brought"]
+
+
 REPORT = """<testsuites><testsuite><testcase classname="a" name="one"/>
 <testcase classname="a" name="two"><failure message="assert 1 == 2"/></testcase>
 <testcase classname="a" name="three"><skipped/></testcase></testsuite></testsuites>"""
