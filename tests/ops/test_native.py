@@ -127,7 +127,7 @@ def test_linear_reads_rows_at_a_stride_and_nothing_beside_them(isa):
 
 @DTYPES
 def test_equal_rows_give_equal_results(dtype):
-    """Whatever tile or vector of a batch a row falls into. (Batches of other sizes may use another order of sums.)"""
+    """Whatever tile or vector of a batch a row falls into; see `test_batch_invariance` for different rows."""
     row, weight = normal(1, 256, dtype=dtype), normal(100, 256, dtype=dtype, seed=1)
     native.pack_weight_(weight)
     for count in (2, 8, 32, 48, 288):  # sizes that all rows are treated alike in
@@ -418,12 +418,36 @@ def test_attention_that_is_not_native_is_right_too(dtype, extras):
     assert_close(found, reference.attention(q, LayerCache(*caches), layout, 0.2, *extras), 4e-6, 2**-6)
 
 
+@DTYPES
+@pytest.mark.parametrize("num_outputs", [128, 96], ids=["whole panels", "two steps"])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
-def test_other_gates_than_silu(activation):
-    x, weight = normal(5, 64, dtype=torch.float32), normal(96, 64, dtype=torch.float32, seed=1) / 8
-    gold = reference.gated_linear(x, weight, None, activation)
-    native.pack_weight_(weight)
-    assert_close(native.gated_linear(x, weight, None, activation), gold, 2e-5, 2**-6)
+def test_other_gates_than_silu(activation, num_outputs, dtype):
+    for num_rows in (1, 5, 40):
+        x, weight = normal(num_rows, 64, dtype=dtype), normal(num_outputs, 64, dtype=dtype, seed=1) / 8
+        gold = reference.gated_linear(x, weight, None, activation)
+        native.pack_weight_(weight)
+        assert_close(native.gated_linear(x, weight, None, activation), gold, 2e-5, 2**-6)
+
+
+@DTYPES
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
+def test_activate(activation, dtype):
+    x = torch.cat((torch.linspace(-12, 12, 997), torch.tensor([0.0, 1e-30, -1e30, 1e30]))).expand(3, -1).to(dtype)
+    found = native.activate(x, activation)
+    assert_close(found, reference.activate(x, activation), 2e-6, 2**-8)
+    assert native.activate(torch.full((1, 20), torch.nan, dtype=dtype), activation).isnan().all()
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(1, 1024), (9, 70), (300, 80), (3, 7), (0, 16)], ids=str)
+def test_layer_norm(dtype, shape):
+    x, weight, bias = (normal(*s, dtype=dtype, seed=seed) for seed, s in enumerate((shape, shape[1:], shape[1:])))
+    x = x * 3 + 5  # a mean that a sum of squares would not survive in 16 bits
+    wide = torch.nn.functional.pad(x, (2, 3))[:, 2:-3]  # rows at a stride
+    for given in (None, bias):
+        gold = reference.layer_norm(x, weight, given, 1e-5)
+        assert_close(native.layer_norm(x, weight, given, 1e-5), gold, 4e-6, 2**-7)
+        assert_close(native.layer_norm(wide, weight, given, 1e-5), gold, 4e-6, 2**-7)
 
 
 @DTYPES

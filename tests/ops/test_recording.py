@@ -116,6 +116,7 @@ class Model:
         hidden = native.linear(native.gated_linear(hidden, w["gate_up"], None, "silu"), w["down"], None)
         hidden, residual = native.add_rms_norm(hidden, residual, self.norm, 1e-6)
         odd = native.gated_linear(hidden, self.odd_gate_up, None, "silu")
+        odd = native.activate(native.layer_norm(odd, self.norm[:30], None, 1e-6), "gelu_tanh")
         eight, four = (
             quantized_native.quantized_linear(hidden, self.quantized[bits], self.layouts[bits], None) for bits in (8, 4)
         )
