@@ -73,6 +73,20 @@ def test_parallel_sampling_shares_the_prompt():
     assert sim.block_space.num_used_blocks == 0
 
 
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_a_block_that_another_request_had_first_is_merged_before_anything_is_preempted(n):
+    sim = Simulation(num_blocks=20 + n, max_num_batched_tokens=80, watermark=0.0, max_model_len=80)
+    prompt = list(range(40))
+    sim.add("first", prompt, max_tokens=4)
+    sim.add("second", prompt, prompt_logprobs=0, n=n, max_tokens=4)  # which computes the cached prompt again
+    sim.step()
+    assert sim.block_space.num_used_blocks == 20, "the own blocks are written in this step"
+    sim.step()
+    assert not sim.preempted
+    assert sim.block_space.num_used_blocks == 10 + 1 + n, "the prompt once, and a block for each sequence"
+    sim.run()
+
+
 def test_preemption_recomputes_to_the_same_tokens():
     def outputs(num_blocks, **options):
         sim = Simulation(num_blocks=num_blocks, max_num_seqs=8, **options)

@@ -138,6 +138,7 @@ class Scheduler:
         """The next plan; an empty one if there is nothing to do, or nothing more is known while a step runs."""
         if self._lookahead.is_ahead:
             self._slide()
+        self.block_space.merge_duplicates()
         self._lookahead.begin(self._roster.find_member)
         limits = self.limits
         draft = Draft(
