@@ -148,7 +148,7 @@ def test_layer_norm(dtype):
 
 @DTYPES
 def test_every_vector_set_has_the_same_sums(dtype, isa):
-    """Only the products of AMX have an order of their own; so a machine without it may use either of two dot products."""
+    """Only AMX sums in an order of its own. So a machine without it may use either kind of product."""
     if isa == "amx":
         pytest.skip("tiles sum in their own order")
     weight, rows = packed(64, 1120, dtype=dtype), make_rows(1120, dtype)[:40]
