@@ -1,7 +1,7 @@
 """Drawing a token per row on the device, without a sort: temperature, top_k, top_p, min_p, the race.
 
-The definitions are those of `sampling.truncation` and `sampling.race`: a truncation is a threshold, and the token is the
-one whose noise - distance is the largest, the first of equals. One program does a row:
+The definitions are those of `sampling.truncation` and `sampling.race`: a truncation is a threshold, and the token is
+the one whose noise - distance is the largest, the first of equals. One program does a row:
 
 1. One pass: the best logit and its id (that is all for a greedy row), and the best of every chunk of 512.
 2. If there is a top_k or top_p: a threshold `distance`, in bits. Distances `(best - logit) / temperature` are not
