@@ -6,7 +6,7 @@ Both spellings are read: `rope_theta` + `rope_scaling`, and the newer `rope_para
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from lullm.config.field import boolean, positive_float, positive_int, shown
+from lullm.config.field import boolean, optional_object, positive_float, positive_int, shown
 from lullm.errors import ModelLoadError
 
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn"]
@@ -15,6 +15,18 @@ _ROPE_TYPES = get_args(RopeType)
 MOST_POSITIONS = 1 << 25
 """The longest known model has 10,485,760 positions."""
 _LARGEST_FACTOR = 1e6
+_DEFAULT_THETA = 10000.0
+ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings"})
+"""Of a whole `config.json`."""
+_READ_PARAMETERS = frozenset(
+    {
+        "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor",
+        "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor", "mscale",
+        "mscale_all_dim", "truncate",
+    }
+)  # fmt: skip
+_IGNORED_PARAMETERS = frozenset({"finetuned"})
+"""Keys of the object that change nothing: YaRN's files note whether the model was trained so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,24 @@ def read_theta(data: dict[str, Any], name: str, default: float) -> float:
     return positive_float(data, name, default, least=1.1, most=1e18)
 
 
+def read_flat_rope(data: dict[str, Any]) -> RopeConfig:
+    """The one rope of all layers, in the newer or the older spelling. Raises ModelLoadError as `read_rope` does."""
+    parameters = optional_object(data, "rope_scaling") or optional_object(data, "rope_parameters")
+    return read_rope(data, parameters, read_theta(data, "rope_theta", _DEFAULT_THETA))
+
+
+def _check_parameters(parameters: dict[str, Any]) -> None:
+    """No key is passed over: neither one object per layer type, nor `mrope_section` or `llama_4_scaling_beta`."""
+    known = _READ_PARAMETERS | _IGNORED_PARAMETERS
+    if unknown := [
+        f"{key} {shown(value)}" for key, value in parameters.items() if key not in known and value is not None
+    ]:
+        raise ModelLoadError(
+            f"config.json: rope_parameters or rope_scaling hold {', '.join(unknown)}, which this architecture does not "
+            "implement; take a checkpoint without it"
+        )
+
+
 def read_rope(data: dict[str, Any], parameters: dict[str, Any], default_theta: float) -> RopeConfig:
     """From a whole `config.json` and the object in it that holds the rope's parameters.
 
@@ -49,6 +79,7 @@ def read_rope(data: dict[str, Any], parameters: dict[str, Any], default_theta: f
     Raises:
         ModelLoadError: a field makes no sense, or the kind is not supported.
     """
+    _check_parameters(parameters)
     rope_type = parameters.get("rope_type") or parameters.get("type") or "default"
     if rope_type not in _ROPE_TYPES:
         raise ModelLoadError(f"config.json: rope_type {shown(rope_type)} is not one of {', '.join(_ROPE_TYPES)}")
