@@ -83,6 +83,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help=f"longest request body that is read (default: {format_bytes(DEFAULTS.max_body_bytes).replace(' ', '')})",
     )
     group.add_argument(
+        "--max-request-logprobs",
+        type=int,
+        default=DEFAULTS.max_request_logprobs,
+        metavar="N",
+        help="most log-probabilities that the answer to one request may hold: prompts x completions x tokens x "
+        "(logprobs + 1) (default: 1048576, or what one sequence of the model's length may ask for)",
+    )
+    group.add_argument(
         "--drain-timeout",
         type=float,
         default=DEFAULTS.drain_timeout_s,
@@ -119,6 +127,7 @@ def run(args: argparse.Namespace) -> int:
         allowed_origins=tuple(args.allowed_origin),
         max_connections=args.max_connections,
         max_body_bytes=args.max_body_bytes,
+        max_request_logprobs=args.max_request_logprobs,
         drain_timeout_s=args.drain_timeout,
     )
     raise_descriptor_limit()

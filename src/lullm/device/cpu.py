@@ -1,7 +1,5 @@
 """CpuDevice: the host as a `Device`. Work runs in the thread that asks for its result."""
 
-import contextlib
-import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
 from lullm.device.device import Captured, MemoryInfo, Tensors
 from lullm.errors import UnsupportedError
-from lullm.machine.memory import available_memory_bytes, resident_bytes_within, total_memory_bytes
+from lullm.machine.memory import available_memory_bytes, resident_bytes_within, total_memory_bytes, trim_malloc
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.ops.cpu.recording import Recording
 from lullm.types.step import Running
@@ -103,5 +101,4 @@ class CpuDevice:
         pass
 
     def trim(self) -> None:
-        with contextlib.suppress(AttributeError):  # a C library other than glibc
-            ctypes.CDLL(None).malloc_trim(0)
+        trim_malloc()
