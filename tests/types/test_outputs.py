@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from lullm.types.outputs import CompletionOutput, Logprob, LogprobList, LogprobRows
+from lullm.types.outputs import CompletionOutput, Logprob, LogprobList, LogprobRows, RequestMetrics, RequestOutput
 
 ROWS = [((5, -1.5, 2), (7, -0.25, 1)), ((1, -0.125, 1),), ((9, -math.inf, 3), (0, -0.5, 1), (2, -1.0, 2))]
 DICTS = [
@@ -76,3 +76,26 @@ def test_an_entry_takes_twelve_bytes():
         found.append(tuple((token_id, -1.0, token_id) for token_id in range(21)))
     num_bytes = sum(getattr(found, name).__sizeof__() for name in LogprobRows.__slots__)
     assert num_bytes < 10_000 * (21 * 12 + 8) * 1.2
+
+
+def delta(completions, finished=False, prompt_logprobs=None):
+    metrics = RequestMetrics(1.0, finished_time=2.0 if finished else None)
+    return RequestOutput("r", "ask", [1], completions, finished, metrics, int(finished), prompt_logprobs)
+
+
+def piece(index, text, row, reason=None):
+    found = LogprobRows()
+    found.append(row)
+    return CompletionOutput(index, text, [row[0][0]], row[0][1], LogprobList(found, range(1), "<{}>".format), reason)
+
+
+def test_deltas_in_a_row_become_one():
+    output = delta([piece(0, "a", ROWS[0])], prompt_logprobs=[None])
+    output.absorb(delta([piece(1, "b", ROWS[1]), piece(0, "c", ROWS[2])]))
+    output.absorb(delta([piece(1, "d", ROWS[0], "stop")], finished=True))
+    first, second = output.outputs
+    assert (first.index, first.text, first.token_ids, first.finish_reason) == (0, "ac", [5, 9], None)
+    assert (second.index, second.text, second.token_ids, second.finish_reason) == (1, "bd", [1, 5], "stop")
+    assert first.logprobs == [DICTS[0], DICTS[2]] and second.logprobs == [DICTS[1], DICTS[0]]
+    assert (first.cumulative_logprob, second.cumulative_logprob) == (-math.inf, -1.5)
+    assert output.finished and output.metrics.finished_time == 2.0 and output.prompt_logprobs == [None]

@@ -109,6 +109,12 @@ class LogprobList(Sequence[Position], Generic[Position]):
     def __repr__(self) -> str:
         return repr(list(self))
 
+    def absorb(self, later: "LogprobList[Position]") -> None:
+        """Add the positions of `later`. For the only reader of these rows, all of which are in this list."""
+        for place in later._places:
+            self._rows.append(later._rows[place])
+        self._places = range(self._places.start, len(self._rows))
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied as a plain list: what knows the tokens' texts stays behind."""
         return list, (list(self),)
@@ -157,6 +163,15 @@ class CompletionOutput:
         """Whether it has ended."""
         return self.finish_reason is not None
 
+    def absorb(self, later: "CompletionOutput") -> None:
+        """Take in the delta behind this one."""
+        self.text += later.text
+        self.token_ids.extend(later.token_ids)
+        self.cumulative_logprob = later.cumulative_logprob
+        if isinstance(self.logprobs, LogprobList) and isinstance(later.logprobs, LogprobList):
+            self.logprobs.absorb(later.logprobs)
+        self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
+
 
 @dataclass(slots=True)
 class RequestOutput:
@@ -174,3 +189,14 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
     num_cached_tokens: int = 0
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
+
+    def absorb(self, later: "RequestOutput") -> None:
+        """Take in the delta behind this one: what both say is then said by this one. Changes this one only."""
+        own = {completion.index: completion for completion in self.outputs}
+        for completion in later.outputs:
+            if completion.index in own:
+                own[completion.index].absorb(completion)
+            else:
+                self.outputs.append(completion)
+        self.finished, self.metrics, self.num_cached_tokens = later.finished, later.metrics, later.num_cached_tokens
+        self.prompt_logprobs = self.prompt_logprobs or later.prompt_logprobs

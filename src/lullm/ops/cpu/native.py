@@ -261,7 +261,7 @@ def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -
         table.top_k.data_ptr(),
         table.top_p.data_ptr(),
         table.min_p_floors.data_ptr(),
-        table.uniforms.data_ptr(),
+        table.keys.data_ptr(),
         tokens.data_ptr(),
         num_rows,
         logits.stride(0),

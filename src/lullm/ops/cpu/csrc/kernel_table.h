@@ -94,7 +94,7 @@ struct DrawArgs {
   const int32_t* top_k;      // [N], 1 .. size
   const double* top_p;       // [N], above 0; 1 keeps all
   const float* min_p_floors; // [N], log(min_p)
-  const double* uniforms;    // [N]
+  const uint64_t* keys;      // [N], of the noise
   int64_t stride, size;
   bool writes_logits;        // leave what was drawn from
 };

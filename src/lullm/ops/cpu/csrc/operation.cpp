@@ -278,9 +278,9 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
 }
 
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
-                                    const float* min_p_floors, const double* uniforms, int64_t* token_ids,
+                                    const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits) {
-  const DrawArgs a = {logits, temperatures, top_k, top_p, min_p_floors, uniforms, stride, size, writes_logits != 0};
+  const DrawArgs a = {logits, temperatures, top_k, top_p, min_p_floors, keys, stride, size, writes_logits != 0};
   const int64_t bytes = kernels().draw_scratch_bytes(size);
   parallel_for(num_rows, [&](int64_t row) { token_ids[row] = kernels().draw_row(a, row, scratch(kItemScratch, bytes)); });
 }

@@ -39,7 +39,7 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
                                   int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, int64_t num_spans,
                                   int64_t window, float scale, int dtype);
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
-                                    const float* min_p_floors, const double* uniforms, int64_t* token_ids,
+                                    const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits);
 LULLM_EXPORT void lullm_quantized_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                          int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int bits,
