@@ -23,7 +23,7 @@ BLOCK_SIZE = 8
 PROMPT_LEN = 90
 SIZES = {
     "vocab_size": 131, "hidden_size": 48, "intermediate_size": 72, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "pad_token_id": 1,
 }  # fmt: skip
 
 

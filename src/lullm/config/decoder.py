@@ -11,23 +11,27 @@ class DecoderConfig:
     """What the shared decoder needs beside the common part of `ModelConfig`.
 
     Args:
-        ropes: by layer.
+        ropes: by layer; None: its heads are not rotated. All rotate the same share of a head.
         activation: of the gates in the MLP.
         attention_scale: factor on the products of queries and keys.
         attention_bias: projections of queries, keys, values and output have a bias.
         mlp_bias: projections of the MLP have a bias.
         embedding_scale: factor on the rows of the embedding, rounded to the model's dtype.
+        residual_scale: factor on what attention and MLP add to the residual stream.
+        logit_scale: factor on the logits.
         attention_soft_cap, final_soft_cap: `cap * tanh(x / cap)` of scores, and of logits; None: as they are.
     """
 
     intermediate_size: int
     rms_norm_eps: float
-    ropes: tuple[RopeConfig, ...]
+    ropes: tuple[RopeConfig | None, ...]
     attention_scale: float
     activation: Activation = "silu"
     attention_bias: bool = False
     mlp_bias: bool = False
     embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
     attention_soft_cap: float | None = None
     final_soft_cap: float | None = None
 
@@ -35,6 +39,10 @@ class DecoderConfig:
     def widest_row(self) -> int:
         """Elements of the widest row between two layers' results, for memory that is planned ahead."""
         return 2 * self.intermediate_size
+
+    def rotary_dim(self, head_dim: int) -> int:
+        """Elements of a head that are rotated, from its start, in layers that rotate."""
+        return next((rope.rotary_dim(head_dim) for rope in self.ropes if rope is not None), head_dim)
 
     @property
     def attention_features(self) -> frozenset[AttentionFeature]:

@@ -38,6 +38,15 @@ def window_if_switched_on(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     )
 
 
+def window_without_rope(data: dict[str, Any], turns: Sequence[bool]) -> tuple[LayerKind, ...]:
+    """SmolLM3: layers whose heads are not rotated have a window, if windows are switched on."""
+    has_window = boolean(data, "use_sliding_window", False) and data.get("sliding_window") is not None
+    return _mixed(
+        data if has_window else {**data, "sliding_window": None},
+        [SLIDING if has_window and not rotates else FULL for rotates in turns],
+    )
+
+
 def window_but_every(data: dict[str, Any], interval: int) -> tuple[LayerKind, ...]:
     """All layers have a window, but each `interval`-th has none."""
     return _mixed(data, [SLIDING if (layer + 1) % interval else FULL for layer in range(num_layers(data))])

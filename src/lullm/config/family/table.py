@@ -5,15 +5,21 @@ from collections.abc import Mapping
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.family import Family
 from lullm.config.family.gemma import GEMMA2, GEMMA3
+from lullm.config.family.llama_like import GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3
 from lullm.errors import ModelLoadError
 
 FAMILIES: Mapping[str, Family] = {
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "GraniteForCausalLM": GRANITE,
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": MISTRAL,
+    "Olmo2ForCausalLM": OLMO2,
+    "Olmo3ForCausalLM": OLMO3,
+    "Phi3ForCausalLM": PHI3,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
+    "SmolLM3ForCausalLM": SMOLLM3,
 }
 
 
