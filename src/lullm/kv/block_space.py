@@ -106,10 +106,9 @@ class BlockSpaceManager:
     def allocate(self, group: SequenceGroup) -> int:
         """Give every unfinished sequence of the group blocks for all its tokens, and set its computed tokens.
 
-        Returns:
-            The number of the leader's tokens whose KV was found in the prefix cache. The other sequences start
-            behind the full blocks of the prompt, which they share with the leader. They must not be computed before
-            the leader has computed these blocks. With a window their tables hold NULL_BLOCK until `share_prompt`.
+        Returns the number of the leader's tokens whose KV was found in the prefix cache. The other sequences start
+        behind the full blocks of the prompt, which they share with the leader. They must not be computed before the
+        leader has computed these blocks. With a window their tables hold NULL_BLOCK until `share_prompt`.
         """
         leader, *others = group.unfinished
         prefix = self._find_cached(group)
@@ -179,14 +178,13 @@ class BlockSpaceManager:
         return max(common_len(tables, num_free) * self.block_size - len(seq), 0)
 
     def append_slots(self, group: SequenceGroup, seq: Sequence, num_tokens: int) -> tuple[BlockPair, ...]:
-        """Make the slots of the next `num_tokens` tokens writable, drafts included, and count these as computed.
+        """Make the slots of the next `num_tokens` tokens writable, and count these as computed; drafts are tokens, too.
 
         Returns the copy-on-write pairs (source, destination) that must be copied before.
         """
-        start = seq.num_computed_tokens
+        start, tables = seq.num_computed_tokens, self._tables[seq.seq_id]
         end = seq.num_computed_tokens = start + num_tokens
         copies: tuple[BlockPair, ...] = ()
-        tables = self._tables[seq.seq_id]
         for table in tables:
             copies += table.append_slots(start, end)
         # The tables of a sequence are promoted together, and most tokens fill no block.
@@ -242,9 +240,7 @@ class BlockSpaceManager:
     def can_swap_in(self, group: SequenceGroup) -> AllocStatus:
         """Whether the device pool has room for the group and its next tokens, watermark included."""
         required = self.num_held_blocks(group) + self._num_touched(group.unfinished)
-        if required > self.num_blocks:
-            return AllocStatus.NEVER
-        return self._fits(required)
+        return AllocStatus.NEVER if required > self.num_blocks else self._fits(required)
 
     def swap_in(self, group: SequenceGroup) -> list[BlockPair]:
         """Move the group back to the device pool; the (host, device) pairs. What the device still has is not moved."""
@@ -319,10 +315,9 @@ class BlockSpaceManager:
 
     def _num_touched(self, seqs: Seq[Sequence], num_tokens: int = 1) -> int:
         """Free blocks that the next `num_tokens` tokens of each sequence, or as many as it has, take together."""
-        ends = [(seq, min(seq.num_computed_tokens + num_tokens, len(seq))) for seq in seqs]
-        return num_touched(
-            (table, seq.num_computed_tokens, end) for seq, end in ends for table in self._tables[seq.seq_id]
-        )
+        ends = ((seq, min(seq.num_computed_tokens + num_tokens, len(seq))) for seq in seqs)
+        appends = ((t, seq.num_computed_tokens, end) for seq, end in ends for t in self._tables[seq.seq_id])
+        return num_touched(appends)
 
     def _fits(self, num_blocks: int) -> AllocStatus:
         reserve = self._watermark_blocks if self.num_used_blocks else 0
