@@ -38,8 +38,8 @@ def byte_tokenizer(template: str | None) -> Tokenizer:
 
 def make_door(template: str | None = TEMPLATE) -> InputProcessor:
     config = {
-        "architectures": ["X"], "vocab_size": 300, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "max_position_embeddings": 64,
+        "architectures": ["LlamaForCausalLM"], "vocab_size": 300, "hidden_size": 8, "intermediate_size": 8,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64,
     }  # fmt: skip
     model = ModelConfig.from_dict(config)
     return InputProcessor(

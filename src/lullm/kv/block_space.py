@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from lullm.kv.allocator import BlockAllocator
 from lullm.kv.block_table import NULL_BLOCK, BlockTable, common_len, num_touched
 from lullm.kv.cache_group import ONE_GROUP, CacheGroup
+from lullm.kv.duplicate import Duplicate
 from lullm.kv.hashing import BlockHashes, salted_root
 from lullm.kv.pool_pair import PoolPair
 from lullm.kv.prefix import CachedPrefix, PrefixCacheStats, find_prefix, nothing_cached
@@ -65,6 +66,7 @@ class BlockSpaceManager:
         self._pools = PoolPair(num_blocks, num_host_blocks, enable_prefix_caching)
         self._device, self._host = self._pools.device, self._pools.host
         self._tables: dict[int, tuple[BlockTable, ...]] = {}
+        self._duplicates: list[Duplicate] = []
 
     @property
     def num_used_blocks(self) -> int:
@@ -192,14 +194,21 @@ class BlockSpaceManager:
             for index, cache in self._windowed:
                 tables[index].drop(cache.num_blocks_behind(num_computed, self.block_size))
 
-    def promote(self, seq: Sequence) -> None:
+    def promote(self, group: SequenceGroup, seq: Sequence) -> None:
         """Make the blocks that computed and known tokens of `seq` fill immutable, and findable by their content."""
         tables = self._tables[seq.seq_id]
         # The tables of a sequence are promoted together, and most tokens fill no block.
         if self.enable_prefix_caching and seq.num_computed_tokens // self.block_size > tables[0].num_promoted:
             num_tokens = min(seq.num_computed_tokens, seq.num_known_tokens)
-            for table in tables:
-                table.promote(seq.token_ids, num_tokens)
+            for number, table in enumerate(tables):
+                for index in table.promote(seq.token_ids, num_tokens):
+                    self._duplicates.append(Duplicate(group, number, index, table.block_ids[index]))
+
+    def merge_duplicates(self) -> None:
+        """Replace blocks by those that had the same content first; before a plan, which can use what this frees."""
+        for duplicate in self._duplicates:
+            duplicate.merge(self._tables)
+        self._duplicates.clear()
 
     def shrink(self, seq: Sequence) -> None:
         """Let go of the blocks behind the computed tokens, which had been taken for drafts that were rejected."""
@@ -269,6 +278,7 @@ class BlockSpaceManager:
         With a new `salt` (a weight version) later requests find nothing that was computed before.
         """
         self._pools.reset_cache()
+        self._duplicates.clear()
         if salt is not None:
             self._root = salted_root(salt)
             # Waiting sequences were hashed under the old salt.

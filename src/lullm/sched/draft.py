@@ -126,7 +126,7 @@ class Draft:
         if params.prompt_logprobs is not None and len(group.prompt_logprobs) < seq.prompt_len - 1:
             targets = seq.token_ids[start + 1 : min(end + 1, seq.prompt_len)]
         seq.num_computed_tokens = end + len(drafts)
-        self._block_space.promote(seq)
+        self._block_space.promote(group, seq)
         draws: tuple[Draw, ...] = ()
         if end == len(seq):
             self.holds_up = self.holds_up or params.beam_width is not None

@@ -103,7 +103,7 @@ class Intake:
         seq.append(token_id)
         # Computed already as a pending token or as a draft: only now its block's content has a name.
         if seq.num_computed_tokens >= seq.num_known_tokens:
-            self._block_space.promote(seq)
+            self._block_space.promote(group, seq)
         self.num_drawn += 1
         self._end_if_done(group, seq, token_id)
 

@@ -57,7 +57,8 @@ class Scheduler:
 
     Two policies. Chunked (the default): every step mixes decodes with chunks of prompts. Prefill-first
     (`enable_chunked_prefill` False): a step computes whole prompts if any can be admitted, and decodes otherwise;
-    with a delay factor, prompts gather for that share of the last prompt step's duration.
+    with a delay factor, prompts gather for that share of the last prompt step's duration. Groups that were swapped
+    out come back in steps of decodes.
     """
 
     def __init__(
@@ -137,17 +138,17 @@ class Scheduler:
         """The next plan; an empty one if there is nothing to do, or nothing more is known while a step runs."""
         if self._lookahead.is_ahead:
             self._slide()
+        self.block_space.merge_duplicates()
         self._lookahead.begin(self._roster.find_member)
         limits = self.limits
         draft = Draft(
             limits.max_num_batched_tokens, self.block_space, self._roster, limits.max_model_len, self._num_spare_draws
         )
-        if self._is_chunked:
-            self._make_way(draft)
-            if self._plan_running(draft):
-                self._admit(draft)
-        else:
+        self._make_way(draft)
+        if not self._is_chunked:
             self._plan_prefill_first(draft)
+        elif self._plan_running(draft):
+            self._admit(draft)
         plan = draft.complete()
         self._lookahead.add(plan, draft.holds_up)
         return plan
@@ -203,6 +204,7 @@ class Scheduler:
         return self.preemption.num_preemptions == num_preemptions
 
     def _plan_prefill_first(self, draft: Draft) -> None:
+        """Whole prompts, or decodes. A group that is swapped in has its prompt, so it joins the decodes."""
         now = self._clock()
         if self._last_prompt_plan is not None:
             self._last_prompt_latency_s = now - self._last_prompt_plan
@@ -210,11 +212,11 @@ class Scheduler:
         first = self.waiting.peek()
         delay_s = self._delay_factor * self._last_prompt_latency_s
         if not self.running or first is None or now - first.request.arrival_time >= delay_s:
-            self._admit(draft)
+            self._admit(draft, only=self.waiting)
         if draft.spans:
             self._last_prompt_plan = now
-        else:
-            self._plan_running(draft)
+        elif self._plan_running(draft):
+            self._admit(draft, only=self.swapped)
 
     def _make_room(self, group: SequenceGroup, seqs: list[Sequence], draft: Draft) -> Room:
         """Make room for the next token of each of the group's sequences, preempting groups from the end."""
@@ -246,16 +248,18 @@ class Scheduler:
             return AllocStatus.LATER
         return status
 
-    def _admit(self, draft: Draft) -> None:
+    def _admit(self, draft: Draft, only: GroupQueue | None = None) -> None:
         """Move groups from the queues to running, in order, while budget, seats and blocks last.
 
-        Nothing is prefilled past an older group that is swapped out.
+        Nothing is prefilled past an older group that is swapped out. `only`: stop where the other queue is next.
         """
         while draft.budget > 0 and (first := first_in_order(self.waiting, self.swapped, self.order)) is not None:
             queue, group = first
+            if only is not None and queue is not only:
+                return
             status = self._admission(queue, group)
             # Without chunking a prompt goes in one piece; the first one of a step always fits (config).
-            is_too_long = not self._is_chunked and draft.spans and len(group.unfinished[0]) > draft.budget
+            is_too_long = only is self.waiting and draft.spans and len(group.unfinished[0]) > draft.budget
             if status is AllocStatus.LATER or is_too_long:
                 return
             queue.pop()

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lullm.types.draw import DrawParams
-from lullm.types.outputs import RequestMetrics
+from lullm.types.outputs import LogprobRows, RequestMetrics
 from lullm.types.request import GenerateRequest
-from lullm.types.step import PENDING_TOKEN, TokenLogprobs
+from lullm.types.step import PENDING_TOKEN
 
 
 class SequenceStatus(enum.Enum):
@@ -134,7 +134,7 @@ class SequenceGroup:
     metrics: RequestMetrics
     num_cached_tokens: int | None = None
     # One entry per prompt token but the first, as they are computed; complete before the first token is drawn.
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: LogprobRows = field(default_factory=LogprobRows)
     # The answer of a beam search, best first, once it is done. The live beams are `seqs`.
     hypotheses: list[Hypothesis] = field(default_factory=list)
 

@@ -79,6 +79,11 @@ class GenerationBody(WireModel):
         """Whether a last chunk of a stream has the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def num_prompt_copies(self) -> int:
+        """How often the answer says what it says of a prompt."""
+        return 1
+
     def field_of(self, param: str | None) -> str | None:
         """The body's field for the engine's parameter of that name."""
         return param
@@ -96,6 +101,11 @@ class CompletionBody(GenerationBody):
     def is_echo_only(self) -> bool:
         """Whether the prompt alone is asked for."""
         return bool(self.echo) and self.max_tokens == 0
+
+    @property
+    def num_prompt_copies(self) -> int:
+        """How often the answer says what it says of a prompt: every choice does."""
+        return self.n or 1
 
     def prompts(self) -> list[Prompt]:
         """The prompts, of which a body may hold one or several."""
