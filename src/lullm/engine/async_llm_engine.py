@@ -19,6 +19,7 @@ from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.engine_thread import EngineThread
 from lullm.engine.thread.mailbox import EngineCall, Mailbox
 from lullm.engine.thread.sleep_watch import SleepWatch
+from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Conversation, GenerateRequest, Prompt
 from lullm.types.sampling_params import SamplingParams
@@ -47,8 +48,8 @@ class AsyncLLMEngine:
     Attributes and raised errors: see `EngineClient` and `LLMEngine`.
     """
 
-    def __init__(self, config: EngineConfig):
-        self._engine = LLMEngine(config, has_thread=True)
+    def __init__(self, config: EngineConfig, ahead: MemoryAhead | None = None):
+        self._engine = LLMEngine(config, has_thread=True, ahead=ahead)
         self.config = self._engine.config
         self.idle = config.idle
         self.model_config = self._engine.model_config

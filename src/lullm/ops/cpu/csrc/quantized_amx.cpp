@@ -64,6 +64,13 @@ void prepare_rows(const QuantizedArgs& a, int64_t first, int64_t last) {
   }
 }
 
+// 256 times the high sum plus the low one, rounded once: as 65536 times an integer of 23 bits plus one of 16.
+inline V total_of(I high, I low) {
+  const I carried = add(high, shift_signed_32<8>(low));
+  const I rest = either(shift_left_32<8>(both(carried, set_integers(0xff))), both(low, set_integers(0xff)));
+  return fma(to_floats(shift_signed_32<8>(carried)), set1(65536.0f), to_floats(rest));
+}
+
 // Sums on their way from the registers' images to y: of each side [2: high, low][16][32]. They are finished a row at a
 // time between the next products, because a burst of stores to so many pages would stall.
 template <int kSides>
@@ -105,13 +112,13 @@ class Results {
     const V row_scale = set1(*row_scales_++);
     LULLM_UNROLL for (int i = 0; i < 2 * kSides; i++) {
       const int32_t* high = sums_ + i / 2 * kSums + i % 2 * kTileRows;
-      const V sum = fma(to_floats(load_integers(high)), set1(256.0f),
-                        to_floats(load_integers(high + kTileRows * kPanelRows)));
-      results[i] = add(mul(sum, mul(scales_[i], row_scale)), bias_[i]);
+      results[i] = add(mul(total_of(load_integers(high), load_integers(high + kTileRows * kPanelRows)),
+                           mul(scales_[i], row_scale)),
+                       bias_[i]);
     }
     if constexpr (kSides == 2) {
-      results[0] = silu_mul(results[0], results[2]);
-      results[1] = silu_mul(results[1], results[3]);
+      results[0] = gate(a_.activation, results[0], results[2]);
+      results[1] = gate(a_.activation, results[1], results[3]);
     }
     if (a_.y_is_float) {
       float* y = static_cast<float*>(a_.y) + y_at_;
@@ -231,7 +238,7 @@ void multiply_tiles(const QuantizedArgs& a, int64_t first_row, int64_t last_row,
 
 void multiply_panels(const QuantizedArgs& a, int64_t first_row, int64_t last_row, int64_t first_panel,
                      int64_t last_panel, void* scratch) {
-  const auto with_tiles = a.silu_mul ? multiply_tiles<2> : multiply_tiles<1>;
+  const auto with_tiles = a.num_sides() == 2 ? multiply_tiles<2> : multiply_tiles<1>;
   (has_tiles(a) ? with_tiles : vectors.multiply_panels[kBFloat16])(a, first_row, last_row, first_panel, last_panel,
                                                                    scratch);
 }

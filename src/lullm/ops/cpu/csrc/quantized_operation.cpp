@@ -95,18 +95,18 @@ LULLM_EXPORT int lullm_quantize_rows(const void* rows, void* weight, int64_t num
 
 LULLM_EXPORT void lullm_quantized_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                          int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int bits,
-                                         int silu_mul, int dtype) {
+                                         int activation, int dtype) {
   if (num_rows > 0)
-    linear({x, static_cast<const uint8_t*>(weight), bias, y, x_stride, y_stride, num_rows, in, out, bits, silu_mul != 0,
-            false, nullptr},
+    linear({x, static_cast<const uint8_t*>(weight), bias, y, x_stride, y_stride, num_rows, in, out, bits,
+            static_cast<Activation>(activation), false, nullptr},
            dtype);
 }
 
 LULLM_EXPORT void lullm_quantized_logits(const void* x, const void* weight, void* y, int64_t x_stride, int64_t num_rows,
                                          int64_t in, int64_t out, int bits, int dtype) {
   if (num_rows > 0)
-    linear({x, static_cast<const uint8_t*>(weight), nullptr, y, x_stride, out, num_rows, in, out, bits, false, true,
-            nullptr},
+    linear({x, static_cast<const uint8_t*>(weight), nullptr, y, x_stride, out, num_rows, in, out, bits, kNoActivation,
+            true, nullptr},
            dtype);
 }
 
