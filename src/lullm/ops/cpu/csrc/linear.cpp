@@ -7,6 +7,7 @@
 // A few rows are one group, and the weights are read once, in order: what counts is the prefetch. More rows are several
 // groups, which pass one after the other over a part of a panel that stays in the first-level cache.
 
+#include <type_traits>
 #include <utility>
 
 #include "activation.h"
@@ -274,28 +275,42 @@ void unpack_panel(void* panel, int64_t num_units, void* scratch) {
   std::memcpy(panel, scratch, kPanelRows * num_units * 4);
 }
 
+// Products in registers only, for as long as `rounds` says: what no kernel can exceed. Gives the number of their additions
+// and multiplications.
+template <class Line>
+int64_t spin_products(int64_t rounds) {
+  alignas(64) const char zeros[64] = {};
+  const typename Line::Part part = Line::part(zeros, 0);
+  V sums[kMostRows];
+  for (V& sum : sums) sum = zero();
+  for (int64_t i = 0; i < rounds; i++) {
+    LULLM_UNROLL for (V& sum : sums) {
+      sum = Line::multiply(sum, part, zeros);
+#if defined(__AVX512F__)
+      asm volatile("" : "+v"(sum));
+#else
+      asm volatile("" : "+x"(sum.low), "+x"(sum.high));
+#endif
+    }
+  }
+  return rounds * kMostRows * kLanes * 2 * static_cast<int64_t>(4 / sizeof(typename Line::Element));
+}
+
 #if defined(__AVX512BF16__)
-// Are dot products of pairs at least as quick as twice as many products of floats? Sapphire Rapids does them at a
-// quarter of the rate, two threads 213 against 424 GFLOP/s. Their bits are the same, so measuring may decide.
+// Are dot products of pairs at least as quick as twice as many products of floats? On Sapphire Rapids they are half as
+// quick, two threads 213 against 424 GFLOP/s. Their bits are the same, so measuring may decide.
 bool prefers_dot() {
-  const auto measure = [](auto&& multiply) {
+  const auto least_ticks = [](int64_t (*spin)(int64_t)) {
     uint64_t least = ~uint64_t{0};
     for (int tried = 0; tried < 8; tried++) {
-      V sums[kMostRows] = {};
       const uint64_t start = __rdtsc();
-      for (int i = 0; i < 64; i++)
-        LULLM_UNROLL for (V& sum : sums) {
-          sum = multiply(sum);
-          asm volatile("" : "+v"(sum));
-        }
+      spin(64);
       const uint64_t ticks = __rdtsc() - start;
       if (ticks < least) least = ticks;
     }
     return least;
   };
-  const V ones = set1(1.0f);
-  const uint64_t dot = measure([&](V sum) { return _mm512_dpbf16_ps(sum, (__m512bh)ones, (__m512bh)ones); });
-  return 10 * dot < 22 * measure([&](V sum) { return fma(ones, ones, sum); });
+  return 10 * least_ticks(spin_products<DotLine>) < 22 * least_ticks(spin_products<FloatLine>);
 }
 #endif
 
@@ -309,6 +324,7 @@ void fill_line(Kernels& kernels) {
   kernels.row_group[dtype] = rows_at_once;
   kernels.cached_row_bytes[dtype] = row_bytes<Line>;
   kernels.linear_scratch_bytes[dtype] = kSumsBytes + kPartBytes;
+  kernels.spin_products[dtype] = spin_products<std::conditional_t<Line::kSteps == 2, FloatLine, Line>>;
 }
 
 }  // namespace

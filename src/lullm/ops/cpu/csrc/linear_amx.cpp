@@ -247,6 +247,21 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
   _mm_sfence();  // other threads must see streamed stores before they see that this item is done
 }
 
+int64_t spin_products(int64_t rounds) {
+  TileSession session;
+  TILE_ZERO(4);
+  TILE_ZERO(5);
+  TILE_ZERO(6);
+  TILE_ZERO(7);
+  for (int64_t i = 0; i < rounds; i++) {
+    TILE_MULTIPLY(0, 4, 6);
+    TILE_MULTIPLY(1, 4, 7);
+    TILE_MULTIPLY(2, 5, 6);
+    TILE_MULTIPLY(3, 5, 7);
+  }
+  return rounds * 4 * kTileRows * kTileRows * kTileDepth * 2;
+}
+
 }  // namespace
 
 void fill(Kernels& kernels) {
@@ -256,6 +271,7 @@ void fill(Kernels& kernels) {
   kernels.linear_scratch_bytes[kBFloat16] = kLinearRows / 32 * kLinearPanels * kImage * 4;
   kernels.row_group[kBFloat16] = [](const LinearArgs&) -> int64_t { return kTileRows; };
   kernels.cached_row_bytes[kBFloat16] = [](const LinearArgs& a) { return (a.in < kWholeSteps * kTileDepth ? a.in : kWholeSteps * kTileDepth) * 2; };
+  kernels.spin_products[kBFloat16] = spin_products;
   fill_attention(kernels);
   fill_quantized(kernels);
 }
