@@ -58,7 +58,7 @@ def test_a_returning_group_shares_its_prompt_without_a_cache():
     assert space.block_ids(leader)[0][:2] == space.block_ids(other)[0][:2]
     assert space.num_used_blocks == 5
     assert other.num_computed_tokens == 8
-    assert space.append_slots(leader) == [], "the leader fills the shared blocks for both: nothing to copy"
+    assert space.append_slots(group, leader, 10) == (), "the leader fills the shared blocks for both: nothing to copy"
     space.check_conservation()
 
 

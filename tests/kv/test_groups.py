@@ -30,9 +30,7 @@ def make_group(*token_ids: list[int], prompt_len: int | None = None, first_id: i
 def compute(space: BlockSpaceManager, group: SequenceGroup, num_tokens: int, index: int = 0) -> None:
     """What the scheduler does around one step of a sequence of the group."""
     seq = group.seqs[index]
-    space.append_slots(seq, num_tokens=num_tokens)
-    seq.num_computed_tokens += num_tokens
-    space.promote(group, seq)
+    space.append_slots(group, seq, num_tokens)
     space.slide(seq)
     space.check_conservation()
 
@@ -49,11 +47,11 @@ def test_full_groups_get_all_blocks_at_admission_and_window_groups_step_by_step(
     assert space.num_required_blocks(group) == 10 + 2 * 3
     space.allocate(group)
     assert held(space, seq) == [10, 0, 0]
-    assert space.num_appendable(seq) == 5 * 4, "ten free blocks for two groups"
+    assert space.num_appendable(seq, seq.num_uncomputed_tokens) == 5 * 4, "ten free blocks for two groups"
     compute(space, group, 20)
     assert held(space, seq) == [10, 2, 2]
     assert [ids.tolist()[:3] for ids in space.block_ids(seq)[1:]] == [[NULL_BLOCK] * 3] * 2
-    assert space.num_appendable(seq) == 3 * 4
+    assert space.num_appendable(seq, seq.num_uncomputed_tokens) == 3 * 4
     compute(space, group, 12)
     compute(space, group, 8)
     assert held(space, seq) == [10, 2, 2] and space.num_used_blocks == 14
@@ -131,7 +129,7 @@ def test_a_hit_is_the_longest_prefix_that_every_group_has(gone, num_found):
     for own, cache in zip(space.block_ids(seq), GROUPS, strict=True):
         first_needed = cache.num_blocks_behind(num_found * 4, 4)
         assert [block_id == NULL_BLOCK for block_id in own[:num_found]] == [i < first_needed for i in range(num_found)]
-    assert space.num_appendable(seq) >= seq.num_uncomputed_tokens
+    assert space.num_appendable(seq, seq.num_uncomputed_tokens) == seq.num_uncomputed_tokens
     compute(space, second, seq.num_uncomputed_tokens)
 
 
@@ -163,8 +161,8 @@ def test_a_fork_copies_the_partly_filled_block_of_every_group(enable_prefix_cach
     for seq in group.seqs:
         seq.token_ids.append(7)
     assert space.num_used_blocks == space.num_held_blocks(group) == 8 + 2 + 2
-    copies = space.append_slots(parent, num_tokens=1)
-    assert len(copies) == 3 and space.append_slots(child, num_tokens=1) == []
+    copies = space.append_slots(group, parent, num_tokens=1)
+    assert len(copies) == 3 and space.append_slots(group, child, num_tokens=1) == ()
     assert [source for source, _ in copies] == [ids[7] for ids in space.block_ids(child)]
     assert [own for _, own in copies] == [ids[7] for ids in space.block_ids(parent)]
     space.check_conservation()
@@ -199,8 +197,7 @@ def test_a_returning_group_shares_the_prompt_in_every_group():
     space.allocate(group)
     assert other.num_computed_tokens == 20 and held(space, other) == [7, 0, 0]
     compute(space, group, 16)
-    space.append_slots(leader, num_tokens=6)
-    leader.num_computed_tokens += 6
+    space.append_slots(group, leader, num_tokens=6)
     for _ in range(2):
         space.share_prompt(leader, other)
         assert held(space, other) == [7, 2, 2]
@@ -236,7 +233,7 @@ def test_num_appendable_is_the_most_that_fits():
             continue
         space.allocate(group)
         while seq.num_uncomputed_tokens:
-            num = min(space.num_appendable(seq), seq.num_uncomputed_tokens)
+            num = space.num_appendable(seq, seq.num_uncomputed_tokens)
             assert num > 0
             assert space._num_touched([seq], num_tokens=num) <= space._device.num_free
             if num < seq.num_uncomputed_tokens:

@@ -29,9 +29,7 @@ def make_group(*token_ids: list[int], prompt_len: int | None = None, first_id: i
 def compute(space: BlockSpaceManager, group: SequenceGroup, num_tokens: int, index: int = 0) -> None:
     """What the scheduler does around one step of a sequence of the group."""
     seq = group.seqs[index]
-    space.append_slots(seq, num_tokens=num_tokens)
-    seq.num_computed_tokens += num_tokens
-    space.promote(group, seq)
+    space.append_slots(group, seq, num_tokens)
     space.slide(seq)
     space.check_conservation()
 
@@ -57,12 +55,12 @@ def test_blocks_are_freed_as_the_window_moves():
     (seq,) = group.seqs
     assert space.can_allocate(group) is AllocStatus.OK, "50 tokens are more than the pool of 16, the window is not"
     assert space.allocate(group) == 0 and space.num_used_blocks == 0
-    assert space.num_appendable(seq) == 16
+    assert space.num_appendable(seq, seq.num_uncomputed_tokens) == 16
     compute(space, group, 16)
     assert space.block_ids(seq)[0].tolist()[:2] == [NULL_BLOCK] * 2 and space.num_used_blocks == 2
     while seq.num_uncomputed_tokens:
         assert space.can_append_slots([seq])
-        compute(space, group, min(space.num_appendable(seq), seq.num_uncomputed_tokens))
+        compute(space, group, space.num_appendable(seq, seq.num_uncomputed_tokens))
         assert space.num_used_blocks <= 3
     space.free(seq)
     assert space.num_used_blocks == 0
@@ -121,8 +119,8 @@ def test_a_fork_shares_what_is_left():
     for seq in group.seqs:
         seq.token_ids.append(7)
     assert space.num_used_blocks == 2 and space.can_append_slots(group.seqs)
-    assert len(space.append_slots(parent, num_tokens=1)) == 1
-    assert space.append_slots(child, num_tokens=1) == []
+    assert len(space.append_slots(group, parent, num_tokens=1)) == 1
+    assert space.append_slots(group, child, num_tokens=1) == ()
     assert space.num_held_blocks(group) == 3
     space.check_conservation()
 
@@ -155,8 +153,7 @@ def test_a_returning_group_shares_the_prompt_once_its_leader_is_there(enable_pre
     assert other.num_computed_tokens == 20
     compute(space, group, 8)
     compute(space, group, 8)
-    space.append_slots(leader, num_tokens=6)
-    leader.num_computed_tokens += 6
+    space.append_slots(group, leader, num_tokens=6)
     for _ in range(2):
         space.share_prompt(leader, other)
         assert [b == NULL_BLOCK for b in space.block_ids(other)[0]] == [True] * 3 + [False] * 2

@@ -19,7 +19,7 @@ from lullm.ops.selection import TORCH_CPU_OPS
 
 SIZES = {
     "vocab_size": 53, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 1,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0, "original_max_position_embeddings": 16}
 CHANGES = {
@@ -42,7 +42,8 @@ CHANGES = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 30.0},
         },
     ],
-    "rope_scaling": [{"type": "linear", "factor": 3.0}],
+    "rope_scaling": [{"type": "linear", "rope_type": "linear", "factor": 3.0}],
+    "pad_token_id": [3],
     "rope_theta": [70.0],
     "partial_rotary_factor": [0.5],
     "sliding_window": [5, None],
@@ -53,6 +54,22 @@ CHANGES = {
     "attn_logit_softcapping": [1.0, None],
     "sliding_window_pattern": [1, 2],
     "is_causal": [False],
+    "num_experts": [3],
+    "num_local_experts": [3],
+    "n_routed_experts": [9],
+    "num_experts_per_tok": [1, 3],
+    "moe_intermediate_size": [16],
+    "shared_expert_intermediate_size": [16],
+    "decoder_sparse_step": [2],
+    "mlp_only_layers": [[0]],
+    "n_group": [1],
+    "topk_group": [1],
+    "first_k_dense_replace": [0, 2],
+    "n_shared_experts": [2],
+    "clip_qkv": [0.1],
+    "no_rope_layers": [[1, 1], [0, 1], [1, 0]],
+    "no_rope_layer_interval": [1, 3],
+    "original_max_position_embeddings": [8],
     "dtype": ["bfloat16"],
     "problem_type": ["regression"],
     "id2label": [{"0": "a"}],
@@ -166,8 +183,10 @@ def test_the_families_are_those_that_are_built_and_walked():
 
 @pytest.mark.parametrize("family", CASES)
 def test_defaults_are_those_of_transformers(family):
+    config_class = model_class(family).config_class
     for key, value in FAMILIES[f"{family}ForCausalLM"].defaults.items():
-        assert default_of(family, key) == value, key
+        theirs = config_class.default_theta if key == "rope_theta" else default_of(family, key)
+        assert theirs == value, key
 
 
 ROPES = {

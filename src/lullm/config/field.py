@@ -15,6 +15,8 @@ MOST_LAYERS = 1024
 """The deepest known model has 126 layers. Each layer takes about 2 ms to build."""
 MOST_INTERMEDIATE = 1 << 20
 """The widest known MLP has 53,248."""
+MOST_HEAD_DIM = 1 << 12
+"""The widest known heads have 512 elements."""
 
 
 def shown(value: Any) -> str:

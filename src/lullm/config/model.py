@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.keys import check_keys
 from lullm.config.family.table import FAMILIES, family_of
-from lullm.config.field import boolean, positive_int, shown, token_id_list
+from lullm.config.field import MOST_HEAD_DIM, boolean, positive_int, shown, token_id_list
 from lullm.config.json_file import read_object
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
@@ -24,11 +24,10 @@ logger = get_logger(__name__)
 ModelDType = Literal["float32", "bfloat16", "float16"]
 _DTYPES = get_args(ModelDType)
 
-# Of real models the largest have 262,208 tokens, 16,384 hidden elements, 128 heads of 256 elements.
+# Of real models the largest have 262,208 tokens, 16,384 hidden elements, 128 heads.
 _MOST_VOCAB = 1 << 24
 _MOST_HIDDEN = 1 << 18
 _MOST_HEADS = 1 << 12
-_MOST_HEAD_DIM = 1 << 12
 
 FamilyConfig = DecoderConfig
 """The family parts; a family that does not fit the shared decoder adds its own type here. All say `widest_row`
@@ -110,7 +109,7 @@ class ModelConfig:
         dtype = data.get("dtype") or data.get("torch_dtype") or "float32"
         if dtype not in _DTYPES:
             raise ModelLoadError(f"config.json: dtype {shown(dtype)} is not one of {', '.join(_DTYPES)}")
-        head_dim = positive_int(data, "head_dim", hidden_size // heads, _MOST_HEAD_DIM)
+        head_dim = positive_int(data, "head_dim", hidden_size // heads, MOST_HEAD_DIM)
         if head_dim % 2:
             raise ModelLoadError(f"config.json: head_dim must be even for rotary embeddings, got {head_dim}")
         layer_kinds = family.layer_kinds(data)

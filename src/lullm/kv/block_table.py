@@ -76,7 +76,7 @@ class BlockTable:
             return None
         return self.block_ids[index]
 
-    def append_slots(self, first_slot: int, num_tokens: int) -> Sequence[BlockPair]:
+    def append_slots(self, first_slot: int, num_tokens: int) -> tuple[BlockPair, ...]:
         """Make the slots `first_slot` .. `num_tokens` - 1 writable; the copy-on-write pairs that this takes.
 
         A partly filled block that other sequences hold, too, is replaced by a copy.

@@ -56,9 +56,8 @@ class Scheduler:
     `max_in_flight` (`Lookahead`). Steps run, and results are applied, in the order of their plans.
 
     Two policies. Chunked (the default): every step mixes decodes with chunks of prompts. Prefill-first
-    (`enable_chunked_prefill` False): a step computes whole prompts if any can be admitted, and decodes otherwise;
-    with a delay factor, prompts gather for that share of the last prompt step's duration. Groups that were swapped
-    out come back in steps of decodes.
+    (`enable_chunked_prefill` False): a step computes whole prompts if any can be admitted, and decodes otherwise, with
+    groups that come back from the host; a delay factor lets prompts gather for that share of the last prompt step.
     """
 
     def __init__(
@@ -188,19 +187,22 @@ class Scheduler:
         """Give the running groups their tokens; False if blocks were short, so that no group may be admitted."""
         num_preemptions = self.preemption.num_preemptions
         # Every running sequence moves in every step: its token is reserved before a long prompt takes the budget.
-        reserved = sum(len(group.unfinished) for group in self.running)
+        live = [group.unfinished for group in self.running]
+        reserved = sum(map(len, live))
+        is_roomy = self.block_space.has_slots(reserved)
         num_planned = 0
-        while num_planned < len(self.running):
-            group = self.running[num_planned]
-            seqs = group.unfinished
-            room = self._make_room(group, seqs, draft)
-            if room is Room.BLOCKED:
-                draft.holds_up = True
-                return False
-            if room is Room.OK:
-                reserved -= len(seqs)
-                draft.add(group, seqs, reserved)
-                num_planned += 1
+        while num_planned < len(self.running):  # groups leave at the end, so that `live` stays in step
+            group, seqs = self.running[num_planned], live[num_planned]
+            if not is_roomy:
+                room = self._make_room(group, seqs, draft)
+                if room is Room.BLOCKED:
+                    draft.holds_up = True
+                    return False
+                if room is Room.GONE:
+                    continue
+            reserved -= len(seqs)
+            draft.add(group, seqs, reserved)
+            num_planned += 1
         return self.preemption.num_preemptions == num_preemptions
 
     def _plan_prefill_first(self, draft: Draft) -> None:

@@ -6,10 +6,10 @@ from lullm.config.decoder import DecoderConfig
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import full_attention, window_if_switched_on, window_unless_null
 from lullm.config.field import MOST_INTERMEDIATE, boolean, positive_float, positive_int, shown
-from lullm.config.rope import ROPE_KEYS, read_flat_rope
+from lullm.config.rope import ROPE_KEYS, RopeConfig, read_flat_rope
 from lullm.errors import ModelLoadError
 from lullm.types.arithmetic import Activation
-from lullm.types.layer_kind import LayerKind
+from lullm.types.layer_kind import LayerKind, SlidingWindow
 
 ACTIVATIONS: dict[Any, Activation] = {
     "silu": "silu",
@@ -34,6 +34,11 @@ def activation(data: dict[str, Any], name: str) -> Activation:
     if not isinstance(stated, str) or stated not in ACTIVATIONS:
         raise ModelLoadError(f"config.json: {name} {shown(stated)} is not supported, only {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[stated]
+
+
+def ropes_of(kinds: tuple[LayerKind, ...], full: RopeConfig, local: RopeConfig) -> tuple[RopeConfig, ...]:
+    """By layer: `local` where it has a window."""
+    return tuple(local if isinstance(kind, SlidingWindow) else full for kind in kinds)
 
 
 def read_dense(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:

@@ -4,28 +4,26 @@ from functools import partial
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import activation
+from lullm.config.family.dense import activation, ropes_of
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import window_but_every
 from lullm.config.field import (
     MOST_INTERMEDIATE,
     MOST_LAYERS,
     boolean,
-    optional_object,
     optional_positive_float,
     positive_float,
     positive_int,
 )
-from lullm.config.rope import ROPE_KEYS, RopeConfig, read_flat_rope, read_rope, read_theta
-from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind, SlidingWindow
+from lullm.config.rope import ROPE_KEYS, RopeConfig, read_flat_rope, read_ropes_by_kind, read_theta
+from lullm.types.layer_kind import LayerKind
 
 
 def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], full: RopeConfig, local: RopeConfig) -> DecoderConfig:
     return DecoderConfig(
         intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),
         rms_norm_eps=positive_float(data, "rms_norm_eps", 1e-6),
-        ropes=tuple(local if isinstance(kind, SlidingWindow) else full for kind in kinds),
+        ropes=ropes_of(kinds, full, local),
         attention_scale=positive_float(data, "query_pre_attn_scalar", 256.0) ** -0.5,
         activation=activation(data, "hidden_activation"),
         attention_bias=boolean(data, "attention_bias", False),
@@ -41,21 +39,8 @@ def _read_second(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
 
 
 def _read_third(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    return _read(data, kinds, *_ropes(data))
-
-
-def _ropes(data: dict[str, Any]) -> tuple[RopeConfig, RopeConfig]:
-    """(of the layers with full attention, of those with a window). `rope_scaling` stretches the former only."""
-    nested = optional_object(data, "rope_parameters")
-    kinds = ("full_attention", "sliding_attention")
-    if not set(nested) <= set(kinds):
-        raise ModelLoadError(f"config.json: rope_parameters must hold objects named {' and '.join(kinds)}")
-    scaling = optional_object(data, "rope_scaling")
-    full, local = (optional_object(nested, kind) for kind in kinds)
-    return (
-        read_rope(data, full | scaling, read_theta(data, "rope_theta", 1e6)),
-        read_rope(data, local, read_theta(data, "rope_local_base_freq", 1e4)),
-    )
+    full_theta, local_theta = read_theta(data, "rope_theta", 1e6), read_theta(data, "rope_local_base_freq", 1e4)
+    return _read(data, kinds, *read_ropes_by_kind(data, full_theta, local_theta))
 
 
 def _layer_kinds_of_third(data: dict[str, Any]) -> tuple[LayerKind, ...]:
