@@ -72,12 +72,21 @@ class ServerTarget(Target):
             self._dawdle: 1, self._call_admin: 3,
         }  # fmt: skip
         chosen = rng.choices(list(attacks), list(attacks.values()), k=NUM_CLIENTS * 2)
+        waking = asyncio.create_task(self._wake_up_forever())
         async with asyncio.TaskGroup() as group:
             for attack in chosen:
                 group.create_task(attack(random.Random(rng.getrandbits(32))))
+        waking.cancel()
+        await asyncio.gather(waking, return_exceptions=True)
         await self._send("POST", "/wake_up")
         assert await self._question() == self._answer, "the answer has changed"
         await self._until_idle()
+
+    async def _wake_up_forever(self) -> None:
+        """A hostile body may put the engine to sleep, and what sleeps keeps its requests."""
+        while True:
+            await asyncio.sleep(0.5)
+            await self._send("POST", "/wake_up")
 
     async def _send(self, method: str, path: str, body: bytes = b"", **options: Any) -> tuple[int, Any]:
         async with Connection(self.address) as connection:
