@@ -140,6 +140,8 @@ def test_how_long_a_prompt_is():
         (Conversation([{"role": "user", "content": parts}] * 2), 30),
         (Conversation([{"role": "user", "content": ""}] * 1000), 10_000),
         (Conversation([3, {"content": 3}, {"content": [3]}]), 30),  # refused later, by `process`
+        (Conversation(HELLO, {"tools": [{"name": "f" * 100}]}), 15 + 100 + len("toolsname") + 9),
+        (Conversation([{"role": "tool", "content": "a", "id": "b" * 100}]), 10 + 1 + 100 + len("id") + 4),
         (Conversation(3), 0),
         (3, 0),
         (None, 0),

@@ -82,6 +82,8 @@ class Tokenizer:
         _add_tokens(backend, config, special_tokens)
         sources = _chat_template_sources(folder, config)
         template = ChatTemplate(sources, special_tokens) if sources else None
+        if template is not None:
+            template.try_out()
         return cls(backend, special_tokens, template)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
