@@ -147,10 +147,7 @@ class SequenceGroup:
 
     @property
     def is_finished(self) -> bool:
-        for seq in self.seqs:  # not all(...), whose generator costs three times as much
-            if not seq.status.is_finished:
-                return False
-        return True
+        return not self.unfinished  # all(...) with a generator costs twice as much
 
     @property
     def num_unborn(self) -> int:
