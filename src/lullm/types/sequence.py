@@ -147,7 +147,7 @@ class SequenceGroup:
 
     @property
     def is_finished(self) -> bool:
-        return not self.unfinished  # all(...) with a generator costs twice as much
+        return not self.unfinished
 
     @property
     def num_unborn(self) -> int:
