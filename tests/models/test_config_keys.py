@@ -79,6 +79,7 @@ CHANGES = {
     "n_inner": [24, None],
     "activation_function": ["gelu", "relu", "tanh"],
     "summary_type": ["mean"],
+    "summary_activation": ["tanh"],
     "ffn_dim": [24],
     "word_embed_proj_dim": [16],
     "n_group": [1],
