@@ -77,7 +77,6 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="of the first round (default: the time)")
     parser.add_argument("--rounds", type=int, help="at most so many")
     args = parser.parse_args(None if arguments is None else list(arguments))
-    logging.getLogger("lullm").setLevel(logging.CRITICAL)  # what is logged of hostile requests is no finding
     seed = int(time.time()) if args.seed is None else args.seed
     passed = True
     for name in args.target or TARGETS:
@@ -93,4 +92,5 @@ def main(arguments: Iterable[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.getLogger("lullm").setLevel(logging.CRITICAL)  # what is logged of hostile requests is no finding
     raise SystemExit(main())
