@@ -295,6 +295,8 @@ class LLMEngine:
         for request_id in self._scheduler.unfinished_ids:
             self.abort_request(request_id)
         self.model_executor.shutdown()
+        if self.tokenizer.chat_template is not None:
+            self.tokenizer.chat_template.close()
 
 
 def _check_threadless(config: EngineConfig) -> None:

@@ -32,13 +32,12 @@ static inline V gelu(V x) {
 
 static inline V relu(V x) { return max(zero(), x); }  // in this order NaN stays
 
+[[gnu::noinline]] static V activate_otherwise(Activation activation, V x) {
+  return activation == kGelu ? gelu(x) : activation == kGeluTanh ? gelu_tanh(x) : relu(x);
+}
+// Only the commonest one is inlined, because gates are applied between the products of tiles.
 static inline V activate(Activation activation, V x) {
-  switch (activation) {
-    case kGelu: return gelu(x);
-    case kGeluTanh: return gelu_tanh(x);
-    case kRelu: return relu(x);
-    default: return silu(x);
-  }
+  return activation == kSilu ? silu(x) : activate_otherwise(activation, x);
 }
 
 static inline V gate(Activation activation, V gates, V ups) { return mul(activate(activation, gates), ups); }

@@ -55,10 +55,15 @@ struct QuantizedArgs {
   int64_t panels_of_side() const { return (out_of_side() + kPanelRows - 1) / kPanelRows; }
 };
 
+constexpr int64_t kQuantizedRows = 256;   // in an item of `multiply_panels`, at most
+constexpr int64_t kQuantizedPanels = 8;   // the same, where rows are more than kFewRows; half as many with an activation
+constexpr int64_t kFewRows = 32;
+
 struct QuantizedKernels {
   // Rows [first, last) of x, `first` a multiple of 16, into `x_prepared`. Sizes in bytes for all rows.
   int64_t (*prepared_bytes[2])(const QuantizedArgs&);
   void (*prepare_rows[2])(const QuantizedArgs&, int64_t first, int64_t last);
+  int64_t (*cached_row_bytes[2])(const QuantizedArgs&);  // what an item wants to have of each of its rows in the cache
   int64_t (*scratch_bytes[2])(const QuantizedArgs&);
   void (*multiply_panels[2])(const QuantizedArgs&, int64_t first_row, int64_t last_row, int64_t first_panel,
                              int64_t last_panel, void* scratch);

@@ -207,6 +207,7 @@ void multiply_panels(const QuantizedArgs& a, int64_t first_row, int64_t last_row
 void fill_quantized_linear(Kernels& kernels) {
   QuantizedKernels& k = kernels.quantized;
   k.prepared_bytes[kFloat32] = k.prepared_bytes[kBFloat16] = prepared_bytes;
+  k.cached_row_bytes[kFloat32] = k.cached_row_bytes[kBFloat16] = [](const QuantizedArgs& a) { return a.in * 2; };
   k.prepare_rows[kFloat32] = prepare_rows<float>;
   k.prepare_rows[kBFloat16] = prepare_rows<Bf16>;
   k.scratch_bytes[kFloat32] = k.scratch_bytes[kBFloat16] = scratch_bytes;
