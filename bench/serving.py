@@ -47,7 +47,8 @@ def main() -> None:
         if args.shape:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
-            options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy", "max_model_len": 1024}
+            options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy"}
+            options |= {"max_model_len": args.input_len + args.output_len}
         offline = stack.enter_context(
             process([__file__, "--offline", json.dumps(options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         )
