@@ -1,0 +1,161 @@
+// Keys and values of a step as second operands of products, for vectors and for tiles.
+//
+// A unit is 32 bits of the direction that is summed over: a float, or two neighbours in bf16. A block is a tile of 16
+// units by 16 columns, 1 KiB. Keys: elements of the head are summed over, the 64 keys are columns; blocks are ordered by
+// units, then columns. Values: keys are summed over, elements of the head are columns; by columns, then units.
+#pragma once
+
+#include <type_traits>
+
+#include "../simd.h"
+#include "arguments.h"
+
+namespace lullm {
+namespace LULLM_ISA {
+namespace {
+
+constexpr int64_t kBlockBytes = kTileBytes;
+
+// What products are made of: bf16 where the instruction set multiplies it, else floats.
+#if defined(__AVX512BF16__)
+template <class T>
+using Operand = std::conditional_t<std::is_same_v<T, Bf16>, Bf16, float>;
+#else
+template <class T>
+using Operand = float;
+#endif
+
+template <class E>
+constexpr int64_t kUnitElements = 4 / sizeof(E);
+template <class E>
+constexpr int64_t kBlockElements = kTileUnits * kUnitElements<E>;
+
+// Blocks of units that a head has; the last may be filled up with zeros.
+template <class E>
+int64_t depth_of(int64_t head_size) {
+  return (head_size + kBlockElements<E> - 1) / kBlockElements<E>;
+}
+// Blocks of units that the keys of a step are.
+template <class E>
+constexpr int64_t kStepBlocks = kStepKeys / kBlockElements<E>;
+
+template <class E>
+int64_t key_bytes(int64_t head_size) {
+  return depth_of<E>(head_size) * 4 * kBlockBytes;
+}
+template <class E>
+int64_t value_bytes(int64_t head_size) {
+  return head_size / 16 * kStepBlocks<E> * kBlockBytes;
+}
+
+// Keys or values of one head in a cache: row i begins at first + offset[i]. Those of `ahead` come next: rows here and
+// there are nothing that the processor could foresee.
+struct CacheRows {
+  const char* first;
+  const int64_t* offset;
+  const char* ahead;
+  const int64_t* ahead_offset;
+
+  template <class C>
+  const C* row(int64_t i) const {
+    return reinterpret_cast<const C*>(first + offset[i]);
+  }
+  void fetch(int64_t i, int64_t byte) const { _mm_prefetch(ahead + ahead_offset[i] + byte, _MM_HINT_T0); }
+};
+
+// Sixteen rows of sixteen units become the columns of a block. The rows are used up.
+#if defined(__AVX512F__)
+inline void transpose_units(V* rows, char* to) {
+  __m512i bits[16];
+  LULLM_UNROLL for (int i = 0; i < 16; i++) bits[i] = _mm512_castps_si512(rows[i]);
+  transpose(bits, to, 64);
+}
+#else
+inline void transpose_units(V* rows, char* to) {
+  auto quarter = [](const __m256* r, char* out) {  // eight rows of eight
+    __m256 t[8], u[8];
+    LULLM_UNROLL for (int i = 0; i < 4; i++) {
+      t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+      t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    LULLM_UNROLL for (int i = 0; i < 2; i++) {
+      LULLM_UNROLL for (int j = 0; j < 2; j++) {
+        u[4 * i + 2 * j] = _mm256_shuffle_ps(t[4 * i + j], t[4 * i + 2 + j], 0x44);
+        u[4 * i + 2 * j + 1] = _mm256_shuffle_ps(t[4 * i + j], t[4 * i + 2 + j], 0xee);
+      }
+    }
+    LULLM_UNROLL for (int i = 0; i < 4; i++) {
+      _mm256_storeu_ps(reinterpret_cast<float*>(out + 64 * i), _mm256_permute2f128_ps(u[i], u[4 + i], 0x20));
+      _mm256_storeu_ps(reinterpret_cast<float*>(out + 64 * (4 + i)), _mm256_permute2f128_ps(u[i], u[4 + i], 0x31));
+    }
+  };
+  __m256 part[8];
+  for (int half = 0; half < 2; half++) {
+    for (int i = 0; i < 8; i++) part[i] = rows[8 * half + i].low;
+    quarter(part, to + 32 * half);
+    for (int i = 0; i < 8; i++) part[i] = rows[8 * half + i].high;
+    quarter(part, to + 8 * 64 + 32 * half);
+  }
+}
+#endif
+
+// The operand's elements that make up a block's row, in 16 units; those past `left` are zero.
+template <class E, class C>
+V load_units(const C* p, int64_t left) {
+  static_assert(std::is_same_v<E, float>);
+  return left >= kLanes ? load(p) : load_first(p, left);
+}
+#if defined(__AVX512BF16__)
+template <>
+inline V load_units<Bf16, Bf16>(const Bf16* p, int64_t left) {
+  return _mm512_castsi512_ps(left >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << left) - 1, p));
+}
+#endif
+
+template <class E, class C>
+void pack_keys(int64_t head_size, const CacheRows& keys, char* to) {
+  constexpr int64_t kElements = kBlockElements<E>;
+  for (int64_t d = 0; d < head_size; d += kElements) {
+    for (int64_t first = 0; first < kStepKeys; first += 16, to += kBlockBytes) {
+      V rows[16];
+      LULLM_UNROLL for (int64_t i = 0; i < 16; i++) {
+        rows[i] = load_units<E>(keys.row<C>(first + i) + d, head_size - d);
+        keys.fetch(first + i, d * sizeof(C));
+      }
+      transpose_units(rows, to);
+    }
+  }
+}
+
+// Sixteen elements of two neighbours in the sequence side by side, or of one where a unit is a float.
+template <class E, class C>
+void interleave(const C* even, const C*, char* to) {
+  static_assert(std::is_same_v<E, float>);
+  store(reinterpret_cast<float*>(to), load(even));
+}
+#if defined(__AVX512BF16__)
+template <>
+inline void interleave<Bf16, Bf16>(const Bf16* even, const Bf16* odd, char* to) {
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
+  _mm512_store_si512(to, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+}
+#endif
+
+template <class E, class C>
+void pack_values(int64_t head_size, const CacheRows& values, char* to) {
+  constexpr int64_t kKeys = kUnitElements<E>;
+  for (int64_t unit = 0; unit < kStepKeys / kKeys; unit++) {
+    const C *even = values.row<C>(kKeys * unit), *odd = values.row<C>(kKeys * unit + kKeys - 1);
+    char* block = to + unit / 16 * kBlockBytes + unit % 16 * 64;
+    for (int64_t d = 0; d < head_size; d += 16, block += kStepBlocks<E> * kBlockBytes) {
+      interleave<E>(even + d, odd + d, block);
+      values.fetch(kKeys * unit, d * sizeof(C));
+      if (kKeys > 1) values.fetch(kKeys * unit + kKeys - 1, d * sizeof(C));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace LULLM_ISA
+}  // namespace lullm
