@@ -5,6 +5,7 @@
 #include "../operation.h"
 
 #include <cstring>
+#include <cstdlib>
 #include <vector>
 
 #include "../isa.h"
@@ -97,6 +98,7 @@ class Cut {
     const int64_t wanted = num_threads > 1 ? kItemsPerThread * num_threads : 1;
     const int64_t num_pieces = static_cast<int64_t>(pieces.size());
     const int64_t sets = std::clamp((wanted + num_pieces - 1) / num_pieces, int64_t{1}, a.num_kv_heads);
+    if (getenv("SETS")) const_cast<int64_t&>(sets) = atoi(getenv("SETS"));
     for (int64_t set = 0; set < sets; set++) {
       for (AttentionItem item : pieces) {
         item.first_head = a.num_kv_heads * set / sets, item.last_head = a.num_kv_heads * (set + 1) / sets;

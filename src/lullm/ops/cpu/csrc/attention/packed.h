@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "../simd.h"
-#include "arguments.h"
+#include "rows.h"
 
 namespace lullm {
 namespace LULLM_ISA {
@@ -48,19 +48,15 @@ int64_t value_bytes(int64_t head_size) {
   return head_size / 16 * kStepBlocks<E> * kBlockBytes;
 }
 
-// Keys or values of one head in a cache: row i begins at first + offset[i]. Those of `ahead` come next: rows here and
-// there are nothing that the processor could foresee.
+// Keys or values of one head in a cache: row i begins at first + offset[i].
 struct CacheRows {
   const char* first;
   const int64_t* offset;
-  const char* ahead;
-  const int64_t* ahead_offset;
 
   template <class C>
   const C* row(int64_t i) const {
     return reinterpret_cast<const C*>(first + offset[i]);
   }
-  void fetch(int64_t i, int64_t byte) const { _mm_prefetch(ahead + ahead_offset[i] + byte, _MM_HINT_T0); }
 };
 
 // Sixteen rows of sixteen units become the columns of a block. The rows are used up.
@@ -112,17 +108,17 @@ inline V load_units<Bf16, Bf16>(const Bf16* p, int64_t left) {
 }
 #endif
 
-template <class E, class C>
-void pack_keys(int64_t head_size, const CacheRows& keys, char* to) {
+// `between` is called a few times on the way, by both.
+template <class E, class C, class Between>
+void pack_keys(int64_t head_size, const CacheRows& keys, char* to, Between&& between) {
   constexpr int64_t kElements = kBlockElements<E>;
   for (int64_t d = 0; d < head_size; d += kElements) {
     for (int64_t first = 0; first < kStepKeys; first += 16, to += kBlockBytes) {
       V rows[16];
-      LULLM_UNROLL for (int64_t i = 0; i < 16; i++) {
+      LULLM_UNROLL for (int64_t i = 0; i < 16; i++)
         rows[i] = load_units<E>(keys.row<C>(first + i) + d, head_size - d);
-        keys.fetch(first + i, d * sizeof(C));
-      }
       transpose_units(rows, to);
+      between();
     }
   }
 }
@@ -142,17 +138,15 @@ inline void interleave<Bf16, Bf16>(const Bf16* even, const Bf16* odd, char* to) 
 }
 #endif
 
-template <class E, class C>
-void pack_values(int64_t head_size, const CacheRows& values, char* to) {
+template <class E, class C, class Between>
+void pack_values(int64_t head_size, const CacheRows& values, char* to, Between&& between) {
   constexpr int64_t kKeys = kUnitElements<E>;
   for (int64_t unit = 0; unit < kStepKeys / kKeys; unit++) {
     const C *even = values.row<C>(kKeys * unit), *odd = values.row<C>(kKeys * unit + kKeys - 1);
     char* block = to + unit / 16 * kBlockBytes + unit % 16 * 64;
-    for (int64_t d = 0; d < head_size; d += 16, block += kStepBlocks<E> * kBlockBytes) {
+    for (int64_t d = 0; d < head_size; d += 16, block += kStepBlocks<E> * kBlockBytes)
       interleave<E>(even + d, odd + d, block);
-      values.fetch(kKeys * unit, d * sizeof(C));
-      if (kKeys > 1) values.fetch(kKeys * unit + kKeys - 1, d * sizeof(C));
-    }
+    between();
   }
 }
 

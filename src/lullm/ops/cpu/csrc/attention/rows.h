@@ -1,6 +1,8 @@
 // Rows: what the rows of an item see. StepKeys: where the keys of a step lie.
 #pragma once
 
+#include <immintrin.h>
+
 #include "arguments.h"
 
 namespace lullm {
@@ -41,9 +43,10 @@ T* row_of(T* tensor, int64_t stride, const AttentionArgs& a, const AttentionItem
   return tensor + (item.first_row + row / a.group()) * stride + (head * a.group() + row % a.group()) * a.head_size;
 }
 
-// Offsets of head 0 in bytes. Keys of the step that are not the item's repeat the nearest of its own: they are finite,
-// and nobody sees them.
+// Where the keys of a step lie: offsets of head 0 in bytes. `first` to `last` are the item's own; the others repeat the
+// nearest of those: they are finite, and nobody sees them.
 struct StepKeys {
+  int64_t first, last;
   int64_t offset[kStepKeys];
 };
 
@@ -55,8 +58,41 @@ inline void find_keys(const AttentionArgs& a, const AttentionItem& item, int64_t
     keys.offset[key - begin] = (*block * a.block_size + place) * slot_bytes;
     if (++place == a.block_size) place = 0, block++;
   }
-  for (int64_t i = 0; i < first - begin; i++) keys.offset[i] = keys.offset[first - begin];
-  for (int64_t i = last - begin; i < kStepKeys; i++) keys.offset[i] = keys.offset[last - begin - 1];
+  keys.first = first - begin, keys.last = last - begin;
+  for (int64_t i = 0; i < keys.first; i++) keys.offset[i] = keys.offset[keys.first];
+  for (int64_t i = keys.last; i < kStepKeys; i++) keys.offset[i] = keys.offset[keys.last - 1];
 }
+
+// Fetches what comes next into the second-level cache, a few lines at a time between other work.
+//
+// It takes the item's heads of a token in one go, token after token, so that the processor's own prefetcher runs ahead.
+// Head after head it did not: 19 GB/s where this order reads @@.
+class Ahead {
+ public:
+  Ahead(const AttentionArgs& a, const StepKeys& keys, int64_t first_head, int64_t last_head)
+      : bases{a.key_cache + first_head * a.row_bytes, a.value_cache + first_head * a.row_bytes}, offsets(keys.offset),
+        turn(2 * keys.first), last_turn(2 * keys.last), num_bytes((last_head - first_head) * a.row_bytes) {}
+
+  int64_t num_lines() const { return (last_turn - turn) * ((num_bytes + 63) / 64); }
+
+  void fetch(int64_t count) {
+    for (; count > 0; count--, line += 64) {
+      if (line >= end) {
+        if (turn == last_turn) return;
+        line = bases[turn % 2] + offsets[turn / 2];
+        end = line + num_bytes;
+        turn++;
+      }
+      _mm_prefetch(line, _MM_HINT_T1);
+    }
+  }
+
+ private:
+  const char* const bases[2];
+  const int64_t* offsets;
+  int64_t turn;  // token by token, keys then values
+  const int64_t last_turn, num_bytes;
+  const char *line = nullptr, *end = nullptr;
+};
 
 }  // namespace lullm

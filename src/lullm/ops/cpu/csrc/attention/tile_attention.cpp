@@ -118,10 +118,12 @@ class TileAttention {
     StepKeys own, next;
     find_keys(a, item, step, own);
     find_keys(a, item, std::min(step + 1, item.last_step() - 1), next);
-    const int64_t head_at = item.first_head * a.row_bytes;
-    const char *keys = a.key_cache + head_at, *values = a.value_cache + head_at;
-    pack_keys<Bf16, C>(a.head_size, {keys, own.offset, keys, next.offset}, keys_of(step));
-    pack_values<Bf16, C>(a.head_size, {values, own.offset, values, next.offset}, values_of(step));
+    Ahead ahead(a, next, item.first_head, item.last_head);
+    const int64_t head_at = item.first_head * a.row_bytes, num_lines = ahead.num_lines();
+    pack_keys<Bf16, C>(a.head_size, {a.key_cache + head_at, own.offset}, keys_of(step),
+                       [&] { ahead.fetch(num_lines / (8 * depth) + 1); });
+    pack_values<Bf16, C>(a.head_size, {a.value_cache + head_at, own.offset}, values_of(step),
+                         [&] { ahead.fetch(num_lines / 64 + 1); });
   }
 
   // The next step of these keys, pair after pair.

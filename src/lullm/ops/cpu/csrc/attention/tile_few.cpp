@@ -53,15 +53,11 @@ class FewRows {
     StepKeys found[2];
     find_keys(a, item, item.first_step(), found[0]);
     for (int64_t step = item.first_step(), turn = 0; step < item.last_step(); step++, turn ^= 1) {
-      const bool is_last = step + 1 == item.last_step();
-      StepKeys& next = found[turn ^ 1];
-      if (!is_last) find_keys(a, item, step + 1, next);
-      else if (after != nullptr) find_keys(a, *after, after->first_step(), next);
-      else next = found[turn];
-      for (int64_t head = item.first_head; head < item.last_head; head++) {
-        if (head + 1 < item.last_head) attend(step, head, found[turn], head + 1, found[turn]);
-        else attend(step, head, found[turn], is_last && after != nullptr ? after->first_head : item.first_head, next);
-      }
+      const AttentionItem& coming = step + 1 < item.last_step() || after == nullptr ? item : *after;
+      find_keys(a, coming, step + 1 < item.last_step() ? step + 1 : coming.first_step(), found[turn ^ 1]);
+      Ahead ahead(a, found[turn ^ 1], coming.first_head, coming.last_head);
+      const int64_t num_lines = ahead.num_lines() / num_heads;
+      for (int64_t head = item.first_head; head < item.last_head; head++) attend(step, head, found[turn], ahead, num_lines);
     }
     finish();
   }
@@ -85,20 +81,39 @@ class FewRows {
     }
   }
 
-  // A step of a head. What lies where `ahead` says is fetched meanwhile.
-  void attend(int64_t step, int64_t head, const StepKeys& own, int64_t ahead_head, const StepKeys& ahead) const {
-    const int64_t own_at = head * a.row_bytes, ahead_at = ahead_head * a.row_bytes;
-    multiply_keys(step, head, {a.key_cache + own_at, own.offset, a.key_cache + ahead_at, ahead.offset});
-    pack_values<Bf16, C>(size, {a.value_cache + own_at, own.offset, a.value_cache + ahead_at, ahead.offset}, values);
-    for (int64_t group = 0; group < 4; group++)
-      transpose(reinterpret_cast<const char*>(across) + group * kTileBytes, 64,
-                reinterpret_cast<char*>(scores + group * 16), kStepKeys * 4);
+  // A step of a head. So many lines of what comes next are fetched meanwhile.
+  void attend(int64_t step, int64_t head, const StepKeys& own, Ahead& ahead, int64_t num_lines) const {
+    const int64_t head_at = head * a.row_bytes, share = num_lines / 4 + 1;
+    multiply_keys(step, head, {a.key_cache + head_at, own.offset}, [&] { ahead.fetch(share / (4 * depth) + 1); });
+    pack_values<Bf16, C>(size, {a.value_cache + head_at, own.offset}, values, [&] { ahead.fetch(share / 32 + 1); });
+    for (int64_t group = 0; group < 4; group++) {
+      for (int64_t row = 0; row < rows.count; row += 4) transpose_quad(across + group * 256 + row, scores + row * kStepKeys + group * 16);
+      ahead.fetch(share / 4 + 1);
+    }
     for (int64_t row = 0; row < rows.count; row++) weigh(step, head, row);
-    multiply_values(sums_of(head));
+    multiply_values(sums_of(head), [&] { ahead.fetch(share / (size / 32) + 1); });
+  }
+
+  // Four of 16 columns become rows.
+  static void transpose_quad(const float* from, float* to) {
+    V lanes[4];
+    LULLM_UNROLL for (int i = 0; i < 4; i++) {
+      lanes[i] = _mm512_castps128_ps512(_mm_loadu_ps(from + 16 * i));
+      lanes[i] = _mm512_mask_broadcast_f32x4(lanes[i], 0x00f0, _mm_loadu_ps(from + 16 * (4 + i)));
+      lanes[i] = _mm512_mask_broadcast_f32x4(lanes[i], 0x0f00, _mm_loadu_ps(from + 16 * (8 + i)));
+      lanes[i] = _mm512_mask_broadcast_f32x4(lanes[i], 0xf000, _mm_loadu_ps(from + 16 * (12 + i)));
+    }
+    const V a = _mm512_unpacklo_ps(lanes[0], lanes[1]), b = _mm512_unpackhi_ps(lanes[0], lanes[1]);
+    const V c = _mm512_unpacklo_ps(lanes[2], lanes[3]), d = _mm512_unpackhi_ps(lanes[2], lanes[3]);
+    store(to, _mm512_shuffle_ps(a, c, 0x44));
+    store(to + kStepKeys, _mm512_shuffle_ps(a, c, 0xee));
+    store(to + 2 * kStepKeys, _mm512_shuffle_ps(b, d, 0x44));
+    store(to + 3 * kStepKeys, _mm512_shuffle_ps(b, d, 0xee));
   }
 
   // Keys lie 16 rows in a row, `stride` bytes apart, or are copied there: the elements of the head are whole tiles then.
-  void multiply_keys(int64_t step, int64_t head, const CacheRows& cache) const {
+  template <class Between>
+  void multiply_keys(int64_t step, int64_t head, const CacheRows& cache, Between&& between) const {
     const char* queries = q + (head - item.first_head) * depth * kTileBytes;
     const char* first[4];
     int64_t stride = a.num_kv_heads * a.row_bytes;
@@ -109,15 +124,12 @@ class FewRows {
         const int64_t key = std::clamp(begin, item.first_key, item.last_key - 1);
         const int64_t own = std::min(std::max(begin, item.first_key), begin + 15);
         first[group] = cache.first + cache.offset[own % kStepKeys] - (key % a.block_size % 16) * stride;
-        for (int64_t i = 0; i < 16; i++)
-          for (int64_t byte = 0; byte < size * 2; byte += 64) cache.fetch(16 * group + i, byte);
       }
     } else {
       stride = depth * kTileDepth * 2;
       for (int64_t i = 0; i < kStepKeys; i++) {
         for (int64_t d = 0; d < size; d += kTileDepth) {
           store(reinterpret_cast<float*>(keys + i * stride + 2 * d), load_units<Bf16>(cache.row<C>(i) + d, size - d));
-          cache.fetch(i, d * sizeof(C));
         }
       }
       for (int64_t group = 0; group < 4; group++) first[group] = keys + 16 * group * stride;
@@ -130,12 +142,16 @@ class FewRows {
       TILE_LOAD(4, queries + d * kTileBytes, 64);
       TILE_LOAD(5, first[0] + d * 64, stride);
       TILE_MULTIPLY(0, 5, 4);
+      between();
       TILE_LOAD(6, first[1] + d * 64, stride);
       TILE_MULTIPLY(1, 6, 4);
+      between();
       TILE_LOAD(7, first[2] + d * 64, stride);
       TILE_MULTIPLY(2, 7, 4);
+      between();
       TILE_LOAD(5, first[3] + d * 64, stride);
       TILE_MULTIPLY(3, 5, 4);
+      between();
     }
     TILE_STORE(across, 64, 0);
     TILE_STORE(across + 256, 64, 1);
@@ -164,7 +180,8 @@ class FewRows {
       revise<Bf16>(own_scores, scoring, mask, own, own_total, to, kTileBytes, sums_of(head) + row * 16, 256, size);
   }
 
-  void multiply_values(float* to) const {
+  template <class Between>
+  void multiply_values(float* to, Between&& between) const {
     TILE_LOAD(6, weights, 64);
     TILE_LOAD(7, weights + kTileBytes, 64);
     const char* from = values;
@@ -182,6 +199,7 @@ class FewRows {
       TILE_MULTIPLY(1, 7, 5);
       TILE_STORE(to, 64, 0);
       TILE_STORE(to + 256, 64, 1);
+      between();
     }
     if (left == 0) return;
     TILE_LOAD(0, to, 64);

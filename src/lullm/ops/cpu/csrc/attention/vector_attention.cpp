@@ -51,8 +51,10 @@ class VectorAttention {
       last = std::min(item.last_step(), (first / kPieceSteps + 1) * kPieceSteps);
       std::fill_n(base, num_states, -INFINITY);
       std::memset(sums, 0, num_states * size * sizeof(float));
-      for (int64_t step = first; step < last; step += steps_at_once())
-        attend_steps(step, std::min(last, step + steps_at_once()));
+      for (int64_t step = first; step < last; step += steps_at_once()) {
+        if (item.is_few) attend_few(step);
+        else attend_many(step, std::min(last, step + steps_at_once()));
+      }
       finish_piece();
     }
     if (has_shares()) for_states([&](int64_t head, int64_t row) {
@@ -90,34 +92,44 @@ class VectorAttention {
     });
   }
 
-  // Packs a step of a head, and fetches what is packed after it: that of the next head, or of the next step.
-  void pack(int64_t step, int64_t head, int64_t place) {
-    const StepKeys &own = found[step % 2], *ahead = &own;
-    int64_t ahead_head = head + 1;
-    if (ahead_head == item.last_head) {
-      const bool is_last = step + 1 == item.last_step();
-      StepKeys& next = found[(step + 1) % 2];
-      if (!is_last) find_keys(a, item, step + 1, next);
-      else if (after != nullptr) find_keys(a, *after, after->first_step(), next);
-      ahead = is_last && after == nullptr ? &own : &next;
-      ahead_head = is_last && after != nullptr ? after->first_head : item.first_head;
-    }
-    const int64_t own_at = head * a.row_bytes, ahead_at = ahead_head * a.row_bytes;
-    pack_keys<E, C>(size, {a.key_cache + own_at, own.offset, a.key_cache + ahead_at, ahead->offset},
-                    keys + place * key_bytes<E>(size));
-    pack_values<E, C>(size, {a.value_cache + own_at, own.offset, a.value_cache + ahead_at, ahead->offset},
-                      values + place * value_bytes<E>(size));
+  // The keys of a step, those of the next on their way.
+  void pack(int64_t step, int64_t head, int64_t place, Ahead& ahead, int64_t num_lines) {
+    const StepKeys& own = found[step % 2];
+    const int64_t head_at = head * a.row_bytes;
+    const int64_t per_block = num_lines / (8 * depth_of<E>(size)) + 1, per_unit = num_lines / (2 * 16 * kStepBlocks<E>) + 1;
+    pack_keys<E, C>(size, {a.key_cache + head_at, own.offset}, keys + place * key_bytes<E>(size),
+                    [&] { ahead.fetch(per_block); });
+    pack_values<E, C>(size, {a.value_cache + head_at, own.offset}, values + place * value_bytes<E>(size),
+                      [&] { ahead.fetch(per_unit); });
   }
 
-  void attend_steps(int64_t first, int64_t last) {
+  // Of the next step: of this item, or of the one after it.
+  Ahead find_ahead(int64_t step) {
+    const AttentionItem& coming = step + 1 < item.last_step() || after == nullptr ? item : *after;
+    StepKeys& next = found[(step + 1) % 2];
+    find_keys(a, coming, step + 1 < item.last_step() ? step + 1 : coming.first_step(), next);
+    return Ahead(a, next, coming.first_head, coming.last_head);
+  }
+
+  void attend_few(int64_t step) {
+    Ahead ahead = find_ahead(step);
+    const int64_t num_lines = ahead.num_lines() / (item.last_head - item.first_head);
     for (int64_t head = item.first_head; head < item.last_head; head++) {
-      for (int64_t step = first; step < last; step++) pack(step, head, step - first);
-      for (int64_t row = 0; row < rows.count; row += kRowsAtOnce) {
-        const int64_t count = std::min<int64_t>(kRowsAtOnce, rows.count - row);
-        for (int64_t step = std::max(first, rows.first_step(row)); step < last && step < rows.last_step(row + count - 1);
-             step++)
-          attend_rows(state_of(head, row), row, count, step, step - first);
-      }
+      pack(step, head, 0, ahead, num_lines);
+      for (int64_t row = 0; row < rows.count; row += kRowsAtOnce)
+        attend_rows(state_of(head, row), row, std::min<int64_t>(kRowsAtOnce, rows.count - row), step, 0);
+    }
+  }
+
+  void attend_many(int64_t first, int64_t last) {
+    for (int64_t step = first; step < last; step++) {
+      Ahead ahead = find_ahead(step);
+      pack(step, item.first_head, step - first, ahead, ahead.num_lines());
+    }
+    for (int64_t row = 0; row < rows.count; row += kRowsAtOnce) {
+      const int64_t count = std::min<int64_t>(kRowsAtOnce, rows.count - row);
+      for (int64_t step = std::max(first, rows.first_step(row)); step < last && step < rows.last_step(row + count - 1); step++)
+        attend_rows(row, row, count, step, step - first);
     }
   }
 
