@@ -40,6 +40,9 @@ template <class E>
 constexpr int64_t kStepBlocks = kStepKeys / kBlockElements<E>;
 
 template <class E>
+constexpr int64_t kStepUnits = kStepKeys / kUnitElements<E>;
+
+template <class E>
 int64_t key_bytes(int64_t head_size) {
   return depth_of<E>(head_size) * 4 * kBlockBytes;
 }
@@ -108,11 +111,40 @@ inline V load_units<Bf16, Bf16>(const Bf16* p, int64_t left) {
 }
 #endif
 
-// `between` is called a few times on the way, by both.
+#if !defined(__AVX512BF16__)
+// The even and the odd elements of a block of pairs become two blocks of floats, unit after unit.
+inline void split_pairs(const char* pairs, char* to, int64_t next) {
+  for (int64_t i = 0; i < 16; i++) {
+    const Bf16* unit = reinterpret_cast<const Bf16*>(pairs + 64 * i);
+    char* place = to + i / 8 * next + i % 8 * 128;
+    store(reinterpret_cast<float*>(place), even(unit));
+    store(reinterpret_cast<float*>(place + 64), odd(unit));
+  }
+}
+#endif
+
+// `between` is called after every block.
 template <class E, class C, class Between>
 void pack_keys(int64_t head_size, const CacheRows& keys, char* to, Between&& between) {
   constexpr int64_t kElements = kBlockElements<E>;
-  for (int64_t d = 0; d < head_size; d += kElements) {
+  int64_t d = 0;
+#if !defined(__AVX512BF16__)
+  if constexpr (std::is_same_v<C, Bf16>) {  // two elements at a time: half the permutations
+    for (; d + 32 <= head_size; d += 32, to += 4 * kBlockBytes) {
+      for (int64_t first = 0; first < kStepKeys; first += 16, to += kBlockBytes) {
+        alignas(64) char pairs[kBlockBytes];
+        V rows[16];
+        LULLM_UNROLL for (int64_t i = 0; i < 16; i++)
+          rows[i] = load(reinterpret_cast<const float*>(keys.row<C>(first + i) + d));
+        transpose_units(rows, pairs);
+        split_pairs(pairs, to, 4 * kBlockBytes);
+        between();
+        between();
+      }
+    }
+  }
+#endif
+  for (; d < head_size; d += kElements) {
     for (int64_t first = 0; first < kStepKeys; first += 16, to += kBlockBytes) {
       V rows[16];
       LULLM_UNROLL for (int64_t i = 0; i < 16; i++)
@@ -123,31 +155,39 @@ void pack_keys(int64_t head_size, const CacheRows& keys, char* to, Between&& bet
   }
 }
 
-// Sixteen elements of two neighbours in the sequence side by side, or of one where a unit is a float.
+// A unit of keys, with all elements of the head. `to`: its place in the first block of columns.
 template <class E, class C>
-void interleave(const C* even, const C*, char* to) {
+inline void pack_unit(int64_t head_size, const CacheRows& values, int64_t unit, char* to) {
   static_assert(std::is_same_v<E, float>);
-  store(reinterpret_cast<float*>(to), load(even));
+  const C* value = values.row<C>(unit);
+  for (int64_t d = 0; d < head_size; d += kLanes, to += kStepBlocks<E> * kBlockBytes)
+    store(reinterpret_cast<float*>(to), load(value + d));
 }
 #if defined(__AVX512BF16__)
+// Two neighbours in the sequence side by side. Of 32 elements of the head the even ones make a block and the odd ones the
+// next, which takes no permutation here; `write` puts them in order.
 template <>
-inline void interleave<Bf16, Bf16>(const Bf16* even, const Bf16* odd, char* to) {
-  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
-  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
+inline void pack_unit<Bf16, Bf16>(int64_t head_size, const CacheRows& values, int64_t unit, char* to) {
+  const Bf16 *first = values.row<Bf16>(2 * unit), *second = values.row<Bf16>(2 * unit + 1);
+  constexpr int64_t kNextBytes = kStepBlocks<Bf16> * kBlockBytes;
+  constexpr __mmask32 kHigh = 0xaaaaaaaa;
+  int64_t d = 0;
+  for (; d + 32 <= head_size; d += 32, to += 2 * kNextBytes) {
+    const __m512i low = _mm512_loadu_si512(first + d), high = _mm512_loadu_si512(second + d);
+    _mm512_store_si512(to, _mm512_mask_blend_epi16(kHigh, low, _mm512_slli_epi32(high, 16)));
+    _mm512_store_si512(to + kNextBytes, _mm512_mask_blend_epi16(kHigh, _mm512_srli_epi32(low, 16), high));
+  }
+  if (d == head_size) return;
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first + d)));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(second + d)));
   _mm512_store_si512(to, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
 }
 #endif
 
-template <class E, class C, class Between>
-void pack_values(int64_t head_size, const CacheRows& values, char* to, Between&& between) {
-  constexpr int64_t kKeys = kUnitElements<E>;
-  for (int64_t unit = 0; unit < kStepKeys / kKeys; unit++) {
-    const C *even = values.row<C>(kKeys * unit), *odd = values.row<C>(kKeys * unit + kKeys - 1);
-    char* block = to + unit / 16 * kBlockBytes + unit % 16 * 64;
-    for (int64_t d = 0; d < head_size; d += 16, block += kStepBlocks<E> * kBlockBytes)
-      interleave<E>(even + d, odd + d, block);
-    between();
-  }
+template <class E, class C>
+inline void pack_values(int64_t head_size, const CacheRows& values, int64_t first_unit, int64_t last_unit, char* to) {
+  for (int64_t unit = first_unit; unit < last_unit; unit++)
+    pack_unit<E, C>(head_size, values, unit, to + unit / 16 * kBlockBytes + unit % 16 * 64);
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ class TileAttention {
       finish_piece();
     }
     if (has_shares) for_rows([&](int64_t row) {
-      write(result_of(row), a.head_size, total_of(share_of(row), a.head_size), {share_of(row), kLanes});
+      write<Bf16>(result_of(row), a.head_size, total_of(share_of(row), a.head_size), {share_of(row), kLanes});
     });
   }
 
@@ -119,11 +119,9 @@ class TileAttention {
     find_keys(a, item, step, own);
     find_keys(a, item, std::min(step + 1, item.last_step() - 1), next);
     Ahead ahead(a, next, item.first_head, item.last_head);
-    const int64_t head_at = item.first_head * a.row_bytes, num_lines = ahead.num_lines();
-    pack_keys<Bf16, C>(a.head_size, {a.key_cache + head_at, own.offset}, keys_of(step),
-                       [&] { ahead.fetch(num_lines / (8 * depth) + 1); });
-    pack_values<Bf16, C>(a.head_size, {a.value_cache + head_at, own.offset}, values_of(step),
-                         [&] { ahead.fetch(num_lines / 64 + 1); });
+    const int64_t head_at = item.first_head * a.row_bytes, num_lines = ahead.num_lines() / (4 * depth) + 1;
+    pack_keys<Bf16, C>(a.head_size, {a.key_cache + head_at, own.offset}, keys_of(step), [&] { ahead.fetch(num_lines); });
+    pack_values<Bf16, C>(a.head_size, {a.value_cache + head_at, own.offset}, 0, kStepUnits<Bf16>, values_of(step));
   }
 
   // The next step of these keys, pair after pair.
@@ -217,7 +215,7 @@ class TileAttention {
       const float base = m.base[row], total = sum(load(m.total + row * 16));
       const Sums sums = {sums_of(row), 512};
       if (has_shares) fold(share_of(row), a.head_size, base, total, sums);
-      else write(result_of(row), a.head_size, total, sums);
+      else write<Bf16>(result_of(row), a.head_size, total, sums);
     });
   }
 

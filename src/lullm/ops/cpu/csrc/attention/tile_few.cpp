@@ -84,14 +84,20 @@ class FewRows {
   // A step of a head. So many lines of what comes next are fetched meanwhile.
   void attend(int64_t step, int64_t head, const StepKeys& own, Ahead& ahead, int64_t num_lines) const {
     const int64_t head_at = head * a.row_bytes, share = num_lines / 4 + 1;
-    multiply_keys(step, head, {a.key_cache + head_at, own.offset}, [&] { ahead.fetch(share / (4 * depth) + 1); });
-    pack_values<Bf16, C>(size, {a.value_cache + head_at, own.offset}, values, [&] { ahead.fetch(share / 32 + 1); });
+    const CacheRows own_values = {a.value_cache + head_at, own.offset};
+    const int64_t num_blocks = 4 * depth;
+    int64_t block = 0;
+    multiply_keys(step, head, {a.key_cache + head_at, own.offset}, [&] {
+      pack_values<Bf16, C>(size, own_values, kStepUnits<Bf16> * block / num_blocks,
+                           kStepUnits<Bf16> * (block + 1) / num_blocks, values);
+      block++;
+      ahead.fetch(3 * share / num_blocks + 1);
+    });
     for (int64_t group = 0; group < 4; group++) {
       for (int64_t row = 0; row < rows.count; row += 4) transpose_quad(across + group * 256 + row, scores + row * kStepKeys + group * 16);
-      ahead.fetch(share / 4 + 1);
     }
     for (int64_t row = 0; row < rows.count; row++) weigh(step, head, row);
-    multiply_values(sums_of(head), [&] { ahead.fetch(share / (size / 32) + 1); });
+    multiply_values(sums_of(head), [&] { ahead.fetch(share * 16 / size + 1); });
   }
 
   // Four of 16 columns become rows.
@@ -193,6 +199,7 @@ class FewRows {
       TILE_LOAD(1, to + 256, 64);
       TILE_LOAD(3, from + 2 * kTileBytes, 64);
       TILE_MULTIPLY(1, 6, 3);
+      between();
       TILE_LOAD(4, from + kTileBytes, 64);
       TILE_MULTIPLY(0, 7, 4);
       TILE_LOAD(5, from + 3 * kTileBytes, 64);
@@ -217,7 +224,7 @@ class FewRows {
         const float all = base[state] == -INFINITY ? 0 : sum(load(total + state * kLanes));
         const Sums own = {sums_of(head) + row * 16, 256};
         if (item.shares == nullptr) {
-          write(row_of(static_cast<Bf16*>(a.out), a.num_q_heads * size, a, item, head, row), size, all, own);
+          write<Bf16>(row_of(static_cast<Bf16*>(a.out), a.num_q_heads * size, a, item, head, row), size, all, own);
           continue;
         }
         float* share = item.shares + (head * rows.count + row) * share_floats(size);

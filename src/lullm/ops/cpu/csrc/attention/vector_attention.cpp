@@ -23,7 +23,7 @@ class VectorAttention {
  public:
   VectorAttention(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* after, void* scratch)
       : a(args), item(item), after(after), rows(args, item), scoring{args.scale}, size(args.head_size),
-        padded(depth_of<E>(size) * kBlockElements<E>), num_states((item.last_head - item.first_head) * rows.count) {
+        padded(depth_of<E>(size) * kBlockElements<E>), num_blocks(4 * depth_of<E>(size)), num_states((item.last_head - item.first_head) * rows.count) {
     char* p = static_cast<char*>(scratch);
     auto take = [&p](auto*& part, int64_t count) {
       part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(p);
@@ -59,7 +59,7 @@ class VectorAttention {
     }
     if (has_shares()) for_states([&](int64_t head, int64_t row) {
       float* share = share_of(head, row);
-      write(result_of(head, row), size, total_of(share, size), {share, kLanes});
+      write<E>(result_of(head, row), size, total_of(share, size), {share, kLanes});
     });
   }
 
@@ -92,15 +92,20 @@ class VectorAttention {
     });
   }
 
-  // The keys of a step, those of the next on their way.
-  void pack(int64_t step, int64_t head, int64_t place, Ahead& ahead, int64_t num_lines) {
+  // `between` is called after each of the `num_blocks` of keys.
+  template <class Between>
+  void pack(int64_t step, int64_t head, int64_t place, Between&& between) {
     const StepKeys& own = found[step % 2];
     const int64_t head_at = head * a.row_bytes;
-    const int64_t per_block = num_lines / (8 * depth_of<E>(size)) + 1, per_unit = num_lines / (2 * 16 * kStepBlocks<E>) + 1;
-    pack_keys<E, C>(size, {a.key_cache + head_at, own.offset}, keys + place * key_bytes<E>(size),
-                    [&] { ahead.fetch(per_block); });
-    pack_values<E, C>(size, {a.value_cache + head_at, own.offset}, values + place * value_bytes<E>(size),
-                      [&] { ahead.fetch(per_unit); });
+    const CacheRows own_values = {a.value_cache + head_at, own.offset};
+    char* to = values + place * value_bytes<E>(size);
+    constexpr int64_t num_units = kStepUnits<E>;
+    int64_t block = 0;
+    pack_keys<E, C>(size, {a.key_cache + head_at, own.offset}, keys + place * key_bytes<E>(size), [&] {
+      pack_values<E, C>(size, own_values, num_units * block / num_blocks, num_units * (block + 1) / num_blocks, to);
+      block++;
+      between();
+    });
   }
 
   // Of the next step: of this item, or of the one after it.
@@ -113,35 +118,42 @@ class VectorAttention {
 
   void attend_few(int64_t step) {
     Ahead ahead = find_ahead(step);
-    const int64_t num_lines = ahead.num_lines() / (item.last_head - item.first_head);
+    // As many lines with every block that is packed, and every second that is multiplied.
+    const int64_t num_lines = ahead.num_lines() / (item.last_head - item.first_head) / (num_blocks * 3 / 2) + 1;
+    bool is_second = false;
     for (int64_t head = item.first_head; head < item.last_head; head++) {
-      pack(step, head, 0, ahead, num_lines);
+      pack(step, head, 0, [&] { ahead.fetch(num_lines); });
       for (int64_t row = 0; row < rows.count; row += kRowsAtOnce)
-        attend_rows(state_of(head, row), row, std::min<int64_t>(kRowsAtOnce, rows.count - row), step, 0);
+        attend_rows(state_of(head, row), row, std::min<int64_t>(kRowsAtOnce, rows.count - row), step, 0, [&] {
+          if (is_second) ahead.fetch(num_lines);
+          is_second = !is_second;
+        });
     }
   }
 
   void attend_many(int64_t first, int64_t last) {
     for (int64_t step = first; step < last; step++) {
       Ahead ahead = find_ahead(step);
-      pack(step, item.first_head, step - first, ahead, ahead.num_lines());
+      const int64_t num_lines = ahead.num_lines() / num_blocks + 1;
+      pack(step, item.first_head, step - first, [&] { ahead.fetch(num_lines); });
     }
     for (int64_t row = 0; row < rows.count; row += kRowsAtOnce) {
       const int64_t count = std::min<int64_t>(kRowsAtOnce, rows.count - row);
       for (int64_t step = std::max(first, rows.first_step(row)); step < last && step < rows.last_step(row + count - 1); step++)
-        attend_rows(row, row, count, step, step - first);
+        attend_rows(row, row, count, step, step - first, [] {});
     }
   }
 
-  void attend_rows(int64_t state, int64_t row, int64_t count, int64_t step, int64_t place) const {
-    multiply<E, false>({q + state * padded, padded, keys + place * key_bytes<E>(size), depth_of<E>(size),
+  template <class Between>
+  void attend_rows(int64_t state, int64_t row, int64_t count, int64_t step, int64_t place, Between&& between) const {
+    multiply<false>(Product<E>{q + state * padded, padded, keys + place * key_bytes<E>(size), depth_of<E>(size),
                         4 * kBlockBytes, kBlockBytes, products, kStepKeys},
-                       count, kStepKeys / kLanes);
+                    count, kStepKeys / kLanes, between);
     for (int64_t i = 0; i < count; i++)
       weigh(state + i, products + i * kStepKeys, rows.mask(row + i, step), reinterpret_cast<char*>(weights + i * kStepKeys));
-    multiply<E, true>({weights, kStepKeys, values + place * value_bytes<E>(size), kStepBlocks<E>, kBlockBytes,
+    multiply<true>(Product<E>{weights, kStepKeys, values + place * value_bytes<E>(size), kStepBlocks<E>, kBlockBytes,
                        kStepBlocks<E> * kBlockBytes, sums + state * size, size},
-                      count, size / kLanes);
+                   count, size / kLanes, between);
   }
 
   void weigh(int64_t state, const float* row_products, uint64_t mask, char* to) const {
@@ -164,7 +176,7 @@ class VectorAttention {
       const float all = base[state] == -INFINITY ? 0 : sum(load(total + state * kLanes));
       const Sums own = {sums + state * size, kLanes};
       if (is_shared()) fold(share_of(head, row), size, base[state], all, own);
-      else write(result_of(head, row), size, all, own);
+      else write<E>(result_of(head, row), size, all, own);
     });
   }
 
@@ -173,7 +185,7 @@ class VectorAttention {
   const AttentionItem* after;
   const Rows rows;
   const Scoring scoring;
-  const int64_t size, padded, num_states;
+  const int64_t size, padded, num_blocks, num_states;
   StepKeys found[2];  // of a step and the next, by their numbers' last bit
   char *keys, *values;
   float* products;  // [kRowsAtOnce, kStepKeys], of a step
@@ -200,7 +212,7 @@ void merge(float* shares, int64_t stride, int64_t count, int64_t head_size, void
     float* share = shares + i * stride;
     fold(shares, head_size, base_of(share, head_size), total_of(share, head_size), {share, kLanes});
   }
-  write(static_cast<T*>(out), head_size, total_of(shares, head_size), {shares, kLanes});
+  write<Operand<T>>(static_cast<T*>(out), head_size, total_of(shares, head_size), {shares, kLanes});
 }
 
 }  // namespace
