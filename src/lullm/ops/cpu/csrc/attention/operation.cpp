@@ -5,7 +5,6 @@
 #include "../operation.h"
 
 #include <cstring>
-#include <cstdlib>
 #include <vector>
 
 #include "../isa.h"
@@ -17,6 +16,7 @@ using namespace lullm;
 namespace {
 
 constexpr int64_t kItemsPerThread = 6;
+constexpr int64_t kFewItemsPerThread = 2;
 
 // The rows of a span whose pieces are several items: their shares are [pieces, num_kv_heads, rows * group, floats].
 struct Split {
@@ -95,10 +95,10 @@ class Cut {
     }
     place_shares(pieces, num_floats);
     if (pieces.empty()) return;
-    const int64_t wanted = num_threads > 1 ? kItemsPerThread * num_threads : 1;
+    // Memory gives all heads of a token in one go faster than some: 4 x 1600 reads 21 GB/s whole, 18 in halves.
+    const int64_t wanted = num_threads > 1 ? kFewItemsPerThread * num_threads : 1;
     const int64_t num_pieces = static_cast<int64_t>(pieces.size());
     const int64_t sets = std::clamp((wanted + num_pieces - 1) / num_pieces, int64_t{1}, a.num_kv_heads);
-    if (getenv("SETS")) const_cast<int64_t&>(sets) = atoi(getenv("SETS"));
     for (int64_t set = 0; set < sets; set++) {
       for (AttentionItem item : pieces) {
         item.first_head = a.num_kv_heads * set / sets, item.last_head = a.num_kv_heads * (set + 1) / sets;
