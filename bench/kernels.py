@@ -181,12 +181,12 @@ def head(args: argparse.Namespace) -> dict[str, object]:
             ("top_k 50, top_p 0.9", DrawParams(top_k=50, top_p=0.9)),
         ):
             draws = [Draw(row, 0, replace(params, seed=row)) for row in range(rows)]
-            uniforms = torch.rand(rows, dtype=torch.float64)
-            table = DrawTable.of(draws, uniforms.numpy(), VOCAB)
+            keys = torch.randint(2**62, (rows,))
+            table = DrawTable.of(draws, keys.numpy(), VOCAB)
             seconds = measure(
                 {
                     "native": lambda x=logits, table=table: NATIVE_CPU_OPS.draw_tokens(x, table),
-                    "torch": lambda x=logits, draws=draws, u=uniforms: draw_tokens_(x.clone(), draws, u),
+                    "torch": lambda x=logits, draws=draws, k=keys: draw_tokens_(x.clone(), draws, k),
                 },
                 args.repeat,
             )

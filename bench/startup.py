@@ -1,12 +1,15 @@
 """From the birth of a process to a ready engine and its first token, in parts. The model is in the page cache.
 
-python bench/startup.py [--model DIR] [--runs 5] [--json FILE]
+python bench/startup.py [--model DIR] [--runs 5] [--json FILE] [--pause 15]
 python bench/startup.py --serve [--model DIR] ...      # `lullm serve`, to the first token over HTTP
 
 Each run is a fresh process. Parts that are called several times are added up; what no part covers stands as "the rest".
+`--pause`: seconds before each run. A virtual machine gives freed memory back to its host after some; then the host must
+find it again, and a run without a pause measures a start right after another engine's end.
 """
 
 import argparse
+import contextlib
 import functools
 import importlib
 import json
@@ -16,6 +19,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +45,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=JSON", help="an option of the engine")
     parser.add_argument("--serve", action="store_true", help="start a server instead")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds before each run (default: 0)")
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--born", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -52,7 +57,10 @@ def main() -> None:
             with file.open("rb") as stream:
                 while stream.read(1 << 24):
                     pass
-    runs = [serve(args) if args.serve else run() for _ in range(args.runs)]
+    runs = []
+    for _ in range(args.runs):
+        time.sleep(args.pause)
+        runs.append(serve(args) if args.serve else run())
     print(f"{args.model}: {len(runs)} runs, seconds\n\n| part | median | runs |\n|---|--:|---|")
     for label in runs[0]:
         found = [parts[label] for parts in runs]
@@ -107,32 +115,40 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
         last = now
 
     lap("start Python")
-    import lullm  # noqa: F401
+    from lullm import LLM, SamplingParams
 
     lap("import lullm")
-    import torch  # noqa: F401
-
-    lap("import torch")
-    from lullm.llm import LLM
-
-    lap("import the engine")
-    from lullm import SamplingParams
-
-    parts |= dict.fromkeys(PARTS, 0.0)
     spent: dict[str, list[float]] = {}
-    for calls in PARTS.values():
-        for module, *names in calls:
-            for name in names:
-                clock(module, name, spent.setdefault(name, []).append)
+    head_start = importlib.import_module("lullm.llm").head_start
+
+    @contextlib.contextmanager
+    def timed_head_start(config: Any) -> Iterator[Any]:
+        """The head start, and inside of it the imports of `LLM(...)`, timed."""
+        with head_start(config) as ahead:
+            lap("begin the head start")
+            import torch  # noqa: F401
+
+            lap("import torch")
+            import lullm.engine.llm_engine  # noqa: F401
+
+            lap("import the engine")
+            for calls in PARTS.values():
+                for module, *names in calls:
+                    for name in names:
+                        clock(module, name, spent.setdefault(name, []).append)
+            nonlocal last
+            last = time.monotonic()
+            yield ahead
+
+    vars(importlib.import_module("lullm.llm"))["head_start"] = timed_head_start
     options = dict(option.split("=", 1) for option in args.option)
-    last = time.monotonic()
     llm = LLM(args.model, **{name: json.loads(value) for name, value in options.items()})
-    lap("LLM(...)")
+    lap("build the engine")
     if not args.option and (missed := never_called(spent)):
         sys.exit(f"never called: {', '.join(missed)}; PARTS must name what a start calls")
     for label, calls in PARTS.items():
         parts[label] = sum(sum(spent[name]) for _, *names in calls for name in names)
-    parts["the rest of LLM(...)"] = parts["LLM(...)"] - sum(parts[label] for label in PARTS)
+    parts["the rest of the engine"] = parts["build the engine"] - sum(parts[label] for label in PARTS)
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
     parts["start to ready"] = last - args.born
     llm.generate([[1] * 32], params, use_tqdm=False)

@@ -130,7 +130,7 @@ def use_ops(monkeypatch, ops):
 
 def use_device(monkeypatch, device):
     """Engines that are built from now on run on this device."""
-    monkeypatch.setattr(f"{_BUILDER}.open_device", lambda name: device)
+    monkeypatch.setattr(f"{_BUILDER}.open_device", lambda name, ahead: device)
 
 
 def use_host(monkeypatch):

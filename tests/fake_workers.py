@@ -121,7 +121,7 @@ class FakeExecutor(MergedExecutor):
 class ReplicaExecutor(MergedExecutor):
     """Real workers that all hold the whole model and run every step."""
 
-    def __init__(self, num_workers, config, model_config, folder):
+    def __init__(self, num_workers, config, model_config, folder, ahead=None):
         self.workers = [Worker(config, model_config, folder) for _ in range(num_workers)]
         self.driver_worker = self.workers[0]
         super().__init__(LocalWorkers(self.workers))

@@ -4,21 +4,24 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
-import torch
 from tqdm import tqdm
 
 from lullm.config.engine import EngineConfig
+from lullm.engine.head_start import head_start
 from lullm.engine.interrupt import deferred_interrupt
-from lullm.engine.llm_engine import LLMEngine
 from lullm.errors import InvalidRequestError, UnsupportedError
-from lullm.text.chat_template import Message
-from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Conversation, GenerateRequest, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 from lullm.types.sleep import ForecastArguments, SleepArguments, SleepForecast, SleepReport, SleepState, WakeReport
+
+if TYPE_CHECKING:
+    import torch
+
+    from lullm.text.chat_template import Message
+    from lullm.text.tokenizer import Tokenizer
 
 
 class LLM:
@@ -34,7 +37,11 @@ class LLM:
     """
 
     def __init__(self, model: str = "demo", **options: Any):
-        self.llm_engine = LLMEngine(EngineConfig.from_options({"model": model, **options}))
+        config = EngineConfig.from_options({"model": model, **options})
+        with head_start(config) as ahead:
+            from lullm.engine.llm_engine import LLMEngine  # torch is loaded here, beside the head start
+
+            self.llm_engine = LLMEngine(config, ahead=ahead)
         self._request_ids = itertools.count()
         self._turn = threading.RLock()
 
@@ -83,19 +90,22 @@ class LLM:
 
     def chat(
         self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        messages: "Sequence[Message] | Sequence[Sequence[Message]]",
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
         chat_template_kwargs: dict[str, Any] | None = None,
+        split_special_tokens: bool | None = None,
     ) -> list[RequestOutput]:
         """Answer a conversation, or each of a list of them, through the model's chat template.
 
+        `split_special_tokens` as in `Conversation`: by default nothing that the messages say acts as a special token.
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
         """
         if not isinstance(messages, (list, tuple)):
             raise InvalidRequestError(f"messages must be a list of messages, not {type(messages).__name__}", "messages")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        prompts = [Conversation(messages, chat_template_kwargs or {}) for messages in conversations]
+        options = chat_template_kwargs or {}
+        prompts = [Conversation(messages, options, split_special_tokens) for messages in conversations]
         return self._generate(prompts, sampling_params, use_tqdm)
 
     def beam_search(
@@ -124,7 +134,7 @@ class LLM:
         )
         return self.generate(prompts, params, use_tqdm)
 
-    def get_tokenizer(self) -> Tokenizer:
+    def get_tokenizer(self) -> "Tokenizer":
         """The model's tokenizer, with its chat template."""
         return self.llm_engine.tokenizer
 
@@ -192,7 +202,7 @@ class LLM:
         with self._exclusive():
             return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
 
-    def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
+    def update_weights(self, weights: "Iterable[tuple[str, torch.Tensor]]") -> int:
         """Replace weights by a trainer's, under the checkpoint's names; how many. Raises as the engine's does."""
         with self._exclusive():
             return self.llm_engine.update_weights(weights)

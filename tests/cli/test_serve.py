@@ -1,13 +1,18 @@
 """`lullm serve` as a process: the ready line, one request, the end."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import openai
 import pytest
 
@@ -69,3 +74,43 @@ def test_port_that_is_taken(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["serve", "--port", str(taken.getsockname()[1])]) == 2
     assert "cannot listen on 127.0.0.1" in capsys.readouterr().err
+
+
+HOSTILE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if 'boom' in messages[0].content %}"
+    "{% set ns = namespace(s=['ab']) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}"
+    "{% endif %}"
+)
+
+
+def test_a_hostile_template_holds_neither_health_nor_the_end(qwen3_folder, tmp_path):
+    """It nests lists; printing them would take a terabyte. It used to hang `/health` and SIGTERM."""
+    folder = tmp_path / "hostile"
+    shutil.copytree(qwen3_folder, folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text()) | {"chat_template": HOSTILE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    running = Served("--model", str(folder), *FLAGS)
+    with running.process, httpx.Client(base_url=running.url, timeout=60) as http:
+
+        def chat(content: str) -> httpx.Response:
+            body = {"messages": [{"role": "user", "content": content}], "max_tokens": 2}
+            return http.post("/v1/chat/completions", json=body)
+
+        assert chat("hello").status_code == 200
+        with ThreadPoolExecutor(2) as pool:
+            refused = [pool.submit(chat, "boom") for _ in range(2)]
+            num_healthy = 0
+            while not all(future.done() for future in refused):
+                assert http.get("/health").status_code == 200
+                num_healthy += 1
+            assert num_healthy > 3
+            for future in refused:
+                answer = future.result()
+                assert answer.status_code == 400 and answer.json()["error"]["param"] == "messages"
+                assert "the chat template cannot be used with these messages" in answer.text
+            assert chat("hello").status_code == 200
+            for _ in range(2):
+                pool.submit(chat, "boom")
+            time.sleep(0.3)  # so that one renders
+            code, err = running.end(signal.SIGTERM)
+    assert code == 0 and "Traceback" not in err, err

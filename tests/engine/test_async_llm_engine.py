@@ -9,6 +9,8 @@ from engine_parts import break_steps
 from lullm import AsyncLLMEngine, EngineConfig, SamplingParams
 from lullm.engine.thread.mailbox import ThreadState
 from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.text.chat_template import ChatTemplate
+from lullm.text.template.process import RenderProcess
 from lullm.types.request import Conversation
 from lullm.types.sampling_params import OutputKind
 
@@ -178,9 +180,9 @@ def test_long_prompts_are_worked_on_in_a_thread(engine, monkeypatch):
     def recorded(name):
         function = getattr(engine._input, name)
 
-        def call(*args):
+        def call(*args, **options):
             threads.append(threading.current_thread())
-            return function(*args)
+            return function(*args, **options)
 
         monkeypatch.setattr(engine._input, name, call)
 
@@ -205,6 +207,28 @@ def test_long_prompts_are_worked_on_in_a_thread(engine, monkeypatch):
         assert threading.main_thread() not in threads and len(threads) == 6
 
     asyncio.run(main())
+
+
+def test_a_template_that_needs_another_process_waits_for_it_in_a_thread(engine, monkeypatch):
+    threads = []
+    render = RenderProcess.render
+
+    def recorded(*args):
+        threads.append(threading.current_thread())
+        return render(*args)
+
+    monkeypatch.setattr(RenderProcess, "render", recorded)
+    template = ChatTemplate("{{ messages[0].content | center(20) }}", {})
+    monkeypatch.setattr(engine.tokenizer, "chat_template", template)
+    hello = Conversation([{"role": "user", "content": "hello"}])
+
+    async def main():
+        assert (await engine.prepare("x", hello, PARAMS)).prompt == "hello".center(20)
+        assert await engine.tokenize(hello) == await engine.tokenize("hello".center(20), add_special_tokens=False)
+        assert threading.main_thread() not in threads and len(threads) == 2
+
+    asyncio.run(main())
+    template.close()
 
 
 def test_a_prepared_request_is_streamed(engine):

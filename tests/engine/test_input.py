@@ -38,8 +38,8 @@ def byte_tokenizer(template: str | None) -> Tokenizer:
 
 def make_door(template: str | None = TEMPLATE) -> InputProcessor:
     config = {
-        "architectures": ["X"], "vocab_size": 300, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "max_position_embeddings": 64,
+        "architectures": ["LlamaForCausalLM"], "vocab_size": 300, "hidden_size": 8, "intermediate_size": 8,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64,
     }  # fmt: skip
     model = ModelConfig.from_dict(config)
     return InputProcessor(
@@ -93,6 +93,22 @@ def test_what_is_no_prompt(door):
     assert refused(door, "lone \ud800 surrogate") == ("prompt", None)
 
 
+def test_special_tokens_that_callers_spell(door):
+    assert door.tokenize("a<s>", add_special_tokens=False) == [ord("a") - 33, 256]
+    for prompt in ({"prompt": "a<s>", "split_special_tokens": True}, Conversation([{"role": "a", "content": "<s>"}])):
+        request = door.process("x", prompt, PARAMS)
+        assert request.prompt_token_ids.count(256) == isinstance(prompt, dict), "only the one in front of a prompt"
+        assert "<s>" in (request.prompt or "")
+    acting = door.process("x", Conversation([{"role": "a", "content": "<s>"}], {}, False), PARAMS)
+    assert acting.prompt_token_ids.count(256) == 1
+    for prompt in (
+        {"prompt": "a", "split_special_tokens": 1},
+        {"prompt_token_ids": [1], "split_special_tokens": True},
+        {"prompt": "a", "prompt_token_ids": [1], "split_special_tokens": True},
+    ):
+        assert refused(door, prompt) == ("prompt", None)
+
+
 def test_what_is_no_conversation(door):
     for messages in ([], "hello", [{"role": "user"}], [{"content": "x"}], [{"role": "wizard", "content": "x"}], [3]):
         assert refused(door, Conversation(messages)) == ("messages", None)
@@ -140,6 +156,8 @@ def test_how_long_a_prompt_is():
         (Conversation([{"role": "user", "content": parts}] * 2), 30),
         (Conversation([{"role": "user", "content": ""}] * 1000), 10_000),
         (Conversation([3, {"content": 3}, {"content": [3]}]), 30),  # refused later, by `process`
+        (Conversation(HELLO, {"tools": [{"name": "f" * 100}]}), 15 + 100 + len("toolsname") + 9),
+        (Conversation([{"role": "tool", "content": "a", "id": "b" * 100}]), 10 + 1 + 100 + len("id") + 4),
         (Conversation(3), 0),
         (3, 0),
         (None, 0),

@@ -182,7 +182,7 @@ def test_prompt_logprobs_come_once_in_deltas(tokenizer):
     a, b = tokenizer.encode("ab")
     for kind, later in ((OutputKind.DELTA, None), (OutputKind.CUMULATIVE, 3)):
         run = Run(tokenizer, prompt_logprobs=0, output_kind=kind)
-        run.group.prompt_logprobs = [((a, -1.0, 1),), ((b, -2.0, 1),)]
+        run.group.prompt_logprobs.extend([((a, -1.0, 1),), ((b, -2.0, 1),)])
         run.take("x")
         rows = run.output().prompt_logprobs
         assert rows == [None, {a: Logprob(-1.0, 1, "a")}, {b: Logprob(-2.0, 1, "b")}]

@@ -82,16 +82,17 @@ def test_only_computed_blocks_become_findable():
     assert allocator.num_cached == 2
 
 
-def test_an_equal_block_is_merged_one_plan_later():
+def test_an_equal_block_is_exchanged_for_the_first_one():
     allocator = PrefixCachingBlockAllocator(8)
     first, second = BlockTable(allocator, BlockHashes(2)), BlockTable(allocator, BlockHashes(2))
+    duplicates = []
     for table in (first, second):
-        table.allocate(2)
-        table.promote([5, 6], 2)
-    assert first.block_ids != second.block_ids, "the own block is still being written in this step"
-    second.append_slots(2, 3)
-    assert first.block_ids[0] == second.block_ids[0]
-    assert allocator.ref_count(first.block_ids[0]) == 2
+        table.allocate(4)
+        duplicates.append(table.promote([5, 6, 7, 8], 4))
+    assert duplicates == [[], [0, 1]]
+    second.exchange(0, first.block_ids[0])
+    assert second.has(0, first.block_ids[0]) and not second.has(1, first.block_ids[1]) and not second.has(2, 0)
+    assert allocator.ref_count(first.block_ids[0]) == 2 and allocator.num_free == 5
     first.free()
     second.free()
     assert allocator.num_free == 8

@@ -27,11 +27,10 @@ def make_group(*token_ids: list[int], prompt_len: int | None = None, first_id: i
     return SequenceGroup(request, seqs, RequestMetrics(0.0))
 
 
-def compute(space: BlockSpaceManager, seq: Sequence, num_tokens: int) -> None:
-    """What the scheduler does around one step of a sequence."""
-    space.append_slots(seq, num_tokens=num_tokens)
-    seq.num_computed_tokens += num_tokens
-    space.promote(seq)
+def compute(space: BlockSpaceManager, group: SequenceGroup, num_tokens: int, index: int = 0) -> None:
+    """What the scheduler does around one step of a sequence of the group."""
+    seq = group.seqs[index]
+    space.append_slots(group, seq, num_tokens)
     space.slide(seq)
     space.check_conservation()
 
@@ -48,13 +47,13 @@ def test_full_groups_get_all_blocks_at_admission_and_window_groups_step_by_step(
     assert space.num_required_blocks(group) == 10 + 2 * 3
     space.allocate(group)
     assert held(space, seq) == [10, 0, 0]
-    assert space.num_appendable(seq) == 5 * 4, "ten free blocks for two groups"
-    compute(space, seq, 20)
+    assert space.num_appendable(seq, seq.num_uncomputed_tokens) == 5 * 4, "ten free blocks for two groups"
+    compute(space, group, 20)
     assert held(space, seq) == [10, 2, 2]
     assert [ids.tolist()[:3] for ids in space.block_ids(seq)[1:]] == [[NULL_BLOCK] * 3] * 2
-    assert space.num_appendable(seq) == 3 * 4
-    compute(space, seq, 12)
-    compute(space, seq, 8)
+    assert space.num_appendable(seq, seq.num_uncomputed_tokens) == 3 * 4
+    compute(space, group, 12)
+    compute(space, group, 8)
     assert held(space, seq) == [10, 2, 2] and space.num_used_blocks == 14
     space.free(seq)
     assert space.num_used_blocks == 0
@@ -66,7 +65,7 @@ def test_a_long_sequence_holds_fewer_blocks_than_with_full_attention_everywhere(
         group = make_group(list(range(4000)))
         space.allocate(group)
         while group.seqs[0].num_uncomputed_tokens:
-            compute(space, group.seqs[0], 250)
+            compute(space, group, 250)
         return space.num_used_blocks
 
     # As in Gemma 3 1B: 1 group of full attention, 6 with a window of 512.
@@ -79,7 +78,7 @@ def test_equal_tokens_of_two_groups_are_different_contents():
     space = BlockSpaceManager(32, 4, groups=GROUPS)
     first, second = make_group(list(range(9))), make_group(list(range(9)), first_id=10)
     space.allocate(first)
-    compute(space, first.seqs[0], 9)
+    compute(space, first, 9)
     assert space.allocate(second) == 8
     ids = [[ids[i] for ids in space.block_ids(second.seqs[0])] for i in range(2)]
     assert len(set(ids[1])) == 3
@@ -120,7 +119,7 @@ def test_a_hit_is_the_longest_prefix_that_every_group_has(gone, num_found):
     space = BlockSpaceManager(64, 4, groups=GROUPS)
     first = make_group([*tokens, 7])
     space.allocate(first)
-    compute(space, first.seqs[0], 25)
+    compute(space, first, 25)
     space.free(first.seqs[0])
     for group, index in gone:
         evict(space, group, index, tokens)
@@ -130,8 +129,8 @@ def test_a_hit_is_the_longest_prefix_that_every_group_has(gone, num_found):
     for own, cache in zip(space.block_ids(seq), GROUPS, strict=True):
         first_needed = cache.num_blocks_behind(num_found * 4, 4)
         assert [block_id == NULL_BLOCK for block_id in own[:num_found]] == [i < first_needed for i in range(num_found)]
-    assert space.num_appendable(seq) >= seq.num_uncomputed_tokens
-    compute(space, seq, seq.num_uncomputed_tokens)
+    assert space.num_appendable(seq, seq.num_uncomputed_tokens) == seq.num_uncomputed_tokens
+    compute(space, second, seq.num_uncomputed_tokens)
 
 
 def test_all_hits_are_held_before_the_first_fresh_block_is_taken():
@@ -140,13 +139,13 @@ def test_all_hits_are_held_before_the_first_fresh_block_is_taken():
     tokens = list(range(12))
     first = make_group(tokens)
     space.allocate(first)
-    compute(space, first.seqs[0], 12)
+    compute(space, first, 12)
     space.free(first.seqs[0])
     second = make_group(tokens, first_id=10)
     assert space.can_allocate(second) is AllocStatus.OK
     assert space.allocate(second) == 8
     space.check_conservation()
-    compute(space, second.seqs[0], 4)
+    compute(space, second, 4)
 
 
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
@@ -155,15 +154,15 @@ def test_a_fork_copies_the_partly_filled_block_of_every_group(enable_prefix_cach
     group = make_group(list(range(30)))
     [parent] = group.seqs
     space.allocate(group)
-    compute(space, parent, 30)
+    compute(space, group, 30)
     child = Sequence(1, 1, list(range(30)), 30, num_computed_tokens=30)
     space.fork(parent, child)
     group.seqs.append(child)
     for seq in group.seqs:
         seq.token_ids.append(7)
     assert space.num_used_blocks == space.num_held_blocks(group) == 8 + 2 + 2
-    copies = space.append_slots(parent, num_tokens=1)
-    assert len(copies) == 3 and space.append_slots(child, num_tokens=1) == []
+    copies = space.append_slots(group, parent, num_tokens=1)
+    assert len(copies) == 3 and space.append_slots(group, child, num_tokens=1) == ()
     assert [source for source, _ in copies] == [ids[7] for ids in space.block_ids(child)]
     assert [own for _, own in copies] == [ids[7] for ids in space.block_ids(parent)]
     space.check_conservation()
@@ -175,7 +174,7 @@ def test_swapping_moves_the_blocks_of_every_group(enable_prefix_caching):
     group = make_group(list(range(30)))
     [seq] = group.seqs
     space.allocate(group)
-    compute(space, seq, 29)
+    compute(space, group, 29)
     assert space.can_swap_out(group)
     assert len(space.swap_out(group)) == 8 + 2 + 2
     space.check_conservation()
@@ -186,7 +185,7 @@ def test_swapping_moves_the_blocks_of_every_group(enable_prefix_caching):
     assert space.num_used_blocks == 12
     space.take_cache_moves()
     assert held(space, seq) == [8, 2, 2] and space.num_used_host_blocks == 0
-    compute(space, seq, 1)
+    compute(space, group, 1)
 
 
 def test_a_returning_group_shares_the_prompt_in_every_group():
@@ -197,9 +196,8 @@ def test_a_returning_group_shares_the_prompt_in_every_group():
     assert space.num_required_blocks(group) == (7 + 2) + 2 * (3 + 2)
     space.allocate(group)
     assert other.num_computed_tokens == 20 and held(space, other) == [7, 0, 0]
-    compute(space, leader, 16)
-    space.append_slots(leader, num_tokens=6)
-    leader.num_computed_tokens += 6
+    compute(space, group, 16)
+    space.append_slots(group, leader, num_tokens=6)
     for _ in range(2):
         space.share_prompt(leader, other)
         assert held(space, other) == [7, 2, 2]
@@ -207,7 +205,7 @@ def test_a_returning_group_shares_the_prompt_in_every_group():
             assert own[3:5] == theirs[3:5]
     space.slide(leader)
     space.check_conservation()
-    compute(space, other, 6)
+    compute(space, group, 6, index=1)
     for seq in group.seqs:
         space.free(seq)
     assert space.num_used_blocks == 0
@@ -217,7 +215,7 @@ def test_a_snapshot_shows_the_blocks_of_all_groups():
     space = BlockSpaceManager(32, 4, groups=GROUPS)
     group = make_group(list(range(30)))
     space.allocate(group)
-    compute(space, group.seqs[0], 30)
+    compute(space, group, 30)
     pool = space.snapshot([group]).device
     assert pool.count("used") == 12
     assert pool.num_tokens == 30 + 2 * (30 - 24)
@@ -235,13 +233,13 @@ def test_num_appendable_is_the_most_that_fits():
             continue
         space.allocate(group)
         while seq.num_uncomputed_tokens:
-            num = min(space.num_appendable(seq), seq.num_uncomputed_tokens)
+            num = space.num_appendable(seq, seq.num_uncomputed_tokens)
             assert num > 0
             assert space._num_touched([seq], num_tokens=num) <= space._device.num_free
             if num < seq.num_uncomputed_tokens:
                 tight += 1
                 assert space._num_touched([seq], num_tokens=num + 1) > space._device.num_free
-            compute(space, seq, rng.randrange(1, num + 1))
+            compute(space, group, rng.randrange(1, num + 1))
     assert tight > 100
 
 

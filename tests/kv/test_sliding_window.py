@@ -26,11 +26,10 @@ def make_group(*token_ids: list[int], prompt_len: int | None = None, first_id: i
     return SequenceGroup(request, seqs, RequestMetrics(0.0))
 
 
-def compute(space: BlockSpaceManager, seq: Sequence, num_tokens: int) -> None:
-    """What the scheduler does around one step of a sequence."""
-    space.append_slots(seq, num_tokens=num_tokens)
-    seq.num_computed_tokens += num_tokens
-    space.promote(seq)
+def compute(space: BlockSpaceManager, group: SequenceGroup, num_tokens: int, index: int = 0) -> None:
+    """What the scheduler does around one step of a sequence of the group."""
+    seq = group.seqs[index]
+    space.append_slots(group, seq, num_tokens)
     space.slide(seq)
     space.check_conservation()
 
@@ -56,12 +55,12 @@ def test_blocks_are_freed_as_the_window_moves():
     (seq,) = group.seqs
     assert space.can_allocate(group) is AllocStatus.OK, "50 tokens are more than the pool of 16, the window is not"
     assert space.allocate(group) == 0 and space.num_used_blocks == 0
-    assert space.num_appendable(seq) == 16
-    compute(space, seq, 16)
+    assert space.num_appendable(seq, seq.num_uncomputed_tokens) == 16
+    compute(space, group, 16)
     assert space.block_ids(seq)[0].tolist()[:2] == [NULL_BLOCK] * 2 and space.num_used_blocks == 2
     while seq.num_uncomputed_tokens:
         assert space.can_append_slots([seq])
-        compute(space, seq, min(space.num_appendable(seq), seq.num_uncomputed_tokens))
+        compute(space, group, space.num_appendable(seq, seq.num_uncomputed_tokens))
         assert space.num_used_blocks <= 3
     space.free(seq)
     assert space.num_used_blocks == 0
@@ -76,7 +75,7 @@ def test_freed_blocks_of_a_running_sequence_are_found():
     space = BlockSpaceManager(16, 4, groups=windowed(6))
     first = make_group(list(range(40)))
     space.allocate(first)
-    compute(space, first.seqs[0], 40)
+    compute(space, first, 40)
     assert space.num_used_blocks == 2
     second = make_group(list(range(18)), first_id=1)
     assert space.can_allocate(second) is AllocStatus.OK
@@ -113,15 +112,15 @@ def test_a_fork_shares_what_is_left():
     group = make_group(list(range(30)))
     (parent,) = group.seqs
     space.allocate(group)
-    compute(space, parent, 30)
+    compute(space, group, 30)
     child = Sequence(1, 1, list(range(30)), 30, num_computed_tokens=30)
     space.fork(parent, child)
     group.seqs.append(child)
     for seq in group.seqs:
         seq.token_ids.append(7)
     assert space.num_used_blocks == 2 and space.can_append_slots(group.seqs)
-    assert len(space.append_slots(parent, num_tokens=1)) == 1
-    assert space.append_slots(child, num_tokens=1) == []
+    assert len(space.append_slots(group, parent, num_tokens=1)) == 1
+    assert space.append_slots(group, child, num_tokens=1) == ()
     assert space.num_held_blocks(group) == 3
     space.check_conservation()
 
@@ -131,7 +130,7 @@ def test_swapping_moves_the_window_only():
     group = make_group(list(range(30)))
     (seq,) = group.seqs
     space.allocate(group)
-    compute(space, seq, 29)
+    compute(space, group, 29)
     assert space.can_swap_out(group)
     assert len(space.swap_out(group)) == 2
     space.check_conservation()
@@ -140,7 +139,7 @@ def test_swapping_moves_the_window_only():
     assert len(space.swap_in(group)) == 2
     space.take_cache_moves()
     assert [b == NULL_BLOCK for b in space.block_ids(seq)[0]] == [True] * 6 + [False] * 2
-    compute(space, seq, 1)
+    compute(space, group, 1)
 
 
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
@@ -152,17 +151,16 @@ def test_a_returning_group_shares_the_prompt_once_its_leader_is_there(enable_pre
     assert space.num_required_blocks(group) == 3 + 2
     space.allocate(group)
     assert other.num_computed_tokens == 20
-    compute(space, leader, 8)
-    compute(space, leader, 8)
-    space.append_slots(leader, num_tokens=6)
-    leader.num_computed_tokens += 6
+    compute(space, group, 8)
+    compute(space, group, 8)
+    space.append_slots(group, leader, num_tokens=6)
     for _ in range(2):
         space.share_prompt(leader, other)
         assert [b == NULL_BLOCK for b in space.block_ids(other)[0]] == [True] * 3 + [False] * 2
         assert space.block_ids(other)[0][3:5] == space.block_ids(leader)[0][3:5]
     space.slide(leader)
     space.check_conservation()
-    compute(space, other, 6)
+    compute(space, group, 6, index=1)
     assert space.block_ids(other)[0][5] != space.block_ids(leader)[0][5]
     for seq in group.seqs:
         space.free(seq)

@@ -127,7 +127,7 @@ def test_linear_reads_rows_at_a_stride_and_nothing_beside_them(isa):
 
 @DTYPES
 def test_equal_rows_give_equal_results(dtype):
-    """Whatever tile or vector of a batch a row falls into. (Batches of other sizes may use another order of sums.)"""
+    """Whatever tile or vector of a batch a row falls into; see `test_batch_invariance` for different rows."""
     row, weight = normal(1, 256, dtype=dtype), normal(100, 256, dtype=dtype, seed=1)
     native.pack_weight_(weight)
     for count in (2, 8, 32, 48, 288):  # sizes that all rows are treated alike in
@@ -254,8 +254,12 @@ def test_swap_blocks():
         assert torch.equal(cache.key, gold.key) and torch.equal(cache.value, gold.value)
 
 
-def draw_table(params, uniforms, vocab_size):
-    return DrawTable.of([Draw(0, 0, p) for p in params], np.array(uniforms, np.float64), vocab_size)
+def draw_table(params, keys, vocab_size):
+    return DrawTable.of([Draw(0, 0, p) for p in params], keys, vocab_size)
+
+
+def random_keys(num, seed=0):
+    return np.random.default_rng(seed).integers(-(2**63), 2**63 - 1, num)
 
 
 DRAWS = [
@@ -283,19 +287,21 @@ def test_draw_tokens(vocab_size, spread):
     logits[:, vocab_size // 2 :: 7] -= 1.0  # ties
     if vocab_size > 5:
         logits[:, 3] = -torch.inf
-    uniforms = np.random.default_rng(vocab_size).random(len(DRAWS))
+    keys = random_keys(len(DRAWS), vocab_size)
     draws = [Draw(0, 0, p) for p in params]
     expected_logits, actual_logits = logits.clone(), logits.clone()
-    expected = draw_tokens_(expected_logits, draws, torch.from_numpy(uniforms))
-    table = draw_table(params, uniforms, vocab_size)
+    expected = draw_tokens_(expected_logits, draws, torch.from_numpy(keys))
+    table = draw_table(params, keys, vocab_size)
     actual = native.draw_tokens(logits, table)
     assert torch.equal(native.draw_tokens(actual_logits, table, True), actual)
-    # Where a threshold or the uniform number falls between two tokens, the order of sums decides.
+    # Where the threshold of a top_p falls between two tokens, the order of sums decides.
     kept = actual_logits.isfinite() == expected_logits.isfinite()
     random = [row for row, p in enumerate(params) if p.temperature > 0]
     assert (~kept[random]).sum() <= (0 if vocab_size < 3000 else 2)
     both = kept & actual_logits.isfinite()
     torch.testing.assert_close(actual_logits[random][both[random]], expected_logits[random][both[random]])
+    is_summed = torch.tensor([p.top_p < 1.0 for p in params])
+    assert torch.equal(actual[~is_summed], expected[~is_summed])
     assert (actual == expected).sum() >= len(params) - 1
     assert actual_logits.gather(1, actual.unsqueeze(1)).isfinite().all()
 
@@ -304,8 +310,7 @@ def test_draw_tokens_follows_the_probabilities():
     """20,000 draws: 4 standard deviations, of a row whose truncation keeps 4 of 700 tokens."""
     row = torch.full((700,), -9.0)
     row[[10, 600, 601, 650]] = torch.tensor([2.0, 1.0, 0.5, 0.5])
-    uniforms = np.random.default_rng(0).random(20000)
-    table = draw_table([DrawParams(top_p=0.9)] * 20000, uniforms, 700)
+    table = draw_table([DrawParams(top_p=0.9)] * 20000, random_keys(20000), 700)
     found = native.draw_tokens(row.repeat(20000, 1), table).bincount(minlength=700) / 20000
     expected = torch.zeros(700)
     expected[[10, 600, 601, 650]] = row[[10, 600, 601, 650]].softmax(0)
@@ -322,9 +327,9 @@ def test_draw_tokens_of_broken_rows():
     logits[3, 577] = -3.0
     logits[4, [20, 500]] = 9.0  # the first of equals
     for temperature in (0.0, 1.0):
-        table = draw_table([DrawParams(temperature=temperature, top_p=0.001)] * 6, [0.999] * 6, 600)
+        table = draw_table([DrawParams(temperature=temperature, top_p=0.001)] * 6, random_keys(6, 5), 600)
         tokens = native.draw_tokens(logits, table).tolist()
-        assert tokens[:4] == [-1, -1, -1, 577] and tokens[4] == (20 if temperature == 0.0 else 500)
+        assert tokens[:4] == [-1, -1, -1, 577] and tokens[4] in ((20,) if temperature == 0.0 else (20, 500))
 
 
 def assert_attention(layout, q, caches, scale):
@@ -418,12 +423,36 @@ def test_attention_that_is_not_native_is_right_too(dtype, extras):
     assert_close(found, reference.attention(q, LayerCache(*caches), layout, 0.2, *extras), 4e-6, 2**-6)
 
 
+@DTYPES
+@pytest.mark.parametrize("num_outputs", [128, 96], ids=["whole panels", "two steps"])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
-def test_other_gates_than_silu(activation):
-    x, weight = normal(5, 64, dtype=torch.float32), normal(96, 64, dtype=torch.float32, seed=1) / 8
-    gold = reference.gated_linear(x, weight, None, activation)
-    native.pack_weight_(weight)
-    assert_close(native.gated_linear(x, weight, None, activation), gold, 2e-5, 2**-6)
+def test_other_gates_than_silu(activation, num_outputs, dtype):
+    for num_rows in (1, 5, 40):
+        x, weight = normal(num_rows, 64, dtype=dtype), normal(num_outputs, 64, dtype=dtype, seed=1) / 8
+        gold = reference.gated_linear(x, weight, None, activation)
+        native.pack_weight_(weight)
+        assert_close(native.gated_linear(x, weight, None, activation), gold, 2e-5, 2**-6)
+
+
+@DTYPES
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
+def test_activate(activation, dtype):
+    x = torch.cat((torch.linspace(-12, 12, 997), torch.tensor([0.0, 1e-30, -1e30, 1e30]))).expand(3, -1).to(dtype)
+    found = native.activate(x, activation)
+    assert_close(found, reference.activate(x, activation), 2e-6, 2**-8)
+    assert native.activate(torch.full((1, 20), torch.nan, dtype=dtype), activation).isnan().all()
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(1, 1024), (9, 70), (300, 80), (3, 7), (0, 16)], ids=str)
+def test_layer_norm(dtype, shape):
+    x, weight, bias = (normal(*s, dtype=dtype, seed=seed) for seed, s in enumerate((shape, shape[1:], shape[1:])))
+    x = x * 3 + 5  # a mean that a sum of squares would not survive in 16 bits
+    wide = torch.nn.functional.pad(x, (2, 3))[:, 2:-3]  # rows at a stride
+    for given in (None, bias):
+        gold = reference.layer_norm(x, weight, given, 1e-5)
+        assert_close(native.layer_norm(x, weight, given, 1e-5), gold, 4e-6, 2**-7)
+        assert_close(native.layer_norm(wide, weight, given, 1e-5), gold, 4e-6, 2**-7)
 
 
 @DTYPES

@@ -199,10 +199,11 @@ def test_native_linear(isa, bits, dtype, num_rows):
 
 
 @BITS
+@DTYPES
 @needs_native
-def test_float32_rows_have_the_same_bits_in_any_company_and_instruction_set(bits):
+def test_rows_have_the_same_bits_in_any_company_and_instruction_set(bits, dtype):
     storage, layout = quantized(make_weight((704, 128)), bits)
-    x = normal(21, 704)
+    x = normal(21, 704, dtype=dtype)
     found = []
     for name in ISAS:
         assert LIBRARY.handle.lullm_select_isa(name.encode())

@@ -92,7 +92,7 @@ class Model:
         self.positions.copy_(torch.randint(1, 30, (n,), generator=g))
         self.lens.copy_(self.positions + 1)
         self.tables.copy_(torch.stack([torch.randperm(16, generator=g)[:8] for _ in range(n)]))
-        self.draws.uniforms.copy_(torch.rand(n, generator=g, dtype=torch.float64))
+        self.draws.keys.copy_(torch.randint(2**62, (n,), generator=g))
         rows = torch.arange(n)
         self.slots.copy_(self.tables[rows, self.positions // BLOCK_SIZE] * BLOCK_SIZE + self.positions % BLOCK_SIZE)
         for number, cache in enumerate(self.caches):
@@ -116,6 +116,7 @@ class Model:
         hidden = native.linear(native.gated_linear(hidden, w["gate_up"], None, "silu"), w["down"], None)
         hidden, residual = native.add_rms_norm(hidden, residual, self.norm, 1e-6)
         odd = native.gated_linear(hidden, self.odd_gate_up, None, "silu")
+        odd = native.activate(native.layer_norm(odd, self.norm[:30], None, 1e-6), "gelu_tanh")
         eight, four = (
             quantized_native.quantized_linear(hidden, self.quantized[bits], self.layouts[bits], None) for bits in (8, 4)
         )

@@ -26,9 +26,9 @@ def test_ten_thousand_rounds(policy, enable_prefix_caching, num_blocks, num_host
     run_workload(policy, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode)
 
 
-@pytest.mark.parametrize("delay_factor", [0.0, 0.5])
-def test_ten_thousand_rounds_prefill_first(delay_factor):
-    run_workload("fcfs", True, 20, 64, 48, "auto", enable_chunked_prefill=False, delay_factor=delay_factor)
+@pytest.mark.parametrize(("policy", "mode", "delay_factor"), [("fcfs", "auto", 0.0), ("priority", "swap", 0.5)])
+def test_ten_thousand_rounds_prefill_first(policy, mode, delay_factor):
+    run_workload(policy, True, 20, 64, 48, mode, enable_chunked_prefill=False, delay_factor=delay_factor)
 
 
 WINDOWED_POOLS = [

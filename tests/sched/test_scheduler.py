@@ -73,6 +73,20 @@ def test_parallel_sampling_shares_the_prompt():
     assert sim.block_space.num_used_blocks == 0
 
 
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_a_block_that_another_request_had_first_is_merged_before_anything_is_preempted(n):
+    sim = Simulation(num_blocks=20 + n, max_num_batched_tokens=80, watermark=0.0, max_model_len=80)
+    prompt = list(range(40))
+    sim.add("first", prompt, max_tokens=4)
+    sim.add("second", prompt, prompt_logprobs=0, n=n, max_tokens=4)  # which computes the cached prompt again
+    sim.step()
+    assert sim.block_space.num_used_blocks == 20, "the own blocks are written in this step"
+    sim.step()
+    assert not sim.preempted
+    assert sim.block_space.num_used_blocks == 10 + 1 + n, "the prompt once, and a block for each sequence"
+    sim.run()
+
+
 def test_preemption_recomputes_to_the_same_tokens():
     def outputs(num_blocks, **options):
         sim = Simulation(num_blocks=num_blocks, max_num_seqs=8, **options)
@@ -99,6 +113,39 @@ def test_the_last_in_order_is_preempted_and_returns_first():
         sim.step()
     assert sim.preempted == {"second": 1}
     assert [u.group.request_id for u in sim.run()] == ["first", "third", "second"]
+
+
+def prompts_first(num_blocks, **options):
+    return Simulation(
+        num_blocks=num_blocks, num_host_blocks=16, max_num_batched_tokens=64, watermark=0.0,
+        preemption=PreemptionPolicy("swap"), enable_chunked_prefill=False, enable_prefix_caching=False, **options,
+    )  # fmt: skip
+
+
+def test_prompts_first_decodes_beside_a_group_that_comes_back_from_the_host():
+    sim = prompts_first(12)
+    for name, max_tokens in (("first", 16), ("second", 12), ("third", 12)):
+        sim.add(name, [0] * 8, max_tokens=max_tokens)
+    ends = [update.group.request_id for update in sim.run()]
+    assert sim.preempted == {"third": 1} and ends == ["second", "third", "first"]
+    [plan] = [plan for plan in sim.plans if plan.blocks_to_swap_in]
+    assert spans(plan) == [(0, 19, 20), (2, 16, 17)], "the first decodes on while the third is swapped in"
+    assert len(sim.plans) == 1 + 15, "a step for the prompts and one for each further token of the first: none stalls"
+
+
+def test_prompts_first_never_mixes_prompts_with_decodes():
+    sim = prompts_first(12)
+    for name, max_tokens in (("first", 16), ("second", 12), ("third", 12)):
+        sim.add(name, [0] * 8, max_tokens=max_tokens)
+    while not sim.preempted:
+        sim.step()
+    sim.add("late", [1] * 7, max_tokens=3)
+    ends = [update.group.request_id for update in sim.run()]
+    assert ends == ["second", "third", "first", "late"], "no prompt goes past the older group on the host"
+    assert [spans(plan) for plan in sim.plans if spans(plan)[0][1] == 0] == [
+        [(0, 0, 8), (1, 0, 8), (2, 0, 8)],
+        [(3, 0, 7)],
+    ]
 
 
 def test_a_group_that_outgrows_the_whole_pool_is_capped(caplog):
@@ -184,6 +231,18 @@ def test_priority_goes_before_arrival():
     for name, priority in (("low", 9), ("high", 1), ("also-high", 1)):
         sim.add(name, [0], priority=priority, max_tokens=1)
     assert [u.group.request_id for u in sim.run()] == ["high", "also-high", "low"]
+
+
+@pytest.mark.parametrize("enable_chunked_prefill", [True, False])
+def test_an_urgent_request_takes_the_place_of_a_running_one(enable_chunked_prefill):
+    sim = Simulation(
+        num_blocks=6, max_num_batched_tokens=64, policy="priority", enable_chunked_prefill=enable_chunked_prefill
+    )
+    sim.add("low", [0] * 16, priority=9, max_tokens=6)
+    sim.step()
+    sim.add("high", [1] * 9, priority=1, max_tokens=3)
+    assert [u.group.request_id for u in sim.run()] == ["high", "low"]
+    assert sim.preempted == {"low": 1}
 
 
 def test_what_can_never_run_is_refused_and_leaves_nothing():

@@ -48,7 +48,7 @@ def byte_tokenizer() -> Tokenizer:
 def model_config(vocab_size: int) -> ModelConfig:
     return ModelConfig.from_dict(
         {
-            "architectures": ["ScriptedForCausalLM"],
+            "architectures": ["LlamaForCausalLM"],
             "vocab_size": vocab_size,
             "hidden_size": 8,
             "intermediate_size": 8,

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import errno
+import json
 import logging
 import resource
 import socket
+import time
 
 import pytest
 
@@ -73,6 +75,20 @@ def test_a_slow_body_is_answered(start, scripted, monkeypatch):
         sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
         answer = read_all(sock)
     assert answer.startswith(b"HTTP/1.1 408 ") and b"body_timeout" in answer
+
+
+def test_a_client_that_does_not_read_is_cut(start, scripted, monkeypatch):
+    monkeypatch.setattr(connection, "WRITE_S", 0.2)
+    engine = scripted(script="x" * 400)
+    server = start(engine)
+    body = json.dumps({"prompt": "x", "n": 1000, "max_tokens": 400, "stream": True})
+    with socket.create_connection(server.address, timeout=10) as sock:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        sock.sendall((head + body).encode())
+        limit = time.monotonic() + 20
+        while not engine.aborted:
+            assert time.monotonic() < limit, "the request of a client that does not read goes on"
+            time.sleep(0.02)
 
 
 @pytest.mark.parametrize(("number", "num_lines"), [(errno.EMFILE, 1), (errno.EPERM, 0)])

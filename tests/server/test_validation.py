@@ -7,8 +7,17 @@ import pytest
 from lullm.errors import InvalidRequestError
 from lullm.server.error import ApiError
 from lullm.server.openai.schema import ChatBody, CompletionBody
-from lullm.server.openai.validation import check_num_sequences, check_priority, keep_alive_s, sampling_params
+from lullm.server.openai.validation import (
+    MAX_IDS_PER_STEP,
+    check_num_logprobs,
+    check_num_sequences,
+    check_priority,
+    check_token_lists,
+    keep_alive_s,
+    sampling_params,
+)
 from lullm.server.wire import parse_body
+from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
 
@@ -139,3 +148,59 @@ def test_sequences_of_one_request_are_bounded():
     check_num_sequences(4, SamplingParams(n=1024))
     with pytest.raises(ApiError):
         check_num_sequences(5, SamplingParams(n=1024))
+
+
+def logprobs_of(engine, body, prompts, max_model_len=100) -> int:
+    """The largest limit that is too small for the body, whose prompts have so many tokens; 0: none is."""
+    params = sampling_params(body, engine)
+    requests = [GenerateRequest("r", None, [1] * num, params, 0, 0.0) for num in prompts]
+
+    def passes(limit):
+        try:
+            check_num_logprobs(body, requests, max_model_len, limit)
+        except ApiError as error:
+            assert error.code == "too_many_logprobs"
+            return False
+        return True
+
+    return next(limit for limit in range(-1, 10_000) if passes(limit))
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompts", "num"),
+    [
+        ({"n": 3, "max_tokens": 10}, [5, 5], 0),
+        ({"n": 3, "max_tokens": 10, "logprobs": 4}, [5, 7], 2 * 3 * 10 * 5),
+        ({"best_of": 3, "max_tokens": 10, "logprobs": 0}, [5], 3 * 10),
+        ({"max_tokens": 1000, "logprobs": 1}, [30, 60], (70 + 40) * 2),
+        ({"n": 2, "prompt_logprobs": 2}, [5], 2 * 5 * 3),
+        ({"n": 2, "max_tokens": 10, "logprobs": 1, "echo": True}, [5], 2 * 2 * (10 + 5)),
+        ({"n": 9, "echo": True}, [5], 9 * 5),
+    ],
+)
+def test_log_probabilities_of_one_request_are_counted(engine, fields, prompts, num):
+    assert logprobs_of(engine, completion(**fields), prompts) == max(num, 0)
+
+
+def test_log_probabilities_of_a_chat_are_counted(engine):
+    assert logprobs_of(engine, chat(logprobs=True, n=2), [40]) == 2 * 60
+    assert logprobs_of(engine, chat(n=2, prompt_logprobs=1), [40]) == 40 * 2
+    with pytest.raises(ApiError) as info:
+        body = chat(logprobs=True, top_logprobs=4, max_tokens=7, n=3)
+        request = GenerateRequest("r", None, [1] * 9, sampling_params(body, engine), 0, 0.0)
+        check_num_logprobs(body, [request], 100, 104)
+    message = str(info.value)
+    assert info.value.param == "top_logprobs" and "--max-request-logprobs" in message
+    assert "1 prompts x 3 completions x 5 at each of up to 16 tokens" in message and "105" in message
+
+
+def test_token_lists_of_all_sequences_are_bounded():
+    bias = {token_id: 1.0 for token_id in range(MAX_IDS_PER_STEP // 64)}
+    check_token_lists(1, SamplingParams(n=64, logit_bias=bias), 128)
+    check_token_lists(1000, SamplingParams(n=1, logit_bias=bias), 64)
+    for num_prompts, n in ((1, 65), (5, 16)):
+        with pytest.raises(ApiError) as info:
+            check_token_lists(num_prompts, SamplingParams(n=n, logit_bias=bias), 128)
+        assert info.value.param == "logit_bias"
+    with pytest.raises(ApiError):
+        check_token_lists(1, SamplingParams(n=100, allowed_token_ids=list(bias)), 128)

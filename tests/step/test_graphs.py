@@ -157,4 +157,4 @@ def draw_by_table(logits, table, writes_logits):
         new_draw(temperature=t, top_k=k if k < logits.shape[1] else -1, top_p=p) if t > 0 else new_draw(temperature=0.0)
         for t, k, p, _ in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    return draw_tokens_(logits if writes_logits else logits.clone(), draws, table.uniforms)
+    return draw_tokens_(logits if writes_logits else logits.clone(), draws, table.keys)

@@ -35,10 +35,10 @@ def decode(seq_id, start, blocks, num_draws=1, **params):
     return new_span(seq_id, start, [seq_id + 1], blocks, [draw(seq_id, **params) for _ in range(num_draws)])
 
 
-def stage(staging, spans, sources=None, uniforms=None):
+def stage(staging, spans, sources=None, keys=None):
     """(shape, the staged batch, the host's buffer)."""
     batch = BatchBuilder(LIMITS).build(StepPlan(spans))
-    filled = staging.fill(batch, sources, uniforms)
+    filled = staging.fill(batch, sources, keys)
     staging.upload(filled)
     return filled.shape, staging.step(filled, batch), filled.buffer
 
@@ -74,17 +74,17 @@ def test_draws_as_the_kernel_wants_them():
         decode(2, 3, [2], temperature=0.5, top_k=9, min_p=0.5),
     ]
     staging = new_staging()
-    table = stage(staging, spans, None, np.array([0.1, 0.2, 0.3]))[1].parts
+    table = stage(staging, spans, None, np.array([1, -2, 3]))[1].parts
     tiny = float(np.finfo(np.float32).tiny)
     assert table.temperatures.tolist() == [0.0, tiny, 0.5, 0.0], "a row that fills up is greedy"
     assert table.top_k.tolist() == [7, VOCAB, 9, 1] and table.top_p.tolist() == [1.0, 0.25, 1.0, 1.0]
-    assert table.uniforms.tolist() == [0.1, 0.2, 0.3, 0.5]
+    assert table.keys.tolist() == [1, -2, 3, 0]
     floors = table.min_p_floors.tolist()
     assert floors[0] == floors[1] == floors[3] == -math.inf and floors[2] == pytest.approx(math.log(0.5))
     for _ in range(2):  # both of the host's buffers
         assert stage(staging, spans)[1].parts.temperatures.tolist() == [0.0] * 4
     over = [decode(0, 3, [0], temperature=1.0, top_k=VOCAB + 5)]
-    assert stage(staging, over, None, np.array([0.5]))[1].parts.top_k.tolist() == [VOCAB]
+    assert stage(staging, over, None, np.array([5]))[1].parts.top_k.tolist() == [VOCAB]
 
 
 def test_what_is_no_batch_of_decodes_keeps_its_own_size():

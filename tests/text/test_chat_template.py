@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from lullm.errors import InvalidRequestError, ModelLoadError
-from lullm.text import sandbox
 from lullm.text.chat_template import ChatTemplate
-from lullm.text.sandbox import MAX_CHARS, MAX_STEPS
 
 USER = [{"role": "user", "content": "Hi"}]
 
@@ -187,45 +185,15 @@ def test_private_attributes_are_undefined() -> None:
     assert render("{{ raise_exception.__globals__ }}{{ messages.__class__ is defined }}") == "False"
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "{% for i in range(9999) %}{{ range(99999) | sum }}{% endfor %}",
-        "{% set x = 'abcdefghij' * 500 %}{% for a in x %}{% for b in x if false %}{% endfor %}{% endfor %}",
-        "{{ range(10 ** 12) | list }}",
-        "{% for i in range(9999) | map('string') %}{% for j in range(9999) | map('string') %}{% endfor %}{% endfor %}",
-        "{% for a in x recursive %}{{ loop(x) }}{% endfor %}",
-        "{% for a in [1, 2] recursive %}{% if loop.depth < 60 %}{{ loop([1, 2]) }}{% endif %}{% endfor %}",
-        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-        "{% set x = 'a' * 10 ** 10 %}",
-        "{{ 10 ** 1000000 }}",
-        "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-        "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-        "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x | replace('a', 'aa') %}{% endfor %}",
-        "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x.replace('a', 'aa') %}{% endfor %}",
-        "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x %}{{ ns.x * 2 }}{% endset %}{% endfor %}",
-        "{{ lipsum(n=999999999) }}",
-        "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-        "{% set ns = namespace(x=9) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
-        "{% set x = 'a' * 999999 %}{% for i in range(999) %}{{ x }}{% endfor %}",
-    ],
-)
-def test_templates_that_would_not_end(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "MAX_STEPS", MAX_STEPS // 10)  # ends sooner
-    with pytest.raises(InvalidRequestError, match="steps|grew|recursed|failed"):
-        render(source, x=[1, 2])
-
-
 def test_a_long_conversation_is_within_the_bounds() -> None:
     messages = [{"role": "user", "content": "x" * 1000}] * 5000
-    assert len(render(CHATML, messages)) < MAX_CHARS
+    template = ChatTemplate(CHATML, {})
+    assert len(template.render(messages)) > 5_000_000
+    assert not template.has_process, "it is quick enough here"
 
 
-def test_the_bounds_hold_per_call_and_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "MAX_STEPS", 50_000)
-    template = ChatTemplate("{% for i in range(20_000) %}{% endfor %}ok", {})
+def test_the_bounds_hold_per_call_and_thread() -> None:
+    template = ChatTemplate("{% for i in range(4_900) %}{% endfor %}ok", {})
     assert [template.render(USER) for _ in range(3)] == ["ok"] * 3
     out: list[str] = []
     threads = [threading.Thread(target=lambda: out.append(template.render(USER))) for _ in range(3)]
@@ -234,3 +202,4 @@ def test_the_bounds_hold_per_call_and_thread(monkeypatch: pytest.MonkeyPatch) ->
     for thread in threads:
         thread.join()
     assert out == ["ok"] * 3
+    assert not template.has_process

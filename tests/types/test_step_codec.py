@@ -1,12 +1,13 @@
 """Plans and results as bytes: every field comes back as it was."""
 
 import math
+import struct
 
 import msgspec
 import pytest
 
 from lullm.types.draw import Draw, DrawParams, LogitEdits
-from lullm.types.packed import num_packed, pack, unpack
+from lullm.types.packed import num_packed, pack, pack_one, unpack
 from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
 
@@ -63,5 +64,8 @@ def test_packed_integers():
     numbers = [0, -1, PENDING_TOKEN, 2**31 - 1, -(2**31)]
     assert unpack(pack(numbers)) == numbers and num_packed(pack(numbers)) == 5
     assert unpack(pack(range(3))) == [0, 1, 2] and unpack(b"") == []
+    assert [pack_one(number) for number in numbers] == [pack([number]) for number in numbers]
     with pytest.raises(OverflowError):
         pack([2**31])
+    with pytest.raises(struct.error):
+        pack_one(2**31)

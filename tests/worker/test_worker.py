@@ -45,7 +45,7 @@ def build(qwen3_folder, monkeypatch):
     monkeypatch.setattr("lullm.worker.setup.select_ops", lambda *args: FAKE_OPS)
 
     def make(device, folder=qwen3_folder, **options):
-        monkeypatch.setattr("lullm.worker.setup.open_device", lambda name: device)
+        monkeypatch.setattr("lullm.worker.setup.open_device", lambda name, ahead: device)
         model_config = ModelConfig.from_folder(qwen3_folder)
         config = EngineConfig(model=str(folder), **OPTIONS | options).resolve(model_config)
         return Worker(config, model_config, folder)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lullm.cli.flag.engine import engine_config
 from lullm.cli.flag.sampling import sampling_params
+from lullm.engine.head_start import head_start
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.errors import LullmError
 from lullm.log import log_to_stderr
@@ -101,9 +102,11 @@ def open_terminal(args: argparse.Namespace) -> Iterator[Terminal]:
     """A terminal over the engine that the flags ask for, until the block ends. Raises LullmError."""
     config = engine_config(args)
     sampling_params(args, SamplingParams())
-    # Torch is loaded here: after the flags are known to be good.
-    from lullm.engine.llm_engine import LLMEngine
-
     log_to_stderr("INFO" if args.verbose else "WARNING")
-    with contextlib.closing(Terminal(LLMEngine(config))) as terminal:
+    with head_start(config) as ahead:
+        # Torch is loaded here: after the flags are known to be good.
+        from lullm.engine.llm_engine import LLMEngine
+
+        engine = LLMEngine(config, ahead=ahead)
+    with contextlib.closing(Terminal(engine)) as terminal:
         yield terminal

@@ -11,6 +11,13 @@ from lullm.errors import ModelLoadError
 LARGEST_ID = 2**31 - 1
 """Token ids are int32 in a step. The same bound holds for sizes and lengths that name no smaller one."""
 
+MOST_LAYERS = 1024
+"""The deepest known model has 126 layers. Each layer takes about 2 ms to build."""
+MOST_INTERMEDIATE = 1 << 20
+"""The widest known MLP has 53,248."""
+MOST_HEAD_DIM = 1 << 12
+"""The widest known heads have 512 elements."""
+
 
 def shown(value: Any) -> str:
     """A value of a file in an error message: cut, since a file may hold an integer of 4,000 digits."""
@@ -23,6 +30,15 @@ def positive_int(data: dict[str, Any], name: str, default: int | None = None, mo
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ModelLoadError(f"config.json: {name} must be a positive integer up to {most}, not {shown(value)}")
+    return value
+
+
+def integer(data: dict[str, Any], name: str, default: int) -> int:
+    """`data[name]`; missing or null: the default."""
+    value = data.get(name)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > LARGEST_ID:
+        raise ModelLoadError(f"config.json: {name} must be an integer, not {shown(value)}")
     return value
 
 

@@ -1,29 +1,33 @@
 """ModelConfig: a model's `config.json`, as far as every family has it, and the part of its own family.
 
-Fields keep the JSON's own names where it has one. Unknown keys are ignored. Both spellings of the type of the weights
-are read: `torch_dtype` and `dtype`.
+Fields keep the JSON's own names where it has one. Keys that change the arithmetic and are not implemented are refused;
+unknown ones are named in a warning (`family.keys`). Both spellings of the type of the weights are read: `torch_dtype`
+and `dtype`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from lullm.config.decoder import DecoderConfig, read_decoder, read_layer_kinds
-from lullm.config.field import boolean, positive_int, shown, token_id_list
-from lullm.config.gemma import is_gemma, read_gemma, with_gemma_defaults
+from lullm.config.decoder import DecoderConfig
+from lullm.config.family.keys import check_keys
+from lullm.config.family.table import FAMILIES, family_of
+from lullm.config.field import MOST_HEAD_DIM, boolean, positive_int, shown, token_id_list
 from lullm.config.json_file import read_object
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
+from lullm.log import get_logger
 from lullm.types.layer_kind import LayerKind
+
+logger = get_logger(__name__)
 
 ModelDType = Literal["float32", "bfloat16", "float16"]
 _DTYPES = get_args(ModelDType)
 
-# Of real models the largest have 262,208 tokens, 16,384 hidden elements, 128 heads of 256 elements.
+# Of real models the largest have 262,208 tokens, 16,384 hidden elements, 128 heads.
 _MOST_VOCAB = 1 << 24
 _MOST_HIDDEN = 1 << 18
 _MOST_HEADS = 1 << 12
-_MOST_HEAD_DIM = 1 << 12
 
 FamilyConfig = DecoderConfig
 """The family parts; a family that does not fit the shared decoder adds its own type here. All say `widest_row`
@@ -37,6 +41,7 @@ class ModelConfig:
     Args:
         layer_kinds: what each layer keeps between steps, one per layer.
         family: what only the family's own file asks for.
+        unknown_keys: keys of the file of which nothing is known.
     """
 
     architecture: str
@@ -52,6 +57,7 @@ class ModelConfig:
     dtype: ModelDType = "float32"
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
+    unknown_keys: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def num_hidden_layers(self) -> int:
@@ -71,7 +77,10 @@ class ModelConfig:
             raise ModelLoadError(
                 f"{folder} has no config.json; a model folder holds config.json, tokenizer.json and *.safetensors"
             ) from None
-        return cls.from_dict(data)
+        config = cls.from_dict(data)
+        if config.unknown_keys:
+            logger.warning("%s: ignored, since nothing is known about them: %s", path, ", ".join(config.unknown_keys))
+        return config
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "ModelConfig":
@@ -85,8 +94,9 @@ class ModelConfig:
                 f"config.json: {architecture} reads more than text, which is not supported yet; choose a checkpoint of "
                 "the text model alone"
             )
-        if is_gemma(architecture):
-            data = with_gemma_defaults(data, architecture)
+        family = family_of(architecture)
+        unknown_keys = check_keys(data, architecture, FAMILIES)
+        data = family.fill(data)
         heads = positive_int(data, "num_attention_heads", most=_MOST_HEADS)
         kv_heads = positive_int(data, "num_key_value_heads", heads, _MOST_HEADS)
         hidden_size = positive_int(data, "hidden_size", most=_MOST_HIDDEN)
@@ -99,14 +109,10 @@ class ModelConfig:
         dtype = data.get("dtype") or data.get("torch_dtype") or "float32"
         if dtype not in _DTYPES:
             raise ModelLoadError(f"config.json: dtype {shown(dtype)} is not one of {', '.join(_DTYPES)}")
-        head_dim = positive_int(data, "head_dim", hidden_size // heads, _MOST_HEAD_DIM)
+        head_dim = positive_int(data, "head_dim", hidden_size // heads, MOST_HEAD_DIM)
         if head_dim % 2:
             raise ModelLoadError(f"config.json: head_dim must be even for rotary embeddings, got {head_dim}")
-        layer_kinds = read_layer_kinds(data, architecture)
-        if is_gemma(architecture):
-            family = read_gemma(data, architecture, layer_kinds)
-        else:
-            family = read_decoder(data, head_dim, len(layer_kinds))
+        layer_kinds = family.layer_kinds(data)
         return cls(
             architecture=architecture,
             vocab_size=positive_int(data, "vocab_size", most=_MOST_VOCAB),
@@ -116,11 +122,12 @@ class ModelConfig:
             head_dim=head_dim,
             max_position_embeddings=positive_int(data, "max_position_embeddings", most=MOST_POSITIONS),
             layer_kinds=layer_kinds,
-            family=family,
+            family=family.read(data, layer_kinds, head_dim),
             tie_word_embeddings=boolean(data, "tie_word_embeddings", False),
             dtype=cast(ModelDType, dtype),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),
             bos_token_id=_bos_token_id(data),
+            unknown_keys=unknown_keys,
         )
 
 

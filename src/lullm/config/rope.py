@@ -6,20 +6,37 @@ Both spellings are read: `rope_theta` + `rope_scaling`, and the newer `rope_para
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from lullm.config.field import boolean, positive_float, positive_int, shown
+from lullm.config.field import MOST_HEAD_DIM, boolean, optional_object, positive_float, positive_int, shown
 from lullm.errors import ModelLoadError
 
-RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn"]
+RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 _ROPE_TYPES = get_args(RopeType)
 
 MOST_POSITIONS = 1 << 25
 """The longest known model has 10,485,760 positions."""
 _LARGEST_FACTOR = 1e6
+_DEFAULT_THETA = 10000.0
+ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings"})
+"""Of a whole `config.json`."""
+_READ_PARAMETERS = frozenset(
+    {
+        "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor",
+        "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor", "mscale",
+        "mscale_all_dim", "truncate", "short_factor", "long_factor",
+    }
+)  # fmt: skip
+_IGNORED_PARAMETERS = frozenset({"finetuned"})
+"""Keys of the object that change nothing: YaRN's files note whether the model was trained so."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary position embedding: base frequency, and how it is stretched beyond the trained length."""
+    """Rotary position embedding: base frequency, and how it is stretched beyond the trained length.
+
+    Args:
+        partial_rotary_factor: the share of a head that is rotated, from its start.
+        short_factor, long_factor: of `longrope`, one per pair.
+    """
 
     rope_theta: float = 10000.0
     rope_type: RopeType = "default"
@@ -33,6 +50,13 @@ class RopeConfig:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
+    partial_rotary_factor: float = 1.0
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
+
+    def rotary_dim(self, head_dim: int) -> int:
+        """Elements of a head that are rotated."""
+        return int(head_dim * self.partial_rotary_factor)
 
 
 def read_theta(data: dict[str, Any], name: str, default: float) -> float:
@@ -40,30 +64,69 @@ def read_theta(data: dict[str, Any], name: str, default: float) -> float:
     return positive_float(data, name, default, least=1.1, most=1e18)
 
 
-def read_rope(data: dict[str, Any], parameters: dict[str, Any], default_theta: float) -> RopeConfig:
+def read_flat_rope(data: dict[str, Any], has_partial: bool = False) -> RopeConfig:
+    """The one rope of all layers, in the newer or the older spelling. Raises ModelLoadError as `read_rope` does."""
+    parameters = optional_object(data, "rope_scaling") or optional_object(data, "rope_parameters")
+    return read_rope(data, parameters, read_theta(data, "rope_theta", _DEFAULT_THETA), has_partial)
+
+
+def read_ropes_by_kind(data: dict[str, Any], full_theta: float, local_theta: float) -> tuple[RopeConfig, RopeConfig]:
+    """(of the layers with full attention, of those with a window). `rope_scaling` stretches the former only.
+
+    Args:
+        full_theta, local_theta: where the parameters name no base frequency.
+    """
+    nested = optional_object(data, "rope_parameters")
+    kinds = ("full_attention", "sliding_attention")
+    if not set(nested) <= set(kinds):
+        raise ModelLoadError(f"config.json: rope_parameters must hold objects named {' and '.join(kinds)}")
+    scaling = optional_object(data, "rope_scaling")
+    full, local = (optional_object(nested, kind) for kind in kinds)
+    return read_rope(data, full | scaling, full_theta), read_rope(data, local, local_theta)
+
+
+def _check_parameters(parameters: dict[str, Any]) -> None:
+    """No key is passed over: neither one object per layer type, nor `mrope_section` or `llama_4_scaling_beta`."""
+    known = _READ_PARAMETERS | _IGNORED_PARAMETERS
+    if unknown := [
+        f"{key} {shown(value)}" for key, value in parameters.items() if key not in known and value is not None
+    ]:
+        raise ModelLoadError(
+            f"config.json: rope_parameters or rope_scaling hold {', '.join(unknown)}, which this architecture does not "
+            "implement; take a checkpoint without it"
+        )
+
+
+def read_rope(
+    data: dict[str, Any], parameters: dict[str, Any], default_theta: float, has_partial: bool = False
+) -> RopeConfig:
     """From a whole `config.json` and the object in it that holds the rope's parameters.
 
     Args:
         default_theta: the base frequency where the parameters name none.
+        has_partial: whether the family rotates a part of a head.
 
     Raises:
         ModelLoadError: a field makes no sense, or the kind is not supported.
     """
+    _check_parameters(parameters)
     rope_type = parameters.get("rope_type") or parameters.get("type") or "default"
     if rope_type not in _ROPE_TYPES:
         raise ModelLoadError(f"config.json: rope_type {shown(rope_type)} is not one of {', '.join(_ROPE_TYPES)}")
     whole = "partial_rotary_factor"
     partial = positive_float(parameters, whole, positive_float(data, whole, 1.0))
-    if partial != 1:
-        raise ModelLoadError(f"config.json: {whole} {partial!r} is not supported yet, only 1.0")
+    if partial > 1 or partial != 1 and not has_partial:
+        raise ModelLoadError(
+            f"config.json: {whole} {partial!r} is not supported, only {'up to ' if has_partial else ''}1.0"
+        )
     name = "original_max_position_embeddings"
     sources = [source for source in (parameters, data) if source.get(name) is not None]
     original = next((positive_int(source, name, most=MOST_POSITIONS) for source in sources), None)
     factor = _factor(parameters, "factor", 1.0)
-    if rope_type in ("dynamic", "llama3", "yarn"):
+    if rope_type in ("dynamic", "llama3", "yarn", "longrope"):
         max_len = positive_int(data, "max_position_embeddings", most=MOST_POSITIONS)
         original = original or max_len
-        if rope_type == "yarn" and parameters.get("factor") is None:
+        if rope_type in ("yarn", "longrope") and parameters.get("factor") is None:
             factor = max_len / original
     low, high = _factor(parameters, "low_freq_factor", 1.0), _factor(parameters, "high_freq_factor", 4.0)
     if low >= high:
@@ -84,7 +147,17 @@ def read_rope(data: dict[str, Any], parameters: dict[str, Any], default_theta: f
         mscale=_optional_factor(parameters, "mscale"),
         mscale_all_dim=_optional_factor(parameters, "mscale_all_dim"),
         truncate=boolean(parameters, "truncate", True),
+        partial_rotary_factor=partial,
+        short_factor=_factors(parameters, "short_factor"),
+        long_factor=_factors(parameters, "long_factor"),
     )
+
+
+def _factors(parameters: dict[str, Any], name: str) -> tuple[float, ...]:
+    values = parameters.get(name) or []
+    if not isinstance(values, list) or len(values) > MOST_HEAD_DIM:
+        raise ModelLoadError(f"config.json: {name} must be a list of numbers, not {shown(values)}")
+    return tuple(_factor({name: value}, name, 1.0) for value in values)
 
 
 def _factor(parameters: dict[str, Any], name: str, default: float) -> float:

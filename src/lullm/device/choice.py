@@ -7,16 +7,19 @@ import torch
 from lullm.device.cpu import CpuDevice
 from lullm.device.device import Device
 from lullm.errors import UnsupportedError
+from lullm.machine.memory_ahead import MemoryAhead
 
 
-def open_device(name: str) -> Device:
+def open_device(name: str, ahead: MemoryAhead | None = None) -> Device:
     """The device of a resolved config: 'cpu' or 'cuda' (the GPU that is current, of NVIDIA or AMD).
+
+    A CPU's first arena lies in the memory `ahead`, if it fits there.
 
     Raises:
         UnsupportedError: something that a GPU needs is missing; the message names it.
     """
     if name == "cpu":
-        return CpuDevice()
+        return CpuDevice(ahead)
     missing = missing_for_cuda()
     if missing is not None:
         raise UnsupportedError(f"device={name!r} cannot be used: {missing}; use device='cpu'")

@@ -1,7 +1,5 @@
 """CpuDevice: the host as a `Device`. Work runs in the thread that asks for its result."""
 
-import contextlib
-import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,8 @@ from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
 from lullm.device.device import Captured, MemoryInfo, Tensors
 from lullm.errors import UnsupportedError
-from lullm.machine.memory import available_memory_bytes, resident_bytes_within, total_memory_bytes
+from lullm.machine.memory import available_memory_bytes, resident_bytes_within, total_memory_bytes, trim_malloc
+from lullm.machine.memory_ahead import MemoryAhead
 from lullm.ops.cpu.recording import Recording
 from lullm.types.step import Running
 
@@ -33,11 +32,18 @@ class _Deferred(Generic[T]):
 
 
 class CpuDevice:
-    """The host. Work runs in the thread that asks for its result."""
+    """The host. Work runs in the thread that asks for its result.
+
+    Args:
+        ahead: memory for the first arena that fits into it.
+    """
 
     torch_device = torch.device("cpu")
     is_accelerator = False
     records_ahead = False
+
+    def __init__(self, ahead: MemoryAhead | None = None):
+        self._ahead = ahead
 
     def memory_info(self) -> MemoryInfo:
         return MemoryInfo(available_memory_bytes(), total_memory_bytes())
@@ -46,7 +52,7 @@ class CpuDevice:
         return resident_bytes_within(arena.base_address, arena.capacity_bytes)
 
     def new_arena(self, tag: str, capacity_bytes: int) -> Arena:
-        return HostArena(tag, capacity_bytes)
+        return HostArena(tag, capacity_bytes, self._ahead)
 
     def new_host_arena(self, tag: str, capacity_bytes: int) -> Arena:
         return HostArena(tag, capacity_bytes)
@@ -95,5 +101,4 @@ class CpuDevice:
         pass
 
     def trim(self) -> None:
-        with contextlib.suppress(AttributeError):  # a C library other than glibc
-            ctypes.CDLL(None).malloc_trim(0)
+        trim_malloc()

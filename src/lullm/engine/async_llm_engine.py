@@ -19,6 +19,8 @@ from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.engine_thread import EngineThread
 from lullm.engine.thread.mailbox import EngineCall, Mailbox
 from lullm.engine.thread.sleep_watch import SleepWatch
+from lullm.machine.memory_ahead import MemoryAhead
+from lullm.text.template.failure import WouldBlock
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Conversation, GenerateRequest, Prompt
 from lullm.types.sampling_params import SamplingParams
@@ -47,8 +49,8 @@ class AsyncLLMEngine:
     Attributes and raised errors: see `EngineClient` and `LLMEngine`.
     """
 
-    def __init__(self, config: EngineConfig):
-        self._engine = LLMEngine(config, has_thread=True)
+    def __init__(self, config: EngineConfig, ahead: MemoryAhead | None = None):
+        self._engine = LLMEngine(config, has_thread=True, ahead=ahead)
         self.config = self._engine.config
         self.idle = config.idle
         self.model_config = self._engine.model_config
@@ -66,15 +68,17 @@ class AsyncLLMEngine:
         """Render, tokenize and check a request. Raises InvalidRequestError, EngineDeadError."""
         self.check_health()
         bad_words = params.bad_words if isinstance(params, SamplingParams) else None
-        if num_chars(prompt) + sum(map(len, bad_words or ())) > _LONG_CHARS:
-            return await asyncio.to_thread(self._input.process, request_id, prompt, params, priority)
-        return self._input.process(request_id, prompt, params, priority)
+        if num_chars(prompt) + sum(map(len, bad_words or ())) <= _LONG_CHARS:
+            with contextlib.suppress(WouldBlock):
+                return self._input.process(request_id, prompt, params, priority, may_block=False)
+        return await asyncio.to_thread(self._input.process, request_id, prompt, params, priority)
 
     async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt of any length. Raises InvalidRequestError, as `prepare` does."""
-        if num_chars(prompt) > _LONG_CHARS:
-            return await asyncio.to_thread(self._input.tokenize, prompt, add_special_tokens)
-        return self._input.tokenize(prompt, add_special_tokens)
+        if num_chars(prompt) <= _LONG_CHARS:
+            with contextlib.suppress(WouldBlock):
+                return self._input.tokenize(prompt, add_special_tokens, may_block=False)
+        return await asyncio.to_thread(self._input.tokenize, prompt, add_special_tokens)
 
     async def detokenize(self, token_ids: list[int]) -> str:
         """The text of `token_ids`, special tokens included. Raises InvalidRequestError: one is not in the model."""

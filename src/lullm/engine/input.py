@@ -11,10 +11,12 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import InvalidRequestError
 from lullm.text.bad_words import bad_words_ids
+from lullm.text.template.meter import deep_size
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.request import Conversation, GenerateRequest, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 
+_MUCH = 1_000_000
 _MESSAGE_CHARS = 10
 """Rendering a message takes 2 us beside its text: the time to tokenize so many characters."""
 
@@ -30,14 +32,22 @@ class InputProcessor:
         self._vocab_size = model.vocab_size
         self._tokenizer = tokenizer
         self._eos_token_ids = eos_token_ids
+        self._splits_conversations = config.split_special_tokens is not False
+        self._splits_prompts = config.split_special_tokens is True
         self._seeds = random.Random(config.seed)
 
     def process(
-        self, request_id: str, prompt: Prompt | Conversation, params: SamplingParams, priority: int = 0
+        self,
+        request_id: str,
+        prompt: Prompt | Conversation,
+        params: SamplingParams,
+        priority: int = 0,
+        may_block: bool = True,
     ) -> GenerateRequest:
-        """The validated request.
+        """The validated request. A chat template may take seconds, in another process.
 
         Raises:
+            WouldBlock: it does, and `may_block` is False.
             InvalidRequestError: the prompt is empty, too long or not a prompt; the model has no chat template, or it
                 refuses the messages; a token id or a number is out of the model's range; best-of-several is to be
                 streamed.
@@ -49,7 +59,7 @@ class InputProcessor:
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise InvalidRequestError(f"priority must be an integer, not {priority!r}", "priority")
         self._check_params(params)
-        text, token_ids = self._text_and_ids(prompt, add_special_tokens=True)
+        text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
         self._check_prompt(_param(prompt), token_ids)
         return GenerateRequest(
             request_id=request_id,
@@ -63,31 +73,40 @@ class InputProcessor:
             bad_words_ids=tuple(bad_words_ids(self._tokenizer, params.bad_words)) if params.bad_words else (),
         )
 
-    def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
+    def tokenize(
+        self, prompt: Prompt | Conversation, add_special_tokens: bool = True, may_block: bool = True
+    ) -> list[int]:
         """Token ids of what a caller says, of any length. A conversation has the special tokens of its template.
 
         Raises:
-            InvalidRequestError: as `process` does for the prompt's form and the messages.
+            InvalidRequestError: as `process` does for the prompt's form and the messages. WouldBlock: as there.
         """
-        return self._text_and_ids(prompt, add_special_tokens)[1]
+        return self._text_and_ids(prompt, add_special_tokens, may_block)[1]
 
     def detokenize(self, token_ids: list[int]) -> str:
         """The text of `token_ids`, special tokens included. Raises InvalidRequestError: one is not in the model."""
         self._check_ids("tokens", token_ids)
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
-    def _text_and_ids(self, prompt: Prompt | Conversation, add_special_tokens: bool) -> tuple[str | None, list[int]]:
+    def _text_and_ids(
+        self, prompt: Prompt | Conversation, add_special_tokens: bool, may_block: bool
+    ) -> tuple[str | None, list[int]]:
         """The prompt's text, where there is one, and its token ids."""
-        if isinstance(prompt, Conversation):
-            rendered = self._render(prompt)
-            return rendered, self._encode(rendered, "messages", add_special_tokens=False)
-        text, token_ids = _given(prompt)
-        if token_ids is None:
-            assert text is not None
-            token_ids = self._encode(text, "prompt", add_special_tokens)
-        return text, token_ids
+        try:
+            if isinstance(prompt, Conversation):
+                return self._rendered(prompt, may_block)
+            text, token_ids, splits = _given(prompt)
+            if token_ids is None:
+                assert text is not None
+                splits = self._splits_prompts if splits is None else splits
+                encode = self._tokenizer.encode_as_text if splits else self._tokenizer.encode
+                token_ids = encode(text, add_special_tokens)
+            return text, token_ids
+        except InvalidRequestError as error:
+            raise InvalidRequestError(str(error), error.param or _param(prompt), error.code) from None
 
-    def _render(self, conversation: Conversation) -> str:
+    def _rendered(self, conversation: Conversation, may_block: bool) -> tuple[str, list[int]]:
+        """The conversation's text and ids; special tokens that it spells are text, unless it says otherwise."""
         template = self._tokenizer.chat_template
         if template is None:
             raise InvalidRequestError(
@@ -95,13 +114,16 @@ class InputProcessor:
                 "messages",
                 "no_chat_template",
             )
-        return template.render(conversation.messages, **conversation.options)
-
-    def _encode(self, text: str, param: str, add_special_tokens: bool) -> list[int]:
-        try:
-            return self._tokenizer.encode(text, add_special_tokens)
-        except InvalidRequestError as error:
-            raise InvalidRequestError(str(error), param) from None
+        variables = template.variables(conversation.messages, conversation.options)
+        splits = conversation.split_special_tokens
+        quoted = None
+        if self._splits_conversations if splits is None else splits:
+            quoted = self._tokenizer.verbatim.quote(variables, template.sources.values())
+        if quoted is None:
+            text = template.render_variables(variables, may_block)
+            return text, self._tokenizer.encode(text, add_special_tokens=False)
+        text = template.render_variables(quoted.variables, may_block)
+        return self._tokenizer.verbatim.shown(text, quoted.mark), self._tokenizer.encode_marked(text, quoted.mark)
 
     def _check_prompt(self, param: str, token_ids: list[int]) -> None:
         if not token_ids:
@@ -142,17 +164,23 @@ def num_chars(prompt: Prompt | Conversation) -> int:
     if isinstance(prompt, Conversation):
         if not isinstance(prompt.messages, (list, tuple)):
             return 0
-        return sum(_MESSAGE_CHARS + _num_content_chars(message) for message in prompt.messages)
+        num_option_chars = deep_size(prompt.options, _MUCH)[0] if prompt.options else 0
+        return num_option_chars + sum(_MESSAGE_CHARS + _num_chars(message) for message in prompt.messages)
     if isinstance(prompt, dict):
         return max(_len(prompt.get("prompt")), _len(prompt.get("prompt_token_ids")))
     return _len(prompt)
 
 
-def _num_content_chars(message: object) -> int:
-    content = message.get("content") if isinstance(message, dict) else None
+def _num_chars(message: object) -> int:
+    """Of a message's content, and of what it has beside role and content."""
+    if not isinstance(message, dict):
+        return 0
+    content = message.get("content")
+    others = {name: value for name, value in message.items() if name not in ("role", "content")}
+    num_other_chars = deep_size(others, _MUCH)[0] if others else 0
     if isinstance(content, (list, tuple)):
-        return sum(_len(part.get("text")) for part in content if isinstance(part, dict))
-    return _len(content)
+        return num_other_chars + sum(_len(part.get("text")) for part in content if isinstance(part, dict))
+    return num_other_chars + _len(content)
 
 
 def _len(value: object) -> int:
@@ -164,13 +192,16 @@ def _param(prompt: Prompt | Conversation) -> str:
     return "messages" if isinstance(prompt, Conversation) else "prompt"
 
 
-def _given(prompt: Prompt) -> tuple[str | None, list[int] | None]:
-    """Text and token ids as the caller gave them, at least one of them. Raises InvalidRequestError: not a prompt."""
+def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
+    """Text and token ids as the caller gave them, at least one of them, and whether the text's special tokens are text.
+
+    Raises InvalidRequestError: not a prompt.
+    """
     if isinstance(prompt, str):
-        return prompt, None
+        return prompt, None, None
     if not isinstance(prompt, dict):
-        return None, _integers(prompt)
-    unknown = set(prompt) - {"prompt", "prompt_token_ids"}
+        return None, _integers(prompt), None
+    unknown = set(prompt) - {"prompt", "prompt_token_ids", "split_special_tokens"}
     if unknown:
         raise InvalidRequestError(
             f"a prompt dict holds 'prompt' or 'prompt_token_ids', not {sorted(map(str, unknown))}", "prompt"
@@ -180,7 +211,10 @@ def _given(prompt: Prompt) -> tuple[str | None, list[int] | None]:
         raise InvalidRequestError("a prompt dict needs 'prompt' or 'prompt_token_ids'; it has neither", "prompt")
     if text is not None and not isinstance(text, str):
         raise InvalidRequestError(f"prompt must be a string, not {type(text).__name__}", "prompt")
-    return text, None if ids is None else _integers(ids)
+    splits = prompt.get("split_special_tokens")
+    if splits is not None and (not isinstance(splits, bool) or ids is not None):
+        raise InvalidRequestError("split_special_tokens is True or False, and belongs to a prompt of text", "prompt")
+    return text, None if ids is None else _integers(ids), splits
 
 
 def _integers(ids: object) -> list[int]:

@@ -20,6 +20,7 @@ from lullm.errors import ConfigError, InvalidRequestError
 from lullm.executor.factory import open_executor
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
+from lullm.machine.memory_ahead import MemoryAhead
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Conversation, GenerateRequest, Prompt
@@ -45,6 +46,7 @@ class LLMEngine:
 
     Args:
         has_thread: a thread watches the clock beside the caller's, for `sleep_after` and `auto_wake`.
+        ahead: memory that a `head_start` has taken for the weights.
 
     Attributes:
         config: resolved, with the model length that the KV cache holds. model_config. tokenizer.
@@ -56,7 +58,7 @@ class LLMEngine:
         ModelLoadError, ConfigError, CacheSizeError: from the constructor, which blocks until the model is loaded.
     """
 
-    def __init__(self, config: EngineConfig, has_thread: bool = False):
+    def __init__(self, config: EngineConfig, has_thread: bool = False, ahead: MemoryAhead | None = None):
         started = time.monotonic()
         if not has_thread:
             _check_threadless(config)
@@ -71,7 +73,7 @@ class LLMEngine:
         eos_token_ids = defaults.eos_token_ids + self.model_config.eos_token_ids
         if self.tokenizer.eos_token_id is not None:
             eos_token_ids += (self.tokenizer.eos_token_id,)
-        self.model_executor = open_executor(resolved, self.model_config, folder)
+        self.model_executor = open_executor(resolved, self.model_config, folder, ahead)
         try:
             self.config, self._scheduler = open_scheduler(
                 resolved, self.model_config, self.model_executor, has_chosen_len=config.max_model_len is not None
@@ -281,6 +283,8 @@ class LLMEngine:
         for request_id in self._scheduler.unfinished_ids:
             self.abort_request(request_id)
         self.model_executor.shutdown()
+        if self.tokenizer.chat_template is not None:
+            self.tokenizer.chat_template.close()
 
 
 def _check_threadless(config: EngineConfig) -> None:

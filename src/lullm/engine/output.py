@@ -6,11 +6,11 @@ from lullm.sched.intake import SequenceUpdate
 from lullm.text.detokenizer import IncrementalDetokenizer
 from lullm.text.stop import StopStrings
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestOutput
+from lullm.types.outputs import CompletionOutput, LogprobList, LogprobRows, PositionLogprobs, RequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
-from lullm.types.step import DrawnToken, TokenLogprobs
+from lullm.types.step import DrawnToken
 
 
 class SequenceText:
@@ -24,7 +24,7 @@ class SequenceText:
         self._stop = StopStrings(params.stop or (), params.include_stop_str_in_output)
         self.text = ""
         self.token_ids: list[int] = []
-        self.logprobs: list[PositionLogprobs] = []
+        self.logprobs = LogprobRows()  # of the last tokens; what deltas have held is not kept
         self.cumulative_logprob = 0.0
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
@@ -38,7 +38,7 @@ class SequenceText:
         if drawn.logprobs:
             self.cumulative_logprob += drawn.logprobs[0][1]
             if self._params.logprobs is not None:
-                self.logprobs.append(position_logprobs(drawn.logprobs, self._tokenizer))
+                self.logprobs.append(drawn.logprobs)
         # The end token is part of the text with `include_stop_str_in_output` only.
         if is_end_token and not self._params.include_stop_str_in_output:
             return None
@@ -80,14 +80,19 @@ class SequenceText:
             text=self.text[first_char:],
             token_ids=self.token_ids[first_token:],
             cumulative_logprob=self.cumulative_logprob if wants_logprobs else None,
-            logprobs=self.logprobs[first_token:] if wants_logprobs else None,
+            logprobs=self._logprob_list() if wants_logprobs else None,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
         )
         if delta:
+            self.logprobs = LogprobRows()
             self._num_sent_chars, self._num_sent_tokens = len(self.text), len(self.token_ids)
             self._is_finish_sent = self.finish_reason is not None
         return output
+
+    def _logprob_list(self) -> LogprobList[PositionLogprobs]:
+        """The log-probabilities that are kept, as they are now: later tokens do not show in it."""
+        return LogprobList(self.logprobs, range(len(self.logprobs)), self._tokenizer.decode_token)
 
 
 class RequestText:
@@ -160,11 +165,12 @@ class RequestText:
             )
         return outputs
 
-    def _prompt_logprobs(self, delta: bool) -> list[PositionLogprobs | None] | None:
+    def _prompt_logprobs(self, delta: bool) -> LogprobList[PositionLogprobs | None] | None:
         if self._group.request.params.prompt_logprobs is None or (delta and self._is_prompt_sent):
             return None
         self._is_prompt_sent = True
-        return [None, *(position_logprobs(row, self._tokenizer) for row in self._group.prompt_logprobs)]
+        rows = self._group.prompt_logprobs
+        return LogprobList(rows, range(-1, len(rows)), self._tokenizer.decode_token)
 
 
 class OutputProcessor:
@@ -209,8 +215,3 @@ class OutputProcessor:
             request.text_of(seq).finish(seq.status.finish_reason, seq.stop_reason)
         [output] = self.outputs([group])
         return output
-
-
-def position_logprobs(ranked: TokenLogprobs, tokenizer: Tokenizer) -> PositionLogprobs:
-    """The form users see: token id -> Logprob, the chosen token first."""
-    return {token_id: Logprob(logprob, rank, tokenizer.decode_token(token_id)) for token_id, logprob, rank in ranked}

@@ -9,6 +9,7 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
 from lullm.executor.merged import MergedExecutor
 from lullm.executor.protocol import Answer, WorkerVerb
+from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.worker.worker import Worker
 
@@ -68,6 +69,8 @@ class UniProcExecutor(MergedExecutor):
         driver_worker: the worker. Trainers reach the model through it: `driver_worker.model_runner.model`.
     """
 
-    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
-        self.driver_worker = Worker(config, model_config, folder)
+    def __init__(
+        self, config: ResolvedConfig, model_config: ModelConfig, folder: Path, ahead: MemoryAhead | None = None
+    ):
+        self.driver_worker = Worker(config, model_config, folder, ahead)
         super().__init__(LocalWorkers([self.driver_worker]))

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from lullm.kv.allocator import BlockAllocator
 from lullm.kv.block_table import NULL_BLOCK, BlockTable, common_len, num_touched
 from lullm.kv.cache_group import ONE_GROUP, CacheGroup
+from lullm.kv.duplicate import Duplicate
 from lullm.kv.hashing import BlockHashes, salted_root
 from lullm.kv.pool_pair import PoolPair
 from lullm.kv.prefix import CachedPrefix, PrefixCacheStats, find_prefix, nothing_cached
@@ -65,6 +66,7 @@ class BlockSpaceManager:
         self._pools = PoolPair(num_blocks, num_host_blocks, enable_prefix_caching)
         self._device, self._host = self._pools.device, self._pools.host
         self._tables: dict[int, tuple[BlockTable, ...]] = {}
+        self._duplicates: list[Duplicate] = []
 
     @property
     def num_used_blocks(self) -> int:
@@ -104,10 +106,9 @@ class BlockSpaceManager:
     def allocate(self, group: SequenceGroup) -> int:
         """Give every unfinished sequence of the group blocks for all its tokens, and set its computed tokens.
 
-        Returns:
-            The number of the leader's tokens whose KV was found in the prefix cache. The other sequences start
-            behind the full blocks of the prompt, which they share with the leader. They must not be computed before
-            the leader has computed these blocks. With a window their tables hold NULL_BLOCK until `share_prompt`.
+        Returns the number of the leader's tokens whose KV was found in the prefix cache. The other sequences start
+        behind the full blocks of the prompt, which they share with the leader. They must not be computed before the
+        leader has computed these blocks. With a window their tables hold NULL_BLOCK until `share_prompt`.
         """
         leader, *others = group.unfinished
         prefix = self._find_cached(group)
@@ -147,15 +148,18 @@ class BlockSpaceManager:
 
     # -- growth --------------------------------------------------------------------------------------------------
 
+    def has_slots(self, num_seqs: int) -> bool:
+        """Whether there certainly are slots for the next token of so many running sequences; False: count them."""
+        return not self.has_windows and num_seqs * len(self.groups) <= self._device.num_free
+
     def can_append_slots(self, seqs: Seq[Sequence], num_tokens: int = 1) -> bool:
         """Whether there are slots for the next `num_tokens` tokens of each sequence, or for as many as it has."""
         # An upper bound first: counting exactly takes a sixth of a scheduler's step.
         num_free, most = self._device.num_free, len(seqs) * self._most_touched(num_tokens)
         return most <= num_free or self._num_touched(seqs, num_tokens) <= num_free
 
-    def num_appendable(self, seq: Sequence) -> int:
-        """How many of the uncomputed tokens fit into the sequence's blocks and the free ones."""
-        num_tokens = seq.num_uncomputed_tokens
+    def num_appendable(self, seq: Sequence, num_tokens: int) -> int:
+        """How many of the next `num_tokens` tokens fit into the sequence's blocks and the free ones."""
         # Without windows all slots are taken before a group is planned.
         if not self.has_windows or self._most_touched(num_tokens) <= self._device.num_free:
             return num_tokens
@@ -173,16 +177,19 @@ class BlockSpaceManager:
         num_free = max(self._device.num_free - num_taken, 0)
         return max(common_len(tables, num_free) * self.block_size - len(seq), 0)
 
-    def append_slots(self, seq: Sequence, num_tokens: int | None = None) -> list[BlockPair]:
-        """Make the slots of the next `num_tokens` uncomputed tokens (None: of all) writable; drafts count as tokens.
+    def append_slots(self, group: SequenceGroup, seq: Sequence, num_tokens: int) -> tuple[BlockPair, ...]:
+        """Make the slots of the next `num_tokens` tokens writable, and count these as computed; drafts are tokens, too.
 
         Returns the copy-on-write pairs (source, destination) that must be copied before.
         """
-        start = seq.num_computed_tokens
-        end = len(seq) if num_tokens is None else start + num_tokens
-        copies: list[BlockPair] = []
-        for table in self._tables[seq.seq_id]:
+        start, tables = seq.num_computed_tokens, self._tables[seq.seq_id]
+        end = seq.num_computed_tokens = start + num_tokens
+        copies: tuple[BlockPair, ...] = ()
+        for table in tables:
             copies += table.append_slots(start, end)
+        # The tables of a sequence are promoted together, and most tokens fill no block.
+        if self.enable_prefix_caching and end // self.block_size > tables[0].num_promoted:
+            self.promote(group, seq)
         return copies
 
     def slide(self, seq: Sequence) -> None:
@@ -192,14 +199,18 @@ class BlockSpaceManager:
             for index, cache in self._windowed:
                 tables[index].drop(cache.num_blocks_behind(num_computed, self.block_size))
 
-    def promote(self, seq: Sequence) -> None:
+    def promote(self, group: SequenceGroup, seq: Sequence) -> None:
         """Make the blocks that computed and known tokens of `seq` fill immutable, and findable by their content."""
-        tables = self._tables[seq.seq_id]
-        # The tables of a sequence are promoted together, and most tokens fill no block.
-        if self.enable_prefix_caching and seq.num_computed_tokens // self.block_size > tables[0].num_promoted:
-            num_tokens = min(seq.num_computed_tokens, seq.num_known_tokens)
-            for table in tables:
-                table.promote(seq.token_ids, num_tokens)
+        num_tokens = min(seq.num_computed_tokens, seq.num_known_tokens)
+        for number, table in enumerate(self._tables[seq.seq_id] if self.enable_prefix_caching else ()):
+            for index in table.promote(seq.token_ids, num_tokens):
+                self._duplicates.append(Duplicate(group, number, index, table.block_ids[index]))
+
+    def merge_duplicates(self) -> None:
+        """Replace blocks by those that had the same content first; before a plan, which can use what this frees."""
+        for duplicate in self._duplicates:
+            duplicate.merge(self._tables)
+        self._duplicates.clear()
 
     def shrink(self, seq: Sequence) -> None:
         """Let go of the blocks behind the computed tokens, which had been taken for drafts that were rejected."""
@@ -229,9 +240,7 @@ class BlockSpaceManager:
     def can_swap_in(self, group: SequenceGroup) -> AllocStatus:
         """Whether the device pool has room for the group and its next tokens, watermark included."""
         required = self.num_held_blocks(group) + self._num_touched(group.unfinished)
-        if required > self.num_blocks:
-            return AllocStatus.NEVER
-        return self._fits(required)
+        return AllocStatus.NEVER if required > self.num_blocks else self._fits(required)
 
     def swap_in(self, group: SequenceGroup) -> list[BlockPair]:
         """Move the group back to the device pool; the (host, device) pairs. What the device still has is not moved."""
@@ -269,6 +278,7 @@ class BlockSpaceManager:
         With a new `salt` (a weight version) later requests find nothing that was computed before.
         """
         self._pools.reset_cache()
+        self._duplicates.clear()
         if salt is not None:
             self._root = salted_root(salt)
             # Waiting sequences were hashed under the old salt.
@@ -305,10 +315,9 @@ class BlockSpaceManager:
 
     def _num_touched(self, seqs: Seq[Sequence], num_tokens: int = 1) -> int:
         """Free blocks that the next `num_tokens` tokens of each sequence, or as many as it has, take together."""
-        ends = [(seq, min(seq.num_computed_tokens + num_tokens, len(seq))) for seq in seqs]
-        return num_touched(
-            (table, seq.num_computed_tokens, end) for seq, end in ends for table in self._tables[seq.seq_id]
-        )
+        ends = ((seq, min(seq.num_computed_tokens + num_tokens, len(seq))) for seq in seqs)
+        appends = ((t, seq.num_computed_tokens, end) for seq, end in ends for t in self._tables[seq.seq_id])
+        return num_touched(appends)
 
     def _fits(self, num_blocks: int) -> AllocStatus:
         reserve = self._watermark_blocks if self.num_used_blocks else 0

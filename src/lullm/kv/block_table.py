@@ -22,8 +22,8 @@ class BlockTable:
     """
 
     __slots__ = (
-        "_block_size", "_duplicates", "_forked_tail", "_group", "_num_dropped", "_suffix", "allocator", "block_ids",
-        "hashes", "num_promoted",
+        "_block_size", "_forked_tail", "_group", "_num_dropped", "_suffix", "allocator", "block_ids", "hashes",
+        "num_promoted",
     )  # fmt: skip
 
     def __init__(self, allocator: BlockAllocator, hashes: BlockHashes, group: int = 0):
@@ -36,7 +36,6 @@ class BlockTable:
         self._num_dropped = 0
         self.num_promoted = 0
         self._forked_tail = -1
-        self._duplicates: list[int] = []  # indices of full blocks whose content another block had first
 
     @property
     def num_slots(self) -> int:
@@ -62,7 +61,6 @@ class BlockTable:
         self._num_dropped = 0
         self.num_promoted = len(self.block_ids) if num_promoted is None else num_promoted
         self._forked_tail = -1
-        self._duplicates = []
         self._grow(num_tokens)
 
     def num_fresh_blocks(self, num_tokens: int) -> int:
@@ -78,13 +76,11 @@ class BlockTable:
             return None
         return self.block_ids[index]
 
-    def append_slots(self, first_slot: int, num_tokens: int) -> Sequence[BlockPair]:
+    def append_slots(self, first_slot: int, num_tokens: int) -> tuple[BlockPair, ...]:
         """Make the slots `first_slot` .. `num_tokens` - 1 writable; the copy-on-write pairs that this takes.
 
         A partly filled block that other sequences hold, too, is replaced by a copy.
         """
-        if self._duplicates:
-            self._merge_duplicates()
         shared = self.block_to_copy(first_slot) if first_slot // self._block_size == self._forked_tail else None
         if num_tokens > len(self.block_ids) * self._block_size:
             self._grow(num_tokens)
@@ -94,14 +90,26 @@ class BlockTable:
         self.allocator.release((shared,))
         return ((shared, own),)
 
-    def promote(self, token_ids: Sequence[int], num_computed_tokens: int) -> None:
-        """The first `num_computed_tokens` have their KV: full blocks among them become immutable and findable."""
+    def promote(self, token_ids: Sequence[int], num_computed_tokens: int) -> list[int]:
+        """The first `num_computed_tokens` have their KV: full blocks among them become immutable and findable.
+
+        Returns the indices of those whose content another block had first.
+        """
         num_full = num_computed_tokens // self._block_size
         self.hashes.extend(token_ids, num_full)
-        for index in range(self.num_promoted, num_full):
-            if not self.allocator.promote(self.block_ids[index], self.content(index)):
-                self._duplicates.append(index)
+        promote, own = self.allocator.promote, range(self.num_promoted, num_full)
         self.num_promoted = max(num_full, self.num_promoted)
+        return [index for index in own if not promote(self.block_ids[index], self.content(index))]
+
+    def has(self, index: int, block_id: int) -> bool:
+        """Whether the table holds the block at this place."""
+        return index < len(self.block_ids) and self.block_ids[index] == block_id
+
+    def exchange(self, index: int, block_id: int) -> None:
+        """Share `block_id`, which has the same content, in the place of an own block."""
+        self.allocator.share(block_id)
+        self.allocator.release((self.block_ids[index],))
+        self.block_ids[index] = block_id
 
     def drop(self, num_blocks: int) -> None:
         """Free the first `num_blocks` blocks; their content can be found until they are reused."""
@@ -150,24 +158,6 @@ class BlockTable:
         self.block_ids = array("i")
         self._num_dropped = 0
         self.num_promoted = 0
-        self._duplicates = []
-
-    def _merge_duplicates(self) -> None:
-        """Replace an own block by the block that had the same content first.
-
-        One plan after the promotion: in the step of the promotion the own block is still written, and a write into a
-        block that other sequences read could change its low bits.
-        """
-        for index in self._duplicates:
-            if index < self._num_dropped:
-                continue
-            first = self.allocator.find(self.content(index))
-            # A block that other sequences hold, too, would not become free, so the exchange could cost a block.
-            if first is not None and self.allocator.ref_count(self.block_ids[index]) == 1:
-                self.allocator.share(first)
-                self.allocator.release((self.block_ids[index],))
-                self.block_ids[index] = first
-        self._duplicates = []
 
     def _grow(self, num_tokens: int) -> None:
         for _ in range(cdiv(num_tokens, self._block_size) - len(self.block_ids)):

@@ -1,5 +1,6 @@
 """The host's memory in numbers from the kernel: what is available, and what this process holds."""
 
+import contextlib
 import ctypes
 import mmap
 from pathlib import Path
@@ -42,6 +43,12 @@ def resident_bytes_within(address: int, num_bytes: int) -> int:
             raise OSError(ctypes.get_errno(), "the kernel does not say which pages are resident")
         num_resident += bytes(memoryview(pages)[: cdiv(part_bytes, mmap.PAGESIZE)]).count(1)
     return num_resident * mmap.PAGESIZE
+
+
+def trim_malloc() -> None:
+    """Give back to the system what malloc keeps of freed memory, in 2 ms. Another C library than glibc does nothing."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def total_memory_bytes() -> int:

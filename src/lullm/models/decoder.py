@@ -4,8 +4,9 @@ A family differs in its `DecoderStyle`. Parameters carry the names of a Llama ch
 stand on the meta device until `weights.materialize` gives them memory.
 """
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,21 @@ from lullm.nn.mlp import GatedMLP
 from lullm.nn.norm import RMSNorm
 from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
-from lullm.weights.rule import WeightRules
+from lullm.weights.rule import Scale, WeightRules, decoder_rules
+
+
+def rules_of(config: ModelConfig) -> WeightRules:
+    """The rules of a family that has Llama's names."""
+    rotary_dim = config.family.rotary_dim(config.head_dim)
+    rules = decoder_rules(config.tie_word_embeddings, config.head_dim, rotary_dim)
+    if config.family.residual_scale == 1.0:
+        return rules
+    # Folded into the last matrices of attention and MLP: rounded as a product would be, without a pass of its own.
+    return replace(rules, scales=(Scale(RESIDUAL, config.family.residual_scale),))
+
+
+RESIDUAL = re.compile(r"\.(o_proj|down_proj)\.(weight|bias)$")
+"""What the residual stream is a sum of."""
 
 
 def gated_mlp(config: ModelConfig, layer: int, dtype: torch.dtype, bias: bool = False) -> GatedMLP:
@@ -35,6 +50,7 @@ class DecoderStyle:
     Args:
         rules: how a checkpoint's names become parameters.
         head_norms: RMSNorm on every query and key head before the rotation.
+        row_norms: RMSNorm over all query heads of a row, and over all key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
         make_mlp: (config, number of the layer, dtype) -> what follows attention in a layer.
         make_layer: (config, style, number of the layer, its KV cache group, dtype) -> the layer; None: `DecoderLayer`.
@@ -42,6 +58,7 @@ class DecoderStyle:
 
     rules: WeightRules
     head_norms: bool = False
+    row_norms: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
     make_mlp: Callable[[ModelConfig, int, torch.dtype], nn.Module] = gated_mlp
@@ -89,6 +106,7 @@ def new_attention(config: ModelConfig, style: DecoderStyle, layer: int, group: i
         scale=family.attention_scale,
         soft_cap=family.attention_soft_cap,
         head_norm_eps=family.rms_norm_eps if style.head_norms else None,
+        row_norm_eps=family.rms_norm_eps if style.row_norms else None,
         qkv_bias=style.qkv_bias,
         o_bias=style.o_bias,
     )
@@ -145,5 +163,8 @@ class CausalLM(Model):
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.compute_logits`."""
         logits = self.lm_head(hidden, self.model.embed_tokens, ops)
-        soft_cap = self.config.family.final_soft_cap
+        family = self.config.family
+        if family.logit_scale != 1.0:
+            logits.mul_(family.logit_scale)
+        soft_cap = family.final_soft_cap
         return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)

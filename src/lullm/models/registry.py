@@ -1,22 +1,44 @@
 """The registry: which family file builds which architecture of a `config.json`."""
 
+from collections.abc import Callable
+
 import torch
 
 from lullm.config.model import ModelConfig
-from lullm.errors import ModelLoadError
-from lullm.models.gemma import build_gemma2, build_gemma3
-from lullm.models.llama import build_llama
-from lullm.models.mistral import build_mistral
+from lullm.models.family.experts import (
+    build_glm4_moe,
+    build_mixtral,
+    build_olmoe,
+    build_qwen2_moe,
+    build_qwen3_moe,
+)
+from lullm.models.family.gemma import build_gemma2, build_gemma3
+from lullm.models.family.llama import build_llama
+from lullm.models.family.mistral import build_mistral
+from lullm.models.family.olmo import build_olmo
+from lullm.models.family.phi import build_phi3
+from lullm.models.family.qwen import build_qwen2, build_qwen3
 from lullm.models.protocol import Model
-from lullm.models.qwen3 import build_qwen3
 
-BUILDERS = {
+BUILDERS: dict[str, Callable[[ModelConfig, torch.dtype, int], Model]] = {
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
+    "Glm4MoeForCausalLM": build_glm4_moe,
+    "GraniteForCausalLM": build_llama,
     "LlamaForCausalLM": build_llama,
     "MistralForCausalLM": build_mistral,
+    "MixtralForCausalLM": build_mixtral,
+    "Olmo2ForCausalLM": build_olmo,
+    "Olmo3ForCausalLM": build_olmo,
+    "OlmoeForCausalLM": build_olmoe,
+    "Phi3ForCausalLM": build_phi3,
+    "Qwen2ForCausalLM": build_qwen2,
+    "Qwen2MoeForCausalLM": build_qwen2_moe,
     "Qwen3ForCausalLM": build_qwen3,
+    "Qwen3MoeForCausalLM": build_qwen3_moe,
+    "SmolLM3ForCausalLM": build_llama,
 }
+"""The same architectures as `config.family.table`."""
 
 
 def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> Model:
@@ -25,11 +47,6 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
     `max_model_len` is the number of positions, in tokens, that the rotary table covers.
 
     Raises:
-        ModelLoadError: no family builds this architecture.
+        ModelLoadError: a family cannot be built with these sizes, or there is no memory for its tables.
     """
-    builder = BUILDERS.get(config.architecture)
-    if builder is None:
-        raise ModelLoadError(
-            f"the architecture {config.architecture!r} is not supported; known are: {', '.join(sorted(BUILDERS))}"
-        )
-    return builder(config, dtype, max_model_len)
+    return BUILDERS[config.architecture](config, dtype, max_model_len)

@@ -21,12 +21,14 @@ class AttentionStyle:
         scale: factor on the products of queries and keys.
         soft_cap: see `Ops.attention`.
         head_norm_eps: of an RMSNorm on every query and key head before the rotation; None: there is none.
+        row_norm_eps: of an RMSNorm over all query heads of a row, and one over all its key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
     """
 
     scale: float
     soft_cap: float | None = None
     head_norm_eps: float | None = None
+    row_norm_eps: float | None = None
     qkv_bias: bool = False
     o_bias: bool = False
 
@@ -34,7 +36,7 @@ class AttentionStyle:
 class Attention(nn.Module):
     """Project, (norm), rotate, write the new keys and values to the cache, attend over the cache, project back.
 
-    The head norms' own modules only hold the weights. `kv_scales` belong to an fp8 cache (`add_kv_scales`).
+    Modules of norms on heads only hold the weights. `kv_scales` belong to an fp8 cache (`add_kv_scales`).
 
     Args:
         layer: the number of the layer in the model. group: the number of its KV cache group.
@@ -54,6 +56,9 @@ class Attention(nn.Module):
         if style.head_norm_eps is not None:
             self.q_norm = RMSNorm(config.head_dim, style.head_norm_eps, dtype)
             self.k_norm = RMSNorm(config.head_dim, style.head_norm_eps, dtype)
+        if style.row_norm_eps is not None:
+            self.q_norm = RMSNorm(q_size, style.row_norm_eps, dtype)
+            self.k_norm = RMSNorm(kv_size, style.row_norm_eps, dtype)
         self.kv_scales: KVScales | None = None
         self.num_kv_heads = config.num_key_value_heads
 
@@ -64,10 +69,16 @@ class Attention(nn.Module):
         context: StepContext,
     ) -> Tensor:  # [T, H]
         ops, attention, cache = context.ops, context.attention[self.group], context.caches[self.layer]
-        qkv = self.qkv_proj(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
+        qkv = self.qkv_proj(x, ops)
         head_norm = None
         if self.q_norm is not None and self.k_norm is not None:
-            head_norm = HeadNorm(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+            if self.style.row_norm_eps is None:
+                head_norm = HeadNorm(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+            else:
+                q, k, _ = qkv.split(self.qkv_proj.part_sizes, dim=-1)
+                q.copy_(self.q_norm(q, ops))
+                k.copy_(self.k_norm(k, ops))
+        qkv = qkv.unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
         if context.calibrates and self.kv_scales is not None:
             self.kv_scales.calibrate(qkv, head_norm, cos_sin_cache, attention.slot_mapping, context)
         q = ops.rope_and_cache(qkv, head_norm, context.positions, cos_sin_cache, cache, attention.slot_mapping)

@@ -6,6 +6,7 @@ differ in `inv_freq` and in one factor on cos and sin:
 - linear: all frequencies divided by `factor` (position interpolation, https://arxiv.org/abs/2306.15595).
 - dynamic: theta grows with the sequence length ("NTK-aware", Peng et al., https://arxiv.org/abs/2309.00071, app. A).
 - llama3: long wavelengths divided by `factor`, short ones kept, a ramp between (Llama 3.1 model card and code).
+- longrope: every frequency divided by a factor of its own (https://arxiv.org/abs/2402.13753).
 - yarn: the ramp in terms of rotations over the trained length, plus an attention factor (2309.00071, sec. 3).
 """
 
@@ -27,6 +28,10 @@ _SLAB = 1 << 16
 class Rotary(nn.Module):
     """The table that `Ops.rope_and_cache` reads: `cos_sin_cache [max_model_len, D]` float32, cosines then sines.
 
+    Pairs that do not turn, or all of them without a rope, have cosine 1 and sine 0: so one function of the ops serves
+    heads that are rotated in part, and layers without positions. `weights.rule.HeadOrder` brings the elements of a
+    head into the order in which the first pairs turn.
+
     It is computed here, on the CPU, not on the meta device, since it is never loaded.
 
     Raises:
@@ -35,9 +40,9 @@ class Rotary(nn.Module):
 
     cos_sin_cache: Tensor
 
-    def __init__(self, config: ModelConfig, rope: RopeConfig, max_model_len: int):
+    def __init__(self, config: ModelConfig, rope: RopeConfig | None, max_model_len: int):
         super().__init__()
-        inv_freq, scale = rotary_frequencies(config, rope, max_model_len)
+        inv_freq, scale = rotary_frequencies(config, rope, max_model_len) if rope else (torch.zeros(0, device="cpu"), 1)
         if not (inv_freq.isfinite().all() and math.isfinite(scale)):
             raise ModelLoadError(f"config.json: these rope parameters give frequencies that are not finite: {rope}")
         _check_memory(max_model_len, config)
@@ -61,21 +66,31 @@ def _fill(rows: Tensor, first: int, inv_freq: Tensor, scale: float) -> None:
     """Write the rows of the positions from `first` on; a slab at a time, the table is all the memory it takes."""
     angles = torch.outer(torch.arange(first, first + len(rows), dtype=torch.float32, device="cpu"), inv_freq)
     cosines, sines = rows.chunk(2, dim=-1)
-    torch.mul(angles.cos(), scale, out=cosines)
-    torch.mul(angles.sin(), scale, out=sines)
+    num_turned = len(inv_freq)
+    torch.mul(angles.cos(), scale, out=cosines[:, :num_turned])
+    torch.mul(angles.sin(), scale, out=sines[:, :num_turned])
+    cosines[:, num_turned:], sines[:, num_turned:] = 1.0, 0.0
 
 
 def rotary_frequencies(config: ModelConfig, rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
-    """The D/2 frequencies in radians per token, float32, and the factor on cos and sin."""
+    """The frequencies of the pairs that turn, in radians per token, float32, and the factor on cos and sin."""
+    dim = rope.rotary_dim(config.head_dim)
+    if dim % 2:
+        factor = rope.partial_rotary_factor
+        raise ModelLoadError(
+            f"config.json: partial_rotary_factor {factor} makes {dim} elements turn, which are no pairs"
+        )
     if rope.rope_type == "linear":
-        return _plain(rope.rope_theta, config.head_dim) / rope.factor, 1.0
+        return _plain(rope.rope_theta, dim) / rope.factor, 1.0
     if rope.rope_type == "dynamic":
-        return _plain(_dynamic_theta(config, rope, max_model_len), config.head_dim), 1.0
+        return _plain(_dynamic_theta(config, rope, max_model_len), dim), 1.0
     if rope.rope_type == "llama3":
         return _llama3(config, rope), 1.0
+    if rope.rope_type == "longrope":
+        return _longrope(config, rope, max_model_len), _longrope_attention_factor(rope)
     if rope.rope_type == "yarn":
         return _yarn(config, rope), _yarn_attention_factor(rope)
-    return _plain(rope.rope_theta, config.head_dim), 1.0
+    return _plain(rope.rope_theta, dim), 1.0
 
 
 def _plain(theta: float, head_dim: int) -> Tensor:
@@ -88,7 +103,7 @@ def _dynamic_theta(config: ModelConfig, rope: RopeConfig, max_model_len: int) ->
     # But a cache holds keys that are rotated once, and shares them between sequences of different lengths. So theta is
     # fixed for the longest sequence that this engine accepts. Within the trained length nothing changes; beyond it the
     # results equal those of a sequence of `max_model_len` tokens at every position.
-    factor, trained_len, dim = rope.factor, config.max_position_embeddings, config.head_dim
+    factor, trained_len, dim = rope.factor, config.max_position_embeddings, rope.rotary_dim(config.head_dim)
     if dim == 2:
         raise ModelLoadError("config.json: rope_type 'dynamic' needs a head_dim above 2")
     stretch = factor * max(max_model_len, trained_len) / trained_len - (factor - 1)
@@ -97,15 +112,38 @@ def _dynamic_theta(config: ModelConfig, rope: RopeConfig, max_model_len: int) ->
 
 def _llama3(config: ModelConfig, rope: RopeConfig) -> Tensor:
     trained_len = rope.original_max_position_embeddings or config.max_position_embeddings
-    inv_freq = _plain(rope.rope_theta, config.head_dim)
+    inv_freq = _plain(rope.rope_theta, rope.rotary_dim(config.head_dim))
     # Turns within the trained length: up to `low` is stretched in full, from `high` on not at all.
     turns = trained_len * inv_freq / (2 * math.pi)
     keep = ((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0, 1)
     return inv_freq * keep + inv_freq / rope.factor * (1 - keep)
 
 
+def _longrope(config: ModelConfig, rope: RopeConfig, max_model_len: int) -> Tensor:
+    # The formula takes the long factors once the current length exceeds the trained one. As with `dynamic`, keys are
+    # rotated once, so the choice is made for the longest sequence that this engine accepts.
+    assert rope.original_max_position_embeddings is not None, "read_rope has filled it"
+    is_long = max_model_len > rope.original_max_position_embeddings
+    factors = rope.long_factor if is_long else rope.short_factor
+    dim = rope.rotary_dim(config.head_dim)
+    if len(factors) != dim // 2:
+        raise ModelLoadError(
+            f"config.json: {'long' if is_long else 'short'}_factor has {len(factors)} numbers for {dim // 2} pairs"
+        )
+    return _plain(rope.rope_theta, dim) / torch.tensor(factors, dtype=torch.float32, device="cpu")
+
+
+def _longrope_attention_factor(rope: RopeConfig) -> float:
+    assert rope.original_max_position_embeddings is not None, "read_rope has filled it"
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    if rope.factor <= 1:
+        return 1.0
+    return math.sqrt(1 + math.log(rope.factor) / math.log(max(rope.original_max_position_embeddings, 2)))
+
+
 def _yarn(config: ModelConfig, rope: RopeConfig) -> Tensor:
-    dim = config.head_dim
+    dim = rope.rotary_dim(config.head_dim)
     trained_len = rope.original_max_position_embeddings or config.max_position_embeddings
 
     def pair_with(turns: float) -> float:  # the (fractional) pair that makes so many turns within the trained length

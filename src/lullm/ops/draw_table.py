@@ -19,25 +19,25 @@ class DrawTable:
         top_k: `[N]` int32 in 1..V; V keeps all.
         top_p: `[N]` float64 in (0, 1]; 1 keeps all.
         min_p_floors: `[N]` float32: log(min_p), -inf for none.
-        uniforms: `[N]` float64 in (0, 1), as `sampling.randomness.uniforms_of` gives them.
+        keys: `[N]` int64, as `sampling.randomness.keys_of` gives them.
     """
 
     temperatures: Tensor
     top_k: Tensor
     top_p: Tensor
     min_p_floors: Tensor
-    uniforms: Tensor
+    keys: Tensor
 
     @staticmethod
-    def of(draws: Sequence[Draw], uniforms: np.ndarray | None, vocab_size: int) -> "DrawTable":
+    def of(draws: Sequence[Draw], keys: np.ndarray | None, vocab_size: int) -> "DrawTable":
         """The table of these draws, in host memory.
 
         Args:
-            uniforms: `[N]` float64; None: all draws are greedy. Only `temperatures` has contents then.
+            keys: `[N]` int64; None: all draws are greedy. Only `temperatures` has contents then.
             vocab_size: V.
         """
         num_draws = len(draws)
-        if uniforms is None:
+        if keys is None:
             rest = (torch.empty(num_draws, dtype=dtype) for dtype in _DTYPES[1:])
             return DrawTable(torch.zeros(num_draws), *rest)
         params = [draw.params for draw in draws]
@@ -52,7 +52,7 @@ class DrawTable:
             torch.tensor([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], dtype=torch.int32),
             torch.tensor([p.top_p for p in params], dtype=torch.float64),
             torch.from_numpy(floors.astype(np.float32)),
-            torch.from_numpy(uniforms),
+            torch.from_numpy(keys),
         )
 
     def first(self, num_draws: int) -> "DrawTable":
@@ -64,8 +64,8 @@ class DrawTable:
         return DrawTable(*(column.to(device) for column in self._columns()))
 
     def _columns(self) -> tuple[Tensor, ...]:
-        return (self.temperatures, self.top_k, self.top_p, self.min_p_floors, self.uniforms)
+        return (self.temperatures, self.top_k, self.top_p, self.min_p_floors, self.keys)
 
 
-_DTYPES = (torch.float32, torch.int32, torch.float64, torch.float32, torch.float64)
+_DTYPES = (torch.float32, torch.int32, torch.float64, torch.float32, torch.int64)
 """The types of the columns of a `DrawTable`."""

@@ -3,7 +3,7 @@
 The stages, each one skipped when no draw of the batch needs it:
 
     penalties -> bias -> allowed and forbidden tokens -> greedy choice (argmax)
-              -> temperature -> top_k -> top_p -> min_p -> random choice (inverse CDF)
+              -> temperature -> top_k -> top_p -> min_p -> random choice (the race of `race`)
 
 The token of a draw depends on its own row and parameters only.
 """
@@ -18,7 +18,8 @@ from lullm.errors import ConfigError
 from lullm.ops.draw_table import DrawTable
 from lullm.sampling.logprobs import pack_ranked_logprobs, unpack_ranked_logprobs
 from lullm.sampling.penalties import apply_penalties_
-from lullm.sampling.randomness import choose_tokens, uniforms_of
+from lullm.sampling.race import choose_tokens
+from lullm.sampling.randomness import keys_of
 from lullm.sampling.restrictions import apply_restrictions_
 from lullm.sampling.truncation import scale_by_temperature_, truncate_
 from lullm.types.draw import Draw
@@ -86,7 +87,7 @@ class Sampler:
 
     @torch.inference_mode()
     def draw(self, logits: Tensor, draws: Sequence[Draw], table: DrawTable | None = None) -> Sampled:
-        """One token per draw, on the logits' device. Does not synchronise, except as `truncate_` does without `choose`.
+        """One token per draw, on the logits' device. Does not synchronise, except for random draws without `choose`.
 
         Args:
             logits: [N, V] float32, row i for draws[i]; may be changed in place.
@@ -107,8 +108,8 @@ class Sampler:
             apply_restrictions_(logits, draws)
             tokens = self._choose(logits, table, bool(ranked_rows) and not self._wants_raw_logprobs)
         else:
-            uniforms = None if table is None else table.uniforms
-            tokens = draw_tokens_(logits, draws, uniforms) if draws else torch.zeros(0, dtype=torch.int64)
+            keys = None if table is None else table.keys
+            tokens = draw_tokens_(logits, draws, keys) if draws else torch.zeros(0, dtype=torch.int64)
         if not ranked_rows:
             return Sampled(draws, tokens, None, {})
         if logprobs is None:
@@ -117,7 +118,7 @@ class Sampler:
 
     def _table(self, draws: Sequence[Draw]) -> DrawTable:
         is_random = any(not draw.params.is_greedy for draw in draws)
-        return DrawTable.of(draws, uniforms_of(draws) if is_random else None, self._vocab_size)
+        return DrawTable.of(draws, keys_of(draws) if is_random else None, self._vocab_size)
 
     @torch.inference_mode()
     def prompt_logprobs(self, logits: Tensor, targets: Sequence[int], num_logprobs: int) -> list[TokenLogprobs]:
@@ -156,10 +157,10 @@ def greedy_tokens(logits: Tensor) -> Tensor:
     return best.indices.where(best.values.isfinite(), NO_TOKEN)
 
 
-def draw_tokens_(logits: Tensor, draws: Sequence[Draw], uniforms: Tensor | None = None) -> Tensor:
+def draw_tokens_(logits: Tensor, draws: Sequence[Draw], keys: Tensor | None = None) -> Tensor:
     """Token ids [N] int64 on the logits' device, NO_TOKEN where there is none. Changes logits [N, V] in place.
 
-    Afterwards the logits are those of the draw, up to a constant per row. Synchronises for top_p only.
+    Afterwards the logits are those of the draw, up to a constant per row. Synchronises unless all draws are greedy.
     """
     apply_penalties_(logits, draws)
     apply_restrictions_(logits, draws)
@@ -167,25 +168,25 @@ def draw_tokens_(logits: Tensor, draws: Sequence[Draw], uniforms: Tensor | None 
     tokens = best.indices
     random_rows = [row for row, draw in enumerate(draws) if not draw.params.is_greedy]
     if len(random_rows) == len(draws):
-        tokens = _draw_at_random_(logits, best.values, draws, uniforms)
+        tokens = _draw_at_random_(logits, best.values, draws, keys)
     elif random_rows:
         index = torch.tensor(random_rows).to(logits.device, non_blocking=True)
         part, part_draws = logits[index], [draws[row] for row in random_rows]
-        part_uniforms = None if uniforms is None else uniforms[index]
-        tokens[index] = _draw_at_random_(part, best.values[index], part_draws, part_uniforms)
+        part_keys = None if keys is None else keys[index]
+        tokens[index] = _draw_at_random_(part, best.values[index], part_draws, part_keys)
         logits[index] = part
     # A maximum passes NaN on, so this number shows every broken logit of the row that could have been drawn.
     return tokens.where(best.values.isfinite(), NO_TOKEN)
 
 
-def _draw_at_random_(logits: Tensor, best: Tensor, draws: Sequence[Draw], uniforms: Tensor | None) -> Tensor:
+def _draw_at_random_(logits: Tensor, best: Tensor, draws: Sequence[Draw], keys: Tensor | None) -> Tensor:
     """Token ids [N] of draws that are not greedy. Changes logits [N, V], whose row maxima are `best`, in place."""
     params = [draw.params for draw in draws]
     scale_by_temperature_(logits, best, params)
     truncate_(logits, params)
-    if uniforms is None:
-        uniforms = torch.from_numpy(uniforms_of(draws)).to(logits.device, non_blocking=True)
-    return choose_tokens(logits.softmax(-1), uniforms)
+    if keys is None:
+        keys = torch.from_numpy(keys_of(draws)).to(logits.device, non_blocking=True)
+    return choose_tokens(logits, keys)
 
 
 def _log_softmax(logits: Tensor, rows: list[int]) -> Tensor:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.roster import Roster
 from lullm.types.draw import Draw, draw_params
-from lullm.types.packed import pack
+from lullm.types.packed import PackedInts, pack, pack_one
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.step import BlockPair, Span, StepPlan
 
@@ -59,7 +59,10 @@ class Draft:
     def add(self, group: SequenceGroup, seqs: list[Sequence], reserved: int = 0) -> None:
         """Spans for the group's sequences within the budget, of which `reserved` tokens are promised to others."""
         leader = seqs[0]
-        may_draw = self._roster.beam(group) is None or self._can_draw_together(seqs, reserved)
+        may_draw = True
+        if group.request.params.beam_width is not None:
+            may_draw = self._can_draw_together(seqs, reserved)
+            self.holds_up = self.holds_up or may_draw
         for index, seq in enumerate(seqs):
             # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
             # The same step is early enough: within a layer all KV is written before any attention reads it.
@@ -67,19 +70,14 @@ class Draft:
                 if leader.num_computed_tokens < leader.prompt_len - leader.prompt_len % self._block_space.block_size:
                     continue
                 self._block_space.share_prompt(leader, seq)
-            num_tokens = min(
-                seq.num_uncomputed_tokens - (not may_draw),
-                self.budget - reserved,
-                self._block_space.num_appendable(seq),
-            )
+            num_tokens = len(seq.token_ids) - seq.num_computed_tokens - (not may_draw)
+            num_tokens = min(self._block_space.num_appendable(seq, num_tokens), self.budget - reserved)
             if num_tokens <= 0:
                 continue
             drafts: list[int] = []
             if seq.draft_token_ids:
                 drafts = self._take_drafts(group, seq, num_tokens, reserved + len(seqs) - 1 - index)
-            self._copies.extend(self._block_space.append_slots(seq, num_tokens + len(drafts)))
             self.spans.append(self._span(group, seq, num_tokens, drafts))
-            self.budget -= num_tokens + len(drafts)
 
     def complete(self) -> StepPlan:
         """The plan, after the last group was added. Call once."""
@@ -120,33 +118,35 @@ class Draft:
         return drafts[:num_drafts]
 
     def _span(self, group: SequenceGroup, seq: Sequence, num_tokens: int, drafts: list[int]) -> Span:
+        params, token_ids = group.request.params, seq.token_ids
         start, end = seq.num_computed_tokens, seq.num_computed_tokens + num_tokens
-        targets: list[int] = []
-        params = group.request.params
-        if params.prompt_logprobs is not None and len(group.prompt_logprobs) < seq.prompt_len - 1:
-            targets = seq.token_ids[start + 1 : min(end + 1, seq.prompt_len)]
-        seq.num_computed_tokens = end + len(drafts)
-        self._block_space.promote(seq)
-        draws: tuple[Draw, ...] = ()
-        if end == len(seq):
-            self.holds_up = self.holds_up or params.beam_width is not None
-            draws = self._draws(group, seq, num_tokens - 1, drafts)
+        num_tokens += len(drafts)
+        self.budget -= num_tokens
+        copies = self._block_space.append_slots(group, seq, num_tokens)
+        if copies:
+            self._copies.extend(copies)
         return Span(
             seq.seq_id,
             start,
-            pack(seq.token_ids[start:end] + drafts if drafts else seq.token_ids[start:end]),
+            pack_one(token_ids[start]) if num_tokens == 1 else pack(token_ids[start:end] + drafts),
             self._block_space.packed_block_ids(seq),
-            draws,
-            pack(targets) if targets else b"",
+            self._draws(group, seq, end - start - 1, drafts) if end == len(token_ids) else (),
+            b"" if params.prompt_logprobs is None else self._prompt_targets(group, seq, start, end),
             params.prompt_logprobs or 0,
         )
 
+    def _prompt_targets(self, group: SequenceGroup, seq: Sequence, start: int, end: int) -> PackedInts:
+        """The tokens behind the positions `start`..`end` - 1, as far as they are the prompt's and still wanted."""
+        is_wanted = len(group.prompt_logprobs) < seq.prompt_len - 1
+        return pack(seq.token_ids[start + 1 : min(end + 1, seq.prompt_len)]) if is_wanted else b""
+
     def _draws(self, group: SequenceGroup, seq: Sequence, row: int, drafts: list[int]) -> tuple[Draw, ...]:
         """The draws of a span that reaches the sequence's end in `row`: forks draw there too, drafts behind it."""
+        is_first = seq.draw_params is None
         first = self._draw(group, seq, row, [])
         if drafts:
             return first, *(self._draw(group, seq, row + i, drafts[:i]) for i in range(1, len(drafts) + 1))
-        if group.num_unborn and self._roster.beam(group) is None:
+        if is_first and self._roster.beam(group) is None:
             forks = [self._roster.fork(group, seq) for _ in range(group.num_unborn)]
             return first, *(self._draw(group, fork, row, []) for fork in forks)
         return (first,)
@@ -163,4 +163,4 @@ class Draft:
             self.holds_up = self.holds_up or params.reads_tokens or params.edits.min_tokens > 0
             if params.reads_tokens:
                 token_ids = pack(seq.token_ids + drafts)
-        return Draw(seq.seq_id, row, params, seq.output_len + len(drafts), token_ids)
+        return Draw(seq.seq_id, row, params, len(seq.token_ids) - seq.prompt_len + len(drafts), token_ids)

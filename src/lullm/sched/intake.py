@@ -6,7 +6,8 @@ if a length is reached; later tokens are dropped. Stop strings belong to the tex
 """
 
 from collections import Counter
-from dataclasses import dataclass
+
+import msgspec
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.log import get_logger
@@ -17,8 +18,7 @@ from lullm.types.step import NO_TOKEN, DrawnToken, StepResult
 logger = get_logger(__name__)
 
 
-@dataclass(slots=True)
-class SequenceUpdate:
+class SequenceUpdate(msgspec.Struct):
     """The change of one sequence by a step: a drawn token, or (`drawn` None) an end without one.
 
     `is_end`: the sequence has ended with it. A step may bring several updates of one sequence.
@@ -55,19 +55,21 @@ class Intake:
             if member is not None:
                 member[0].prompt_logprobs.extend(rows)
         offers: dict[str, list[DrawnToken]] = {}
+        find_member = self._roster.find_member
         for drawn in self._accepted(result) if result.num_accepted else result.tokens:
-            member = self._roster.find_member(drawn.seq_id)
-            if member is None or member[1].is_finished:
+            member = find_member(drawn.seq_id)
+            if member is None or member[1].status.is_finished:
                 continue
             group, seq = member
-            if group.metrics.first_token_time is None:
-                group.metrics.first_token_time = now
-            group.metrics.last_token_time = now
+            metrics = group.metrics
+            if metrics.first_token_time is None:
+                metrics.first_token_time = now
+            metrics.last_token_time = now
             if drawn.token_id == NO_TOKEN:
                 reason = "no token can be drawn: the model gave no finite logits for this request"
                 self._roster.end(seq, SequenceStatus.FINISHED_ABORTED, reason)
                 updates.append(SequenceUpdate(group, seq, None, True))
-            elif self._roster.beam(group) is not None:
+            elif group.request.params.beam_width is not None:
                 offers.setdefault(group.request_id, []).append(drawn)
             else:
                 self._append(group, seq, drawn.token_id)
@@ -100,12 +102,21 @@ class Intake:
         return capped
 
     def _append(self, group: SequenceGroup, seq: Sequence, token_id: int) -> None:
+        """Append a drawn token, and end the sequence if it is done with it."""
         seq.append(token_id)
-        # Computed already as a pending token or as a draft: only now its block's content has a name.
-        if seq.num_computed_tokens >= seq.num_known_tokens:
-            self._block_space.promote(seq)
         self.num_drawn += 1
-        self._end_if_done(group, seq, token_id)
+        params, num_known = group.request.params, seq.num_known_tokens
+        # Computed already as a pending token or as a draft: only now its block's content has a name.
+        if seq.num_computed_tokens >= num_known:
+            self._block_space.promote(group, seq)
+        output_len = num_known - seq.prompt_len
+        if output_len >= params.min_tokens:
+            if token_id in group.request.end_token_ids:
+                return self._roster.end(seq, SequenceStatus.FINISHED_STOPPED)
+            if params.stop_token_ids and token_id in params.stop_token_ids:
+                return self._roster.end(seq, SequenceStatus.FINISHED_STOPPED, token_id)
+        if output_len == params.max_tokens or num_known >= self._max_model_len:
+            self._roster.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED)
 
     def _accepted(self, result: StepResult) -> list[DrawnToken]:
         """The tokens that count. Of the drafts behind them the KV is forgotten."""
@@ -126,14 +137,3 @@ class Intake:
             if drawn.seq_id in num_left:
                 num_left[drawn.seq_id] = num - 1
         return accepted
-
-    def _end_if_done(self, group: SequenceGroup, seq: Sequence, token_id: int) -> None:
-        params, num_known = group.request.params, seq.num_known_tokens
-        output_len = num_known - seq.prompt_len
-        if output_len >= params.min_tokens:
-            if token_id in group.request.end_token_ids:
-                return self._roster.end(seq, SequenceStatus.FINISHED_STOPPED)
-            if params.stop_token_ids and token_id in params.stop_token_ids:
-                return self._roster.end(seq, SequenceStatus.FINISHED_STOPPED, token_id)
-        if output_len == params.max_tokens or num_known >= self._max_model_len:
-            self._roster.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED)

@@ -56,8 +56,8 @@ class Scheduler:
     `max_in_flight` (`Lookahead`). Steps run, and results are applied, in the order of their plans.
 
     Two policies. Chunked (the default): every step mixes decodes with chunks of prompts. Prefill-first
-    (`enable_chunked_prefill` False): a step computes whole prompts if any can be admitted, and decodes otherwise;
-    with a delay factor, prompts gather for that share of the last prompt step's duration.
+    (`enable_chunked_prefill` False): a step computes whole prompts if any can be admitted, and decodes otherwise, with
+    groups that come back from the host; a delay factor lets prompts gather for that share of the last prompt step.
     """
 
     def __init__(
@@ -137,17 +137,17 @@ class Scheduler:
         """The next plan; an empty one if there is nothing to do, or nothing more is known while a step runs."""
         if self._lookahead.is_ahead:
             self._slide()
+        self.block_space.merge_duplicates()
         self._lookahead.begin(self._roster.find_member)
         limits = self.limits
         draft = Draft(
             limits.max_num_batched_tokens, self.block_space, self._roster, limits.max_model_len, self._num_spare_draws
         )
-        if self._is_chunked:
-            self._make_way(draft)
-            if self._plan_running(draft):
-                self._admit(draft)
-        else:
+        self._make_way(draft)
+        if not self._is_chunked:
             self._plan_prefill_first(draft)
+        elif self._plan_running(draft):
+            self._admit(draft)
         plan = draft.complete()
         self._lookahead.add(plan, draft.holds_up)
         return plan
@@ -187,22 +187,26 @@ class Scheduler:
         """Give the running groups their tokens; False if blocks were short, so that no group may be admitted."""
         num_preemptions = self.preemption.num_preemptions
         # Every running sequence moves in every step: its token is reserved before a long prompt takes the budget.
-        reserved = sum(len(group.unfinished) for group in self.running)
+        live = [group.unfinished for group in self.running]
+        reserved = sum(map(len, live))
+        is_roomy = self.block_space.has_slots(reserved)
         num_planned = 0
-        while num_planned < len(self.running):
-            group = self.running[num_planned]
-            seqs = group.unfinished
-            room = self._make_room(group, seqs, draft)
-            if room is Room.BLOCKED:
-                draft.holds_up = True
-                return False
-            if room is Room.OK:
-                reserved -= len(seqs)
-                draft.add(group, seqs, reserved)
-                num_planned += 1
+        while num_planned < len(self.running):  # groups leave at the end, so that `live` stays in step
+            group, seqs = self.running[num_planned], live[num_planned]
+            if not is_roomy:
+                room = self._make_room(group, seqs, draft)
+                if room is Room.BLOCKED:
+                    draft.holds_up = True
+                    return False
+                if room is Room.GONE:
+                    continue
+            reserved -= len(seqs)
+            draft.add(group, seqs, reserved)
+            num_planned += 1
         return self.preemption.num_preemptions == num_preemptions
 
     def _plan_prefill_first(self, draft: Draft) -> None:
+        """Whole prompts, or decodes. A group that is swapped in has its prompt, so it joins the decodes."""
         now = self._clock()
         if self._last_prompt_plan is not None:
             self._last_prompt_latency_s = now - self._last_prompt_plan
@@ -210,11 +214,11 @@ class Scheduler:
         first = self.waiting.peek()
         delay_s = self._delay_factor * self._last_prompt_latency_s
         if not self.running or first is None or now - first.request.arrival_time >= delay_s:
-            self._admit(draft)
+            self._admit(draft, only=self.waiting)
         if draft.spans:
             self._last_prompt_plan = now
-        else:
-            self._plan_running(draft)
+        elif self._plan_running(draft):
+            self._admit(draft, only=self.swapped)
 
     def _make_room(self, group: SequenceGroup, seqs: list[Sequence], draft: Draft) -> Room:
         """Make room for the next token of each of the group's sequences, preempting groups from the end."""
@@ -246,16 +250,18 @@ class Scheduler:
             return AllocStatus.LATER
         return status
 
-    def _admit(self, draft: Draft) -> None:
+    def _admit(self, draft: Draft, only: GroupQueue | None = None) -> None:
         """Move groups from the queues to running, in order, while budget, seats and blocks last.
 
-        Nothing is prefilled past an older group that is swapped out.
+        Nothing is prefilled past an older group that is swapped out. `only`: stop where the other queue is next.
         """
         while draft.budget > 0 and (first := first_in_order(self.waiting, self.swapped, self.order)) is not None:
             queue, group = first
+            if only is not None and queue is not only:
+                return
             status = self._admission(queue, group)
             # Without chunking a prompt goes in one piece; the first one of a step always fits (config).
-            is_too_long = not self._is_chunked and draft.spans and len(group.unfinished[0]) > draft.budget
+            is_too_long = only is self.waiting and draft.spans and len(group.unfinished[0]) > draft.budget
             if status is AllocStatus.LATER or is_too_long:
                 return
             queue.pop()

@@ -11,6 +11,8 @@ from lullm.server.error import ApiError, shutting_down, to_api_error
 from lullm.server.metrics import Metrics
 from lullm.server.options import ServerOptions
 
+_MAX_LOGPROBS = 1 << 20  # 12 MiB in the engine and some 60 MiB of JSON
+
 
 class ServerContext:
     """The engine, the options, the metrics, and the count of requests in flight. Lives on the event loop's thread."""
@@ -29,6 +31,12 @@ class ServerContext:
     def model_name(self) -> str:
         """The only model name that requests may use."""
         return self.engine.config.served_model_name
+
+    @property
+    def max_request_logprobs(self) -> int:
+        """Most log-probabilities in one answer."""
+        config, limit = self.engine.config, self.options.max_request_logprobs
+        return limit or max(_MAX_LOGPROBS, (config.max_logprobs + 1) * config.max_model_len)
 
     def check_model(self, name: str | None) -> None:
         """Return if `name` is the served model or left out. Raises ApiError 404 otherwise."""

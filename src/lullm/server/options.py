@@ -24,6 +24,8 @@ class ServerOptions:
         allowed_origins: web origins that browsers may call from (CORS); '*' for any; empty: none.
         max_connections: connections that are open at a time; one more gets a 503.
         max_body_bytes: longest request body that is read.
+        max_request_logprobs: most log-probabilities that the answer to one request may hold, over all its prompts,
+            completions and tokens; None: 2**20, and no fewer than one sequence of the model's length may ask for.
         drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
 
     Raises:
@@ -38,6 +40,7 @@ class ServerOptions:
     allowed_origins: tuple[str, ...] = ()
     max_connections: int = 1000
     max_body_bytes: int = 8 * MIB
+    max_request_logprobs: int | None = None
     drain_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -57,5 +60,7 @@ class ServerOptions:
             raise ConfigError(f"max_connections must be at least 1, got {self.max_connections}")
         if self.max_body_bytes < 1:
             raise ConfigError(f"max_body_bytes must be at least 1, got {self.max_body_bytes}")
+        if self.max_request_logprobs is not None and self.max_request_logprobs < 1:
+            raise ConfigError(f"max_request_logprobs must be at least 1, got {self.max_request_logprobs}")
         if not 0 <= self.drain_timeout_s < float("inf"):
             raise ConfigError(f"drain_timeout must be a number of seconds of at least 0, got {self.drain_timeout_s}")

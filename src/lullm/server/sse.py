@@ -17,16 +17,21 @@ from lullm.server.error import ApiError
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 class ClientDisconnectedError(Exception):
     """The client has gone and reads no answer."""
 
 
+def encode(data: dict[str, Any]) -> bytes:
+    """JSON as the server writes it. Raises ValueError: a number is not finite."""
+    return _to_json(data).encode()
+
+
 def event(data: dict[str, Any]) -> bytes:
     """One event on the wire."""
-    return b"data: " + _encode(data).encode() + b"\n\n"
+    return b"data: " + encode(data) + b"\n\n"
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -14,7 +14,7 @@ from torch import Tensor
 from lullm.device.device import Device
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.table import Ops
-from lullm.sampling.randomness import uniforms_of
+from lullm.sampling.randomness import keys_of
 from lullm.step.batch import Batch, BatchBuilder
 from lullm.step.feedback import TokenFeedback
 from lullm.step.limits import StepLimits
@@ -71,14 +71,14 @@ class InputBuilder:
         """Everything that is read from the plan, on the host. At most `max_in_flight` are in use at a time."""
         self._builders.append(self._builders.pop(0))
         batch = self._builders[-1].build(plan)
-        sources = uniforms = None
+        sources = keys = None
         first_place = 0
         if self._feeds_back:
             sources = self._feedback.sources(plan, batch.token_ids)
             first_place = self._feedback.expect(batch.draws)
         if any(not draw.params.is_greedy for draw in batch.draws):
-            uniforms = uniforms_of(batch.draws)
-        stage = self._staging.fill(batch, sources, uniforms)
+            keys = keys_of(batch.draws)
+        stage = self._staging.fill(batch, sources, keys)
         return PreparedInput(batch, stage, sources is not None, first_place)
 
     def place(self, prepared: PreparedInput) -> None:
@@ -122,4 +122,4 @@ class InputBuilder:
 
 
 def _draws(parts: StageParts[Tensor]) -> DrawTable:
-    return DrawTable(parts.temperatures, parts.top_k, parts.top_p, parts.min_p_floors, parts.uniforms)
+    return DrawTable(parts.temperatures, parts.top_k, parts.top_p, parts.min_p_floors, parts.keys)

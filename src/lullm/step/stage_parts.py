@@ -61,7 +61,7 @@ class StageParts(Generic[Array]):
     drawn_rows: Array  # [R] int64
     draw_index: Array  # [X] int64
     top_p: Array  # [N] float64
-    uniforms: Array  # [N] float64
+    keys: Array  # [N] int64
     temperatures: Array  # [N] float32
     min_p_floors: Array  # [N] float32
     top_k: Array  # [N] int32
@@ -116,7 +116,7 @@ def _sections(shape: StageShape, index_dtype: torch.dtype) -> tuple[tuple[int, t
         (shape.num_rows, torch.int64),
         (shape.num_indexed, torch.int64),
         (draws, torch.float64),
-        (draws, torch.float64),
+        (draws, torch.int64),
         (draws, torch.float32),
         (draws, torch.float32),
         (draws, torch.int32),

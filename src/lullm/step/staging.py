@@ -90,22 +90,22 @@ class Staging:
         self._last_decodes: list[Stage | None] = [None] * limits.max_in_flight
         self._decode_parts: dict[int, StageParts[Tensor]] = {}
 
-    def fill(self, batch: Batch, sources: np.ndarray | None, uniforms: np.ndarray | None) -> Stage:
+    def fill(self, batch: Batch, sources: np.ndarray | None, keys: np.ndarray | None) -> Stage:
         """Write a batch into the next buffer of the host. Host only.
 
         Args:
             sources: [T], see `TokenFeedback`; None: no token is pending.
-            uniforms: [N]; None: all draws are greedy.
+            keys: [N]; None: all draws are greedy.
         """
         self._turn = (self._turn + 1) % len(self._host)
         stage = self._next_decodes(batch) if batch.is_decode else self._new_stage(self._ragged_shape(batch))
         _write(stage.arrays, batch)
         if sources is not None:
             _copy(stage.arrays.sources, sources, padding=-1)
-        if uniforms is None:
+        if keys is None:
             stage.arrays.temperatures[:] = 0.0
         else:
-            _write_draws(stage.arrays, DrawTable.of(batch.draws, uniforms, self._vocab_size))
+            _write_draws(stage.arrays, DrawTable.of(batch.draws, keys, self._vocab_size))
         return stage
 
     def upload(self, stage: Stage) -> None:
@@ -240,7 +240,7 @@ def _write_draws(arrays: StageParts[np.ndarray], table: DrawTable) -> None:
     _copy(arrays.top_k, table.top_k.numpy(), padding=1)
     _copy(arrays.top_p, table.top_p.numpy(), padding=1.0)
     _copy(arrays.min_p_floors, table.min_p_floors.numpy(), padding=-np.inf)
-    _copy(arrays.uniforms, table.uniforms.numpy(), padding=0.5)
+    _copy(arrays.keys, table.keys.numpy(), padding=0)
 
 
 def _copy(array: np.ndarray, values: np.ndarray, padding: float) -> None:

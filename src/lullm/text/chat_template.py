@@ -4,12 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2.exceptions import SecurityError
-
 from lullm.errors import InvalidRequestError, ModelLoadError
-from lullm.text.sandbox import Rejected, Sandbox
+from lullm.text.template.failure import Broken, Failed, Forbidden, OutOfBounds, Rejected
+from lullm.text.template.process import ProcessBounds
+from lullm.text.template.renderer import Renderer
 
 _PARAM = "messages"
+_TRIAL = [{"role": "user", "content": "Hello!"}]
 
 Message = Mapping[str, Any]
 
@@ -20,18 +21,26 @@ class ChatTemplate:
     Args:
         source: the template, or several by name; then 'tool_use' is taken for calls with tools, else 'default'.
         special_tokens: name -> text, visible to the template (`eos_token`, ...).
+        bounds: of one rendering, where it is not quick by itself.
 
     Raises:
         ModelLoadError: not a valid template, or several and no 'default'.
     """
 
-    def __init__(self, source: str | Mapping[str, str], special_tokens: Mapping[str, str]):
+    def __init__(
+        self,
+        source: str | Mapping[str, str],
+        special_tokens: Mapping[str, str],
+        bounds: ProcessBounds | None = None,
+    ):
         self.sources = {"default": source} if isinstance(source, str) else dict(source)
         self._special_tokens = dict(special_tokens)
         if "default" not in self.sources:
             raise ModelLoadError(f"no chat template is named 'default', only {', '.join(self.sources) or 'none'}")
-        self._sandbox = Sandbox()
-        self._templates = {name: self._sandbox.compile_bounded(name, text) for name, text in self.sources.items()}
+        try:
+            self._renderer = Renderer(self.sources, bounds)
+        except (Broken, OutOfBounds) as error:
+            raise ModelLoadError(f"the chat template is not valid: {error}") from None
 
     def render(
         self,
@@ -47,34 +56,66 @@ class ChatTemplate:
         Content may be missing beside `tool_calls`. Their `arguments` may be JSON text; the template gets them parsed.
         `kwargs` are visible to the template as they are (`enable_thinking=False`).
 
+        Blocks for at most some milliseconds in this process, and for `ProcessBounds.wall_s` in another.
+
         Raises:
-            InvalidRequestError: malformed messages or tools; or the template refused them, or failed with them.
+            InvalidRequestError: malformed messages or tools; or the template refused them, failed with them, or takes
+                too much time or memory with them.
             ModelLoadError: the template did what the sandbox forbids.
         """
-        if "messages" in kwargs:
+        options = {"add_generation_prompt": add_generation_prompt, "tools": tools, **kwargs}
+        return self.render_variables(self.variables(messages, options))
+
+    def variables(self, messages: Sequence[Message], options: Mapping[str, Any]) -> dict[str, Any]:
+        """What the template gets to see of `render(messages, **options)`. Raises InvalidRequestError, as it does."""
+        tools = options.get("tools")
+        if "messages" in options:
             raise InvalidRequestError("messages cannot be a template argument too", _PARAM)
         if tools is not None and not (_is_list(tools) and all(isinstance(tool, Mapping) for tool in tools)):
             raise InvalidRequestError("tools must be a list of objects", "tools")
-        variables = {
-            **self._special_tokens,
-            **kwargs,
+        return {
+            "add_generation_prompt": True,
+            **options,
             "messages": _checked_messages(messages),
-            "add_generation_prompt": add_generation_prompt,
             "tools": list(tools) if tools else None,
         }
-        template = self._templates.get("tool_use" if tools else "default", self._templates["default"])
+
+    def render_variables(self, variables: Mapping[str, Any], may_block: bool = True) -> str:
+        """The text for `variables`. Raises as `render` does; WouldBlock: it takes longer, without `may_block`."""
+        tools, variables = variables.get("tools"), {**self._special_tokens, **variables}
+        name = "tool_use" if tools and "tool_use" in self.sources else "default"
         try:
-            return self._sandbox.render(template, variables)
-        except SecurityError as error:
+            return self._renderer.render(name, variables, may_block)
+        except Forbidden as error:
             raise ModelLoadError(f"the chat template does what its sandbox forbids: {error}") from None
         except Rejected as error:
             raise InvalidRequestError(f"the chat template rejected the messages: {error}", _PARAM) from None
-        except RecursionError:
-            raise InvalidRequestError("the chat template recursed too deep", _PARAM) from None
-        except Exception as error:  # a template may raise any error: an undefined name, a wrong type, ...
+        except OutOfBounds as error:
             raise InvalidRequestError(
-                f"the chat template failed on these messages: {type(error).__name__}: {error}", _PARAM
+                f"the chat template cannot be used with these messages: {error}", _PARAM
             ) from None
+        except Failed as error:
+            raise InvalidRequestError(f"the chat template failed on these messages: {error}", _PARAM) from None
+
+    def try_out(self) -> None:
+        """Render one message, with each template. Raises ModelLoadError: that takes more than any message may."""
+        variables = {**self._special_tokens, "messages": _TRIAL, "add_generation_prompt": True, "tools": None}
+        for name in self.sources:
+            try:
+                self._renderer.render(name, variables)
+            except (OutOfBounds, Forbidden) as error:
+                raise ModelLoadError(f"the chat template {name!r} cannot render one message: {error}") from None
+            except (Rejected, Failed):
+                continue  # it may want tools, or a system message
+
+    @property
+    def has_process(self) -> bool:
+        """Whether something was not quick, and a process has been started for it."""
+        return self._renderer.has_process
+
+    def close(self) -> None:
+        """End the process that renders what is not quick. Idempotent."""
+        self._renderer.close()
 
 
 def _is_list(value: Any) -> bool:

@@ -1,6 +1,11 @@
 """What a caller gets back: `RequestOutput` with its `CompletionOutput`s and `Logprob`s. All of them pickle."""
 
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast, overload
+
+from lullm.types.step import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +19,105 @@ class Logprob:
 
 PositionLogprobs = dict[int, Logprob]
 """Token id -> Logprob for one position; the chosen token is always in it, and comes first."""
+
+Position = TypeVar("Position", bound=PositionLogprobs | None, covariant=True)
+
+
+class LogprobRows:
+    """The `TokenLogprobs` of consecutive positions in arrays: 12 bytes an entry, where a `Logprob` in a dict takes 210.
+
+    Only appended to. Log-probabilities are float32, as the sampler computes them.
+    """
+
+    __slots__ = ("_ends", "_logprobs", "_ranks", "_token_ids")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def append(self, row: TokenLogprobs) -> None:
+        """Add a position; `row` has at least one entry."""
+        token_ids, logprobs, ranks = zip(*row, strict=True)
+        self._token_ids.extend(token_ids)
+        self._logprobs.extend(logprobs)
+        self._ranks.extend(ranks)
+        self._ends.append(len(self._token_ids))
+
+    def extend(self, rows: Iterable[TokenLogprobs]) -> None:
+        """Add positions."""
+        for row in rows:
+            self.append(row)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._token_ids, self._logprobs, self._ranks = array("i"), array("f"), array("i")
+        self._ends = array("q")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, place: int) -> TokenLogprobs:
+        end = self._ends[place]
+        part = slice(self._ends[place - 1] if place else 0, end)
+        return tuple(zip(self._token_ids[part], self._logprobs[part], self._ranks[part], strict=True))
+
+
+class LogprobList(Sequence[Position], Generic[Position]):
+    """Log-probabilities by position, like a list of dicts. A dict is made each time that its position is read.
+
+    Args:
+        rows: what is read. places: the rows in it, in order; -1: a position that has None.
+        text_of: a token's text, for `Logprob.decoded_token`.
+    """
+
+    __slots__ = ("_places", "_rows", "_text_of")
+
+    def __init__(self, rows: LogprobRows, places: range, text_of: Callable[[int], str]):
+        self._rows = rows
+        self._places = places
+        self._text_of = text_of
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Position: ...
+    @overload
+    def __getitem__(self, index: slice) -> "LogprobList[Position]": ...
+    def __getitem__(self, index: int | slice) -> "Position | LogprobList[Position]":
+        place = self._places[index]
+        if isinstance(place, range):
+            return LogprobList(self._rows, place, self._text_of)
+        if place < 0:
+            return cast(Position, None)
+        text_of = self._text_of
+        position = {token_id: Logprob(value, rank, text_of(token_id)) for token_id, value, rank in self._rows[place]}
+        return cast(Position, position)
+
+    def __add__(self, other: Iterable[Any]) -> list[Any]:
+        return [*self, *other]
+
+    def __radd__(self, other: Iterable[Any]) -> list[Any]:
+        return [*other, *self]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (list, tuple, LogprobList)):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def absorb(self, later: "LogprobList[Position]") -> None:
+        """Add the positions of `later`. For the only reader of these rows, all of which are in this list."""
+        for place in later._places:
+            self._rows.append(later._rows[place])
+        self._places = range(self._places.start, len(self._rows))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as a plain list: what knows the tokens' texts stays behind."""
+        return list, (list(self),)
 
 
 @dataclass(slots=True)
@@ -50,7 +154,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None = None
-    logprobs: list[PositionLogprobs] | None = None
+    logprobs: Sequence[PositionLogprobs] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
@@ -58,6 +162,15 @@ class CompletionOutput:
     def finished(self) -> bool:
         """Whether it has ended."""
         return self.finish_reason is not None
+
+    def absorb(self, later: "CompletionOutput") -> None:
+        """Take in the delta behind this one."""
+        self.text += later.text
+        self.token_ids.extend(later.token_ids)
+        self.cumulative_logprob = later.cumulative_logprob
+        if isinstance(self.logprobs, LogprobList) and isinstance(later.logprobs, LogprobList):
+            self.logprobs.absorb(later.logprobs)
+        self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
 
 
 @dataclass(slots=True)
@@ -75,4 +188,15 @@ class RequestOutput:
     finished: bool
     metrics: RequestMetrics | None = None
     num_cached_tokens: int = 0
-    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
+
+    def absorb(self, later: "RequestOutput") -> None:
+        """Take in the delta behind this one: what both say is then said by this one. Changes this one only."""
+        own = {completion.index: completion for completion in self.outputs}
+        for completion in later.outputs:
+            if completion.index in own:
+                own[completion.index].absorb(completion)
+            else:
+                self.outputs.append(completion)
+        self.finished, self.metrics, self.num_cached_tokens = later.finished, later.metrics, later.num_cached_tokens
+        self.prompt_logprobs = self.prompt_logprobs or later.prompt_logprobs

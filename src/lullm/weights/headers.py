@@ -58,14 +58,18 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
     inner = ("intermediate_size", config.family.intermediate_size)
     queries = ("num_attention_heads x head_dim", config.num_attention_heads * config.head_dim)
     keys = ("num_key_value_heads x head_dim", config.num_key_value_heads * config.head_dim)
+    fused = config.num_attention_heads + 2 * config.num_key_value_heads
+    all_heads = ("(num_attention_heads + 2 x num_key_value_heads) x head_dim", fused * config.head_dim)
     stated = {
         "embed_tokens": (vocab, hidden),
         "q_proj": (queries, hidden),
         "k_proj": (keys, hidden),
         "v_proj": (keys, hidden),
+        "qkv_proj": (all_heads, hidden),
         "o_proj": (hidden, queries),
         "gate_proj": (inner, hidden),
         "up_proj": (inner, hidden),
+        "gate_up_proj": (("2 x intermediate_size", 2 * config.family.intermediate_size), hidden),
         "down_proj": (hidden, inner),
     }
     if not config.tie_word_embeddings:  # else a stored head is not read
@@ -74,6 +78,8 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
     for name, shape in sorted(shapes.items()):
         *_, layer, last = ("", *name.split("."))
         sizes = stated.get(layer, ()) if last == "weight" else ()
+        if ".experts." in name or ".shared_expert" in name:
+            sizes = ()  # of sizes of their own; the loader compares them
         if sizes and shape != [size for _, size in sizes]:
             is_matrix = len(shape) == len(sizes)
             wrong = [key for number, (key, size) in enumerate(sizes) if not is_matrix or shape[number] != size]

@@ -1,6 +1,6 @@
 """Rows: where a tensor of a checkpoint is written to: plain rows, rows that are quantized by writing, KV scales."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -10,6 +10,7 @@ from lullm.errors import ModelLoadError
 from lullm.nn.linear import Matrix
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.table import Ops
+from lullm.weights.rule import HeadOrder
 
 
 class Rows(Protocol):
@@ -33,10 +34,11 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainRows:
-    """Rows of a parameter that stores floating point numbers: a checkpoint's plus `offset` (`rule.Offset`)."""
+    """Rows of a parameter that stores floating point numbers: a checkpoint's times `scale`, plus `offset`."""
 
     tensor: Tensor
     offset: float = 0.0
+    scale: float = 1.0
 
     @property
     def shape(self) -> torch.Size:
@@ -46,12 +48,12 @@ class PlainRows:
         return shape == self.shape
 
     def write(self, values: Tensor, first_row: int = 0) -> None:
-        if self.offset:
-            values = values.float() + self.offset
+        if self.offset or self.scale != 1.0:
+            values = values.float() * self.scale + self.offset
         self.tensor[first_row : first_row + len(values)].copy_(values)
 
     def part(self, first_row: int, num_rows: int) -> "PlainRows":
-        return PlainRows(self.tensor[first_row : first_row + num_rows], self.offset)
+        return PlainRows(self.tensor[first_row : first_row + num_rows], self.offset, self.scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +67,7 @@ class QuantizedRows:
     ops: Ops
     first_row: int
     num_rows: int
+    scale: float = 1.0
 
     @property
     def shape(self) -> torch.Size:
@@ -74,13 +77,63 @@ class QuantizedRows:
         return shape == self.shape
 
     def write(self, values: Tensor, first_row: int = 0) -> None:
+        if self.scale != 1.0:
+            values = values.float() * self.scale
         try:
             self.ops.quantize_rows_(self.storage, self.layout, self.first_row + first_row, values)
         except ModelLoadError as error:
             raise ModelLoadError(f"{self.name}: {error}") from None
 
     def part(self, first_row: int, num_rows: int) -> "QuantizedRows":
-        return QuantizedRows(self.name, self.storage, self.layout, self.ops, self.first_row + first_row, num_rows)
+        return replace(self, first_row=self.first_row + first_row, num_rows=num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive rows of a checkpoint's tensor, from `source` on, that are consecutive in the parameter, too."""
+
+    source: int
+    destination: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderedRows:
+    """Rows that stand in another order than in the checkpoint (`rule.HeadOrder`), in runs."""
+
+    rows: "PlainRows | QuantizedRows"
+    runs: tuple[Run, ...]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.rows.shape
+
+    def fits(self, shape: torch.Size) -> bool:
+        return self.rows.fits(shape)
+
+    def write(self, values: Tensor, first_row: int = 0) -> None:
+        for run in self.runs:
+            start = max(run.source, first_row)
+            end = min(run.source + run.num_rows, first_row + len(values))
+            if start < end:
+                destination = run.destination + start - run.source
+                self.rows.write(values[start - first_row : end - first_row], destination)
+
+
+def in_order(rows: "PlainRows | QuantizedRows", order: HeadOrder) -> OrderedRows:
+    """The rows in the order of a rule."""
+    size, num_rows = len(order.order), rows.shape[0]
+    num_heads = num_rows // size if order.num_heads is None else order.num_heads
+    starts = [i for i, row in enumerate(order.order) if i == 0 or row != order.order[i - 1] + 1]
+    spans = list(zip(starts, [*starts[1:], size], strict=True))
+    runs = [
+        Run(head * size + order.order[start], head * size + start, end - start)
+        for head in range(num_heads)
+        for start, end in spans
+    ]
+    if num_heads * size < num_rows:
+        runs.append(Run(num_heads * size, num_heads * size, num_rows - num_heads * size))
+    return OrderedRows(rows, tuple(runs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

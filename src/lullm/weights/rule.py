@@ -1,7 +1,8 @@
 """Rules: how the tensor names of a family's checkpoints become parameters. Data; `weights.target` applies it."""
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,40 @@ class Offset:
 
 
 @dataclass(frozen=True, slots=True)
+class Scale:
+    """Tensors whose canonical names match `pattern` are read as their values times `factor`, rounded once."""
+
+    pattern: re.Pattern[str]
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeadOrder:
+    """Rows of tensors whose canonical names match `pattern` are read in another order within each head.
+
+    Row `order[i]` of a head in the checkpoint is row i of the parameter's.
+
+    Args:
+        num_heads: the leading heads that are read so; None: all of the tensor.
+    """
+
+    pattern: re.Pattern[str]
+    order: tuple[int, ...]
+    num_heads: int | None = None
+
+
+def rotated_first(head_dim: int, rotary_dim: int) -> tuple[int, ...]:
+    """The order of a head whose first `rotary_dim` elements turn, in pairs (i, i + rotary_dim / 2).
+
+    The ops turn pairs (i, i + head_dim / 2). So the two halves of what turns become the starts of a head's two halves.
+    Scores are sums over the elements: with queries and keys in one order they stay what they are.
+    """
+    half, rest = rotary_dim // 2, (head_dim - rotary_dim) // 2
+    first, second = range(half), range(half, rotary_dim)
+    return (*first, *range(rotary_dim, rotary_dim + rest), *second, *range(rotary_dim + rest, head_dim))
+
+
+@dataclass(frozen=True, slots=True)
 class WeightRules:
     """All rules of a family. `drops`: tensors that a checkpoint may hold and the model has no use for."""
 
@@ -36,6 +71,8 @@ class WeightRules:
     fusions: tuple[Fusion, ...] = ()
     drops: tuple[re.Pattern[str], ...] = ()
     offsets: tuple[Offset, ...] = ()
+    scales: tuple[Scale, ...] = ()
+    head_orders: tuple[HeadOrder, ...] = ()
 
     def canonical_name(self, name: str) -> str:
         """The name after all renames, in order."""
@@ -49,6 +86,13 @@ class WeightRules:
     def offset_of(self, name: str) -> float:
         """What is added to the tensor of this canonical name."""
         return sum(offset.value for offset in self.offsets if offset.pattern.search(name))
+
+    def scale_of(self, name: str) -> float:
+        """What the tensor of this canonical name is multiplied by."""
+        return math.prod(scale.factor for scale in self.scales if scale.pattern.search(name))
+
+    def head_order_of(self, name: str) -> HeadOrder | None:
+        return next((order for order in self.head_orders if order.pattern.search(name)), None)
 
     def parts_of(self, layer: str) -> tuple[str, ...] | None:
         """The checkpoint's names of the parts of a fused layer; None for a layer that is not fused."""
@@ -85,20 +129,23 @@ KV_SCALE_RENAMES = (
 """The scales of an fp8 KV cache, as ModelOpt, vLLM and older compressed-tensors checkpoints name them."""
 
 
-def decoder_rules(tied: bool, offsets: tuple[Offset, ...] = ()) -> WeightRules:
-    """The rules of Llama and the families that kept its names."""
+def decoder_rules(tied: bool, head_dim: int = 0, rotary_dim: int = 0) -> WeightRules:
+    """The rules of Llama and the families that kept its names. Heads that turn in part are put in order."""
     drops = [
         re.compile(r"\.rotary_emb\.inv_freq$"),  # computed, yet saved by older checkpoints
         re.compile(r"\.self_attn\.(q|k|v|kv|prob)_scale$"),  # queries are not quantized, nor all KV caches fp8
     ]
     if tied:
         drops.append(re.compile(r"^lm_head\.weight$"))  # a copy of the embedding
-    return WeightRules(
+    rules = WeightRules(
         renames=(Rename(re.compile(r"^(?=(embed_tokens|layers|norm)\.)"), "model."), *KV_SCALE_RENAMES),  # without head
         fusions=(
             Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
             Fusion(("gate_proj", "up_proj"), "gate_up_proj"),
         ),
         drops=tuple(drops),
-        offsets=offsets,
     )
+    if rotary_dim == head_dim:
+        return rules
+    heads = HeadOrder(re.compile(r"\.self_attn\.[qk]_(proj|norm)\."), rotated_first(head_dim, rotary_dim))
+    return replace(rules, head_orders=(heads,))

@@ -5,7 +5,7 @@ single tensors both find their rows here and write through them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -15,7 +15,7 @@ from lullm.errors import ModelLoadError
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear
 from lullm.ops.table import Ops
-from lullm.weights.rows import PlainRows, Rows, ScaleRows, rows_of
+from lullm.weights.rows import PlainRows, QuantizedRows, Rows, ScaleRows, in_order, rows_of
 from lullm.weights.rule import WeightRules
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -65,21 +65,28 @@ class WeightTargets:
             for name, parameter in layer.named_parameters(recurse=False):
                 owner, data = f"{layer_name}.{name}", parameter.data
                 all_rows = rows_of(layer, owner, parameter, ops)
-                if offset := self._rules.offset_of(owner):
-                    assert isinstance(all_rows, PlainRows), "an offset is for a weight that is not quantized"
-                    all_rows = PlainRows(all_rows.tensor, offset)
                 parts = self._rules.parts_of(last)
                 if parts is None or not isinstance(layer, FusedLinear):
-                    self._targets[owner] = WeightTarget(owner, owner, data, all_rows)
+                    self._targets[owner] = WeightTarget(owner, owner, data, self._ruled(owner, all_rows))
                     continue
                 first_row = 0
                 for part, num_rows in zip(parts, layer.part_sizes, strict=True):
                     part_name = f"{prefix}.{part}.{name}"
-                    rows = all_rows.part(first_row, num_rows)
+                    rows = self._ruled(part_name, all_rows.part(first_row, num_rows))
                     self._targets[part_name] = WeightTarget(part_name, owner, data, rows)
                     first_row += num_rows
         self.names = frozenset(self._targets)
         self._targets |= scale_targets
+
+    def _ruled(self, name: str, rows: PlainRows | QuantizedRows) -> Rows:
+        """The rows for the tensor of this canonical name, as the rules read it."""
+        if (scale := self._rules.scale_of(name)) != 1.0:
+            rows = replace(rows, scale=scale)
+        if offset := self._rules.offset_of(name):
+            assert isinstance(rows, PlainRows), "an offset is for a weight that is not quantized"
+            rows = replace(rows, offset=offset)
+        order = self._rules.head_order_of(name)
+        return rows if order is None else in_order(rows, order)
 
     def find(self, name: str, tensor: torch.Tensor) -> WeightTarget | None:
         """Where a checkpoint tensor goes; None if the rules drop it.

@@ -10,6 +10,7 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
 from lullm.kv.layout import cache_layout_of
+from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.protocol import Model
 from lullm.nn.kv_scale import with_scales
 from lullm.ops.cache.layer_cache import LayerCache
@@ -44,7 +45,8 @@ class WorkerSetup:
     @property
     def records_graphs(self) -> bool:
         """Whether decodes are recorded once and replayed."""
-        return self.ops.is_recordable and not self.config.enforce_eager
+        is_recordable = self.ops.is_recordable and self.model_config.family.is_recordable
+        return is_recordable and not self.config.enforce_eager
 
     def new_model_runner(
         self,
@@ -77,12 +79,12 @@ class WorkerSetup:
         )
 
 
-def open_setup(config: ResolvedConfig, model_config: ModelConfig) -> WorkerSetup:
+def open_setup(config: ResolvedConfig, model_config: ModelConfig, ahead: MemoryAhead | None = None) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
     return WorkerSetup(
         config,
         model_config,
-        open_device(config.device),
+        open_device(config.device, ahead),
         with_features(select_ops(config.device, config.attention_backend), model_config.family.attention_features),
         StepThreads(config.threads),
     )

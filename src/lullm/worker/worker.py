@@ -10,6 +10,7 @@ from lullm.arena.arena import Arena
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
+from lullm.machine.memory_ahead import MemoryAhead
 from lullm.step.runner import ModelRunner
 from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
 from lullm.types.step import Running, StepPlan, StepResult
@@ -39,8 +40,10 @@ class Worker:
     _sleeper: Sleeper
     _update: WeightUpdate
 
-    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
-        self.setup = open_setup(config, model_config)
+    def __init__(
+        self, config: ResolvedConfig, model_config: ModelConfig, folder: Path, ahead: MemoryAhead | None = None
+    ):
+        self.setup = open_setup(config, model_config, ahead)
         self.loaded = load_model(self.setup, folder)
         self._undo = ExitStack()
         self._undo.callback(self.loaded.arena.close)

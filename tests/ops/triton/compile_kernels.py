@@ -26,8 +26,8 @@ from lullm.ops.triton.sampling import _draw_kernel
 
 ITEM_BYTES = {"bf16": 2, "fp16": 2, "fp8e4nv": 1, "fp32": 4}
 INTEGERS = ("query_starts", "context_lens", "block_tables", "semaphores", "top_k")
-LONGS = ("slots", "positions", "tokens", "table")
-DOUBLES = ("top_p", "uniforms")
+LONGS = ("slots", "positions", "tokens", "table", "keys")
+DOUBLES = ("top_p",)
 FLOATS = ("scales", "partial", "cos_sin", "logits", "scratch", "temperatures", "floors")
 UNALIGNED = ("query_starts_ptr", "context_lens_ptr", "block_tables_ptr", "num_spans", "num_pairs", "table_stride")
 

@@ -1,4 +1,4 @@
-"""Drawing on the device against the CPU's sampler: the same uniform numbers give the same tokens."""
+"""Drawing on the device against the CPU's sampler: the same keys give the same tokens."""
 
 import math
 
@@ -9,7 +9,7 @@ import torch
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.triton.device import launch_device
 from lullm.ops.triton.sampling import draw_tokens
-from lullm.sampling.randomness import choose_tokens
+from lullm.sampling.race import choose_tokens
 from lullm.sampling.truncation import scale_by_temperature_, truncate_
 from lullm.types.sampling_params import SamplingParams
 
@@ -17,7 +17,11 @@ DEVICE = launch_device()
 INF = float("inf")
 
 
-def table_of(params, uniforms, vocab_size):
+def random_keys(num):
+    return np.random.default_rng(1).integers(-(2**63), 2**63 - 1, num)
+
+
+def table_of(params, keys, vocab_size):
     return DrawTable(
         temperatures=torch.tensor([p.temperature for p in params], dtype=torch.float32, device=DEVICE),
         top_k=torch.tensor(
@@ -25,16 +29,16 @@ def table_of(params, uniforms, vocab_size):
         ),
         top_p=torch.tensor([p.top_p for p in params], dtype=torch.float64, device=DEVICE),
         min_p_floors=torch.tensor([math.log(p.min_p) if p.min_p else -INF for p in params], device=DEVICE),
-        uniforms=torch.tensor(uniforms, dtype=torch.float64, device=DEVICE),
+        keys=torch.tensor(keys, dtype=torch.int64, device=DEVICE),
     )
 
 
-def draw_on_cpu(logits, params, uniforms):
+def draw_on_cpu(logits, params, keys):
     """(tokens, the logits that were drawn from), as the sampler does it."""
     logits = logits.clone()
     scale_by_temperature_(logits, logits.amax(-1), params)
     truncate_(logits, params)
-    return choose_tokens(logits.softmax(-1), torch.tensor(uniforms, dtype=torch.float64)), logits
+    return choose_tokens(logits, torch.tensor(keys, dtype=torch.int64)), logits
 
 
 PARAMS = [
@@ -60,22 +64,22 @@ def test_like_the_cpu(vocab_size, spread):
     params = [SamplingParams(**options) for options in PARAMS]
     logits = torch.randn(len(params), vocab_size, generator=generator) * spread
     logits[3, 1 :: max(vocab_size // 7, 2)] = -INF
-    uniforms = np.random.default_rng(1).random(len(params))
-    tokens, kept = draw_on_cpu(logits, params, uniforms)
+    keys = random_keys(len(params))
+    tokens, kept = draw_on_cpu(logits, params, keys)
     given = logits.to(DEVICE)
-    actual = draw_tokens(given, table_of(params, uniforms, vocab_size), writes_logits=True)
+    actual = draw_tokens(given, table_of(params, keys, vocab_size), writes_logits=True)
     assert actual.tolist() == tokens.tolist()
     assert torch.equal(given.cpu(), kept)  # truncated at exactly the same logits
 
 
 def test_the_whole_distribution():
-    """All of the inverse CDF, not one point of it: uniform numbers on a grid give each token its share."""
+    """Many keys, and all tokens that can be drawn."""
     logits = torch.tensor([[0.5, -INF, 2.0, 1.0, -3.0]])
-    uniforms = (np.arange(200) + 0.5) / 200
+    keys = random_keys(200)
     params = [SamplingParams(temperature=1.3, min_p=0.02)] * 200
-    tokens, _ = draw_on_cpu(logits.expand(200, -1), params, uniforms)
+    tokens, _ = draw_on_cpu(logits.expand(200, -1).clone(), params, keys)
     assert len(set(tokens.tolist())) == 4
-    assert draw_tokens(logits.repeat(200, 1).to(DEVICE), table_of(params, uniforms, 5)).tolist() == tokens.tolist()
+    assert draw_tokens(logits.repeat(200, 1).to(DEVICE), table_of(params, keys, 5)).tolist() == tokens.tolist()
 
 
 def test_equally_likely_tokens_are_kept_together():
@@ -83,7 +87,7 @@ def test_equally_likely_tokens_are_kept_together():
     logits[:, 100:104] = 2.0
     params = [SamplingParams(top_k=2), SamplingParams(top_p=0.001), SamplingParams(top_k=3, top_p=0.5)]
     given = logits.to(DEVICE)
-    draw_tokens(given, table_of(params, [0.1, 0.6, 0.999], 600), writes_logits=True)
+    draw_tokens(given, table_of(params, [1, -6, 999], 600), writes_logits=True)
     assert [row.isfinite().nonzero().flatten().tolist() for row in given.cpu()] == [[100, 101, 102, 103]] * 3
 
 
@@ -96,18 +100,17 @@ def test_greedy_and_broken_rows():
     logits[4] = -INF
     logits[5, 700] = float("nan")
     params = [SamplingParams(temperature=t) for t in (0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1e-30, 1.0)]
-    actual = draw_tokens(logits.to(DEVICE), table_of(params, [0.5] * 8, 1300)).tolist()
+    actual = draw_tokens(logits.to(DEVICE), table_of(params, [5] * 8, 1300)).tolist()
     best = logits.argmax(-1).tolist()
     assert actual[0] == 7
     assert [actual[1], actual[6]] == [best[1], best[6]]
     assert actual[2:6] == [-1] * 4
-    assert actual[7] == draw_on_cpu(logits[7:], params[7:], [0.5])[0].item()
+    assert actual[7] == draw_on_cpu(logits[7:], params[7:], [5])[0].item()
 
 
-def test_extreme_uniform_numbers():
-    logits = torch.full((2, 700), -1.0)
+def test_extreme_keys():
+    logits = torch.full((4, 700), -1.0)
     logits[:, 650:] = -INF
-    params = [SamplingParams()] * 2
-    assert draw_tokens(logits.to(DEVICE), table_of(params, [2.0**-53, 1 - 2.0**-53], 700)).tolist() == [0, 649]
-    of_nothing = draw_tokens(logits.to(DEVICE), table_of(params, [float("nan"), 7.0], 700))
-    assert ((of_nothing >= 0) & (of_nothing < 700)).all()  # rows that fill up a batch may hold anything
+    params, keys = [SamplingParams()] * 4, [0, -1, 2**63 - 1, -(2**63)]
+    tokens, _ = draw_on_cpu(logits, params, keys)
+    assert draw_tokens(logits.to(DEVICE), table_of(params, keys, 700)).tolist() == tokens.tolist()

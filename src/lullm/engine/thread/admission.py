@@ -19,12 +19,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from lullm.config.resolved import IdleConfig
 from lullm.engine.llm_engine import LLMEngine
+from lullm.engine.thread.backlog import Backlog
 from lullm.engine.thread.mailbox import Mailbox, OutputStream, call_on, unforeseen
 from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, LullmError, WakeUpError
 from lullm.log import get_logger
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest
+from lullm.types.sampling_params import OutputKind
 
 logger = get_logger(__name__)
 
@@ -52,7 +54,8 @@ class Admission:
         """Outputs of one request; closing the generator aborts it. Raises as `EngineClient.stream` does."""
         self._mailbox.check_running()
         self._check_keep_alive(keep_alive)
-        stream = OutputStream(asyncio.get_running_loop(), time.monotonic(), keep_alive)
+        backlog = Backlog(is_delta=request.params.output_kind is OutputKind.DELTA)
+        stream = OutputStream(asyncio.get_running_loop(), time.monotonic(), keep_alive, backlog)
         finished = False
         try:
             async with self._waiting_to_enter(stream):

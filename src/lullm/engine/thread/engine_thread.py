@@ -5,9 +5,11 @@ sleeps the thread runs commands only; `SleepWatch` says when it sleeps and wakes
 """
 
 import threading
+import time
 
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.thread.admission import Admission
+from lullm.engine.thread.idle_trim import IdleTrim
 from lullm.engine.thread.mailbox import Mailbox, ThreadState
 from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.errors import EngineDeadError
@@ -24,6 +26,7 @@ class EngineThread:
         self._mailbox = mailbox
         self._watch = watch
         self._admission = admission
+        self._trim = IdleTrim(time.monotonic)
         self._thread = threading.Thread(target=self._run, name="lullm-engine", daemon=True)
         self._thread.start()
 
@@ -56,7 +59,8 @@ class EngineThread:
         """Run the commands that have come, one step, and the sleeps and requests that waited for its end."""
         engine, watch, mailbox = self._engine, self._watch, self._mailbox
         if engine.is_sleeping() or not engine.has_unfinished_requests():
-            mailbox.wait(watch.wait_s())
+            times_s = (watch.wait_s(), self._trim.wait_s())
+            mailbox.wait(min((time_s for time_s in times_s if time_s is not None), default=None))
         mailbox.run_all()
         if engine.is_sleeping():
             self._admission.deliver(engine.take_pending())
@@ -66,6 +70,10 @@ class EngineThread:
         self._admission.admit_parked()
         is_busy = engine.has_unfinished_requests() or self._admission.has_parked
         watch.run_due(is_busy, is_quiet=mailbox.is_empty)
+        if is_busy:
+            self._trim.busy()
+        else:
+            self._trim.idle()
 
     def _stop(self, drain: bool) -> None:
         error = EngineDeadError("the engine has been shut down")

@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from lullm.engine.thread.backlog import Backlog
 from lullm.errors import EngineDeadError, LullmError
 from lullm.log import get_logger
-from lullm.types.outputs import RequestOutput
 
 T = TypeVar("T")
 Command = Callable[[], None]
@@ -142,7 +142,7 @@ class OutputStream:
     loop: asyncio.AbstractEventLoop
     sent_s: float
     keep_alive: float | None = None
-    items: asyncio.Queue[RequestOutput | LullmError] = field(default_factory=asyncio.Queue)
+    items: Backlog = field(default_factory=lambda: Backlog(is_delta=False))
     is_taken: asyncio.Event = field(default_factory=asyncio.Event)
     is_closed: bool = False
 

@@ -8,14 +8,17 @@ What reads or writes the KV cache is in `native_attention`.
 import torch
 from torch import Tensor
 
+from lullm.ops import activation as torch_activation
 from lullm.ops import torch_cpu
-from lullm.ops.activation import gate
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.draw_table import DrawTable
 from lullm.types.arithmetic import Activation
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """Those that are native, by their number in `csrc/dtype.h`."""
+
+ACTIVATIONS: dict[Activation, int] = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
+"""By their number in `csrc/dtype.h`; 0: none."""
 
 
 def set_num_threads(num_threads: int) -> None:
@@ -113,14 +116,12 @@ def gated_linear(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None, activat
     dtype = DTYPES.get(gate_up_weight.dtype)
     if dtype is None:
         return torch_cpu.gated_linear(x, gate_up_weight, bias, activation)
-    if activation != "silu":
-        return gate(linear(x, gate_up_weight, bias), activation)
     if x.stride(1) != 1:
         x = x.contiguous()
     num_rows, num_outputs = x.shape[0], gate_up_weight.shape[0]
     y = new_result((num_rows, num_outputs // 2), x.dtype)
     is_done = call(
-        "lullm_linear_silu_mul",
+        "lullm_gated_linear",
         x.data_ptr(),
         gate_up_weight.data_ptr(),
         None if bias is None else bias.data_ptr(),
@@ -129,9 +130,10 @@ def gated_linear(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None, activat
         num_rows,
         gate_up_weight.shape[1],
         num_outputs,
+        ACTIVATIONS[activation],
         dtype,
     )
-    return y if is_done else silu_mul(linear(x, gate_up_weight, bias))
+    return y if is_done else gate(linear(x, gate_up_weight, bias), activation)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -172,8 +174,9 @@ def has_whole_heads(x: Tensor) -> bool:
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     dtype = DTYPES.get(x.dtype)
-    if dtype is None or not (x.is_contiguous() and residual.is_contiguous()):
+    if dtype is None:
         return torch_cpu.add_rms_norm(x, residual, weight, eps)
+    x, residual = x.contiguous(), residual.contiguous()
     num_rows, size = x.shape
     y = new_result(x.shape, x.dtype)
     total = residual.data_ptr()
@@ -194,13 +197,56 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     return y, residual
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    dtype = DTYPES.get(gate_up.dtype)
-    if dtype is None or gate_up.stride(1) != 1:
-        return gate(gate_up, "silu")
-    num_rows, size = gate_up.shape[0], gate_up.shape[1] // 2
-    y = new_result((num_rows, size), gate_up.dtype)
-    call("lullm_silu_mul", gate_up.data_ptr(), y.data_ptr(), gate_up.stride(0), num_rows, size, dtype)
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    dtype = DTYPES.get(x.dtype)
+    if dtype is None:
+        return torch_cpu.layer_norm(x, weight, bias, eps)
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    y = new_result(x.shape, x.dtype)
+    call(
+        "lullm_layer_norm",
+        x.data_ptr(),
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        *x.shape,
+        eps,
+        dtype,
+    )
+    return y
+
+
+def activate(x: Tensor, activation: Activation) -> Tensor:
+    """x `[T, N]`. See `Ops.activate`."""
+    return _activate(x, activation, False)
+
+
+def gate(gate_up: Tensor, activation: Activation) -> Tensor:
+    """`activation(gate) * up` of `gate_up [T, 2 * I]`, gates first -> `[T, I]`, rounded once."""
+    return _activate(gate_up, activation, True)
+
+
+def _activate(x: Tensor, activation: Activation, has_ups: bool) -> Tensor:
+    dtype = DTYPES.get(x.dtype)
+    if dtype is None:
+        return torch_activation.gate(x, activation) if has_ups else torch_activation.activate(x, activation)
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    num_rows, size = x.shape[0], x.shape[1] // 2 if has_ups else x.shape[1]
+    y = new_result((num_rows, size), x.dtype)
+    call(
+        "lullm_activate",
+        x.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        num_rows,
+        size,
+        ACTIVATIONS[activation],
+        has_ups,
+        dtype,
+    )
     return y
 
 
@@ -215,7 +261,7 @@ def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -
         table.top_k.data_ptr(),
         table.top_p.data_ptr(),
         table.min_p_floors.data_ptr(),
-        table.uniforms.data_ptr(),
+        table.keys.data_ptr(),
         tokens.data_ptr(),
         num_rows,
         logits.stride(0),

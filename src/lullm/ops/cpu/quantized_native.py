@@ -1,6 +1,7 @@
 """The ops over quantized weights in the native library, and quantizing itself.
 
-Activations become 16-bit integers with a scale per row, so sums are exact, and a row has the same result in any batch.
+Activations become 16-bit integers with a scale per row, so sums are exact, and a row has the same result in any batch
+and instruction set.
 Float32 and bfloat16 are native; other dtypes are converted to float32 and back.
 """
 
@@ -8,8 +9,7 @@ import torch
 from torch import Tensor
 
 from lullm.errors import ModelLoadError
-from lullm.ops.activation import gate
-from lullm.ops.cpu.native import DTYPES
+from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, gate
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.quantized import expansion
 from lullm.ops.quantized.weight import NOT_FINITE, PANEL_ROWS, QuantizedLayout
@@ -57,7 +57,7 @@ def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayo
 
 
 def quantized_linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
-    return _linear(x, weight, layout, bias, False)
+    return _linear(x, weight, layout, bias, None)
 
 
 def quantized_logits(x: Tensor, weight: Tensor, layout: QuantizedLayout) -> Tensor:
@@ -85,20 +85,22 @@ def quantized_logits(x: Tensor, weight: Tensor, layout: QuantizedLayout) -> Tens
 def quantized_gated_linear(
     x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None, activation: Activation
 ) -> Tensor:
-    if activation != "silu" or layout.out_features % (2 * PANEL_ROWS):  # gates and ups may share a panel
+    if layout.out_features % (2 * PANEL_ROWS):  # gates and ups may share a panel
         return gate(quantized_linear(x, weight, layout, bias), activation)
-    return _linear(x, weight, layout, bias, True)
+    return _linear(x, weight, layout, bias, activation)
 
 
-def _linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None, silu_mul: bool) -> Tensor:
+def _linear(
+    x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None, activation: Activation | None
+) -> Tensor:
     dtype = DTYPES.get(x.dtype)
     if dtype is None or layout.in_features > _MAX_INPUTS:
-        if silu_mul:
-            return expansion.quantized_gated_linear(x, weight, layout, bias, "silu")
+        if activation is not None:
+            return expansion.quantized_gated_linear(x, weight, layout, bias, activation)
         return expansion.quantized_linear(x, weight, layout, bias)
     if x.stride(1) != 1:
         x = x.contiguous()
-    num_rows, num_outputs = x.shape[0], layout.out_features // 2 if silu_mul else layout.out_features
+    num_rows, num_outputs = x.shape[0], layout.out_features // (1 if activation is None else 2)
     y = new_result((num_rows, num_outputs), x.dtype)
     call(
         "lullm_quantized_linear",
@@ -112,7 +114,7 @@ def _linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | N
         layout.in_features,
         layout.out_features,
         layout.bits,
-        silu_mul,
+        0 if activation is None else ACTIVATIONS[activation],
         dtype,
     )
     return y

@@ -1,8 +1,7 @@
-"""Drawing a token per row on the device, without a sort: temperature, top_k, top_p, min_p, inverse CDF.
+"""Drawing a token per row on the device, without a sort: temperature, top_k, top_p, min_p, the race.
 
-The definitions are those of `sampling.truncation` and `sampling.randomness`: a truncation is a threshold, and the token
-is the first, in the order of the ids, at which the cumulative probability passes the uniform number. One program does a
-row:
+The definitions are those of `sampling.truncation` and `sampling.race`: a truncation is a threshold, and the token is
+the one whose noise - distance is the largest, the first of equals. One program does a row:
 
 1. One pass: the best logit and its id (that is all for a greedy row), and the best of every chunk of 512.
 2. If there is a top_k or top_p: a threshold `distance`, in bits. Distances `(best - logit) / temperature` are not
@@ -10,7 +9,8 @@ row:
    for top_k, by adding up exp(-distance) for top_p. To count little, the chunks' best are bisected first: they are a
    part of the row, so their threshold keeps at least all that the row's keeps. The logits that pass (a few hundred,
    usually) are copied and bisected again. If they do not fit into the scratch memory, the whole row is bisected.
-3. One pass for the masses of the chunks of 512, and the inverse CDF over the chunks and then within one.
+3. One pass for the race. The noise, in float64, is computed in the turns that have a token which could beat the best so
+   far by its random bits.
 
 A logit of NaN or +inf, or nothing but -inf, gives token -1.
 """
@@ -24,6 +24,11 @@ from lullm.ops.draw_table import DrawTable
 from lullm.ops.triton.tile import SAMPLING_BLOCK, SAMPLING_ROOM, SAMPLING_WARPS
 
 _CHUNK = 512
+_GOLDEN_GAMMA = tl.constexpr(0x9E3779B97F4A7C15)
+_FACTOR_1 = tl.constexpr(0xBF58476D1CE4E5B9)
+_FACTOR_2 = tl.constexpr(0x94D049BB133111EB)
+_ROOT_OF_HALF = tl.constexpr(0x3FE6A09E667F3BCD)
+_LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -79,17 +84,42 @@ def _find_limits(ptr, size, best, temperature, highest, top_k, top_p, total, VOC
 
 
 @triton.jit
-def _choose(weights, indices, uniform):
-    """(index, rest): where the cumulative sum passes `uniform` of the total, and the uniform number left within it."""
-    weights = weights.to(tl.float64)
-    cumulative = tl.cumsum(weights, 0)
-    is_drawable = weights > 0
-    total = tl.max(tl.where(is_drawable, cumulative, 0.0), 0)
-    target = tl.minimum(uniform * total, total * (1.0 - 2.0**-53))  # below the total
-    index = tl.min(tl.where((cumulative > target) & is_drawable, indices, tl.max(indices, 0)), 0)
-    weight = tl.sum(tl.where(indices == index, weights, 0.0), 0)
-    before = tl.sum(tl.where(indices == index, cumulative - weights, 0.0), 0)
-    return index, tl.minimum(tl.maximum((target - before) / weight, 0.0), 1.0)
+def _random_bits(key, ids):
+    """See `sampling.race`: the numbers of the SplitMix64 stream that starts at the key, as uint64."""
+    bits = key + (ids + 1).to(tl.uint64) * _GOLDEN_GAMMA
+    bits = (bits ^ (bits >> 30)) * _FACTOR_1
+    bits = (bits ^ (bits >> 27)) * _FACTOR_2
+    return bits ^ (bits >> 31)
+
+
+@triton.jit
+def _natural_log(y):
+    """See `sampling.race`: the same operations in the same order, in float64."""
+    bits = y.to(tl.int64, bitcast=True)
+    exponent = (bits - _ROOT_OF_HALF) >> 52
+    f = (bits - (exponent << 52)).to(tl.float64, bitcast=True)
+    s = (f - 1.0) / (f + 1.0)
+    square = s * s
+    total = tl.zeros_like(s) + 1 / 17
+    for odd in tl.static_range(15, 0, -2):
+        total = total * square + 1 / odd
+    return exponent.to(tl.float64) * _LN_2 + 2.0 * s * total
+
+
+@triton.jit
+def _score(bits, distances):
+    """The Gumbel noise of these random bits less the distances, float64."""
+    x = ((bits >> 12).to(tl.float64) + 0.5) * 2.220446049250313e-16  # 2**-52
+    return -_natural_log(-_natural_log(1.0 - x)) - distances.to(tl.float64)
+
+
+@triton.jit
+def _reach(score):
+    """A token can beat this score if the upper 31 random bits are at most its exp(-distance) times this.
+
+    0.1 % more than 2**31 * exp(-score), since weights and bits are rounded.
+    """
+    return tl.exp((-score).to(tl.float32)) * 2149631131.648
 
 
 @triton.jit
@@ -101,7 +131,7 @@ def _draw_kernel(
     top_k_ptr,
     top_p_ptr,
     floors_ptr,
-    uniforms_ptr,
+    keys_ptr,  # [N] int64
     row_stride,
     VOCAB_SIZE: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -170,25 +200,29 @@ def _draw_kernel(
                 logits_ptr, VOCAB_SIZE, best, temperature, bound, top_k, top_p, total, VOCAB_SIZE, BLOCK
             )
 
-    for chunk in range(0, NUM_CHUNKS, TURN):
-        ids = chunk * CHUNK + chunk_places
+    key = tl.load(keys_ptr + row).to(tl.uint64, bitcast=True)
+    token = best_id
+    lead = _score(_random_bits(key, best_id), tl.zeros([], tl.float32))
+    reach = _reach(lead)
+    RUNNERS: tl.constexpr = BLOCK // 4  # numbers of 64 bits take registers
+    for start in range(0, VOCAB_SIZE, RUNNERS):
+        ids = start + tl.arange(0, RUNNERS)
         logits = tl.load(logits_ptr + ids, mask=ids < VOCAB_SIZE, other=float("-inf"))
         distances = _distance(logits, best, temperature)
-        is_kept = (_bits(distances) <= limit) & (distances <= floor)
-        masses = tl.sum(tl.where(is_kept, tl.exp(-distances), 0.0), 1)
-        tl.store(chunks_ptr + chunk + turn_chunks, masses, mask=chunk + turn_chunks < NUM_CHUNKS)
-    tl.debug_barrier()
-    chunks = tl.arange(0, BLOCK_CHUNKS)
-    masses = tl.load(chunks_ptr + chunks, mask=chunks < NUM_CHUNKS, other=0.0)
-    chunk, rest = _choose(masses, chunks, tl.load(uniforms_ptr + row))
-    near_ids = chunk * CHUNK + tl.arange(0, CHUNK)
-    near_logits = tl.load(logits_ptr + near_ids, mask=near_ids < VOCAB_SIZE, other=float("-inf"))
-    near = _distance(near_logits, best, temperature)
-    weights = tl.where((_bits(near) <= limit) & (near <= floor), tl.exp(-near), 0.0)
-    token, rest = _choose(weights, near_ids, rest)
-    tl.store(tokens_ptr + row, tl.minimum(token, VOCAB_SIZE - 1).to(tl.int64))  # whatever the uniform number is
+        bits = _random_bits(key, ids)
+        is_near = (bits >> 33).to(tl.float32) <= tl.exp(-distances) * reach
+        is_near = is_near & (_bits(distances) <= limit) & (distances <= floor) & (logits != float("-inf"))
+        if tl.max(is_near.to(tl.int32), 0) > 0:
+            scores = tl.where(is_near, _score(bits, distances), float("-inf"))
+            turn_lead = tl.max(scores, 0)
+            turn_token = tl.min(tl.where(scores == turn_lead, ids, 2147483647), 0)
+            is_ahead = (turn_lead > lead) | ((turn_lead == lead) & (turn_token < token))
+            token = tl.where(is_ahead, turn_token, token)
+            lead = tl.maximum(lead, turn_lead)
+            reach = _reach(lead)
+    tl.store(tokens_ptr + row, token.to(tl.int64))
     if WRITES_LOGITS:
-        tl.debug_barrier()  # all have read the chunk
+        tl.debug_barrier()  # all have read the row
         for start in range(0, VOCAB_SIZE, BLOCK):
             all_ids = start + tl.arange(0, BLOCK)
             in_row = all_ids < VOCAB_SIZE
@@ -219,7 +253,7 @@ def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -
             table.top_k,
             table.top_p,
             table.min_p_floors,
-            table.uniforms,
+            table.keys,
             logits.stride(0),
             VOCAB_SIZE=vocab_size,
             CHUNK=_CHUNK,

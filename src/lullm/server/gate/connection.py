@@ -1,4 +1,4 @@
-"""BoundedConnection: a uvicorn connection with a bound on their number and a time-out of the request's head."""
+"""BoundedConnection: a uvicorn connection with a bound on their number, and time-outs of heads and of writing."""
 
 import asyncio
 from collections.abc import Callable, Sized
@@ -7,6 +7,8 @@ from typing import Any
 HEAD_S = 30.0
 """For the head of a request, from the connection or its first byte. A client that sends a byte now and then
 (slow-loris) would hold its connection for ever."""
+WRITE_S = 300.0
+"""For a client to read 48 KiB of its answer. One that does not read would hold answer and connection for ever."""
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -24,6 +26,7 @@ class BoundedConnection(asyncio.Protocol):
         self._max_connections = max_connections
         self._inner: Any = None
         self._timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -51,14 +54,17 @@ class BoundedConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._stop_timer()
+        self._stop_write_timer()
         if self._inner is not None:
             self._inner.connection_lost(error)
 
     def pause_writing(self) -> None:
+        self._write_timer = asyncio.get_running_loop().call_later(WRITE_S, self._transport.abort)
         if self._inner is not None:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
+        self._stop_write_timer()
         if self._inner is not None:
             self._inner.resume_writing()
 
@@ -75,6 +81,11 @@ class BoundedConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     def _end(self) -> None:
         self._timer = None

@@ -29,11 +29,11 @@ class ChatForm:
         """The form of an answer to `body`."""
         return cls(body, engine.tokenizer)
 
-    def choices(self, number: int, output: RequestOutput) -> list[dict[str, Any]]:
-        return [
-            self._choice(completion, "message", {"role": "assistant", "content": completion.text, "refusal": None})
-            for completion in output.outputs
-        ]
+    def choices(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
+        for completion in output.outputs:
+            yield self._choice(
+                completion, "message", {"role": "assistant", "content": completion.text, "refusal": None}
+            )
 
     def deltas(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
         for completion in output.outputs:

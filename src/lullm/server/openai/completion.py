@@ -1,7 +1,8 @@
 """CompletionForm: answers of POST /v1/completions."""
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from lullm.types.request import GenerateRequest
 
-PromptRows = list[PositionLogprobs | None]
+PromptRows = Sequence[PositionLogprobs | None]
 
 
 @dataclass(slots=True)
@@ -44,14 +45,12 @@ class CompletionForm:
         ]
         return cls(body, requests, engine.tokenizer, echoes, body.is_echo_only)
 
-    def choices(self, number: int, output: RequestOutput) -> list[dict[str, Any]]:
-        choices = []
+    def choices(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
         for completion in output.outputs:
             choice, _ = self._choice(number, self._index(number, completion), completion, output.prompt_logprobs, None)
             if self.body.prompt_logprobs is not None:
                 choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
-            choices.append(choice)
-        return choices
+            yield choice
 
     def deltas(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
         if output.prompt_logprobs is not None:  # once; every choice of the prompt begins with them
@@ -83,16 +82,16 @@ class CompletionForm:
     ) -> tuple[dict[str, Any], int]:
         """One choice, and the offset behind its tokens; `offset` None: it is the choice's first."""
         text, token_ids = completion.text, completion.token_ids
-        rows: PromptRows = list(completion.logprobs or [])
+        rows: Iterable[PositionLogprobs | None] = completion.logprobs or ()
         finish_reason = completion.finish_reason
         if self.is_echo_only:
-            text, token_ids, rows, finish_reason = "", [], [], finish_reason and "length"
+            text, token_ids, rows, finish_reason = "", [], (), finish_reason and "length"
         if offset is None:
             offset = 0
             if self.echoes:
                 text = self.echoes[number] + text
                 token_ids = self.requests[number].prompt_token_ids + token_ids
-                rows = (prompt_rows or []) + rows
+                rows = itertools.chain(prompt_rows or (), rows)
         logprobs = None
         if self.body.logprobs is not None and token_ids:
             logprobs = completion_logprobs(self.tokenizer, token_ids, rows, self.body.logprobs, offset)

@@ -6,12 +6,14 @@ A form turns the engine's outputs into JSON: `CompletionForm`, `ChatForm`.
 import asyncio
 import contextlib
 import itertools
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from lullm.engine.client import EngineClient
 from lullm.errors import InvalidRequestError
@@ -20,13 +22,22 @@ from lullm.server.openai.chat import ChatForm
 from lullm.server.openai.completion import CompletionForm
 from lullm.server.openai.generation import Generation, Usage, public_id
 from lullm.server.openai.schema import ChatBody, CompletionBody
-from lullm.server.openai.validation import check_num_sequences, check_priority, keep_alive_s, sampling_params
-from lullm.server.sse import DONE, EventStream, event, until_disconnect
+from lullm.server.openai.validation import (
+    check_num_logprobs,
+    check_num_sequences,
+    check_priority,
+    check_token_lists,
+    keep_alive_s,
+    sampling_params,
+)
+from lullm.server.sse import DONE, EventStream, encode, event, until_disconnect
 from lullm.server.wire import parse_body
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest
 
 Body = TypeVar("Body", CompletionBody, ChatBody)
+
+_SHORT_BYTES = 1 << 16
 
 _serial = itertools.count()
 
@@ -47,8 +58,8 @@ class AnswerForm(Protocol):
     object_name: str
     chunk_name: str
 
-    def choices(self, number: int, output: RequestOutput) -> list[dict[str, Any]]:
-        """The choices of a prompt's only output."""
+    def choices(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
+        """The choices of a prompt's only output, in order."""
         ...
 
     def deltas(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
@@ -87,6 +98,7 @@ class Endpoint(Generic[Body]):
             priority, keep_alive = check_priority(body, engine), keep_alive_s(body)
             prompts = body.prompts()
             check_num_sequences(len(prompts), params)
+            check_token_lists(len(prompts), params, engine.config.max_num_seqs)
             requests: list[GenerateRequest] = []
             for prompt in prompts:
                 if requests:  # thousands of short prompts take seconds: other requests have their turn between them
@@ -95,12 +107,31 @@ class Endpoint(Generic[Body]):
                 requests.append(await engine.prepare(f"{answer_id}-{next(_serial)}", prompt, params, priority))
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), body.field_of(error.param), error.code) from None
+        check_num_logprobs(body, requests, engine.config.max_model_len, self.context.max_request_logprobs)
         form = await self.open_form(engine, body, requests)
         streams = [engine.stream(prepared, keep_alive) for prepared in requests]
         answer = Answer(Generation(self.context, answer_id, requests, streams), form, body.wants_usage)
         if body.stream:
             return EventStream(answer.chunks(), self.context.api_error)
-        return JSONResponse(await until_disconnect(request.receive, answer.whole()))
+        return JsonPieces(await until_disconnect(request.receive, answer.whole()))
+
+
+class JsonPieces(Response):
+    """A JSON answer in pieces, which are joined only if it is short: with log-probabilities it may have 100 MB."""
+
+    media_type = "application/json"
+
+    def __init__(self, pieces: list[bytes]):
+        super().__init__()
+        num_bytes = sum(map(len, pieces))
+        self.headers["content-length"] = str(num_bytes)
+        self._pieces = deque(pieces if num_bytes > _SHORT_BYTES else (b"".join(pieces),))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        while self._pieces:  # each is forgotten once it is on its way
+            body = self._pieces.popleft()
+            await send({"type": "http.response.body", "body": body, "more_body": bool(self._pieces)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +142,28 @@ class Answer:
     form: AnswerForm
     with_usage: bool
 
-    async def whole(self) -> dict[str, Any]:
-        """The answer in one piece."""
-        choices: list[dict[str, Any]] = []
+    async def whole(self) -> list[bytes]:
+        """The answer as pieces of JSON.
+
+        Choices become JSON one by one: as Python's objects, log-probabilities take four times the bytes of their JSON.
+        """
+        choices: dict[int, bytes] = {}
         extra: dict[str, Any] = {}
         async with contextlib.aclosing(self.generation.outputs()) as outputs:
             async for number, output in outputs:
-                if output.finished:
-                    choices += self.form.choices(number, output)
-                    extra |= self.form.extra(output)
-        choices.sort(key=lambda choice: choice["index"])
-        return self.generation.head(self.form.object_name) | {"choices": choices, "usage": self._usage()} | extra
+                if not output.finished:
+                    continue
+                for choice in self.form.choices(number, output):
+                    if choices:  # thousands of choices take seconds: other requests have their turn between them
+                        await asyncio.sleep(0)
+                    choices[choice["index"]] = encode(choice)
+                extra |= self.form.extra(output)
+        head = encode(self.generation.head(self.form.object_name))
+        tail = encode({"usage": self._usage()} | extra)
+        pieces = [head[:-1], b',"choices":[']
+        for index in sorted(choices):
+            pieces += [choices[index], b","]
+        return [*pieces[:-1], b"],", tail[1:]]
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events."""

@@ -1,7 +1,7 @@
 """Log-probabilities in the two forms OpenAI gives them: parallel lists (completions) and records (chat)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lullm.text.tokenizer import Tokenizer
@@ -27,7 +27,7 @@ def _best(position: PositionLogprobs, num: int) -> list[tuple[int, Logprob]]:
 def completion_logprobs(
     tokenizer: Tokenizer,
     token_ids: Sequence[int],
-    positions: Sequence[PositionLogprobs | None],
+    positions: Iterable[PositionLogprobs | None],
     num_top: int,
     offset: int,
 ) -> dict[str, Any]:

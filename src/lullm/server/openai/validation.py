@@ -1,14 +1,17 @@
 """From a wire body to `SamplingParams`: fields that the body leaves out have the model's defaults."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from lullm.config.sleep_after import parse_duration
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
 from lullm.server.openai.schema import ChatBody, CompletionBody, GenerationBody
+from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
 MAX_SEQUENCES = 4096
+MAX_IDS_PER_STEP = 1 << 20
 
 _SAME_NAME = (
     "n",
@@ -122,3 +125,59 @@ def check_num_sequences(num_prompts: int, params: SamplingParams) -> None:
             f"{num_prompts} prompts times {params.num_sequences} completions are more than {MAX_SEQUENCES}",
             param="n",
         )
+
+
+def check_token_lists(num_prompts: int, params: SamplingParams, max_num_seqs: int) -> None:
+    """Raises ApiError if the token ids that every draw of a step must look at are too many.
+
+    128 sequences with a bias for each of 150,000 tokens would take seconds and hundreds of megabytes in every step.
+    """
+    num_draws = min(num_prompts * params.num_sequences, max_num_seqs)
+    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+        num_ids = len(getattr(params, name) or ())
+        if num_draws * num_ids > MAX_IDS_PER_STEP:
+            raise ApiError(
+                400,
+                f"{num_draws} sequences at once with {num_ids} token ids in {name} are {num_draws * num_ids} ids in "
+                f"every step, more than {MAX_IDS_PER_STEP}; ask for fewer completions, or name fewer tokens",
+                param=name,
+            )
+
+
+def check_num_logprobs(
+    body: CompletionBody | ChatBody, requests: Sequence[GenerateRequest], max_model_len: int, limit: int
+) -> None:
+    """Raises ApiError if the answer could hold more than `limit` log-probabilities; an echoed token counts as one.
+
+    A body of 169 bytes asked for 28 million: 16 prompts x 256 completions x 21 at each of 320 tokens.
+    """
+    total = longest = 0
+    for request in requests:
+        params, num_prompt = request.params, len(request.prompt_token_ids)
+        num_output = min(params.max_tokens or max_model_len, max_model_len - num_prompt)
+        num_each = body.num_prompt_copies * num_prompt
+        if params.logprobs is not None:
+            total += params.num_sequences * num_output * (params.logprobs + 1)
+        if params.prompt_logprobs is not None:
+            total += num_each * (params.prompt_logprobs + 1)
+        elif isinstance(body, CompletionBody) and body.echo:
+            total += num_each
+        longest = max(longest, num_prompt + num_output)
+    if total > limit:
+        raise _too_many_logprobs(body, requests, total, longest, limit)
+
+
+def _too_many_logprobs(
+    body: CompletionBody | ChatBody, requests: Sequence[GenerateRequest], total: int, longest: int, limit: int
+) -> ApiError:
+    params = requests[0].params
+    num_best = max(params.logprobs or 0, params.prompt_logprobs or 0)
+    names = [name for name in ("logprobs", "prompt_logprobs") if getattr(params, name) is not None]
+    return ApiError(
+        400,
+        f"the answer could hold {total} log-probabilities: {len(requests)} prompts x {params.num_sequences} "
+        f"completions x {num_best + 1} at each of up to {longest} tokens; one request may have {limit} "
+        "(--max-request-logprobs). Ask for fewer completions or log-probabilities, or for a smaller max_tokens",
+        param=body.field_of(names[0]) if names else "echo",
+        code="too_many_logprobs",
+    )

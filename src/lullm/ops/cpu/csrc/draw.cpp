@@ -4,14 +4,15 @@
 // distance = (best - logit) / temperature, and thresholds on them. What a threshold needs is found among few candidates:
 // the chunks' best are members of the row, so a threshold that holds for them bounds the row's from below. top_k and
 // top_p then select among what is above that bound as quickselect does, by count or by mass: in proportion to their
-// number, also where the logits are flat and all are candidates. Then the inverse CDF, over chunks and within one.
+// number, also where the logits are flat and all are candidates. Then the kept tokens race: noise - distance, the
+// largest wins (Gumbel's trick: it does so with its probability). Few come so near to winning that the noise is needed.
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "kernel_table.h"
-#include "simd.h"
+#include "race.h"
 
 namespace lullm {
 namespace LULLM_ISA {
@@ -52,7 +53,6 @@ struct Row {
   const float* weights;  // [size]
   int64_t size;
   float* chunk_best;     // [chunks]
-  double* chunk_mass;    // [chunks], of weights from the threshold on
   float* candidates;     // room for `size`
   int64_t chunks() const { return num_chunks(size); }
 };
@@ -124,27 +124,47 @@ float find_threshold(const Row& row, int64_t top_k, double top_p, double total) 
   return std::max(threshold, threshold_of_mass(row.candidates, end - row.candidates, top_p * total));
 }
 
-// Chooses a place in proportion to the weights; `uniform` becomes what is left of it within the chosen one.
-template <class Weight>
-int64_t choose(int64_t count, double& uniform, Weight&& weight) {
-  double total = 0;
-  int64_t last = 0;
-  for (int64_t i = 0; i < count; i++)
-    if (weight(i) > 0) total += weight(i), last = i;
-  const double target = std::min(uniform * total, std::nextafter(total, 0.0));
-  double before = 0;
-  for (int64_t i = 0; i <= last; i++) {
-    const double w = weight(i);
-    if (w > 0 && before + w > target) {
-      uniform = std::clamp((target - before) / w, 0.0, 1.0);
-      return i;
-    }
-    before += w;
-  }
-  return last;
-}
+// The token whose noise - distance is the largest, the first of equals.
+//
+// With the random bits r of a token, as a fraction, its noise is at most -ln(r). So only tokens with
+// r <= weight * e**-score of the best so far can beat it: one product and a comparison for sixteen of them.
+class Race {
+ public:
+  Race(const float* logits, float best, float temperature, uint64_t key)
+      : logits_(logits), best_(best), temperature_(temperature), key_(key) {}
 
-int64_t draw_scratch_bytes(int64_t size) { return 8 * num_chunks(size) + 4 * (num_chunks(size) + 2 * size) + 256; }
+  // The kept of sixteen tokens from `first` on, by their weights; others have weight 0.
+  void enter(V weights, int64_t first) {
+    uint32_t near = at_most(random_heads(key_, first), mul(weights, set1(reach_)));
+    if (near == 0) return;
+    alignas(64) float weight[kLanes];
+    store(weight, weights);
+    for (; near != 0; near &= near - 1) {
+      const int lane = __builtin_ctz(near);
+      if (weight[lane] > 0) run(first + lane);
+    }
+  }
+  int64_t winner() const { return winner_; }
+
+ private:
+  void run(int64_t id) {
+    const double distance = (best_ - logits_[id]) / temperature_;
+    const double score = gumbel_noise(key_, id) - distance;
+    if (score < score_ || (score == score_ && id > winner_)) return;
+    score_ = score, winner_ = id;
+    // 0.1 % more than 2**31 e**-score: weights and bits are rounded.
+    reach_ = static_cast<float>(std::exp(-score) * (1.001 * 0x1p31));
+  }
+
+  const float* logits_;
+  float best_, temperature_;
+  uint64_t key_;
+  double score_ = -std::numeric_limits<double>::infinity();
+  int64_t winner_ = 0;
+  float reach_ = std::numeric_limits<float>::max();
+};
+
+int64_t draw_scratch_bytes(int64_t size) { return 4 * (num_chunks(size) + 2 * size) + 256; }
 
 // -1 if there is none to draw: a logit of NaN or +inf, or nothing but -inf.
 int64_t draw_row(const DrawArgs& a, int64_t index, void* scratch) {
@@ -152,8 +172,7 @@ int64_t draw_row(const DrawArgs& a, int64_t index, void* scratch) {
   const int64_t size = a.size, chunks = num_chunks(size);
   Row row;
   row.size = size;
-  row.chunk_mass = static_cast<double*>(scratch);
-  row.chunk_best = reinterpret_cast<float*>(row.chunk_mass + chunks);
+  row.chunk_best = static_cast<float*>(scratch);
   float* weights = row.chunk_best + chunks;
   row.weights = weights;
   row.candidates = weights + size;
@@ -184,23 +203,25 @@ int64_t draw_row(const DrawArgs& a, int64_t index, void* scratch) {
   // What is so far away that float32 has no weight for it has none: `exp` would give it 1e-38.
   constexpr float kFarthest = 87.0f;
   auto weigh = [&](V d) { return keep_at_least(exp(sub(zero(), d)), std::exp(-kFarthest)); };
+  auto weights_at = [&](int64_t i, int64_t end) {
+    return weigh(distance(load_padded(logits + i, end - i, -INFINITY)));
+  };
+  for (int64_t i = 0; i < chunks; i += kLanes)
+    store_up_to(row.chunk_best + i, weigh(distance(load_up_to(row.chunk_best + i, chunks - i))), chunks - i);
+
+  const bool has_top = a.top_k[index] < size || a.top_p[index] < 1.0;
+  const bool keeps_weights = has_top || a.writes_logits;
   double total = 0;
-  for (int64_t chunk = 0; chunk < chunks; chunk++) {
+  for (int64_t chunk = 0; keeps_weights && chunk < chunks; chunk++) {
     const int64_t end = std::min(size, (chunk + 1) * kChunk);
     V sum_of_weights = zero();
     for (int64_t i = chunk * kChunk; i < end; i += kLanes) {
-      const V w = weigh(distance(load_padded(logits + i, end - i, -INFINITY)));
+      const V w = weights_at(i, end);
       store_up_to(weights + i, w, end - i);
       sum_of_weights = add(sum_of_weights, w);
     }
-    row.chunk_mass[chunk] = sum(sum_of_weights);
-    total += row.chunk_mass[chunk];
-    alignas(64) float w[kLanes];
-    store(w, weigh(distance(set1(row.chunk_best[chunk]))));
-    row.chunk_best[chunk] = w[0];
+    total += sum(sum_of_weights);
   }
-
-  const bool has_top = a.top_k[index] < size || a.top_p[index] < 1.0;
   float threshold = 0;
   if (has_top) threshold = find_threshold(row, a.top_k[index], a.top_p[index], total);
   if (a.min_p_floors[index] > -INFINITY) {
@@ -210,23 +231,23 @@ int64_t draw_row(const DrawArgs& a, int64_t index, void* scratch) {
   }
   const bool is_truncated = threshold > 0;
   threshold = std::max(threshold, std::numeric_limits<float>::min());
-  for (int64_t chunk = 0; chunk < chunks; chunk++) {
+
+  Race race(logits, best, temperature, a.keys[index]);
+  auto enter_chunk = [&](int64_t chunk) {
+    if (row.chunk_best[chunk] < threshold) return;
     const int64_t end = std::min(size, (chunk + 1) * kChunk);
-    V kept = zero();
-    if (row.chunk_best[chunk] >= threshold)
-      for (int64_t i = chunk * kChunk; i < end; i += kLanes)
-        kept = add(kept, keep_at_least(load_padded(weights + i, end - i, 0.0f), threshold));
-    row.chunk_mass[chunk] = sum(kept);
-  }
-  double uniform = a.uniforms[index];
-  const int64_t chunk = choose(chunks, uniform, [&](int64_t i) { return row.chunk_mass[i]; });
-  const float* near = weights + chunk * kChunk;
-  const int64_t place = choose(std::min(kChunk, size - chunk * kChunk), uniform,
-                               [&](int64_t i) { return near[i] >= threshold ? static_cast<double>(near[i]) : 0.0; });
+    for (int64_t i = chunk * kChunk; i < end; i += kLanes) {
+      const V w = keeps_weights ? load_padded(weights + i, end - i, 0.0f) : weights_at(i, end);
+      race.enter(keep_at_least(w, threshold), i);
+    }
+  };
+  enter_chunk(best_chunk);  // whoever leads early leaves fewer near
+  for (int64_t chunk = 0; chunk < chunks; chunk++)
+    if (chunk != best_chunk) enter_chunk(chunk);
   if (a.writes_logits)
     for (int64_t i = 0; i < size; i++)
       logits[i] = !is_truncated || weights[i] >= threshold ? -((best - logits[i]) / temperature) : -INFINITY;
-  return chunk * kChunk + place;
+  return race.winner();
 }
 
 }  // namespace

@@ -12,6 +12,9 @@ struct Bf16 {
 
 enum DType : int { kFloat32 = 0, kBFloat16 = 1 };
 
+// What is applied to the gates of a linear layer of gates and ups, or to a tensor.
+enum Activation : int { kNoActivation = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4 };
+
 inline int64_t size_of(int dtype) { return dtype == kFloat32 ? 4 : 2; }
 
 // A weight [out, in] is packed in place, 32 rows at a time, so that one row of activations reads it as one stream.

@@ -1,8 +1,9 @@
-// RMSNorm (with residual), norm + rotation + cache, silu-mul: one pass over the rows, float32 inside, rounded where the
+// RMSNorm (with residual), LayerNorm, norm + rotation + cache, activations: one pass over the rows, float32 inside, rounded where the
 // reference rounds.
 
 #include <cmath>
 
+#include "activation.h"
 #include "kernel_table.h"
 #include "simd.h"
 
@@ -86,15 +87,38 @@ void rope_and_cache(const RopeAndCacheArgs& a, int64_t first_row, int64_t last_r
   }
 }
 
+// Two passes: the mean, then the mean square of what is left; rounded once.
 template <class T>
-void silu_mul_rows(const SiluMulArgs& a, int64_t first_row, int64_t last_row, int64_t first, int64_t last) {
+void layer_norm(const LayerNormArgs& a, int64_t first_row, int64_t last_row) {
+  const T *weight = static_cast<const T*>(a.weight), *bias = static_cast<const T*>(a.bias);
   for (int64_t row = first_row; row < last_row; row++) {
-    const T* gate = static_cast<const T*>(a.gate_up) + row * a.stride;
-    const T* up = gate + a.size;
+    const T* x = static_cast<const T*>(a.x) + row * a.x_stride;
     T* y = static_cast<T*>(a.y) + row * a.size;
-    for (int64_t i = first; i < last; i += kLanes) {
-      V g = load_up_to(gate + i, last - i);
-      store_up_to(y + i, silu_mul(g, load_up_to(up + i, last - i)), last - i);
+    V total = zero(), squares = zero();
+    for (int64_t i = 0; i < a.size; i += kLanes) total = add(total, load_up_to(x + i, a.size - i));
+    const V mean = set1(sum(total) / static_cast<float>(a.size));
+    for (int64_t i = 0; i < a.size; i += kLanes) {
+      const V left = keep_below(sub(load_up_to(x + i, a.size - i), mean), i, a.size, 0.0f);
+      squares = fma(left, left, squares);
+    }
+    const V factor = set1(1.0f / std::sqrt(sum(squares) / static_cast<float>(a.size) + a.eps));
+    for (int64_t i = 0; i < a.size; i += kLanes) {
+      const V normed = mul(sub(load_up_to(x + i, a.size - i), mean), factor);
+      const V scaled = mul(normed, load_up_to(weight + i, a.size - i));
+      store_up_to(y + i, bias == nullptr ? scaled : add(scaled, load_up_to(bias + i, a.size - i)), a.size - i);
+    }
+  }
+}
+
+template <class T>
+void activate_rows(const ActivationArgs& a, int64_t first_row, int64_t last_row) {
+  for (int64_t row = first_row; row < last_row; row++) {
+    const T* x = static_cast<const T*>(a.x) + row * a.stride;
+    T* y = static_cast<T*>(a.y) + row * a.size;
+    for (int64_t i = 0; i < a.size; i += kLanes) {
+      V v = activate(a.activation, load_up_to(x + i, a.size - i));
+      if (a.has_ups) v = mul(v, load_up_to(x + a.size + i, a.size - i));
+      store_up_to(y + i, v, a.size - i);
     }
   }
 }
@@ -106,8 +130,10 @@ void fill_elementwise(Kernels& kernels) {
   kernels.rms_norm[kBFloat16] = rms_norm<Bf16>;
   kernels.rope_and_cache[kFloat32] = rope_and_cache<float>;
   kernels.rope_and_cache[kBFloat16] = rope_and_cache<Bf16>;
-  kernels.silu_mul[kFloat32] = silu_mul_rows<float>;
-  kernels.silu_mul[kBFloat16] = silu_mul_rows<Bf16>;
+  kernels.layer_norm[kFloat32] = layer_norm<float>;
+  kernels.layer_norm[kBFloat16] = layer_norm<Bf16>;
+  kernels.activate[kFloat32] = activate_rows<float>;
+  kernels.activate[kBFloat16] = activate_rows<Bf16>;
 }
 
 }  // namespace LULLM_ISA

@@ -25,6 +25,8 @@ template <int kBits>
 static inline I shift_right_16(I a) { return _mm512_srli_epi16(a, kBits); }
 template <int kBits>
 static inline I shift_signed_16(I a) { return _mm512_srai_epi16(a, kBits); }
+template <int kBits>
+static inline I shift_signed_32(I a) { return _mm512_srai_epi32(a, kBits); }
 static inline I subtract_8(I a, I b) { return _mm512_sub_epi8(a, b); }
 static inline I multiply_16(I a, I b) { return _mm512_mullo_epi16(a, b); }
 static inline I multiply_32(I a, I b) { return _mm512_mullo_epi32(a, b); }
@@ -78,6 +80,8 @@ template <int kBits>
 static inline I shift_right_16(I a) { return {_mm256_srli_epi16(a.low, kBits), _mm256_srli_epi16(a.high, kBits)}; }
 template <int kBits>
 static inline I shift_signed_16(I a) { return {_mm256_srai_epi16(a.low, kBits), _mm256_srai_epi16(a.high, kBits)}; }
+template <int kBits>
+static inline I shift_signed_32(I a) { return {_mm256_srai_epi32(a.low, kBits), _mm256_srai_epi32(a.high, kBits)}; }
 static inline I subtract_8(I a, I b) { return {_mm256_sub_epi8(a.low, b.low), _mm256_sub_epi8(a.high, b.high)}; }
 static inline I multiply_16(I a, I b) {
   return {_mm256_mullo_epi16(a.low, b.low), _mm256_mullo_epi16(a.high, b.high)};

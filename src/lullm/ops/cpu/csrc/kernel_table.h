@@ -14,22 +14,22 @@ struct LinearArgs {
   const void* x;        // [num_rows, in]
   const void* weight;   // [out, in], packed
   const void* bias;     // [out] or null
-  void* y;              // [num_rows, out], or [num_rows, out / 2] with silu_mul
+  void* y;              // [num_rows, out], or [num_rows, out / 2] with an activation
   int64_t x_stride;
   int64_t y_stride;
   int64_t num_rows, in, out;
   void* x_prepared;     // what `prepare_rows` wrote; null if the kernel wants none
-  // The rows of the weight are gates, then as many ups, each whole panels; y is silu(gate) * up. Kernels then count
-  // the panels of the gates only, and do each with its partner.
-  bool silu_mul;
+  // If there is one, the rows of the weight are gates, then as many ups, each whole panels; y is activation(gate) * up.
+  // Kernels then count the panels of the gates only, and do each with its partner.
+  Activation activation;
   bool y_is_float;      // whatever the dtype of the rest
 
-  int64_t num_sides() const { return silu_mul ? 2 : 1; }
-  int64_t out_of_side() const { return silu_mul ? out / 2 : out; }
+  int64_t num_sides() const { return activation != kNoActivation ? 2 : 1; }
+  int64_t out_of_side() const { return out / num_sides(); }
 };
 
 constexpr int64_t kLinearRows = 512;  // in an item of `linear_panels`, at most
-constexpr int64_t kLinearPanels = 8;  // the same; half as many with `silu_mul`
+constexpr int64_t kLinearPanels = 8;  // the same; half as many with an activation
 
 struct NormArgs {
   const void* x;        // rows of `num_heads` heads of `size` elements each; a head is what is normed
@@ -57,10 +57,21 @@ struct RopeAndCacheArgs {
   float eps;
 };
 
-struct SiluMulArgs {
-  const void* gate_up;  // [T, 2 * size]
-  void* y;              // [T, size]
+struct LayerNormArgs {
+  const void* x;       // [T, size]
+  const void* weight;  // [size]
+  const void* bias;    // [size] or null
+  void* y;             // [T, size]
+  int64_t x_stride, size;
+  float eps;
+};
+
+struct ActivationArgs {
+  const void* x;  // [T, size], or [T, 2 * size] of gates and ups
+  void* y;        // [T, size]
   int64_t stride, size;
+  Activation activation;
+  bool has_ups;   // y is activation(gate) * up
 };
 
 // One token per row of logits; see `draw.cpp`.
@@ -70,16 +81,18 @@ struct DrawArgs {
   const int32_t* top_k;      // [N], 1 .. size
   const double* top_p;       // [N], above 0; 1 keeps all
   const float* min_p_floors; // [N], log(min_p)
-  const double* uniforms;    // [N]
+  const uint64_t* keys;      // [N], of the noise
   int64_t stride, size;
   bool writes_logits;        // leave what was drawn from
 };
 
 struct Kernels {
-  // Rows [first, last) of x into `x_prepared`; null where x is read as it is. Sizes in bytes for all rows.
+  // Rows [first, last) of x, one group of `row_group` rows, into `x_prepared`. Sizes in bytes, for all rows; 0: x is read
+  // as it is.
   int64_t (*prepared_bytes[2])(const LinearArgs&);
   void (*prepare_rows[2])(const LinearArgs&, int64_t first, int64_t last);
-  int64_t linear_depth[2];  // inputs at a time: what an item keeps of its rows in the cache; 0: all
+  int64_t (*row_group[2])(const LinearArgs&);
+  int64_t (*cached_row_bytes[2])(const LinearArgs&);  // what an item wants to have of each of its rows in the cache
   int64_t linear_scratch_bytes[2];
   void (*linear_panels[2])(const LinearArgs&, int64_t first_row, int64_t last_row, int64_t first_panel,
                            int64_t last_panel, void* scratch);
@@ -89,7 +102,8 @@ struct Kernels {
 
   void (*rms_norm[2])(const NormArgs&, int64_t first_row, int64_t last_row);
   void (*rope_and_cache[2])(const RopeAndCacheArgs&, int64_t first_row, int64_t last_row);
-  void (*silu_mul[2])(const SiluMulArgs&, int64_t first_row, int64_t last_row, int64_t first, int64_t last);
+  void (*layer_norm[2])(const LayerNormArgs&, int64_t first_row, int64_t last_row);
+  void (*activate[2])(const ActivationArgs&, int64_t first_row, int64_t last_row);
 
   int64_t (*draw_scratch_bytes)(int64_t size);
   int64_t (*draw_row)(const DrawArgs&, int64_t row, void* scratch);

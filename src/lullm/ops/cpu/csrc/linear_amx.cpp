@@ -5,7 +5,9 @@
 // blocks whose part of a panel, 32 KiB, stays in the first level while all rows pass over it, and the rows are loaded as
 // what is not needed again. That way they reach 4.5, of the 6.0 that products without loads reach.
 
+#include "activation.h"
 #include "fetch.h"
+#include "flush_denormals.h"
 #include "kernel_table.h"
 #include "simd.h"
 #include "tile.h"
@@ -20,12 +22,10 @@ namespace {
 
 using namespace avx512_bf16;
 
-// That of the set below: a single row is a matter of reading, where vectors are as good.
-void (*linear_panels_of_one_row)(const LinearArgs&, int64_t, int64_t, int64_t, int64_t, void*) = nullptr;
-
 // How far ahead of the reading a panel is fetched from memory, and from the second-level cache into the first.
 constexpr int64_t kFarBytes = 8192;
 constexpr int64_t kNearBytes = 4096;
+constexpr int64_t kRowPrefetchBytes = 4096;  // the same for one row: see `kPrefetchBytes` in linear.cpp
 constexpr int64_t kLinesPerStep = 32;  // cache lines of a panel that one step of the depth reads
 constexpr int64_t kMostLines = 4;      // of what follows, to fetch per step: more would hold up the loads of tiles
 constexpr int64_t kBlockSteps = 16;    // of the depth, where several pairs of row tiles share a block
@@ -51,7 +51,7 @@ void prepare_rows(const LinearArgs& a, int64_t first, int64_t last) {  // `first
 // Sums of two row tiles times a panel as they lie between the blocks of the depth: [32][32] float.
 constexpr int64_t kImage = kPanelRows * kPanelRows;
 
-// Results on their way from an image (two with silu_mul) to y. They are stored a row at a time between the next
+// Results on their way from an image (two with an activation) to y. They are stored a row at a time between the next
 // products, because a burst of stores to so many pages would stall.
 class Results {
  public:
@@ -80,9 +80,9 @@ class Results {
   void store_row() {
     const int64_t at = row_ * a_.y_stride + panel_ * kPanelRows;
     V low = add(load(sums_), bias_[0]), high = add(load(sums_ + 16), bias_[1]);
-    if (a_.silu_mul) {
-      low = silu_mul(low, add(load(sums_ + kImage), bias_[2]));
-      high = silu_mul(high, add(load(sums_ + kImage + 16), bias_[3]));
+    if (a_.num_sides() == 2) {
+      low = gate(a_.activation, low, add(load(sums_ + kImage), bias_[2]));
+      high = gate(a_.activation, high, add(load(sums_ + kImage + 16), bias_[3]));
     }
     if (a_.y_is_float) {
       store_line(static_cast<float*>(a_.y) + at, (__m512i)low);
@@ -156,6 +156,41 @@ inline void multiply(const char* x0, const char* x1, const char* w, int64_t step
   }
 }
 
+// One row times 32 rows of a weight, to sums [32]. A single row is a matter of reading, where vectors are as good; they
+// follow the order of a tile's product, so that a row has the same bits in any batch. TDPBF16PS (Intel SDM, volume 2) sums
+// the first inputs of 16 pairs from zero with fused products, and the second ones, adds the two, and then that to the sum.
+void multiply_row(const Bf16* x, const char* w, int64_t depth, float* sums) {
+  V totals[2] = {zero(), zero()};
+  for (int64_t step = 0; step < depth; step++, w += 2 * kTileBytes, x += kTileDepth) {
+    V firsts[2] = {zero(), zero()}, seconds[2] = {zero(), zero()};
+    for (int unit = 0; unit < kTileUnits; unit++) {
+      const V first = set1(to_float(x[2 * unit])), second = set1(to_float(x[2 * unit + 1]));
+      LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
+        const char* line = w + tile * kTileBytes + unit * 64;
+        _mm_prefetch(line + kRowPrefetchBytes, _MM_HINT_T1);
+        firsts[tile] = fma(even(reinterpret_cast<const Bf16*>(line)), first, firsts[tile]);
+        seconds[tile] = fma(odd(reinterpret_cast<const Bf16*>(line)), second, seconds[tile]);
+      }
+    }
+    LULLM_UNROLL for (int tile = 0; tile < 2; tile++) totals[tile] = add(totals[tile], add(firsts[tile], seconds[tile]));
+  }
+  store(sums, totals[0]);
+  store(sums + kTileRows, totals[1]);
+}
+
+void linear_panels_of_one_row(const LinearArgs& a, int64_t first_panel, int64_t last_panel, Results& results, float* sums) {
+  const int64_t panel_bytes = kPanelRows * a.in * 2;
+  for (int64_t panel = first_panel; panel < last_panel; panel++) {
+    for (int64_t side = 0; side < a.num_sides(); side++) {
+      const int64_t of_side = panel + side * (a.out_of_side() / kPanelRows);
+      multiply_row(static_cast<const Bf16*>(a.x), static_cast<const char*>(a.weight) + of_side * panel_bytes,
+                   a.in / kTileDepth, sums + side * kImage);
+    }
+    results.take(sums, 0, 1, panel);
+    results.store_rows(1);
+  }
+}
+
 // The depth is done in chunks, over all panels of the item, so that what the rows take of the cache does not grow with
 // it; the sums of all panels wait there meanwhile. A chunk is done in blocks, over all pairs of row tiles.
 //
@@ -163,9 +198,11 @@ inline void multiply(const char* x0, const char* x1, const char* w, int64_t step
 // memory, and fetches a little ahead of its reading. Where they are few, the first of them always does.
 void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel,
                    void* scratch) {
-  if (a.num_rows == 1) return linear_panels_of_one_row(a, first_row, last_row, first_panel, last_panel, scratch);
-  TileSession session;
+  const FlushDenormals flush;
   Results results(a);
+  if (a.num_rows == 1)
+    return linear_panels_of_one_row(a, first_panel, last_panel, results, static_cast<float*>(scratch));
+  TileSession session;
   const int64_t depth = a.in / kTileDepth, row_tile_bytes = 16 * a.in * 2, panel_bytes = kPanelRows * a.in * 2;
   const int64_t num_pairs = (last_row - first_row + 31) / 32, share = kLinesPerStep / num_pairs;
   const int64_t sides = a.num_sides(), side_panels = a.out_of_side() / kPanelRows;  // from a gate panel to its up panel
@@ -212,12 +249,12 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
 }  // namespace
 
 void fill(Kernels& kernels) {
-  linear_panels_of_one_row = kernels.linear_panels[kBFloat16];
   kernels.prepared_bytes[kBFloat16] = prepared_bytes;
   kernels.prepare_rows[kBFloat16] = prepare_rows;
   kernels.linear_panels[kBFloat16] = linear_panels;
   kernels.linear_scratch_bytes[kBFloat16] = kLinearRows / 32 * kLinearPanels * kImage * 4;
-  kernels.linear_depth[kBFloat16] = kWholeSteps * kTileDepth;
+  kernels.row_group[kBFloat16] = [](const LinearArgs&) -> int64_t { return kTileRows; };
+  kernels.cached_row_bytes[kBFloat16] = [](const LinearArgs& a) { return (a.in < kWholeSteps * kTileDepth ? a.in : kWholeSteps * kTileDepth) * 2; };
   fill_attention(kernels);
   fill_quantized(kernels);
 }

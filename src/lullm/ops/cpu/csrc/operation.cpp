@@ -33,20 +33,20 @@ void linear(LinearArgs a, int dtype) {
   const Kernels& k = kernels();
   const int64_t panels = num_panels(a.out_of_side(), a.in, dtype);  // of the gates, or of all
   if (panels > 0) {
+    const int64_t group = k.row_group[dtype](a);
     if (const int64_t bytes = k.prepared_bytes[dtype](a); bytes > 0) {
       a.x_prepared = scratch(kSharedScratch, bytes);
-      constexpr int64_t kRows = 16;
-      parallel_for((a.num_rows + kRows - 1) / kRows, [&](int64_t item) {
-        k.prepare_rows[dtype](a, item * kRows, std::min(a.num_rows, (item + 1) * kRows));
+      parallel_for((a.num_rows + group - 1) / group, [&](int64_t item) {
+        k.prepare_rows[dtype](a, item * group, std::min(a.num_rows, (item + 1) * group));
       });
     }
     const int64_t panel_bytes = kPanelRows * a.in * size_of(dtype);
-    // As many rows as fit into the cache beside two panels, in equal blocks of whole tiles.
-    const int64_t depth = k.linear_depth[dtype] > 0 ? std::min(a.in, k.linear_depth[dtype]) : a.in;
-    const int64_t most_rows = std::clamp(kCacheBytes / (depth * size_of(dtype)) / 32 * 32 - 2 * kPanelRows, int64_t{64},
-                                    kLinearRows);
+    // As many rows as fit into the cache beside two panels, in equal blocks of two groups.
+    const int64_t step = 2 * group, fitting = kCacheBytes / k.cached_row_bytes[dtype](a) / step * step - 2 * kPanelRows;
+    const int64_t most_rows = std::clamp(fitting, int64_t{64}, kLinearRows);
     const int64_t fewest = (a.num_rows + most_rows - 1) / most_rows;
-    const int64_t rows = ((a.num_rows + fewest - 1) / fewest + 31) / 32 * 32, row_blocks = (a.num_rows + rows - 1) / rows;
+    const int64_t rows = ((a.num_rows + fewest - 1) / fewest + step - 1) / step * step;
+    const int64_t row_blocks = (a.num_rows + rows - 1) / rows;
     // A few panels in a row where rows are many: then the next one can be fetched early. Enough items for all threads.
     const int64_t item_bytes = panel_bytes * a.num_sides();
     const int64_t items = kLinearItemsPerThread * get_num_threads();
@@ -81,7 +81,7 @@ void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)
 
 }  // namespace
 
-LULLM_EXPORT int lullm_abi_version() { return 5; }
+LULLM_EXPORT int lullm_abi_version() { return 7; }
 
 LULLM_EXPORT const char* lullm_available_isas() { return available_isas(); }
 LULLM_EXPORT int lullm_select_isa(const char* name) { return select_isa(name) ? 1 : 0; }
@@ -99,20 +99,19 @@ LULLM_EXPORT void lullm_unpack_weight(void* weight, int64_t out, int64_t in, int
 
 LULLM_EXPORT void lullm_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int dtype) {
-  if (num_rows > 0) linear({x, weight, bias, y, x_stride, y_stride, num_rows, in, out, nullptr, false, false}, dtype);
+  if (num_rows > 0) linear({x, weight, bias, y, x_stride, y_stride, num_rows, in, out, nullptr, kNoActivation, false}, dtype);
 }
 
 LULLM_EXPORT void lullm_logits(const void* x, const void* weight, void* y, int64_t x_stride, int64_t num_rows, int64_t in,
                                int64_t out, int dtype) {
-  if (num_rows > 0) linear({x, weight, nullptr, y, x_stride, out, num_rows, in, out, nullptr, false, true}, dtype);
+  if (num_rows > 0) linear({x, weight, nullptr, y, x_stride, out, num_rows, in, out, nullptr, kNoActivation, true}, dtype);
 }
 
-// y [num_rows, out / 2] = silu(gate) * up of a weight [out, in] of gates, then ups. 0, and nothing done, if its halves
-// are not whole panels.
-LULLM_EXPORT int lullm_linear_silu_mul(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
-                                       int64_t num_rows, int64_t in, int64_t out, int dtype) {
+LULLM_EXPORT int lullm_gated_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
+                                    int64_t num_rows, int64_t in, int64_t out, int activation, int dtype) {
   if (out % (2 * kPanelRows) != 0 || num_panels(out, in, dtype) == 0) return 0;
-  if (num_rows > 0) linear({x, weight, bias, y, x_stride, out / 2, num_rows, in, out, nullptr, true, false}, dtype);
+  const Activation kind = static_cast<Activation>(activation);
+  if (num_rows > 0) linear({x, weight, bias, y, x_stride, out / 2, num_rows, in, out, nullptr, kind, false}, dtype);
   return 1;
 }
 
@@ -160,17 +159,24 @@ LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, co
              [&](int64_t first, int64_t last) { kernels().rope_and_cache[dtype](a, first, last); });
 }
 
-LULLM_EXPORT void lullm_silu_mul(const void* gate_up, void* y, int64_t stride, int64_t num_rows, int64_t size,
-                                 int dtype) {
-  const SiluMulArgs a = {gate_up, y, stride, size};
+LULLM_EXPORT void lullm_layer_norm(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
+                                   int64_t num_rows, int64_t size, float eps, int dtype) {
+  const LayerNormArgs a = {x, weight, bias, y, x_stride, size, eps};
+  for_ranges(num_rows, 3 * size * size_of(dtype),
+             [&](int64_t first, int64_t last) { kernels().layer_norm[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_activate(const void* x, void* y, int64_t stride, int64_t num_rows, int64_t size, int activation,
+                                 int has_ups, int dtype) {
+  const ActivationArgs a = {x, y, stride, size, static_cast<Activation>(activation), has_ups != 0};
   for_ranges(num_rows, 6 * size * size_of(dtype),
-             [&](int64_t first, int64_t last) { kernels().silu_mul[dtype](a, first, last, 0, size); });
+             [&](int64_t first, int64_t last) { kernels().activate[dtype](a, first, last); });
 }
 
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
-                                    const float* min_p_floors, const double* uniforms, int64_t* token_ids,
+                                    const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits) {
-  const DrawArgs a = {logits, temperatures, top_k, top_p, min_p_floors, uniforms, stride, size, writes_logits != 0};
+  const DrawArgs a = {logits, temperatures, top_k, top_p, min_p_floors, keys, stride, size, writes_logits != 0};
   const int64_t bytes = kernels().draw_scratch_bytes(size);
   parallel_for(num_rows, [&](int64_t row) { token_ids[row] = kernels().draw_row(a, row, scratch(kItemScratch, bytes)); });
 }

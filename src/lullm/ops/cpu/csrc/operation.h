@@ -13,9 +13,10 @@ LULLM_EXPORT void lullm_linear(const void* x, const void* weight, const void* bi
 // The product as floats, [num_rows, out], whatever the dtype of x and weight.
 LULLM_EXPORT void lullm_logits(const void* x, const void* weight, void* y, int64_t x_stride, int64_t num_rows,
                                int64_t in, int64_t out, int dtype);
-// y [num_rows, out / 2] = silu(gate) * up of a weight [out, in] of gates, then ups. 0 if its halves are not whole panels.
-LULLM_EXPORT int lullm_linear_silu_mul(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
-                                       int64_t num_rows, int64_t in, int64_t out, int dtype);
+// y [num_rows, out / 2] = activation(gate) * up of a weight [out, in] of gates, then ups (see `Activation`). 0 if its
+// halves are not whole panels.
+LULLM_EXPORT int lullm_gated_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
+                                    int64_t num_rows, int64_t in, int64_t out, int activation, int dtype);
 // Rows of a packed weight [V, H]. 0 if a token id is out of range.
 LULLM_EXPORT int lullm_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
                                  int64_t vocab_size, int64_t hidden_size, int dtype);
@@ -27,19 +28,22 @@ LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, co
                                        void* value_cache, const int64_t* slots, int64_t qkv_stride, int64_t num_rows,
                                        int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, float eps,
                                        int dtype);
-LULLM_EXPORT void lullm_silu_mul(const void* gate_up, void* y, int64_t stride, int64_t num_rows, int64_t size,
-                                 int dtype);
+LULLM_EXPORT void lullm_layer_norm(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
+                                   int64_t num_rows, int64_t size, float eps, int dtype);
+// y [num_rows, size] = activation(x), or with ups activation(gate) * up of x [num_rows, 2 * size], gates first.
+LULLM_EXPORT void lullm_activate(const void* x, void* y, int64_t stride, int64_t num_rows, int64_t size, int activation,
+                                 int has_ups, int dtype);
 LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const void* value_cache,
                                   const int64_t* block_tables, const int64_t* context_lens, const int64_t* query_starts,
                                   void* out, int64_t q_stride, int64_t table_stride, int64_t block_size,
                                   int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, int64_t num_spans,
                                   int64_t window, float scale, int dtype);
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
-                                    const float* min_p_floors, const double* uniforms, int64_t* token_ids,
+                                    const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits);
 LULLM_EXPORT void lullm_quantized_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                          int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int bits,
-                                         int silu_mul, int dtype);
+                                         int activation, int dtype);
 // The product as floats, [num_rows, out], whatever the dtype of x.
 LULLM_EXPORT void lullm_quantized_logits(const void* x, const void* weight, void* y, int64_t x_stride, int64_t num_rows,
                                          int64_t in, int64_t out, int bits, int dtype);

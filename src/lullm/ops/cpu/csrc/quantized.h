@@ -12,7 +12,9 @@
 //   byte j is digit j in its low half and digit j + 4 in its high half, for j below 4, each with 8 added.
 //
 // Activations become 16-bit integers, with a scale per row of x, before they are multiplied: at most max|x| / 65534 from
-// what they were, which is nearer than bf16 would be for all but the smallest. Products are summed as integers.
+// what they were, which is nearer than bf16 would be for all but the smallest. Products are summed as integers,
+// exactly, and the whole sum is rounded to a float once: so its order does not matter, and a row has the same bits in any
+// batch and in any instruction set.
 #pragma once
 
 #include <cstddef>
@@ -40,25 +42,28 @@ struct QuantizedArgs {
   const void* x;          // [num_rows, in]
   const uint8_t* weight;  // panels
   const void* bias;       // [out] or null
-  void* y;                // [num_rows, out], or [num_rows, out / 2] with silu_mul
+  void* y;                // [num_rows, out], or [num_rows, out / 2] with an activation
   int64_t x_stride, y_stride;
   int64_t num_rows, in, out;
   int bits;
-  // The rows of the weight are gates, then as many ups, each whole panels; y is silu(gate) * up. Kernels then count
-  // the panels of the gates only, and do each with its partner.
-  bool silu_mul;
+  Activation activation;  // see `LinearArgs`
   bool y_is_float;        // whatever the dtype of the rest
   char* x_prepared;       // what `prepare_rows` wrote
 
-  int64_t num_sides() const { return silu_mul ? 2 : 1; }
-  int64_t out_of_side() const { return silu_mul ? out / 2 : out; }
+  int64_t num_sides() const { return activation != kNoActivation ? 2 : 1; }
+  int64_t out_of_side() const { return out / num_sides(); }
   int64_t panels_of_side() const { return (out_of_side() + kPanelRows - 1) / kPanelRows; }
 };
+
+constexpr int64_t kQuantizedRows = 256;   // in an item of `multiply_panels`, at most
+constexpr int64_t kQuantizedPanels = 8;   // the same, where rows are more than kFewRows; half as many with an activation
+constexpr int64_t kFewRows = 32;
 
 struct QuantizedKernels {
   // Rows [first, last) of x, `first` a multiple of 16, into `x_prepared`. Sizes in bytes for all rows.
   int64_t (*prepared_bytes[2])(const QuantizedArgs&);
   void (*prepare_rows[2])(const QuantizedArgs&, int64_t first, int64_t last);
+  int64_t (*cached_row_bytes[2])(const QuantizedArgs&);  // what an item wants to have of each of its rows in the cache
   int64_t (*scratch_bytes[2])(const QuantizedArgs&);
   void (*multiply_panels[2])(const QuantizedArgs&, int64_t first_row, int64_t last_row, int64_t first_panel,
                              int64_t last_panel, void* scratch);

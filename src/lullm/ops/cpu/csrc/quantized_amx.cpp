@@ -64,21 +64,26 @@ void prepare_rows(const QuantizedArgs& a, int64_t first, int64_t last) {
   }
 }
 
+// 256 times the high sum plus the low one, rounded once: as 65536 times an integer of 23 bits plus one of 16.
+inline V total_of(I high, I low) {
+  const I carried = add(high, shift_signed_32<8>(low));
+  const I rest = either(shift_left_32<8>(both(carried, set_integers(0xff))), both(low, set_integers(0xff)));
+  return fma(to_floats(shift_signed_32<8>(carried)), set1(65536.0f), to_floats(rest));
+}
+
 // Sums on their way from the registers' images to y: of each side [2: high, low][16][32]. They are finished a row at a
 // time between the next products, because a burst of stores to so many pages would stall.
 template <int kSides>
 class Results {
  public:
-  Results(const QuantizedArgs& a, int32_t* memory) : a_(a), memory_(memory) {
+  explicit Results(const QuantizedArgs& a) : a_(a) {
     const int64_t y_alignment = reinterpret_cast<int64_t>(a.y) | a.y_stride * (a.y_is_float ? 4 : 2);
     may_stream_ = a.num_rows > kStreamedRows && y_alignment % 64 == 0;
   }
 
-  int32_t* next_sums(int64_t side) { return memory_ + ((turn_ ? kSides : 0) + side) * kSums; }
-
-  void take(int64_t first_row, int64_t last_row, int64_t panel, const float* row_scales, const uint8_t* const* scales) {
+  void take(const int32_t* sums, int64_t first_row, int64_t last_row, int64_t panel, const float* row_scales, const uint8_t* const* scales) {
     finish_rows(16);
-    sums_ = next_sums(0), row_scales_ = row_scales, num_rows_ = last_row - first_row, turn_ = !turn_;
+    sums_ = sums, row_scales_ = row_scales, num_rows_ = last_row - first_row;
     y_at_ = first_row * a_.y_stride + panel * kPanelRows;
     if (panel == panel_) return;
     panel_ = panel;
@@ -105,13 +110,13 @@ class Results {
     const V row_scale = set1(*row_scales_++);
     LULLM_UNROLL for (int i = 0; i < 2 * kSides; i++) {
       const int32_t* high = sums_ + i / 2 * kSums + i % 2 * kTileRows;
-      const V sum = fma(to_floats(load_integers(high)), set1(256.0f),
-                        to_floats(load_integers(high + kTileRows * kPanelRows)));
-      results[i] = add(mul(sum, mul(scales_[i], row_scale)), bias_[i]);
+      results[i] = add(mul(total_of(load_integers(high), load_integers(high + kTileRows * kPanelRows)),
+                           mul(scales_[i], row_scale)),
+                       bias_[i]);
     }
     if constexpr (kSides == 2) {
-      results[0] = silu_mul(results[0], results[2]);
-      results[1] = silu_mul(results[1], results[3]);
+      results[0] = gate(a_.activation, results[0], results[2]);
+      results[1] = gate(a_.activation, results[1], results[3]);
     }
     if (a_.y_is_float) {
       float* y = static_cast<float*>(a_.y) + y_at_;
@@ -137,24 +142,32 @@ class Results {
   }
 
   const QuantizedArgs& a_;
-  int32_t* memory_;
   const int32_t* sums_ = nullptr;
   const float* row_scales_ = nullptr;
   int64_t y_at_ = 0, num_rows_ = 0, panel_ = -1, left_ = 0;
-  bool turn_ = false, may_stream_;
+  bool may_stream_;
   V scales_[2 * kSides], bias_[2 * kSides];
 };
 
-// Registers 0 and 1 become the high bytes of 16 rows times a panel, 2 and 3 the low bytes. With kExpands the panel is of
+// Adds the high bytes of 16 rows times some blocks of a panel, and the low bytes, to their sums, or starts them. With kExpands the panel is of
 // 4 bits, and each block is expanded to `expanded` while the one before it is multiplied; `keeps` them for other rows, or
 // uses the room of two in turn.
 template <bool kExpands, int kSides>
 inline void multiply(const char* x, const uint8_t* w, uint8_t* expanded, bool keeps, int64_t blocks, const char* ahead,
-                     int64_t lines, int32_t* sums, Results<kSides>& results) {
-  TILE_ZERO(0);
-  TILE_ZERO(1);
-  TILE_ZERO(2);
-  TILE_ZERO(3);
+                     int64_t lines, int32_t* sums, bool is_first, Results<kSides>& results) {
+  constexpr int64_t kStride = kPanelRows * 4;
+  int32_t* low_sums = sums + kTileRows * kPanelRows;
+  if (is_first) {
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+  } else {
+    TILE_LOAD(0, sums, kStride);
+    TILE_LOAD(1, sums + 16, kStride);
+    TILE_LOAD(2, low_sums, kStride);
+    TILE_LOAD(3, low_sums + 16, kStride);
+  }
   const int64_t rows_per_step = (16 + blocks - 1) / blocks;
   const auto place = [&](int64_t block) { return expanded + (keeps ? block : block % 2) * kByteBlockBytes; };
   if (kExpands) expand_block(w, place(0));
@@ -166,63 +179,90 @@ inline void multiply(const char* x, const uint8_t* w, uint8_t* expanded, bool ke
     if (kExpands && i + 1 < blocks) expand_block(w + (i + 1) * kDigitBlockBytes, place(i + 1));
     fetch(0);
     TILE_LOAD(6, block, 64);
-    TILE_LOAD(4, x, 64);
+    TILE_LOAD_ONCE(4, x, 64);
     TILE_MULTIPLY_SIGNED(0, 4, 6);
     fetch(1);
     TILE_LOAD(7, block + kTileBytes, 64);
     TILE_MULTIPLY_SIGNED(1, 4, 7);
     fetch(2);
-    TILE_LOAD(5, x + kTileBytes, 64);
+    TILE_LOAD_ONCE(5, x + kTileBytes, 64);
     TILE_MULTIPLY_UNSIGNED(2, 5, 6);
     TILE_MULTIPLY_UNSIGNED(3, 5, 7);
     fetch(3);
     results.finish_rows(rows_per_step);
   }
-  TILE_STORE(sums, kPanelRows * 4, 0);
-  TILE_STORE(sums + 16, kPanelRows * 4, 1);
-  TILE_STORE(sums + kTileRows * kPanelRows, kPanelRows * 4, 2);
-  TILE_STORE(sums + kTileRows * kPanelRows + 16, kPanelRows * 4, 3);
+  TILE_STORE(sums, kStride, 0);
+  TILE_STORE(sums + 16, kStride, 1);
+  TILE_STORE(low_sums, kStride, 2);
+  TILE_STORE(low_sums + 16, kStride, 3);
 }
 
-constexpr int64_t kSumsBytes = 2 * Results<1>::kSums * 4;  // of a side: those being made and those being finished
+// Of the depth, in blocks: so much of a panel, 32 KiB as 8 bits, stays in the first-level cache while all rows pass over
+// it. Then come the other panels, and then the next chunk of the depth: so do the rows stay in the second level.
+constexpr int64_t kChunkBlocks = 16;
+constexpr int64_t kImage = Results<1>::kSums;
+
+bool is_chunked(const QuantizedArgs& a) { return a.num_rows > kFewRows && num_blocks(a.in) > kChunkBlocks; }
+
+int64_t cached_row_bytes(const QuantizedArgs& a) {
+  return (is_chunked(a) ? kChunkBlocks * kBlockInputs : num_blocks(a.in) * kBlockInputs) * 2;
+}
+
+// Sums of all panels and tiles of rows wait from chunk to chunk; otherwise two take turns, being made and being finished.
+int64_t num_images(const QuantizedArgs& a) {
+  return is_chunked(a) ? kQuantizedPanels * kQuantizedRows / kTileRows : 2 * a.num_sides();
+}
+int64_t expanded_bytes(const QuantizedArgs& a) {  // of a side
+  return ((is_chunked(a) ? kChunkBlocks : num_blocks(a.in)) + 1) * kByteBlockBytes;
+}
 
 int64_t scratch_bytes(const QuantizedArgs& a) {
   if (!has_tiles(a)) return vectors.scratch_bytes[kBFloat16](a);
-  return a.num_sides() * kSumsBytes + (a.bits == 4 ? a.num_sides() * quantized_panel_bytes(8, a.in) + kByteBlockBytes : 0);
+  return num_images(a) * kImage * 4 + (a.bits == 4 ? a.num_sides() * expanded_bytes(a) : 0);
 }
 
 // The first rows to pass over the first panel read it from memory, and so do all where there are no others: then the
-// fetching runs a little ahead of the reading. Otherwise each tile of rows fetches its share of the next panel, which is
-// mostly this thread's even if it is the next item's.
+// fetching runs a little ahead of the reading. Otherwise each tile of rows fetches its share of the same chunk of the next
+// panel, which is mostly this thread's even if it is the next item's.
 template <int kSides>
 void multiply_tiles(const QuantizedArgs& a, int64_t first_row, int64_t last_row, int64_t first_panel,
                     int64_t last_panel, void* scratch) {
   TileSession session;
-  Results<kSides> results(a, static_cast<int32_t*>(scratch));
-  const int64_t blocks = num_blocks(a.in), num_tiles = (last_row - first_row + 15) / 16;
-  const int64_t panel_bytes = quantized_panel_bytes(a.bits, a.in), byte_panel_bytes = quantized_panel_bytes(8, a.in);
-  const int64_t share = (panel_bytes + blocks * num_tiles * 64 - 1) / (blocks * num_tiles * 64);
-  uint8_t* expanded = static_cast<uint8_t*>(scratch) + kSides * kSumsBytes;
-  for (int64_t panel = first_panel; panel < last_panel; panel++) {
-    const uint8_t* scales[2] = {};
-    for (int64_t side = 0; side < kSides; side++)
-      scales[side] = panel_of_side(a, side, panel) + panel_bytes - kPanelScaleBytes;
-    for (int64_t tile = 0; tile < num_tiles; tile++) {
-      const int64_t row = first_row + tile * 16, end = row + 16 < last_row ? row + 16 : last_row;
-      const char* x = a.x_prepared + row / 16 * row_tile_bytes(blocks);
-      for (int64_t side = 0; side < kSides; side++) {
-        const bool is_reading = a.bits == 8 && (num_tiles == 1 || (panel == first_panel && tile == 0));
-        const uint8_t* w = panel_of_side(a, side, panel);
-        const char* ahead = reinterpret_cast<const char*>(w) +
-                            (is_reading ? kPrefetchBytes : panel_bytes + tile * share * blocks * 64);
-        const int64_t lines = is_reading ? kLinesPerStep : share;
-        uint8_t* bytes = expanded + side * byte_panel_bytes;
-        int32_t* sums = results.next_sums(side);
-        if (a.bits == 8) multiply<false>(x, w, nullptr, false, blocks, ahead, lines, sums, results);
-        else if (tile == 0) multiply<true>(x, w, bytes, num_tiles > 1, blocks, ahead, lines, sums, results);
-        else multiply<false>(x, bytes, nullptr, false, blocks, ahead, lines, sums, results);
+  Results<kSides> results(a);
+  const int64_t depth = num_blocks(a.in), num_tiles = (last_row - first_row + 15) / 16;
+  const int64_t chunk = is_chunked(a) ? kChunkBlocks : depth, panel_bytes = quantized_panel_bytes(a.bits, a.in);
+  const int64_t block_bytes = a.bits == 8 ? kByteBlockBytes : kDigitBlockBytes;
+  const int64_t share = (block_bytes + num_tiles * 64 - 1) / (num_tiles * 64);
+  int32_t* images = static_cast<int32_t*>(scratch);
+  uint8_t* expanded = static_cast<uint8_t*>(scratch) + num_images(a) * kImage * 4;
+  for (int64_t begin = 0; begin < depth; begin += chunk) {
+    const int64_t blocks = begin + chunk < depth ? chunk : depth - begin;
+    int64_t image = 0;
+    for (int64_t panel = first_panel; panel < last_panel; panel++) {
+      const uint8_t* scales[2] = {};
+      for (int64_t side = 0; side < kSides; side++)
+        scales[side] = panel_of_side(a, side, panel) + panel_bytes - kPanelScaleBytes;
+      for (int64_t tile = 0; tile < num_tiles; tile++, image++) {
+        const int64_t row = first_row + tile * 16, end = row + 16 < last_row ? row + 16 : last_row;
+        const char* rows = a.x_prepared + row / 16 * row_tile_bytes(depth);
+        const char* x = rows + begin * 2 * kTileBytes;
+        int32_t* sums = images + (is_chunked(a) ? image : image % 2) * kSides * kImage;
+        for (int64_t side = 0; side < kSides; side++) {
+          const bool is_reading = a.bits == 8 && (num_tiles == 1 || (panel == first_panel && tile == 0));
+          const uint8_t* w = panel_of_side(a, side, panel) + begin * block_bytes;
+          const char* ahead = reinterpret_cast<const char*>(w) +
+                              (is_reading ? kPrefetchBytes : panel_bytes + tile * share * blocks * 64);
+          const int64_t lines = is_reading ? kLinesPerStep : share;
+          uint8_t* bytes = expanded + side * expanded_bytes(a);
+          int32_t* of_side = sums + side * kImage;
+          const bool is_first = begin == 0;
+          if (a.bits == 8) multiply<false>(x, w, nullptr, false, blocks, ahead, lines, of_side, is_first, results);
+          else if (tile == 0) multiply<true>(x, w, bytes, num_tiles > 1, blocks, ahead, lines, of_side, is_first, results);
+          else multiply<false>(x, bytes, nullptr, false, blocks, ahead, lines, of_side, is_first, results);
+        }
+        if (begin + blocks == depth)
+          results.take(sums, row, end, panel, reinterpret_cast<const float*>(rows + depth * 2 * kTileBytes), scales);
       }
-      results.take(row, end, panel, reinterpret_cast<const float*>(x + blocks * 2 * kTileBytes), scales);
     }
   }
   results.finish_rows(16);
@@ -231,7 +271,7 @@ void multiply_tiles(const QuantizedArgs& a, int64_t first_row, int64_t last_row,
 
 void multiply_panels(const QuantizedArgs& a, int64_t first_row, int64_t last_row, int64_t first_panel,
                      int64_t last_panel, void* scratch) {
-  const auto with_tiles = a.silu_mul ? multiply_tiles<2> : multiply_tiles<1>;
+  const auto with_tiles = a.num_sides() == 2 ? multiply_tiles<2> : multiply_tiles<1>;
   (has_tiles(a) ? with_tiles : vectors.multiply_panels[kBFloat16])(a, first_row, last_row, first_panel, last_panel,
                                                                    scratch);
 }
@@ -243,6 +283,7 @@ void fill_quantized(Kernels& kernels) {
   QuantizedKernels& k = kernels.quantized;
   k.prepared_bytes[kBFloat16] = prepared_bytes;
   k.prepare_rows[kBFloat16] = prepare_rows;
+  k.cached_row_bytes[kBFloat16] = cached_row_bytes;
   k.scratch_bytes[kBFloat16] = scratch_bytes;
   k.multiply_panels[kBFloat16] = multiply_panels;
 }

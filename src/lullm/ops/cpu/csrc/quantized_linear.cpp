@@ -21,6 +21,18 @@ constexpr int kMaxRows = 2;
 // 4 blocks of 64 products of at most 127 * 32767: their sum fits 32 bits.
 constexpr int64_t kBlocksPerSum = 4;
 
+// The exact sum of such sums, of 65536 products at most: their upper and lower 16 bits by themselves, each of which a
+// float holds. It is rounded once.
+struct Total {
+  I high, low;
+};
+inline void start(Total& total) { total.high = total.low = zero_integers(); }
+inline void add_sum(Total& total, I sum) {
+  total.high = add(total.high, shift_signed_32<16>(sum));
+  total.low = add(total.low, both(sum, set_integers(0xffff)));
+}
+inline V value_of(const Total& total) { return fma(to_floats(total.high), set1(65536.0f), to_floats(total.low)); }
+
 // A prepared row: for each 8 inputs the pairs (0, 2), (1, 3), (4, 6), (5, 7); then, as 32 bits, -8 times the sum of each
 // group, which takes the 8 back that is in every digit; then its scale.
 int64_t pairs_bytes(int64_t blocks) { return blocks * kBlockInputs * 2; }
@@ -56,9 +68,9 @@ inline I pair_at(const char* x, int64_t index) {
 }
 
 template <int kRows>
-void multiply_bytes(const uint8_t* w, const char* x, int64_t x_stride, int64_t blocks, V (&totals)[kRows][2]) {
+void multiply_bytes(const uint8_t* w, const char* x, int64_t x_stride, int64_t blocks, Total (&totals)[kRows][2]) {
   constexpr int kSplit = kRows == 1 ? 2 : 1;
-  LULLM_UNROLL for (int r = 0; r < kRows; r++) totals[r][0] = totals[r][1] = zero();
+  LULLM_UNROLL for (int r = 0; r < kRows; r++) start(totals[r][0]), start(totals[r][1]);
   for (int64_t first = 0; first < blocks; first += kBlocksPerSum) {
     const int64_t last = first + kBlocksPerSum < blocks ? first + kBlocksPerSum : blocks;
     I sums[kRows][2][kSplit];
@@ -85,16 +97,16 @@ void multiply_bytes(const uint8_t* w, const char* x, int64_t x_stride, int64_t b
       LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
         I sum = sums[r][tile][0];
         if (kSplit == 2) sum = add(sum, sums[r][tile][kSplit - 1]);
-        totals[r][tile] = add(totals[r][tile], to_floats(sum));
+        add_sum(totals[r][tile], sum);
       }
     }
   }
 }
 
 template <int kRows>
-void multiply_digits(const uint8_t* w, const char* x, int64_t x_stride, int64_t blocks, V (&totals)[kRows][2]) {
+void multiply_digits(const uint8_t* w, const char* x, int64_t x_stride, int64_t blocks, Total (&totals)[kRows][2]) {
   const I mask = set_integers(0x000f000f);
-  LULLM_UNROLL for (int r = 0; r < kRows; r++) totals[r][0] = totals[r][1] = zero();
+  LULLM_UNROLL for (int r = 0; r < kRows; r++) start(totals[r][0]), start(totals[r][1]);
   for (int64_t first = 0; first < blocks; first += kBlocksPerSum) {
     const int64_t last = first + kBlocksPerSum < blocks ? first + kBlocksPerSum : blocks;
     I sums[kRows][2];
@@ -130,7 +142,7 @@ void multiply_digits(const uint8_t* w, const char* x, int64_t x_stride, int64_t 
       }
     }
     LULLM_UNROLL for (int r = 0; r < kRows; r++)
-      LULLM_UNROLL for (int tile = 0; tile < 2; tile++) totals[r][tile] = add(totals[r][tile], to_floats(sums[r][tile]));
+      LULLM_UNROLL for (int tile = 0; tile < 2; tile++) add_sum(totals[r][tile], sums[r][tile]);
   }
 }
 
@@ -145,7 +157,7 @@ template <class T, int kRows>
 void multiply_rows(const QuantizedArgs& a, int64_t row, int64_t panel, int bits, const uint8_t* const* sides) {
   const int64_t blocks = num_blocks(a.in), stride = row_bytes(blocks);
   char* x = a.x_prepared + row * stride;
-  V totals[2][kRows][2];
+  Total totals[2][kRows][2];
   for (int64_t side = 0; side < a.num_sides(); side++) {
     if constexpr (kRows <= kDigitRows) {
       if (bits == 4) multiply_digits<kRows>(sides[side], x, stride, blocks, totals[side]);
@@ -155,9 +167,12 @@ void multiply_rows(const QuantizedArgs& a, int64_t row, int64_t panel, int bits,
   const int64_t scales_at = quantized_panel_bytes(bits, a.in) - kPanelScaleBytes;
   for (int r = 0; r < kRows; r++) {
     const V row_scale = set1(*scale_of(x + r * stride, blocks));
-    for (int64_t side = 0; side < a.num_sides(); side++)
-      scale_outputs<T>(a, sides[side] + scales_at, side, panel, row_scale, totals[side][r]);
-    store_outputs<T>(a, row + r, panel, totals[0][r], totals[1][r]);
+    V results[2][2];
+    for (int64_t side = 0; side < a.num_sides(); side++) {
+      for (int tile = 0; tile < 2; tile++) results[side][tile] = value_of(totals[side][r][tile]);
+      scale_outputs<T>(a, sides[side] + scales_at, side, panel, row_scale, results[side]);
+    }
+    store_outputs<T>(a, row + r, panel, results[0], results[1]);
   }
 }
 
@@ -192,6 +207,7 @@ void multiply_panels(const QuantizedArgs& a, int64_t first_row, int64_t last_row
 void fill_quantized_linear(Kernels& kernels) {
   QuantizedKernels& k = kernels.quantized;
   k.prepared_bytes[kFloat32] = k.prepared_bytes[kBFloat16] = prepared_bytes;
+  k.cached_row_bytes[kFloat32] = k.cached_row_bytes[kBFloat16] = [](const QuantizedArgs& a) { return a.in * 2; };
   k.prepare_rows[kFloat32] = prepare_rows<float>;
   k.prepare_rows[kBFloat16] = prepare_rows<Bf16>;
   k.scratch_bytes[kFloat32] = k.scratch_bytes[kBFloat16] = scratch_bytes;

@@ -28,13 +28,15 @@ void linear(QuantizedArgs a, int dtype) {
   if (groups == 1) prepare(0);
   else parallel_for(groups, prepare);
   // Rows whose activations fit into half a megabyte, in equal blocks of whole tiles.
-  const int64_t most = std::clamp(kRowBlockBytes / (a.in * 2) / 32 * 32, int64_t{64}, int64_t{256});
+  const int64_t most = std::clamp(kRowBlockBytes / k.cached_row_bytes[dtype](a) / 32 * 32, int64_t{64}, kQuantizedRows);
   const int64_t row_blocks = (a.num_rows + most - 1) / most;
   const int64_t rows = ((a.num_rows + row_blocks - 1) / row_blocks + 31) / 32 * 32;
   const int64_t panels = a.panels_of_side(), panel_bytes = quantized_panel_bytes(a.bits, a.in) * a.num_sides();
   const int64_t items = kItemsPerThread * get_num_threads();
   const int64_t item_panels = std::max({int64_t{1}, kItemBytes / panel_bytes,
-                                        a.num_rows > 32 ? std::min<int64_t>(8, panels * row_blocks / items) : 1});
+                                        a.num_rows > kFewRows
+                                            ? std::min(kQuantizedPanels / a.num_sides(), panels * row_blocks / items)
+                                            : 1});
   const int64_t columns = (panels + item_panels - 1) / item_panels;
   const int64_t scratch_bytes = k.scratch_bytes[dtype](a);
   parallel_for((a.num_rows + rows - 1) / rows * columns, [&](int64_t item) {
@@ -95,18 +97,18 @@ LULLM_EXPORT int lullm_quantize_rows(const void* rows, void* weight, int64_t num
 
 LULLM_EXPORT void lullm_quantized_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                          int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int bits,
-                                         int silu_mul, int dtype) {
+                                         int activation, int dtype) {
   if (num_rows > 0)
-    linear({x, static_cast<const uint8_t*>(weight), bias, y, x_stride, y_stride, num_rows, in, out, bits, silu_mul != 0,
-            false, nullptr},
+    linear({x, static_cast<const uint8_t*>(weight), bias, y, x_stride, y_stride, num_rows, in, out, bits,
+            static_cast<Activation>(activation), false, nullptr},
            dtype);
 }
 
 LULLM_EXPORT void lullm_quantized_logits(const void* x, const void* weight, void* y, int64_t x_stride, int64_t num_rows,
                                          int64_t in, int64_t out, int bits, int dtype) {
   if (num_rows > 0)
-    linear({x, static_cast<const uint8_t*>(weight), nullptr, y, x_stride, out, num_rows, in, out, bits, false, true,
-            nullptr},
+    linear({x, static_cast<const uint8_t*>(weight), nullptr, y, x_stride, out, num_rows, in, out, bits, kNoActivation,
+            true, nullptr},
            dtype);
 }
 

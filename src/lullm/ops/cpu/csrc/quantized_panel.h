@@ -1,6 +1,7 @@
 // What the kernels over quantized panels share: the scale of a row of activations, expansion of 4 bits to 8, results.
 #pragma once
 
+#include "activation.h"
 #include "integer_simd.h"
 #include "quantized.h"
 
@@ -99,9 +100,8 @@ static inline void scale_outputs(const QuantizedArgs& a, const uint8_t* scales, 
     const float* weight_scale = reinterpret_cast<const float*>(scales) + tile * kTileRows;
     sums[tile] = mul(sums[tile], mul(load(weight_scale), row_scale));
     const int64_t tile_left = left - tile * kTileRows;
-    if (a.bias == nullptr || tile_left <= 0) continue;
     const T* bias = static_cast<const T*>(a.bias) + side * a.out_of_side() + out + tile * kTileRows;
-    sums[tile] = add(sums[tile], load_up_to(bias, tile_left));
+    sums[tile] = add(sums[tile], a.bias == nullptr || tile_left <= 0 ? zero() : load_up_to(bias, tile_left));
   }
 }
 
@@ -111,7 +111,7 @@ static inline void store_outputs(const QuantizedArgs& a, int64_t row, int64_t pa
                                  const V (&ups)[2]) {
   const int64_t out = panel * kPanelRows, left = a.out_of_side() - out;
   for (int tile = 0; tile < 2 && tile * kTileRows < left; tile++) {
-    const V result = a.silu_mul ? silu_mul(results[tile], ups[tile]) : results[tile];
+    const V result = a.num_sides() == 2 ? gate(a.activation, results[tile], ups[tile]) : results[tile];
     const int64_t at = row * a.y_stride + out + tile * kTileRows;
     if (a.y_is_float) store_up_to(static_cast<float*>(a.y) + at, result, left - tile * kTileRows);
     else store_up_to(static_cast<T*>(a.y) + at, result, left - tile * kTileRows);

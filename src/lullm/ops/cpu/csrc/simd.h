@@ -66,6 +66,9 @@ static inline V keep_below(V a, int64_t first, int64_t last, float other) {
   return _mm512_mask_blend_ps(mask, set1(other), a);
 }
 
+static inline V select_negative(V sign, V if_negative, V otherwise) {
+  return _mm512_mask_blend_ps(_mm512_movepi32_mask(_mm512_castps_si512(sign)), otherwise, if_negative);
+}
 // As `keep_below`: those from `last` on keep their value.
 static inline V keep_from(V a, int64_t first, int64_t last, float other) {
   int64_t count = last - first;
@@ -212,6 +215,10 @@ static inline V keep_below(V a, int64_t first, int64_t last, float other) {
   Masks m = first_lanes(first, last);
   return {_mm256_blendv_ps(_mm256_set1_ps(other), a.low, m.low), _mm256_blendv_ps(_mm256_set1_ps(other), a.high, m.high)};
 }
+static inline V select_negative(V sign, V if_negative, V otherwise) {
+  return {_mm256_blendv_ps(otherwise.low, if_negative.low, sign.low),
+          _mm256_blendv_ps(otherwise.high, if_negative.high, sign.high)};
+}
 static inline V keep_from(V a, int64_t first, int64_t last, float other) {
   Masks m = first_lanes(first, last);
   return {_mm256_blendv_ps(a.low, _mm256_set1_ps(other), m.low), _mm256_blendv_ps(a.high, _mm256_set1_ps(other), m.high)};
@@ -248,12 +255,6 @@ static inline V exp(V x) {
   y = fma(y, r, set1(1.0f));
   y = fma(y, r, set1(1.0f));
   return scale_by_power(y, n);
-}
-
-// gate / (1 + e**-gate) * up; e**-gate is kept finite: gate / (1 + e**88) is 0 to every digit.
-static inline V silu_mul(V gate, V up) {
-  V grown = exp(min(sub(zero(), gate), set1(88.0f)));
-  return mul(div(gate, add(set1(1.0f), grown)), up);
 }
 
 static inline float to_float(float x) { return x; }

@@ -1,17 +1,20 @@
-"""Llama 1 to 3 (https://arxiv.org/abs/2407.21783) and the many checkpoints that share its architecture."""
+"""Llama 1 to 3 (https://arxiv.org/abs/2407.21783) and the many checkpoints that share its architecture.
+
+SmolLM3 (some layers do not rotate their heads) and Granite 3 and 4, dense (factors on the embedding, the residual
+stream, the scores and the logits) differ in their config only.
+"""
 
 from functools import partial
 
 import torch
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, gated_mlp
-from lullm.weights.rule import decoder_rules
+from lullm.models.decoder import CausalLM, DecoderStyle, gated_mlp, rules_of
 
 
 def build_llama(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     style = DecoderStyle(
-        rules=decoder_rules(tied=config.tie_word_embeddings),
+        rules_of(config),
         qkv_bias=config.family.attention_bias,
         o_bias=config.family.attention_bias,
         make_mlp=partial(gated_mlp, bias=config.family.mlp_bias),

@@ -6,14 +6,15 @@ heads instead, and rotates by another base frequency in layers with a window.
 """
 
 import re
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, new_norm
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, new_norm, rules_of
 from lullm.nn.context import StepContext
-from lullm.weights.rule import Offset, decoder_rules
+from lullm.weights.rule import Offset
 
 PLUS_ONE = Offset(re.compile(r"norm\.weight$"), 1.0)
 """A checkpoint holds w where the norms multiply by 1 + w.
@@ -57,7 +58,7 @@ def build_gemma3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) ->
 
 def _style(config: ModelConfig, head_norms: bool) -> DecoderStyle:
     return DecoderStyle(
-        rules=decoder_rules(tied=config.tie_word_embeddings, offsets=(PLUS_ONE,)),
+        rules=replace(rules_of(config), offsets=(PLUS_ONE,)),
         head_norms=head_norms,
         qkv_bias=config.family.attention_bias,
         o_bias=config.family.attention_bias,

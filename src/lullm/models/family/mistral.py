@@ -6,9 +6,8 @@ The layers do not handle the window: the step's attention layout and the block t
 import torch
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle
-from lullm.weights.rule import decoder_rules
+from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
 
 
 def build_mistral(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    return CausalLM(config, DecoderStyle(rules=decoder_rules(tied=config.tie_word_embeddings)), dtype, max_model_len)
+    return CausalLM(config, DecoderStyle(rules_of(config)), dtype, max_model_len)

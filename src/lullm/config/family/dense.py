@@ -1,0 +1,82 @@
+"""Llama and the dense families that kept its keys."""
+
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig
+from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import full_attention, window_if_switched_on, window_unless_null
+from lullm.config.field import MOST_INTERMEDIATE, boolean, positive_float, positive_int, shown
+from lullm.config.rope import ROPE_KEYS, RopeConfig, read_flat_rope
+from lullm.errors import ModelLoadError
+from lullm.types.arithmetic import Activation
+from lullm.types.layer_kind import LayerKind, SlidingWindow
+
+ACTIVATIONS: dict[Any, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+"""By transformers' names."""
+
+DENSE_READS = ROPE_KEYS | {"intermediate_size", "rms_norm_eps", "hidden_act"}
+"""Keys of every dense family."""
+NO_WINDOW: dict[str, Any] = {"use_sliding_window": False}
+"""Fixed for families without windows. transformers' models have none there, whatever `sliding_window` says."""
+UNUSED_WINDOW = frozenset({"sliding_window", "max_window_layers"})
+
+
+def activation(data: dict[str, Any], name: str) -> Activation:
+    """Raises ModelLoadError."""
+    stated = data.get(name, "silu")
+    if not isinstance(stated, str) or stated not in ACTIVATIONS:
+        raise ModelLoadError(f"config.json: {name} {shown(stated)} is not supported, only {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[stated]
+
+
+def ropes_of(kinds: tuple[LayerKind, ...], full: RopeConfig, local: RopeConfig) -> tuple[RopeConfig, ...]:
+    """By layer: `local` where it has a window."""
+    return tuple(local if isinstance(kind, SlidingWindow) else full for kind in kinds)
+
+
+def read_dense(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    """One rope for all layers. See `Family.read`."""
+    return DecoderConfig(
+        intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),
+        rms_norm_eps=positive_float(data, "rms_norm_eps", 1e-6),
+        ropes=(read_flat_rope(data),) * len(kinds),
+        attention_scale=head_dim**-0.5,
+        activation=activation(data, "hidden_act"),
+        attention_bias=boolean(data, "attention_bias", False),
+        mlp_bias=boolean(data, "mlp_bias", False),
+    )
+
+
+LLAMA = Family(
+    read_dense,
+    reads=DENSE_READS | {"attention_bias", "mlp_bias"},
+    fixed=NO_WINDOW,
+    ignores=UNUSED_WINDOW,
+    layer_kinds=full_attention,
+)
+MISTRAL = Family(
+    read_dense,
+    defaults={"sliding_window": 4096},
+    reads=DENSE_READS,
+    layer_kinds=window_unless_null,
+)
+_SWITCH = frozenset({"use_sliding_window", "sliding_window", "max_window_layers"})
+QWEN2 = Family(
+    read_dense,
+    defaults={"sliding_window": 4096},
+    reads=DENSE_READS | _SWITCH,
+    layer_kinds=window_if_switched_on,
+)
+QWEN3 = Family(
+    read_dense,
+    defaults={"sliding_window": 4096},
+    reads=DENSE_READS | _SWITCH | {"attention_bias"},
+    layer_kinds=window_if_switched_on,
+)

@@ -1,0 +1,48 @@
+"""Family: how the `config.json` of one architecture is read, as data."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig
+from lullm.config.family.layer_kinds import full_attention
+from lullm.types.layer_kind import LayerKind
+
+Data = dict[str, Any]
+"""A parsed `config.json`, with the family's defaults filled in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture's keys beside those that all have (`keys.COMMON_READS`, `COMMON_FIXED`, `COMMON_IGNORES`).
+
+    `tests/models/test_config_keys.py` compares every field of transformers' config class with these declarations.
+
+    Args:
+        read: (data, kinds of the layers, head_dim) -> the family's part. Raises ModelLoadError.
+        defaults: what a missing key means, as in transformers' config class.
+        reads: keys that change the result, and are implemented.
+        fixed: keys that change the result, with the only value that is implemented; null means that value, too.
+        ignores: keys that change nothing in inference.
+        layer_kinds: data -> what each layer keeps. Raises ModelLoadError.
+    """
+
+    read: Callable[[Data, tuple[LayerKind, ...], int], DecoderConfig]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    reads: frozenset[str] = frozenset()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    ignores: frozenset[str] = frozenset()
+    layer_kinds: Callable[[Data], tuple[LayerKind, ...]] = full_attention
+
+    def fill(self, data: Data) -> Data:
+        """The data with the defaults. A null counts as missing, but where it says "none" (`NULL_IS_NONE`)."""
+        missing = {
+            key: value
+            for key, value in self.defaults.items()
+            if data.get(key) is None and not (key in data and key in NULL_IS_NONE)
+        }
+        return {**data, **missing}
+
+
+NULL_IS_NONE = frozenset({"sliding_window", "attn_logit_softcapping", "final_logit_softcapping"})
+"""Keys for which null is a value of its own."""

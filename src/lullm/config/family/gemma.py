@@ -1,0 +1,77 @@
+"""What Gemma 2 and 3 (text) say in a `config.json`."""
+
+from functools import partial
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig
+from lullm.config.family.dense import activation, ropes_of
+from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import window_but_every
+from lullm.config.field import (
+    MOST_INTERMEDIATE,
+    MOST_LAYERS,
+    boolean,
+    optional_positive_float,
+    positive_float,
+    positive_int,
+)
+from lullm.config.rope import ROPE_KEYS, RopeConfig, read_flat_rope, read_ropes_by_kind, read_theta
+from lullm.types.layer_kind import LayerKind
+
+
+def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], full: RopeConfig, local: RopeConfig) -> DecoderConfig:
+    return DecoderConfig(
+        intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),
+        rms_norm_eps=positive_float(data, "rms_norm_eps", 1e-6),
+        ropes=ropes_of(kinds, full, local),
+        attention_scale=positive_float(data, "query_pre_attn_scalar", 256.0) ** -0.5,
+        activation=activation(data, "hidden_activation"),
+        attention_bias=boolean(data, "attention_bias", False),
+        embedding_scale=positive_int(data, "hidden_size") ** 0.5,
+        attention_soft_cap=optional_positive_float(data, "attn_logit_softcapping"),
+        final_soft_cap=optional_positive_float(data, "final_logit_softcapping"),
+    )
+
+
+def _read_second(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    rope = read_flat_rope(data)
+    return _read(data, kinds, rope, rope)
+
+
+def _read_third(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    full_theta, local_theta = read_theta(data, "rope_theta", 1e6), read_theta(data, "rope_local_base_freq", 1e4)
+    return _read(data, kinds, *read_ropes_by_kind(data, full_theta, local_theta))
+
+
+def _layer_kinds_of_third(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    return window_but_every(data, positive_int(data, "sliding_window_pattern", 6, MOST_LAYERS))
+
+
+_DEFAULTS = {
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "tie_word_embeddings": True,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "sliding_window": 4096,
+}
+_READS = ROPE_KEYS | {"intermediate_size", "rms_norm_eps", "attention_bias", "final_logit_softcapping"}
+_FIXED = {"use_bidirectional_attention": False}
+_IGNORES = frozenset({"cache_implementation", "hidden_act", "_sliding_window_pattern"})
+"""transformers reads `hidden_activation`, not `hidden_act`, and the pattern only without a line in front."""
+
+GEMMA2 = Family(
+    _read_second,
+    defaults=_DEFAULTS | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    reads=_READS | {"attn_logit_softcapping"},
+    fixed=_FIXED,
+    ignores=_IGNORES,
+    layer_kinds=partial(window_but_every, interval=2),
+)
+GEMMA3 = Family(
+    _read_third,
+    defaults=_DEFAULTS,
+    reads=_READS | {"sliding_window_pattern", "rope_local_base_freq"},
+    fixed=_FIXED | {"attn_logit_softcapping": None},
+    ignores=_IGNORES,
+    layer_kinds=_layer_kinds_of_third,
+)

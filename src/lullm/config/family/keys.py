@@ -1,0 +1,102 @@
+"""Which keys of a `config.json` an architecture may have: nothing that changes the arithmetic is ignored in silence.
+
+A key is read, or fixed to the one value that is implemented, or known to change nothing. Keys of other families that
+change the arithmetic there are refused, unless their value says "none". The rest is unknown, and named in a warning.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lullm.config.family.family import Family
+from lullm.config.field import shown
+from lullm.errors import ModelLoadError
+
+COMMON_READS = frozenset(
+    {
+        "architectures", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "max_position_embeddings", "tie_word_embeddings", "dtype", "torch_dtype",
+        "eos_token_id", "bos_token_id", "quantization_config", "text_config", "layer_types",
+    }
+)  # fmt: skip
+
+COMMON_FIXED: Mapping[str, Any] = {
+    "is_causal": True, "is_encoder_decoder": False, "add_cross_attention": False, "per_layer_config": None,
+    "partial_rotary_factor": 1.0,
+}  # fmt: skip
+
+COMMON_IGNORES = frozenset(
+    {
+        "model_type", "transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "auto_map",
+        "tokenizer_class", "use_cache", "return_dict", "output_hidden_states", "output_attentions",
+        "initializer_range", "pad_token_id", "sep_token_id", "decoder_start_token_id", "attention_dropout",
+        "chunk_size_feed_forward", "id2label", "label2id", "num_labels", "problem_type", "pretraining_tp",
+        "tie_last_hidden_states", "is_decoder", "task_specific_params", "finetuning_task", "torchscript",
+        "use_bfloat16",
+        "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "experts_implementation",
+        "gradient_checkpointing", "unsloth_fixed", "unsloth_version",
+        # generation defaults of older files; generation_config.json has them
+        "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "temperature",
+        "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "bad_words_ids",
+        "num_return_sequences", "output_scores", "return_dict_in_generate", "forced_bos_token_id",
+        "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
+        "begin_suppress_tokens", "diversity_penalty", "encoder_no_repeat_ngram_size", "pruned_heads", "prefix",
+    }
+)  # fmt: skip
+
+ARITHMETIC = frozenset(
+    {
+        "llama_4_scaling", "no_rope_layers", "attention_multiplier", "logit_scale", "logits_scale",
+        "attention_chunk_size", "attn_temperature_tuning", "use_qk_norm", "qk_layernorm", "use_parallel_residual",
+        "parallel_attn", "alibi", "rotary_pct", "rope_interleave", "rope_local_base_freq", "clip_qkv", "use_mrope",
+        "query_pre_attn_scalar", "attention_sink", "sliding_window_size", "kv_lora_rank", "q_lora_rank", "scale_emb",
+        "scale_depth", "dim_model_base", "mup_enabled", "attention_value_scale", "use_gated_attention",
+        "attn_output_gate", "num_kv_shared_layers", "hidden_size_per_layer_input", "add_bos_norm",
+        "linear_num_value_heads", "mamba_d_state", "use_bidirectional_attention", "attention_out_bias",
+        "attention_in_bias", "use_bias", "qkv_bias",
+    }
+)  # fmt: skip
+"""Keys that change the arithmetic of families that lullm lacks; those of its own are added by `check_keys`."""
+
+
+def _says_none(value: Any) -> bool:
+    """A switch that is off, a factor of 1, nothing at all."""
+    return value is not True and value in (None, False, 0, 1.0, [], {}, "")
+
+
+def check_keys(data: dict[str, Any], architecture: str, families: Mapping[str, Family]) -> tuple[str, ...]:
+    """The unknown keys of a file, sorted; nothing is known about them.
+
+    Raises:
+        ModelLoadError: a key changes the arithmetic, and this architecture does not implement its value. All such keys
+            are named.
+    """
+    family = families[architecture]
+    fixed = {**COMMON_FIXED, **family.fixed}
+    reads = COMMON_READS | family.reads | family.defaults.keys()
+    known = (COMMON_IGNORES | family.ignores) - family.reads
+    wrong, unknown = [], []
+    others = ARITHMETIC | _arithmetic_of(families.values())
+    for key, value in data.items():
+        if key in reads or key in known:
+            continue
+        if key in fixed:
+            if value is not None and value != fixed[key]:
+                wrong.append(f"{key} {shown(value)} (only {shown(fixed[key])} is)")
+        elif key in others:
+            if not _says_none(value):
+                wrong.append(f"{key} {shown(value)}")
+        else:
+            unknown.append(key)
+    if wrong:
+        raise ModelLoadError(
+            f"config.json: {', '.join(wrong)}: not implemented for {architecture}, and it changes what the model "
+            "computes; take a checkpoint without it, or remove the key if it means nothing there"
+        )
+    return tuple(sorted(unknown))
+
+
+def _arithmetic_of(families: Iterable[Family]) -> frozenset[str]:
+    keys: frozenset[str] = frozenset()
+    for family in families:
+        keys |= family.reads | family.fixed.keys()
+    return keys - COMMON_IGNORES

@@ -1,0 +1,99 @@
+"""What the layers of an architecture keep, from `layer_types`, `sliding_window` and their older spellings.
+
+Every function takes a `config.json` with the family's defaults, gives one kind per layer, and raises ModelLoadError.
+The rules where a file has no `layer_types` are transformers'.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lullm.config.field import MOST_LAYERS, boolean, integer, positive_int, shown
+from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import FullAttention, LayerKind, SlidingWindow
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def num_layers(data: dict[str, Any]) -> int:
+    return positive_int(data, "num_hidden_layers", most=MOST_LAYERS)
+
+
+def full_attention(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """Of families that have no windows, whatever `sliding_window` says."""
+    return _uniform(data, FULL)
+
+
+def window_unless_null(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """Mistral, Mixtral, Phi-3: all layers have a window, or none has."""
+    return _uniform(data, FULL if data.get("sliding_window") is None else SLIDING)
+
+
+def window_if_switched_on(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """Qwen2 and 3: layers from `max_window_layers` on have a window, if windows are switched on."""
+    last_full = integer(data, "max_window_layers", 28)
+    has_window = _is_switched_on(data)
+    return _mixed(
+        data if has_window else {**data, "sliding_window": None},
+        [SLIDING if has_window and layer >= last_full else FULL for layer in range(num_layers(data))],
+    )
+
+
+def window_if_switched_on_for_all(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """Qwen3 MoE: windows in all layers, or in none."""
+    return _uniform(data, SLIDING if _is_switched_on(data) else FULL)
+
+
+def window_in_odd(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """Qwen2 MoE: of the first `max_window_layers` layers every second, if windows are switched on."""
+    last, has_window = integer(data, "max_window_layers", 28), _is_switched_on(data)
+    return _mixed(
+        data if has_window else {**data, "sliding_window": None},
+        [SLIDING if has_window and layer < last and layer % 2 == 0 else FULL for layer in range(num_layers(data))],
+    )
+
+
+def _is_switched_on(data: dict[str, Any]) -> bool:
+    return boolean(data, "use_sliding_window", False) and data.get("sliding_window") is not None
+
+
+def window_without_rope(data: dict[str, Any], turns: Sequence[bool]) -> tuple[LayerKind, ...]:
+    """SmolLM3: layers whose heads are not rotated have a window, if windows are switched on."""
+    has_window = _is_switched_on(data)
+    return _mixed(
+        data if has_window else {**data, "sliding_window": None},
+        [SLIDING if has_window and not rotates else FULL for rotates in turns],
+    )
+
+
+def window_but_every(data: dict[str, Any], interval: int) -> tuple[LayerKind, ...]:
+    """All layers have a window, but each `interval`-th has none."""
+    return _mixed(data, [SLIDING if (layer + 1) % interval else FULL for layer in range(num_layers(data))])
+
+
+def _uniform(data: dict[str, Any], layer_type: str) -> tuple[LayerKind, ...]:
+    kinds = _mixed({**data, "layer_types": None}, [layer_type] * num_layers(data))
+    stated = data.get("layer_types")
+    if stated is not None and stated != [layer_type] * len(kinds):
+        raise ModelLoadError(
+            f"config.json: by its other keys all layers have {layer_type}, and layer_types says {shown(stated)}; this "
+            "architecture has one kind of layers"
+        )
+    return kinds
+
+
+def _mixed(data: dict[str, Any], default_types: Sequence[str]) -> tuple[LayerKind, ...]:
+    """By `layer_types`, or `default_types` where there are none."""
+    stated = data.get("layer_types")
+    types = default_types if stated is None else stated
+    if not isinstance(types, list) or not all(str(layer_type) in (FULL, SLIDING) for layer_type in types):
+        raise ModelLoadError(f"config.json: layer_types must be a list of {FULL} and {SLIDING}, not {shown(types)}")
+    if len(types) != num_layers(data):
+        raise ModelLoadError(
+            f"config.json: layer_types names {len(types)} layers, num_hidden_layers is {num_layers(data)}"
+        )
+    if SLIDING not in types:
+        return (FullAttention(),) * len(types)
+    if data.get("sliding_window") is None:
+        raise ModelLoadError(f"config.json: layer_types names {SLIDING}, but no sliding_window is switched on")
+    kinds: dict[Any, LayerKind] = {FULL: FullAttention(), SLIDING: SlidingWindow(positive_int(data, "sliding_window"))}
+    return tuple(kinds[layer_type] for layer_type in types)

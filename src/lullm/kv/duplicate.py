@@ -1,0 +1,40 @@
+"""Duplicate: a full block whose content another block had first. The next plan merges it with that one.
+
+Two sequences write equal blocks when neither can find the other's: both draw the same tokens at the same time, or a
+prompt is computed for its log-probabilities. The sequences of a group may share such a block. So it is exchanged in
+all of their tables at once, which frees it: the exchange never costs a block.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lullm.kv.block_table import BlockTable
+from lullm.types.sequence import SequenceGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Block `block_id`, the one with this `index` in tables of the group; `cache` is the cache group's number."""
+
+    group: SequenceGroup
+    cache: int
+    index: int
+    block_id: int
+
+    def merge(self, tables: Mapping[int, Sequence[BlockTable]]) -> None:
+        """Exchange the block for the first one; if that one is gone, this one can be found instead.
+
+        One plan after the promotion: in the step of the promotion the block is still written, and a write into a
+        block that other sequences read could change its low bits. `tables` are by seq_id and cache group.
+        """
+        own = (tables[seq.seq_id][self.cache] for seq in self.group.unfinished)
+        holders = [table for table in own if table.has(self.index, self.block_id)]
+        if not holders:
+            return
+        pool, content = holders[0].allocator, holders[0].content(self.index)
+        if pool.promote(self.block_id, content):
+            return
+        first = pool.find(content)
+        assert first is not None
+        for table in holders:
+            table.exchange(self.index, first)

@@ -1,0 +1,46 @@
+"""OLMo 2 (https://arxiv.org/abs/2501.00656) and OLMo 3 (https://arxiv.org/abs/2512.13961).
+
+Attention and MLP are normed behind, not in front. Queries and keys of a row are normed over all heads. OLMo 3 has
+windows in three of four layers, which keep the plain rope.
+"""
+
+import torch
+from torch import Tensor
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, new_norm, rules_of
+from lullm.nn.context import StepContext
+
+
+class OlmoLayer(DecoderLayer):
+    """One layer with norms behind attention and MLP, under the checkpoint's names."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
+        super().__init__(config, style, layer, group, dtype)
+        del self.input_layernorm
+        self.post_feedforward_layernorm = new_norm(config, dtype)
+
+    def forward(
+        self,
+        hidden: Tensor,  # [T, H]: the previous layer's contribution
+        residual: Tensor | None,  # [T, H]: everything before that; None in the first layer
+        cos_sin_cache: Tensor,
+        context: StepContext,
+    ) -> tuple[Tensor, Tensor]:
+        ops = context.ops
+        residual = hidden if residual is None else residual.add_(hidden)
+        hidden = self.self_attn(residual, cos_sin_cache, context)
+        residual = residual.add_(self.post_attention_layernorm(hidden, ops))
+        hidden = self.mlp(residual, ops)
+        return self.post_feedforward_layernorm(hidden, ops), residual
+
+
+def build_olmo(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    style = DecoderStyle(
+        rules_of(config),
+        row_norms=True,
+        qkv_bias=config.family.attention_bias,
+        o_bias=config.family.attention_bias,
+        make_layer=OlmoLayer,
+    )
+    return CausalLM(config, style, dtype, max_model_len)

@@ -1,0 +1,27 @@
+"""Phi-3 (https://arxiv.org/abs/2404.14219) and Phi-4: Llama with its matrices fused in the checkpoint.
+
+Heads may be rotated in part. Long contexts divide every frequency by a factor of its own (`longrope`).
+"""
+
+import re
+from dataclasses import replace
+
+import torch
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
+from lullm.weights.rule import WeightRules
+
+
+def build_phi3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    return CausalLM(config, DecoderStyle(_rules(config)), dtype, max_model_len)
+
+
+def _rules(config: ModelConfig) -> WeightRules:
+    """Queries, keys and values are one tensor, of which the heads of queries and keys are in order."""
+    rules = rules_of(config)
+    num_heads = config.num_attention_heads + config.num_key_value_heads
+    orders = tuple(
+        replace(order, pattern=re.compile(r"\.qkv_proj\."), num_heads=num_heads) for order in rules.head_orders
+    )
+    return replace(rules, fusions=(), head_orders=orders)

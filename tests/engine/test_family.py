@@ -1,0 +1,116 @@
+"""Every family through the engine: the greedy tokens of transformers, whatever the engine does to get them.
+
+Layers with a window have one of 32 tokens, and prompts have up to 96.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import write_tokenizer
+from families import CASES
+from golden import SIZES, random_model
+
+from lullm import LLM, SamplingParams
+from lullm.config.model import ModelConfig
+from lullm.kv.layout import num_blocks_for_len
+
+OPTIONS = {"dtype": "float32", "max_model_len": 160, "block_size": 8}
+GREEDY = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True)
+ENGINE_SIZES = SIZES | {"vocab_size": 320, "max_position_embeddings": 256}
+
+
+def make_prompts() -> list[list[int]]:
+    """One that grows beyond the window, and four of 80 to 96 tokens, every second with a common start."""
+    rng = random.Random(0)
+
+    def draw(count):
+        return [rng.randrange(3, 300) for _ in range(count)]
+
+    shared = draw(60)
+    return [draw(8)] + [(shared if i % 2 else draw(60)) + draw(36 - 5 * i) for i in range(4)]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def checkpoint(request, tmp_path_factory):
+    """(folder, transformers' tokens)."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = random_model(request.param, ENGINE_SIZES | CASES[request.param].engine)
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    tokens = []
+    for prompt in make_prompts():
+        with torch.inference_mode():
+            whole = model.generate(
+                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0,
+            )  # fmt: skip
+        tokens.append(whole[0, len(prompt) :].tolist())
+    assert len({token for output in tokens for token in output}) > 10, "a model that says something"
+    return str(folder), tokens
+
+
+def generate(llm):
+    return [output.outputs[0].token_ids for output in llm.generate(make_prompts(), GREEDY, use_tqdm=False)]
+
+
+def test_chunks_and_the_prefix_cache(checkpoint):
+    folder, expected = checkpoint
+    with LLM(folder, **OPTIONS, max_num_batched_tokens=23, max_num_seqs=4) as llm:
+        assert generate(llm) == expected
+        hits = llm.llm_engine.stats().prefix_cache_hits_total
+        assert generate(llm) == expected, "with every prompt in the cache"
+        assert llm.llm_engine.stats().prefix_cache_hits_total >= hits + 4 * 72
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_preemption(checkpoint, mode):
+    folder, expected = checkpoint
+    enough = num_blocks_for_len(ModelConfig.from_folder(Path(folder)), OPTIONS["block_size"], OPTIONS["max_model_len"])
+    options = {"num_gpu_blocks_override": enough + 4, "preemption_mode": mode, "enable_prefix_caching": mode == "swap"}
+    with LLM(folder, **OPTIONS, **options) as llm:
+        assert generate(llm) == expected
+        assert llm.llm_engine.stats().num_preemptions > 0
+
+
+def test_a_sleep_in_the_middle(checkpoint):
+    """Of level 2: the weights are read once more, through all rules."""
+    folder, expected = checkpoint
+    with LLM(folder, **OPTIONS, enable_sleep_mode=True) as llm:
+        engine, found = llm.llm_engine, {}
+        for number, prompt in enumerate(make_prompts()):
+            engine.add_request(str(number), prompt, GREEDY)
+        for step in range(1000):
+            if step == 9:
+                engine.sleep(level=2, mode="keep")
+                engine.wake_up()
+            for output in engine.step():
+                found[int(output.request_id)] = output.outputs[0].token_ids
+            if not engine.has_unfinished_requests():
+                break
+        assert [found[number] for number in range(len(found))] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "bound"), [({"dtype": "bfloat16"}, 0.06), ({"quantization": "int8"}, 0.06)], ids=str
+)
+def test_fewer_bits_stay_near(checkpoint, options, bound):
+    """Mean error of the prompts' log-probabilities, which lie 2 and more apart."""
+    folder, _ = checkpoint
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+    found = []
+    for changes in ({}, options):
+        with LLM(folder, **OPTIONS | changes) as llm:
+            outputs = llm.generate(make_prompts(), params, use_tqdm=False)
+        found.append(
+            torch.tensor(
+                [
+                    entry[token_id].logprob
+                    for output in outputs
+                    for entry, token_id in zip(output.prompt_logprobs[1:], output.prompt_token_ids[1:], strict=True)
+                ]
+            )
+        )
+    error = (found[0] - found[1]).abs().mean()
+    assert 1e-4 < error < bound, error

@@ -1,0 +1,267 @@
+"""The families under test: their variants, and what `docs/models.md` says of them. transformers' class names.
+
+Every variant stands beside transformers in `models/test_golden.py`, every key of `keys_base`'s config class in
+`models/test_config_keys.py`, and every family in `engine/test_family.py`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Options = dict[str, Any]
+
+ROPE: dict[str, Options] = {
+    "linear": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
+    "llama3": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 10000.0,
+        "original_max_position_embeddings": 32,
+    },
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cases:
+    """A family under test.
+
+    Args:
+        models: what people call the models.
+        variants: by name, what differs from `golden.SIZES`.
+        keys_base: what a file says beside the sizes, so that every key has an effect where it can.
+        engine: what differs in a whole engine: windows of 32 tokens, if the family has windows.
+        features: for the documentation.
+    """
+
+    models: str
+    variants: dict[str, Options]
+    keys_base: Options = field(default_factory=dict)
+    engine: Options = field(default_factory=dict)
+    features: str = ""
+
+
+GEMMA = {"num_hidden_layers": 7, "sliding_window": 20}
+SWITCHED = {"sliding_window": 20, "use_sliding_window": True}
+IN_SOME_LAYERS = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+TIED = {"tie_word_embeddings": True}
+NO_ROPE = {"no_rope_layers": [1, 0, 1]}
+MULTIPLIERS = {
+    "embedding_multiplier": 1.5, "residual_multiplier": 0.6, "attention_multiplier": 0.3, "logits_scaling": 0.7,
+}  # fmt: skip
+
+
+def longrope(num_pairs: int, original: int) -> Options:
+    """With another factor for every pair. transformers wants heads of hidden_size / num_attention_heads here."""
+    return {
+        "head_dim": 12,
+        "original_max_position_embeddings": original,
+        "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": original,
+            "short_factor": [1 + pair / 7 for pair in range(num_pairs)],
+            "long_factor": [2 + pair / 3 for pair in range(num_pairs)],
+        },
+    }  # fmt: skip
+
+
+def partial(parameters: Options, factor: float) -> Options:
+    """The same rope for a part of every head."""
+    return {**parameters, "rope_parameters": parameters["rope_parameters"] | {"partial_rotary_factor": factor}}
+
+
+HALF = partial({"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}, 0.5)
+OLMO3_ROPES = {
+    "full_attention": {**ROPE["yarn"], "rope_theta": 5e5},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+}
+MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 5}
+GLM = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_routed_experts": 6}
+GROUPS = {"n_group": 3, "topk_group": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.7}
+QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
+
+CASES = {
+    "Gemma2": Cases(
+        "Gemma 2",
+        {
+            "capped": {"sliding_window": 20, "attn_logit_softcapping": 1.5, "final_logit_softcapping": 3.0},
+            "as it is released, one kv head": {"sliding_window": 7, "num_key_value_heads": 1},
+            "without caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+        },
+        {"sliding_window": 7, "head_dim": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0},
+        {"sliding_window": 32, "query_pre_attn_scalar": 1, "attn_logit_softcapping": 2.0},
+        "windows in every second layer, capped scores and logits, norms on both sides",
+    ),
+    "Gemma3": Cases(
+        "Gemma 3 (text)",
+        {
+            "plain": GEMMA,
+            "stretched, untied, other scale": GEMMA
+            | {
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e5},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                },
+                "tie_word_embeddings": False,
+                "query_pre_attn_scalar": 40,
+                "attention_bias": True,
+            },
+            "capped logits, wide heads": GEMMA
+            | {"final_logit_softcapping": 2.0, "head_dim": 256, "num_key_value_heads": 1, "sliding_window": 7},
+        },
+        {"sliding_window": 7, "head_dim": 8, "query_pre_attn_scalar": 8},
+        {"num_hidden_layers": 7, "sliding_window": 32, "query_pre_attn_scalar": 16},
+        "windows in five of six layers, a rope per kind of layer, head norms, norms on both sides",
+    ),
+    "Glm4Moe": Cases(
+        "GLM-4.5",
+        {
+            "plain": GLM,
+            "head norms, groups, no normalization": GLM | GROUPS | {"use_qk_norm": True},
+            "two shared experts, biases, two dense layers": GLM
+            | {"n_shared_experts": 2, "attention_bias": True, "first_k_dense_replace": 2},
+            "heads turn as a whole, tied": GLM | TIED | {"partial_rotary_factor": 1.0},
+        },
+        GLM | GROUPS | {"use_qk_norm": True},
+        GLM | GROUPS | {"use_qk_norm": True},
+        "sigmoid router with correction and groups, shared experts, heads that turn in part",
+    ),
+    "Granite": Cases(
+        "Granite 3 and 4, dense",
+        {
+            "plain": {},
+            "multipliers": MULTIPLIERS,
+            "multipliers, biases, tied": MULTIPLIERS | TIED | {"attention_bias": True, "mlp_bias": True},
+        },
+        MULTIPLIERS,
+        MULTIPLIERS | TIED,
+        "factors on embedding, residual stream, scores and logits",
+    ),
+    "Llama": Cases(
+        "Llama 1 to 3.3, and the many checkpoints of its shape",
+        {
+            "plain": {},
+            "tied": TIED,
+            "attention bias": {"attention_bias": True},
+            "all biases, one kv head": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1},
+            "no groups, other eps": {"num_key_value_heads": 4, "rms_norm_eps": 1e-2},
+            "gelu": {"hidden_act": "gelu"},
+            **{kind: {"rope_parameters": parameters} for kind, parameters in ROPE.items()},
+        },
+        engine=TIED,
+        features="rope: linear, dynamic, llama3, yarn; biases",
+    ),
+    "Mistral": Cases(
+        "Mistral 7B",
+        {"plain": {"sliding_window": None}, "window": {"sliding_window": 32}, "small": {"sliding_window": 7, **TIED}},
+        {"sliding_window": 7},
+        {"sliding_window": 32},
+        "a window in all layers, or none",
+    ),
+    "Mixtral": Cases(
+        "Mixtral 8x7B, 8x22B",
+        {
+            "plain": {"num_local_experts": 4},
+            "window, tied, one expert a token": TIED
+            | {"num_local_experts": 4, "sliding_window": 7, "num_experts_per_tok": 1},
+        },
+        {"num_local_experts": 4, "sliding_window": 7},
+        {"num_local_experts": 4, "sliding_window": 32},
+        "experts; a window in all layers, or none",
+    ),
+    "Olmo2": Cases(
+        "OLMo 2",
+        {"plain": {}, "one kv head, biases, tied": TIED | {"attention_bias": True, "num_key_value_heads": 1}},
+        features="norms behind attention and MLP, and over all heads of queries and keys",
+    ),
+    "Olmo3": Cases(
+        "OLMo 3",
+        {
+            "plain": {"sliding_window": 20, "num_hidden_layers": 5},
+            "stretched in full layers": IN_SOME_LAYERS | {"sliding_window": 7, "rope_parameters": OLMO3_ROPES},
+        },
+        {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]},
+        {"sliding_window": 32, "num_hidden_layers": 5},
+        "as OLMo 2, with windows in three of four layers",
+    ),
+    "Olmoe": Cases(
+        "OLMoE",
+        {
+            "plain": QUARTERS | {"num_experts": 5, "num_experts_per_tok": 2},
+            "normalized, biases, tied": QUARTERS
+            | TIED
+            | {"num_experts": 5, "num_experts_per_tok": 3, "norm_topk_prob": True, "attention_bias": True},
+        },
+        {"num_experts": 5, "num_experts_per_tok": 2},
+        QUARTERS | {"num_experts": 5, "num_experts_per_tok": 2},
+        "experts; norms over all heads of queries and keys",
+    ),
+    "Phi3": Cases(
+        "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
+        {
+            "plain": {},
+            "window, tied": TIED | {"sliding_window": 7},
+            "heads turn in part": HALF,
+            "longrope, long": longrope(6, 16),
+            "longrope, short": longrope(6, 128),
+            "longrope, heads turn in part, one kv head": partial(longrope(3, 16), 0.5) | {"num_key_value_heads": 1},
+        },
+        {"sliding_window": 7, **HALF},
+        {"sliding_window": 32, **HALF},
+        "matrices fused in the checkpoint, heads that turn in part, longrope, a window",
+    ),
+    "Qwen2": Cases(
+        "Qwen2, Qwen2.5",
+        {"plain": {}, "tied, one kv head": TIED | {"num_key_value_heads": 1}, "window": SWITCHED | IN_SOME_LAYERS},
+        SWITCHED | {"sliding_window": 7, "max_window_layers": 1},
+        SWITCHED | {"sliding_window": 32, "max_window_layers": 1},
+        "biases on queries, keys and values; windows from a layer on, if switched on",
+    ),
+    "Qwen2Moe": Cases(
+        "Qwen1.5-MoE, Qwen2-MoE",
+        {
+            "plain": MOE | {"shared_expert_intermediate_size": 40},
+            "some layers dense, window, no bias, normalized": MOE
+            | SWITCHED
+            | {"decoder_sparse_step": 2, "qkv_bias": False, "norm_topk_prob": True},
+        },
+        MOE | SWITCHED | {"sliding_window": 7, "shared_expert_intermediate_size": 40},
+        MOE | SWITCHED | {"sliding_window": 32, "shared_expert_intermediate_size": 40},
+        "experts, one shared behind a gate; windows, if switched on",
+    ),
+    "Qwen3": Cases(
+        "Qwen3, dense",
+        {
+            "plain": {},
+            "tied": TIED,
+            "bias, no groups": {"attention_bias": True, "num_key_value_heads": 4},
+            "one kv head, wide heads": {"num_key_value_heads": 1, "head_dim": 32},
+            "window": SWITCHED | {"max_window_layers": 0},
+            "window in some layers": SWITCHED | IN_SOME_LAYERS,
+            "yarn": {"rope_parameters": ROPE["yarn"]},
+        },
+        SWITCHED | {"sliding_window": 7, "max_window_layers": 1, "head_dim": 8},
+        features="head norms; windows from a layer on, if switched on",
+    ),
+    "Qwen3Moe": Cases(
+        "Qwen3-30B-A3B, Qwen3-235B-A22B",
+        {
+            "plain": MOE,
+            "a dense layer, window, biases, normalized": MOE
+            | SWITCHED
+            | {"mlp_only_layers": [1], "attention_bias": True, "norm_topk_prob": True},
+        },
+        MOE | SWITCHED | {"sliding_window": 7, "head_dim": 8},
+        MOE,
+        "experts; head norms; windows, if switched on",
+    ),
+    "SmolLM3": Cases(
+        "SmolLM3",
+        {
+            "plain": {"num_hidden_layers": 5},
+            "no rope in a layer, untied, biases": NO_ROPE
+            | {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True},
+            "windows without rope": NO_ROPE | SWITCHED,
+        },
+        {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 7},
+        NO_ROPE | SWITCHED | {"sliding_window": 32},
+        "layers without rope, which may have windows",
+    ),
+}

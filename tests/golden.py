@@ -1,0 +1,129 @@
+"""Tiny random models of transformers, the same weights in lullm, and logits of both; no engine."""
+
+import copy
+import dataclasses
+import json
+import random
+
+import torch
+
+from lullm.arena.host import HostArena
+from lullm.config.model import ModelConfig
+from lullm.kv.cache_group import cache_layout
+from lullm.models.registry import build_model
+from lullm.nn.context import StepContext
+from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache.layer_cache import LayerCache
+from lullm.ops.device_layout import DeviceLayout
+from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.weights.loader import load_weights
+from lullm.weights.materialize import materialize, weights_bytes
+
+BLOCK_SIZE = 8
+PROMPT_LEN = 90
+SIZES = {
+    "vocab_size": 131, "hidden_size": 48, "intermediate_size": 72, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "pad_token_id": 1,
+}  # fmt: skip
+
+
+def model_class(family):
+    """transformers' class of a family's causal models."""
+    import transformers
+
+    return getattr(transformers, f"{family}ForCausalLM")
+
+
+def random_model(family, options, seed=0):
+    """A random transformers model whose activations are large enough for mistakes to show."""
+    cls = model_class(family)
+    # Models of this size need no care for their first values, which are replaced.
+    model = cls(cls.config_class(**copy.deepcopy(options))).eval()  # a config writes into its objects
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        corrections = [item for item in model.named_buffers() if item[0].endswith("correction_bias")]
+        for name, parameter in (*model.named_parameters(), *corrections):
+            # Gemma's norms add 1 themselves.
+            is_factor = ("norm" in name or ".ln_" in name) and "Gemma" not in family and not name.endswith("bias")
+            parameter.normal_(1.0 if is_factor else 0.0, 0.15, generator=generator)
+    return model
+
+
+def save_model(folder, family, options, seed=0):
+    """A random model of some size (`SIZES`), saved as people download it."""
+    model = random_model(family, SIZES | options, seed)
+    model.save_pretrained(folder)
+    return model
+
+
+def write_config(folder, family, options):
+    """A `config.json` with these keys only, in place of the one that transformers has written."""
+    (folder / "config.json").write_text(json.dumps({"architectures": [f"{family}ForCausalLM"], **options}))
+
+
+def load_model(folder, dtype=torch.float32, max_model_len=128):
+    config = ModelConfig.from_folder(folder)
+    model = build_model(config, dtype, max_model_len)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    arena = HostArena("weights", weights_bytes(model))
+    materialize(model, arena)
+    assert arena.used_bytes <= weights_bytes(model)
+    load_weights(model, folder, TORCH_CPU_OPS)
+    return model
+
+
+class PagedRun:
+    """Sequences of one model, computed in steps through scattered blocks of a cache that starts as NaN."""
+
+    def __init__(self, model, ops, num_seqs, max_len=128, dtype=torch.float32):
+        self.model, self.ops = model, ops
+        blocks_each = -(-max_len // BLOCK_SIZE)
+        ids = list(range(num_seqs * blocks_each + 1))
+        random.Random(3).shuffle(ids)
+        self.block_tables = torch.tensor(ids[: num_seqs * blocks_each]).view(num_seqs, blocks_each)
+        config = model.config
+        shape = (len(ids), BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
+        self.kv_caches = [
+            LayerCache(*torch.full((2, *shape), float("nan"), dtype=dtype)) for _ in range(config.num_hidden_layers)
+        ]
+        self.computed = [0] * num_seqs
+
+    @torch.inference_mode()
+    def step(self, work, input_embeddings=None):
+        """Compute `work`, pairs of (sequence, tokens); the logits of all rows `[T, V]`."""
+        positions, slots, contexts = [], [], []
+        for seq, token_ids in work:
+            span = range(self.computed[seq], self.computed[seq] + len(token_ids))
+            positions += span
+            slots += [int(self.block_tables[seq, p // BLOCK_SIZE]) * BLOCK_SIZE + p % BLOCK_SIZE for p in span]
+            self.computed[seq] += len(token_ids)
+            contexts.append(self.computed[seq])
+        groups = cache_layout(self.model.config.layer_kinds).groups
+        layout = AttentionLayout(
+            query_lens=[len(token_ids) for _, token_ids in work],
+            context_lens=contexts,
+            block_tables=self.block_tables[[seq for seq, _ in work]],
+            slot_mapping=torch.tensor(slots),
+            block_size=BLOCK_SIZE,
+        )
+        token_ids = torch.tensor([token_id for _, ids in work for token_id in ids])
+        layouts = [DeviceLayout.of(dataclasses.replace(layout, window=group.window)) for group in groups]
+        prepared = [self.ops.prepare_attention(layout) for layout in layouts]
+        context = StepContext(torch.tensor(positions), prepared, self.kv_caches, self.ops, input_embeddings)
+        hidden = self.model(token_ids, context)
+        assert hidden.shape == (len(token_ids), self.model.config.hidden_size)
+        return self.model.compute_logits(hidden, self.ops)
+
+
+def prompt(seed, length=PROMPT_LEN):
+    return random.Random(seed).choices(range(SIZES["vocab_size"]), k=length)
+
+
+def golden_logits(model, token_ids):
+    with torch.inference_mode():
+        return model(torch.tensor([token_ids]), return_dict=True).logits[0]
+
+
+def assert_close(actual, expected):
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)

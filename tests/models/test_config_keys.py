@@ -1,0 +1,249 @@
+"""Nothing wrong in silence: every key of transformers' config classes is computed as there, or refused by its name.
+
+A key is changed in a file that holds little else, so what a missing key means is compared as well. That keys in
+`ignores` change nothing follows: lullm does not read them, and still computes what transformers computes with them.
+"""
+
+import dataclasses
+
+import pytest
+from families import CASES
+from golden import PagedRun, assert_close, golden_logits, load_model, model_class, prompt, random_model, write_config
+
+from lullm.config.family.keys import ARITHMETIC, COMMON_FIXED, COMMON_IGNORES, COMMON_READS
+from lullm.config.family.table import FAMILIES
+from lullm.config.model import ModelConfig
+from lullm.errors import ModelLoadError
+from lullm.models.registry import BUILDERS
+from lullm.ops.selection import TORCH_CPU_OPS
+
+SIZES = {
+    "vocab_size": 53, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 1,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0, "original_max_position_embeddings": 16}
+CHANGES = {
+    "vocab_size": [61],
+    "hidden_size": [32],
+    "intermediate_size": [24],
+    "num_hidden_layers": [3],
+    "num_attention_heads": [2],
+    "num_key_value_heads": [4, None],
+    "head_dim": [16],
+    "hidden_act": ["gelu", "relu", "tanh"],
+    "hidden_activation": ["gelu", "silu", "tanh"],
+    "max_position_embeddings": [32],
+    "rms_norm_eps": [0.1],
+    "rope_parameters": [
+        {"rope_type": "linear", "factor": 4.0, "rope_theta": 100.0},
+        YARN,
+        {
+            "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 300.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 30.0},
+        },
+    ],
+    "rope_scaling": [{"type": "linear", "rope_type": "linear", "factor": 3.0}],
+    "pad_token_id": [3],
+    "rope_theta": [70.0],
+    "partial_rotary_factor": [0.5],
+    "sliding_window": [5, None],
+    "max_window_layers": [0, 2],
+    "layer_types": [["sliding_attention", "full_attention"], ["full_attention"] * 2, ["sliding_attention"] * 2],
+    "query_pre_attn_scalar": [3],
+    "final_logit_softcapping": [1.5, None],
+    "attn_logit_softcapping": [1.0, None],
+    "sliding_window_pattern": [1, 2],
+    "is_causal": [False],
+    "num_experts": [3],
+    "num_local_experts": [3],
+    "n_routed_experts": [9],
+    "num_experts_per_tok": [1, 3],
+    "moe_intermediate_size": [16],
+    "shared_expert_intermediate_size": [16],
+    "decoder_sparse_step": [2],
+    "mlp_only_layers": [[0]],
+    "n_group": [1],
+    "topk_group": [1],
+    "first_k_dense_replace": [0, 2],
+    "n_shared_experts": [2],
+    "clip_qkv": [0.1],
+    "no_rope_layers": [[1, 1], [0, 1], [1, 0]],
+    "no_rope_layer_interval": [1, 3],
+    "original_max_position_embeddings": [8],
+    "dtype": ["bfloat16"],
+    "problem_type": ["regression"],
+    "id2label": [{"0": "a"}],
+    "label2id": [{"a": 0}],
+    "per_layer_config": [{"1": {"rms_norm_eps": 0.5}}],
+    "transformers_version": ["4.0"],
+    "architectures": [],  # says which family it is
+    "return_dict": [],  # transformers fails with false
+    "use_sliding_window": [True, False],
+}
+"""Other values by key; those of switches and numbers without an entry follow from their defaults."""
+EXTRA = (
+    "head_dim", "rope_theta", "rope_scaling", "partial_rotary_factor", "is_causal", "per_layer_config",
+    "sliding_window_pattern", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types",
+)  # fmt: skip
+"""Keys that are no fields of every class, and that files have all the same."""
+
+
+def fields_of(family):
+    names = [field.name for field in dataclasses.fields(model_class(family).config_class)]
+    return [name for name in dict.fromkeys((*names, *EXTRA)) if not name.startswith("_")]
+
+
+def default_of(family, key):
+    fields = {field.name: field for field in dataclasses.fields(model_class(family).config_class)}
+    return fields[key].default if key in fields else None
+
+
+def changes_of(family, key):
+    if key in CHANGES:
+        return CHANGES[key]
+    default = default_of(family, key)
+    if isinstance(default, bool):
+        return [not default]
+    if isinstance(default, int):
+        return [default + 1]
+    if isinstance(default, float):
+        return [default * 1.5 or 0.3]
+    if default is None:
+        return [3] if key.endswith("token_id") else [True]
+    raise AssertionError(f"{key} of {family} needs values in CHANGES")
+
+
+def base_of(family):
+    return SIZES | CASES[family].keys_base
+
+
+def theirs_of(family, options, token_ids):
+    """transformers' model; None: it refuses these keys, or fails with them."""
+    try:
+        model = random_model(family, options)
+        return model, golden_logits(model, token_ids)
+    except Exception:  # noqa: BLE001 - whatever a config of nonsense runs into
+        return None
+
+
+def assert_same_or_refused(folder, family, options, keys, token_ids):
+    """Whether it was computed. `keys` is what a refusal must name one of."""
+    theirs = theirs_of(family, options, token_ids)
+    if theirs is not None:
+        theirs[0].save_pretrained(folder)
+    write_config(folder, family, options)
+    try:
+        ModelConfig.from_folder(folder)
+    except ModelLoadError as error:
+        assert any(key in str(error) for key in keys), f"the refusal names none of {keys}: {error}"
+        return False
+    if theirs is None:
+        return False  # lullm may know what transformers does not
+    model = load_model(folder, max_model_len=len(token_ids))
+    assert_close(PagedRun(model, TORCH_CPU_OPS, 1).step([(0, token_ids)]), theirs[1])
+    return True
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_every_key_is_computed_or_refused(tmp_path, family):
+    token_ids = [token_id % 50 for token_id in prompt(1, 20)]
+    base = base_of(family)
+    expected = golden_logits(random_model(family, base), token_ids)
+    assert expected.std() > 0.3, "otherwise 1e-4 would prove little"
+    declared = FAMILIES[f"{family}ForCausalLM"]
+    ignored = (COMMON_IGNORES | declared.ignores) - declared.reads
+    in_vain = {}
+    for key in fields_of(family):
+        assert (
+            key
+            in ignored
+            | COMMON_READS
+            | COMMON_FIXED.keys()
+            | declared.reads
+            | declared.fixed.keys()
+            | ARITHMETIC
+            | (declared.defaults.keys())
+            or key in EXTRA
+        ), f"{key} of {family} is declared nowhere"
+        values = changes_of(family, key)
+        if key in ignored:
+            in_vain |= {key: values[-1]} if values else {}
+            continue
+        for value in values:
+            folder = tmp_path / f"{key}-{values.index(value)}"
+            folder.mkdir()
+            assert_same_or_refused(folder, family, base | {key: value}, [key], token_ids)
+    assert assert_same_or_refused(tmp_path, family, base | in_vain, [], token_ids), "what is ignored is not refused"
+    assert_close(golden_logits(random_model(family, base | in_vain), token_ids), expected)
+
+
+def test_the_families_are_those_that_are_built_and_walked():
+    assert sorted(FAMILIES) == sorted(BUILDERS) == sorted(f"{family}ForCausalLM" for family in CASES)
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_defaults_are_those_of_transformers(family):
+    config_class = model_class(family).config_class
+    for key, value in FAMILIES[f"{family}ForCausalLM"].defaults.items():
+        theirs = config_class.default_theta if key == "rope_theta" else default_of(family, key)
+        assert theirs == value, key
+
+
+ROPES = {
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 2.0},
+    "llama3": {
+        "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16
+    },
+    "yarn": {
+        "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 8.0, "beta_slow": 1.0,
+        "attention_factor": None, "mscale": None, "mscale_all_dim": None, "truncate": True,
+    },
+}  # fmt: skip
+ROPE_CHANGES = {
+    "rope_theta": 50.0, "factor": 3.0, "low_freq_factor": 2.0, "high_freq_factor": 8.0, "beta_fast": 4.0,
+    "beta_slow": 0.5, "attention_factor": 1.3, "mscale": 0.7, "mscale_all_dim": 0.9, "truncate": False,
+    "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.1, "partial_rotary_factor": 0.5,
+    "mrope_section": [1, 2], "finetuned": True, "some_key_of_tomorrow": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rope_type", ["default", *ROPES])
+@pytest.mark.parametrize("spelling", ["rope_parameters", "rope_scaling"])
+def test_every_rope_parameter_is_computed_or_refused(tmp_path, rope_type, spelling):
+    token_ids = [token_id % 50 for token_id in prompt(1, 30)]
+    base = {"rope_type": rope_type, "rope_theta": 100.0, **ROPES.get(rope_type, {})}
+    computed = set()
+    for key, value in [("rope_type", rope_type), *ROPE_CHANGES.items()]:
+        changed = {spelling: base | {key: value}}
+        folder = tmp_path / key
+        folder.mkdir()
+        if assert_same_or_refused(folder, "Llama", base_of("Llama") | changed, [key], token_ids):
+            computed.add(key)
+    assert computed >= base.keys() | {"finetuned"}
+    assert not computed & {"some_key_of_tomorrow", "llama_4_scaling_beta", "partial_rotary_factor", "mrope_section"}
+
+
+LLAMA = SIZES | {"architectures": ["LlamaForCausalLM"]}
+
+
+@pytest.mark.parametrize("key", sorted(ARITHMETIC) + ["attn_logit_softcapping"])
+def test_arithmetic_of_other_families_is_refused(key):
+    with pytest.raises(ModelLoadError, match=f"{key} 7.*LlamaForCausalLM"):
+        ModelConfig.from_dict(LLAMA | {key: 7})
+    with pytest.raises(ModelLoadError, match=key):
+        ModelConfig.from_dict(LLAMA | {key: True})
+    for none in (None, False, 1.0, []):
+        assert ModelConfig.from_dict(LLAMA | {key: none}).unknown_keys == ()
+
+
+def test_all_refused_keys_are_named_at_once():
+    with pytest.raises(ModelLoadError, match="is_causal False .only True is., llama_4_scaling .*: not implemented"):
+        ModelConfig.from_dict(LLAMA | {"is_causal": False, "llama_4_scaling": {"beta": 0.1}})
+
+
+def test_unknown_keys_are_named_in_a_warning(tmp_path, caplog):
+    write_config(tmp_path, "Llama", SIZES | {"use_cache": True, "some_key_of_tomorrow": 1, "_a_note": "x"})
+    caplog.set_level("WARNING")
+    ModelConfig.from_folder(tmp_path)
+    assert "_a_note, some_key_of_tomorrow" in caplog.text and "use_cache" not in caplog.text

@@ -1,0 +1,55 @@
+"""Rows in another order than the checkpoint's, and scaled ones, whole and in pieces, plain and quantized."""
+
+import re
+
+import pytest
+import torch
+
+from lullm.ops.quantized.weight import QuantizedLayout
+from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.weights.rows import PlainRows, QuantizedRows, in_order
+from lullm.weights.rule import HeadOrder, rotated_first
+
+HEAD_DIM, ROTARY_DIM = 8, 4
+ORDER = rotated_first(HEAD_DIM, ROTARY_DIM)
+
+
+def order(num_heads=None):
+    return HeadOrder(re.compile(""), ORDER, num_heads)
+
+
+def test_the_pairs_that_turn_are_those_of_the_ops():
+    """The checkpoint turns (0, 2) and (1, 3); the ops turn (i, i + 4), the first two of them."""
+    assert ORDER == (0, 1, 4, 5, 2, 3, 6, 7)
+    assert rotated_first(8, 8) == tuple(range(8))
+
+
+@pytest.mark.parametrize("piece", [1, 3, 8, 24])
+@pytest.mark.parametrize("num_heads", [None, 2])
+def test_any_piece_goes_where_it_belongs(piece, num_heads):
+    values = torch.arange(24.0)[:, None].repeat(1, 2)
+    parameter = torch.full((24, 2), torch.nan)
+    rows = in_order(PlainRows(parameter), order(num_heads))
+    assert rows.fits(values.shape)
+    for number, part in enumerate(values.split(piece)):
+        rows.write(part, number * piece)
+    ordered = [8 * head + row for head in range(3) for row in ORDER]
+    expected = ordered if num_heads is None else [*ordered[:16], *range(16, 24)]
+    assert parameter[:, 0].tolist() == expected
+
+
+def test_quantized_rows_in_order_and_scaled():
+    values = torch.randn(16, 64, generator=torch.Generator().manual_seed(0))
+    layout = QuantizedLayout(8, 16, 64)
+    found, expected = (torch.zeros(layout.shape, dtype=torch.uint8) for _ in range(2))
+    in_order(QuantizedRows("w", found, layout, TORCH_CPU_OPS, 0, 16, scale=0.5), order()).write(values)
+    ordered = values.view(2, 8, 64)[:, list(ORDER)].reshape(16, 64) * 0.5
+    QuantizedRows("w", expected, layout, TORCH_CPU_OPS, 0, 16).write(ordered)
+    assert torch.equal(found, expected)
+
+
+def test_a_scale_is_rounded_once():
+    values = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
+    parameter = torch.zeros(6, 4, dtype=torch.bfloat16)
+    PlainRows(parameter, scale=0.22).write(values)
+    assert torch.equal(parameter, (values.double() * 0.22).bfloat16())
