@@ -1,7 +1,7 @@
 """Native attention adds up in one order per row: its bits do not depend on what else is in the step.
 
-Each row is computed as a part of whole prompts, and again alone, in chunks, in other batches, with other blocks and other
-numbers of threads. Long sequences cross the borders of pieces (1,024 keys) and make rows whose pieces are apart.
+Each row is computed as a part of whole prompts, and again alone, in chunks, in other batches, with other blocks and
+other numbers of threads. Long sequences cross the borders of pieces (1,024 keys), and some rows have several pieces.
 """
 
 import random
@@ -40,7 +40,9 @@ class Sequences:
         # Keys of growing size: a later one often exceeds what came first by far, so bases are revised.
         self.q, self.keys, self.values = (
             [
-                (torch.randn(n, heads, head_size, generator=generator) * torch.linspace(1, size, n)[:, None, None]).to(dtype)
+                (torch.randn(n, heads, head_size, generator=generator) * torch.linspace(1, size, n)[:, None, None]).to(
+                    dtype
+                )
                 for n in LENGTHS
             ]
             for heads, size in ((num_q_heads, 1), (num_kv_heads, 20), (num_kv_heads, 1))

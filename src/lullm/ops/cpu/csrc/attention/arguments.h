@@ -43,15 +43,15 @@ struct AttentionItem {
   int64_t first_head, last_head;  // key/value heads
   int64_t first_key, last_key;    // at most from the first key that the first row sees to the last of the last row
   float* shares;                  // [num_kv_heads, rows * group, share_floats]; null: these are all keys
-  bool is_few;                    // at most kFewRows rows times query heads of a group
+  bool is_few;                    // at most kFewQueries rows times query heads of a group
 
   int64_t first_step() const { return first_key / kStepKeys; }
   int64_t last_step() const { return (last_key + kStepKeys - 1) / kStepKeys; }
   int64_t num_pieces() const { return (last_key + kPieceKeys - 1) / kPieceKeys - first_key / kPieceKeys; }
 };
 
-constexpr int64_t kFewRows = 16;
-constexpr int64_t kManyRows = 1024;  // rows times query heads of a group in an item, at most, unless one row has more
+constexpr int64_t kFewQueries = 16;
+constexpr int64_t kManyQueries = 1024;  // rows times query heads of a group in an item, at most, unless one row has more
 
 // A row's share of a piece: its weighted sum of values, the base of its weights in powers of two, their sum.
 inline int64_t share_floats(int64_t head_size) { return head_size + 16; }

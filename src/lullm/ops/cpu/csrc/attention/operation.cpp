@@ -41,7 +41,7 @@ class Cut {
 
  private:
   int64_t rows_of(int64_t span) const { return a.query_starts[span + 1] - a.query_starts[span]; }
-  bool is_few(int64_t span) const { return rows_of(span) * a.group() <= kFewRows; }
+  bool is_few(int64_t span) const { return rows_of(span) * a.group() <= kFewQueries; }
   int64_t first_key(int64_t span, int64_t row) const {  // that a row of the step sees
     return std::max<int64_t>(0, a.context_lens[span] - (a.query_starts[span + 1] - row) + 1 - a.window);
   }
@@ -53,7 +53,7 @@ class Cut {
     for (int64_t span = 0; span < num_spans; span++)
       if (!is_few(span)) num_rows += rows_of(span) * a.num_q_heads, num_many++;
     const int64_t even_rows = num_rows / (kItemsPerThread * num_threads) / 64 * 64;
-    const int64_t rows = std::max<int64_t>(1, std::clamp(even_rows, int64_t{64}, kManyRows) / a.group());
+    const int64_t rows = std::max<int64_t>(1, std::clamp(even_rows, int64_t{64}, kManyQueries) / a.group());
     // A token's heads lie in one page of memory: one thread does several of them, then other tokens.
     const int64_t sets = std::clamp(num_threads / std::max<int64_t>(1, num_many), int64_t{1}, a.num_kv_heads);
     for (int64_t span = 0; span < num_spans; span++) {

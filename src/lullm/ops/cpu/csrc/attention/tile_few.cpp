@@ -17,7 +17,7 @@ void fill_few_rows(Kernels&);
 
 namespace {
 
-constexpr int64_t kScoreFloats = kFewRows * kStepKeys;
+constexpr int64_t kScoreFloats = kFewQueries * kStepKeys;
 
 // C: of the cache.
 template <class C>
@@ -37,9 +37,9 @@ class FewRows {
     take(values, value_bytes<Bf16>(size));
     take(keys, kStepKeys * depth * kTileDepth * 2);
     take(q, num_heads * depth * kTileBytes);
-    take(base, num_heads * kFewRows * 4);
-    take(total, num_heads * kFewRows * kLanes * 4);
-    take(sums, num_heads * kFewRows * size * 4);
+    take(base, num_heads * kFewQueries * 4);
+    take(total, num_heads * kFewQueries * kLanes * 4);
+    take(sums, num_heads * kFewQueries * size * 4);
     num_bytes = p - static_cast<char*>(scratch);
   }
 
@@ -48,8 +48,8 @@ class FewRows {
   void run() {
     load_queries();
     std::memset(weights, 0, 2 * kTileBytes);  // rows past the end stay zero
-    std::memset(sums, 0, num_heads * kFewRows * size * 4);
-    std::fill_n(base, num_heads * kFewRows, -INFINITY);
+    std::memset(sums, 0, num_heads * kFewQueries * size * 4);
+    std::fill_n(base, num_heads * kFewQueries, -INFINITY);
     StepKeys found[2];
     find_keys(a, item, item.first_step(), found[0]);
     for (int64_t step = item.first_step(), turn = 0; step < item.last_step(); step++, turn ^= 1) {
@@ -63,13 +63,13 @@ class FewRows {
   }
 
  private:
-  float* sums_of(int64_t head) const { return sums + (head - item.first_head) * kFewRows * size; }
+  float* sums_of(int64_t head) const { return sums + (head - item.first_head) * kFewQueries * size; }
 
   void load_queries() const {
     for (int64_t head = item.first_head; head < item.last_head; head++) {
       for (int64_t d = 0; d < depth; d++) {
-        V units[kFewRows];
-        for (int64_t row = 0; row < kFewRows; row++) {
+        V units[kFewQueries];
+        for (int64_t row = 0; row < kFewQueries; row++) {
           units[row] = zero();
           if (row < rows.count)
             units[row] = load_units<Bf16>(
@@ -166,7 +166,7 @@ class FewRows {
   }
 
   void weigh(int64_t step, int64_t head, int64_t row) const {
-    const int64_t state = (head - item.first_head) * kFewRows + row;
+    const int64_t state = (head - item.first_head) * kFewQueries + row;
     const uint64_t mask = rows.mask(row, step);
     const float* own_scores = scores + row * kStepKeys;
     float &own = base[state], *own_total = total + state * kLanes;
@@ -220,7 +220,7 @@ class FewRows {
   void finish() const {
     for (int64_t head = item.first_head; head < item.last_head; head++) {
       for (int64_t row = 0; row < rows.count; row++) {
-        const int64_t state = (head - item.first_head) * kFewRows + row;
+        const int64_t state = (head - item.first_head) * kFewQueries + row;
         const float all = base[state] == -INFINITY ? 0 : sum(load(total + state * kLanes));
         const Sums own = {sums_of(head) + row * 16, 256};
         if (item.shares == nullptr) {
