@@ -23,7 +23,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 7
+_ABI_VERSION = 8
 
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _SIGNATURES: dict[str, list[type]] = {
