@@ -72,6 +72,10 @@ OLMO3_ROPES = {
     "full_attention": {**ROPE["yarn"], "rope_theta": 5e5},
     "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
 }
+MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 5}
+GLM = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_routed_experts": 6}
+GROUPS = {"n_group": 3, "topk_group": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.7}
+QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
 
 CASES = {
     "Gemma2": Cases(
@@ -106,6 +110,19 @@ CASES = {
         {"num_hidden_layers": 7, "sliding_window": 32, "query_pre_attn_scalar": 16},
         "windows in five of six layers, a rope per kind of layer, head norms, norms on both sides",
     ),
+    "Glm4Moe": Cases(
+        "GLM-4.5",
+        {
+            "plain": GLM,
+            "head norms, groups, no normalization": GLM | GROUPS | {"use_qk_norm": True},
+            "two shared experts, biases, two dense layers": GLM
+            | {"n_shared_experts": 2, "attention_bias": True, "first_k_dense_replace": 2},
+            "heads turn as a whole, tied": GLM | TIED | {"partial_rotary_factor": 1.0},
+        },
+        GLM | GROUPS | {"use_qk_norm": True},
+        GLM | GROUPS | {"use_qk_norm": True},
+        "sigmoid router with correction and groups, shared experts, heads that turn in part",
+    ),
     "Granite": Cases(
         "Granite 3 and 4, dense",
         {
@@ -138,6 +155,17 @@ CASES = {
         {"sliding_window": 32},
         "a window in all layers, or none",
     ),
+    "Mixtral": Cases(
+        "Mixtral 8x7B, 8x22B",
+        {
+            "plain": {"num_local_experts": 4},
+            "window, tied, one expert a token": TIED
+            | {"num_local_experts": 4, "sliding_window": 7, "num_experts_per_tok": 1},
+        },
+        {"num_local_experts": 4, "sliding_window": 7},
+        {"num_local_experts": 4, "sliding_window": 32},
+        "experts; a window in all layers, or none",
+    ),
     "Olmo2": Cases(
         "OLMo 2",
         {"plain": {}, "one kv head, biases, tied": TIED | {"attention_bias": True, "num_key_value_heads": 1}},
@@ -152,6 +180,18 @@ CASES = {
         {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]},
         {"sliding_window": 32, "num_hidden_layers": 5},
         "as OLMo 2, with windows in three of four layers",
+    ),
+    "Olmoe": Cases(
+        "OLMoE",
+        {
+            "plain": QUARTERS | {"num_experts": 5, "num_experts_per_tok": 2},
+            "normalized, biases, tied": QUARTERS
+            | TIED
+            | {"num_experts": 5, "num_experts_per_tok": 3, "norm_topk_prob": True, "attention_bias": True},
+        },
+        {"num_experts": 5, "num_experts_per_tok": 2},
+        QUARTERS | {"num_experts": 5, "num_experts_per_tok": 2},
+        "experts; norms over all heads of queries and keys",
     ),
     "Phi3": Cases(
         "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
@@ -174,6 +214,18 @@ CASES = {
         SWITCHED | {"sliding_window": 32, "max_window_layers": 1},
         "biases on queries, keys and values; windows from a layer on, if switched on",
     ),
+    "Qwen2Moe": Cases(
+        "Qwen1.5-MoE, Qwen2-MoE",
+        {
+            "plain": MOE | {"shared_expert_intermediate_size": 40},
+            "some layers dense, window, no bias, normalized": MOE
+            | SWITCHED
+            | {"decoder_sparse_step": 2, "qkv_bias": False, "norm_topk_prob": True},
+        },
+        MOE | SWITCHED | {"sliding_window": 7, "shared_expert_intermediate_size": 40},
+        MOE | SWITCHED | {"sliding_window": 32, "shared_expert_intermediate_size": 40},
+        "experts, one shared behind a gate; windows, if switched on",
+    ),
     "Qwen3": Cases(
         "Qwen3, dense",
         {
@@ -187,6 +239,18 @@ CASES = {
         },
         SWITCHED | {"sliding_window": 7, "max_window_layers": 1, "head_dim": 8},
         features="head norms; windows from a layer on, if switched on",
+    ),
+    "Qwen3Moe": Cases(
+        "Qwen3-30B-A3B, Qwen3-235B-A22B",
+        {
+            "plain": MOE,
+            "a dense layer, window, biases, normalized": MOE
+            | SWITCHED
+            | {"mlp_only_layers": [1], "attention_bias": True, "norm_topk_prob": True},
+        },
+        MOE | SWITCHED | {"sliding_window": 7, "head_dim": 8},
+        MOE,
+        "experts; head norms; windows, if switched on",
     ),
     "SmolLM3": Cases(
         "SmolLM3",

@@ -41,7 +41,8 @@ def random_model(family, options, seed=0):
     model = cls(cls.config_class(**copy.deepcopy(options))).eval()  # a config writes into its objects
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        corrections = [item for item in model.named_buffers() if item[0].endswith("correction_bias")]
+        for name, parameter in (*model.named_parameters(), *corrections):
             # Gemma's norms add 1 themselves.
             is_factor = ("norm" in name or ".ln_" in name) and "Gemma" not in family and not name.endswith("bias")
             parameter.normal_(1.0 if is_factor else 0.0, 0.15, generator=generator)

@@ -94,15 +94,18 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
         chat_template_kwargs: dict[str, Any] | None = None,
+        split_special_tokens: bool | None = None,
     ) -> list[RequestOutput]:
         """Answer a conversation, or each of a list of them, through the model's chat template.
 
+        `split_special_tokens` as in `Conversation`: by default nothing that the messages say acts as a special token.
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
         """
         if not isinstance(messages, (list, tuple)):
             raise InvalidRequestError(f"messages must be a list of messages, not {type(messages).__name__}", "messages")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        prompts = [Conversation(messages, chat_template_kwargs or {}) for messages in conversations]
+        options = chat_template_kwargs or {}
+        prompts = [Conversation(messages, options, split_special_tokens) for messages in conversations]
         return self._generate(prompts, sampling_params, use_tqdm)
 
     def beam_search(

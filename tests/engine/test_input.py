@@ -93,6 +93,22 @@ def test_what_is_no_prompt(door):
     assert refused(door, "lone \ud800 surrogate") == ("prompt", None)
 
 
+def test_special_tokens_that_callers_spell(door):
+    assert door.tokenize("a<s>", add_special_tokens=False) == [ord("a") - 33, 256]
+    for prompt in ({"prompt": "a<s>", "split_special_tokens": True}, Conversation([{"role": "a", "content": "<s>"}])):
+        request = door.process("x", prompt, PARAMS)
+        assert request.prompt_token_ids.count(256) == isinstance(prompt, dict), "only the one in front of a prompt"
+        assert "<s>" in (request.prompt or "")
+    acting = door.process("x", Conversation([{"role": "a", "content": "<s>"}], {}, False), PARAMS)
+    assert acting.prompt_token_ids.count(256) == 1
+    for prompt in (
+        {"prompt": "a", "split_special_tokens": 1},
+        {"prompt_token_ids": [1], "split_special_tokens": True},
+        {"prompt": "a", "prompt_token_ids": [1], "split_special_tokens": True},
+    ):
+        assert refused(door, prompt) == ("prompt", None)
+
+
 def test_what_is_no_conversation(door):
     for messages in ([], "hello", [{"role": "user"}], [{"content": "x"}], [{"role": "wizard", "content": "x"}], [3]):
         assert refused(door, Conversation(messages)) == ("messages", None)

@@ -13,6 +13,7 @@ from golden import (
     prompt,
     save_model,
 )
+from safetensors.torch import load_file, save_file
 
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 
@@ -119,3 +120,14 @@ def test_input_embeddings_replace_the_lookup(tmp_path):
     given = embeddings.clone()
     assert_close(run.step([(0, [0] * 30)], given), expected)
     assert torch.equal(given, embeddings)
+
+
+def test_layers_that_draft_are_not_loaded(tmp_path):
+    """GLM-4.5's files have a layer more than `num_hidden_layers` says."""
+    theirs = save_model(tmp_path, "Glm4Moe", CASES["Glm4Moe"].variants["plain"])
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    drafts = {name.replace("layers.2.", "layers.3."): tensors[name].clone() for name in tensors if "layers.2." in name}
+    save_file(tensors | drafts | {"model.layers.3.eh_proj.weight": torch.zeros(48, 96)}, file)
+    run = PagedRun(load_model(tmp_path), TORCH_CPU_OPS, 1)
+    assert_close(run.step([(0, prompt(1))]), golden_logits(theirs, prompt(1)))

@@ -13,11 +13,13 @@ from lullm.types.step import StepPlan
 def test_random_batches():
     rng = random.Random(0)
     builder = BatchBuilder(StepLimits(8, 200, 64, 4))
-    for _ in range(200):
+    # Few tables, so that a row often has what stands there from an earlier step, or its beginning.
+    tables = [[rng.randrange(100) for _ in range(16)] for _ in range(3)]
+    for _ in range(400):
         spans = []
         for seq_id in range(rng.randrange(1, 9)):
             start, length = rng.randrange(40), rng.choice([1, 1, 2, 5, 20])
-            blocks = [rng.randrange(100) for _ in range(16)]
+            blocks = rng.choice(tables)[: rng.randrange(-(-(start + length) // 4), 17)]
             tokens = [rng.randrange(9) for _ in range(length)]
             spans.append(new_span(seq_id, start, tokens, blocks, [new_draw(seq_id, row=length - 1)]))
         batch = builder.build(StepPlan(spans))

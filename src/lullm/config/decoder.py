@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from lullm.config.experts import ExpertsConfig
 from lullm.config.rope import RopeConfig
 from lullm.types.arithmetic import Activation, AttentionFeature
 
@@ -14,11 +15,13 @@ class DecoderConfig:
         ropes: by layer; None: its heads are not rotated. All rotate the same share of a head.
         activation: of the gates in the MLP.
         attention_scale: factor on the products of queries and keys.
-        attention_bias: projections of queries, keys, values and output have a bias.
+        attention_bias: projections of queries, keys and values have a bias, and in most families that of the output.
+        has_head_norms: of families that may have norms on every query and key head.
         mlp_bias: projections of the MLP have a bias.
         embedding_scale: factor on the rows of the embedding, rounded to the model's dtype.
         residual_scale: factor on what attention and MLP add to the residual stream.
         logit_scale: factor on the logits.
+        experts: in place of the MLP, in some layers or all.
         attention_soft_cap, final_soft_cap: `cap * tanh(x / cap)` of scores, and of logits; None: as they are.
     """
 
@@ -28,12 +31,14 @@ class DecoderConfig:
     attention_scale: float
     activation: Activation = "silu"
     attention_bias: bool = False
+    has_head_norms: bool = False
     mlp_bias: bool = False
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     attention_soft_cap: float | None = None
     final_soft_cap: float | None = None
+    experts: ExpertsConfig | None = None
 
     @property
     def widest_row(self) -> int:
@@ -43,6 +48,11 @@ class DecoderConfig:
     def rotary_dim(self, head_dim: int) -> int:
         """Elements of a head that are rotated, from its start, in layers that rotate."""
         return next((rope.rotary_dim(head_dim) for rope in self.ropes if rope is not None), head_dim)
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether a step of some size always makes the same calls; experts are called by what tokens choose."""
+        return self.experts is None
 
     @property
     def attention_features(self) -> frozenset[AttentionFeature]:

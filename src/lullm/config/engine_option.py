@@ -26,6 +26,12 @@ class EngineOptions:
     model: str = option("demo", "local folder, hub id, or 'demo' for the bundled model", "model")
     revision: str | None = option(None, "branch, tag or commit of a hub id", "model")
     tokenizer: str | None = option(None, "folder or hub id of the tokenizer; default: the model's", "model")
+    split_special_tokens: bool | None = option(
+        None,
+        "special tokens that a prompt spells are text, so that no user can forge a turn; default: on for what "
+        "conversations say, off for plain prompts",
+        "model",
+    )
     load_format: LoadFormat = option(
         "auto", "'dummy' fills deterministic random weights instead of reading them", "model"
     )

@@ -32,6 +32,8 @@ class InputProcessor:
         self._vocab_size = model.vocab_size
         self._tokenizer = tokenizer
         self._eos_token_ids = eos_token_ids
+        self._splits_conversations = config.split_special_tokens is not False
+        self._splits_prompts = config.split_special_tokens is True
         self._seeds = random.Random(config.seed)
 
     def process(
@@ -90,16 +92,21 @@ class InputProcessor:
         self, prompt: Prompt | Conversation, add_special_tokens: bool, may_block: bool
     ) -> tuple[str | None, list[int]]:
         """The prompt's text, where there is one, and its token ids."""
-        if isinstance(prompt, Conversation):
-            rendered = self._render(prompt, may_block)
-            return rendered, self._encode(rendered, "messages", add_special_tokens=False)
-        text, token_ids = _given(prompt)
-        if token_ids is None:
-            assert text is not None
-            token_ids = self._encode(text, "prompt", add_special_tokens)
-        return text, token_ids
+        try:
+            if isinstance(prompt, Conversation):
+                return self._rendered(prompt, may_block)
+            text, token_ids, splits = _given(prompt)
+            if token_ids is None:
+                assert text is not None
+                splits = self._splits_prompts if splits is None else splits
+                encode = self._tokenizer.encode_as_text if splits else self._tokenizer.encode
+                token_ids = encode(text, add_special_tokens)
+            return text, token_ids
+        except InvalidRequestError as error:
+            raise InvalidRequestError(str(error), error.param or _param(prompt), error.code) from None
 
-    def _render(self, conversation: Conversation, may_block: bool) -> str:
+    def _rendered(self, conversation: Conversation, may_block: bool) -> tuple[str, list[int]]:
+        """The conversation's text and ids; special tokens that it spells are text, unless it says otherwise."""
         template = self._tokenizer.chat_template
         if template is None:
             raise InvalidRequestError(
@@ -107,13 +114,16 @@ class InputProcessor:
                 "messages",
                 "no_chat_template",
             )
-        return template.render_conversation(conversation.messages, conversation.options, may_block)
-
-    def _encode(self, text: str, param: str, add_special_tokens: bool) -> list[int]:
-        try:
-            return self._tokenizer.encode(text, add_special_tokens)
-        except InvalidRequestError as error:
-            raise InvalidRequestError(str(error), param) from None
+        variables = template.variables(conversation.messages, conversation.options)
+        splits = conversation.split_special_tokens
+        quoted = None
+        if self._splits_conversations if splits is None else splits:
+            quoted = self._tokenizer.verbatim.quote(variables, template.sources.values())
+        if quoted is None:
+            text = template.render_variables(variables, may_block)
+            return text, self._tokenizer.encode(text, add_special_tokens=False)
+        text = template.render_variables(quoted.variables, may_block)
+        return self._tokenizer.verbatim.shown(text, quoted.mark), self._tokenizer.encode_marked(text, quoted.mark)
 
     def _check_prompt(self, param: str, token_ids: list[int]) -> None:
         if not token_ids:
@@ -182,13 +192,16 @@ def _param(prompt: Prompt | Conversation) -> str:
     return "messages" if isinstance(prompt, Conversation) else "prompt"
 
 
-def _given(prompt: Prompt) -> tuple[str | None, list[int] | None]:
-    """Text and token ids as the caller gave them, at least one of them. Raises InvalidRequestError: not a prompt."""
+def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
+    """Text and token ids as the caller gave them, at least one of them, and whether the text's special tokens are text.
+
+    Raises InvalidRequestError: not a prompt.
+    """
     if isinstance(prompt, str):
-        return prompt, None
+        return prompt, None, None
     if not isinstance(prompt, dict):
-        return None, _integers(prompt)
-    unknown = set(prompt) - {"prompt", "prompt_token_ids"}
+        return None, _integers(prompt), None
+    unknown = set(prompt) - {"prompt", "prompt_token_ids", "split_special_tokens"}
     if unknown:
         raise InvalidRequestError(
             f"a prompt dict holds 'prompt' or 'prompt_token_ids', not {sorted(map(str, unknown))}", "prompt"
@@ -198,7 +211,10 @@ def _given(prompt: Prompt) -> tuple[str | None, list[int] | None]:
         raise InvalidRequestError("a prompt dict needs 'prompt' or 'prompt_token_ids'; it has neither", "prompt")
     if text is not None and not isinstance(text, str):
         raise InvalidRequestError(f"prompt must be a string, not {type(text).__name__}", "prompt")
-    return text, None if ids is None else _integers(ids)
+    splits = prompt.get("split_special_tokens")
+    if splits is not None and (not isinstance(splits, bool) or ids is not None):
+        raise InvalidRequestError("split_special_tokens is True or False, and belongs to a prompt of text", "prompt")
+    return text, None if ids is None else _integers(ids), splits
 
 
 def _integers(ids: object) -> list[int]:

@@ -85,7 +85,8 @@ class SequenceText:
             stop_reason=self.stop_reason,
         )
         if delta:
-            self.logprobs = LogprobRows()
+            if wants_logprobs:
+                self.logprobs = LogprobRows()
             self._num_sent_chars, self._num_sent_tokens = len(self.text), len(self.token_ids)
             self._is_finish_sent = self.finish_reason is not None
         return output
@@ -204,7 +205,7 @@ class OutputProcessor:
             output = self._requests[group.request_id].output()
             if output is not None:
                 outputs.append(output)
-            if group.is_finished:
+            if output is not None and output.finished:
                 del self._requests[group.request_id]
         return outputs
 

@@ -5,6 +5,13 @@ from collections.abc import Callable
 import torch
 
 from lullm.config.model import ModelConfig
+from lullm.models.family.experts import (
+    build_glm4_moe,
+    build_mixtral,
+    build_olmoe,
+    build_qwen2_moe,
+    build_qwen3_moe,
+)
 from lullm.models.family.gemma import build_gemma2, build_gemma3
 from lullm.models.family.llama import build_llama
 from lullm.models.family.mistral import build_mistral
@@ -16,14 +23,19 @@ from lullm.models.protocol import Model
 BUILDERS: dict[str, Callable[[ModelConfig, torch.dtype, int], Model]] = {
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
+    "Glm4MoeForCausalLM": build_glm4_moe,
     "GraniteForCausalLM": build_llama,
     "LlamaForCausalLM": build_llama,
     "MistralForCausalLM": build_mistral,
+    "MixtralForCausalLM": build_mixtral,
     "Olmo2ForCausalLM": build_olmo,
     "Olmo3ForCausalLM": build_olmo,
+    "OlmoeForCausalLM": build_olmoe,
     "Phi3ForCausalLM": build_phi3,
     "Qwen2ForCausalLM": build_qwen2,
+    "Qwen2MoeForCausalLM": build_qwen2_moe,
     "Qwen3ForCausalLM": build_qwen3,
+    "Qwen3MoeForCausalLM": build_qwen3_moe,
     "SmolLM3ForCausalLM": build_llama,
 }
 """The same architectures as `config.family.table`."""

@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 import lullm
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
-from lullm.server.openai.schema import DetokenizeBody, TokenizeBody, conversation
+from lullm.server.openai.schema import DetokenizeBody, TokenizeBody, conversation, plain_prompt
 from lullm.server.wire import parse_body
 
 
@@ -71,11 +71,12 @@ class SmallEndpoints:
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "send either prompt or messages", param="prompt")
         if body.messages is None:
-            return await self._engine.tokenize(body.prompt or "", body.add_special_tokens is not False)
+            prompt = plain_prompt(body.prompt or "", body.split_special_tokens)
+            return await self._engine.tokenize(prompt, body.add_special_tokens is not False)
         if body.add_special_tokens:
             raise ApiError(400, "the chat template writes the special tokens", param="add_special_tokens")
         return await self._engine.tokenize(
-            conversation(body.messages, add_generation_prompt=body.add_generation_prompt)
+            conversation(body.messages, body.split_special_tokens, add_generation_prompt=body.add_generation_prompt)
         )
 
     async def detokenize(self, request: Request) -> JSONResponse:

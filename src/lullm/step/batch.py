@@ -6,6 +6,7 @@ import numpy as np
 
 from lullm.step.limits import StepLimits
 from lullm.types.draw import Draw
+from lullm.types.packed import PackedInts, num_packed
 from lullm.types.step import Span, StepPlan
 from lullm.units import cdiv
 
@@ -62,6 +63,8 @@ class BatchBuilder:
         max_blocks = cdiv(limits.max_model_len, limits.block_size)
         self._block_tables = np.zeros((num_groups, limits.max_num_seqs, max_blocks), np.int64)
         self._table_of_group = list(self._block_tables)
+        # What stands in the rows: most sequences keep their place and their blocks from one step to the next.
+        self._ids_of_group: list[list[PackedInts]] = [[b""] * limits.max_num_seqs for _ in limits.windows]
 
     def build(self, plan: StepPlan) -> Batch:
         """The batch of a plan with at least one span. The draws of a span stand in the order of their rows."""
@@ -71,26 +74,28 @@ class BatchBuilder:
         draws: list[Draw] = []
         draw_index: list[int] = []
         prompt_spans: list[tuple[int, Span]] = []
-        max_blocks = first_row = 0
+        first_row = 0
         for place, span in enumerate(plan.spans):
             if span.prompt_targets:
                 prompt_spans.append((first_row, span))
-            end = span.end
-            query_lens.append(end - span.start)
+            num_tokens = num_packed(span.token_ids)
+            end = span.start + num_tokens
+            query_lens.append(num_tokens)
             context_lens.append(end)
-            num_blocks = cdiv(end, self._block_size)
-            for table, block_ids in zip(self._table_of_group, span.block_ids, strict=True):
-                table[place, :num_blocks] = np.frombuffer(block_ids, np.int32, num_blocks)
-            max_blocks = max(max_blocks, num_blocks)
+            for table, last_ids, ids in zip(self._table_of_group, self._ids_of_group, span.block_ids, strict=True):
+                if last_ids[place] != ids:
+                    table[place, : num_packed(ids)] = np.frombuffer(ids, np.int32)
+                    last_ids[place] = ids
             for draw in span.draws:
                 row = first_row + draw.row
                 if not drawn_rows or drawn_rows[-1] != row:
                     drawn_rows.append(row)
                 draw_index.append(len(drawn_rows) - 1)
                 draws.append(draw)
-            first_row += end - span.start
+            first_row += num_tokens
         token_ids = np.frombuffer(b"".join([span.token_ids for span in plan.spans]), np.int32)
         num_tokens, num_spans = len(token_ids), len(query_lens)
+        max_blocks = cdiv(max(context_lens), self._block_size)
         self._token_ids[:num_tokens] = token_ids
         ends = np.array(context_lens)
         self._place(query_lens, ends, num_tokens)

@@ -64,24 +64,25 @@ class ChatTemplate:
             ModelLoadError: the template did what the sandbox forbids.
         """
         options = {"add_generation_prompt": add_generation_prompt, "tools": tools, **kwargs}
-        return self.render_conversation(messages, options)
+        return self.render_variables(self.variables(messages, options))
 
-    def render_conversation(
-        self, messages: Sequence[Message], options: Mapping[str, Any], may_block: bool = True
-    ) -> str:
-        """`render(messages, **options)`. Raises as it does; WouldBlock: it takes longer, and `may_block` is False."""
+    def variables(self, messages: Sequence[Message], options: Mapping[str, Any]) -> dict[str, Any]:
+        """What the template gets to see of `render(messages, **options)`. Raises InvalidRequestError, as it does."""
         tools = options.get("tools")
         if "messages" in options:
             raise InvalidRequestError("messages cannot be a template argument too", _PARAM)
         if tools is not None and not (_is_list(tools) and all(isinstance(tool, Mapping) for tool in tools)):
             raise InvalidRequestError("tools must be a list of objects", "tools")
-        variables = {
-            **self._special_tokens,
+        return {
             "add_generation_prompt": True,
             **options,
             "messages": _checked_messages(messages),
             "tools": list(tools) if tools else None,
         }
+
+    def render_variables(self, variables: Mapping[str, Any], may_block: bool = True) -> str:
+        """The text for `variables`. Raises as `render` does; WouldBlock: it takes longer, without `may_block`."""
+        tools, variables = variables.get("tools"), {**self._special_tokens, **variables}
         name = "tool_use" if tools and "tool_use" in self.sources else "default"
         try:
             return self._renderer.render(name, variables, may_block)

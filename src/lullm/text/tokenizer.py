@@ -5,6 +5,7 @@ Reads tokenizer.json (rules, vocabulary, tokens around a text), tokenizer_config
 ignored if there is a tokenizer.json, as in transformers 5.
 """
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.log import get_logger
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.token_bytes import TokenBytes
+from lullm.text.verbatim import Verbatim
 from lullm.units import MIB
 
 logger = get_logger(__name__)
@@ -25,6 +27,8 @@ _LARGEST_TOKENIZER = 256 * MIB
 """The largest known tokenizer.json, of 262,144 tokens, takes 33 MB."""
 _TRIAL_TEXTS = ("The quick fox, 123 and é中.\n", "a" * 64, "1" * 64, " " * 64, "\n" * 64)
 """Runs of one character are what regular expressions backtrack on."""
+
+_SOME_TEXT = "a"
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -40,6 +44,7 @@ class Tokenizer:
         special_token_ids: marks (`</s>`, `<|im_end|>`, ...) that are no text; `skip_special_tokens` drops them.
         chat_template: None where the folder has none.
         token_bytes: each token's bytes.
+        verbatim: special tokens that a caller spells.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class Tokenizer:
         self.special_tokens = dict(special_tokens or {})
         self.chat_template = chat_template
         self.token_bytes = TokenBytes(backend)
+        self.verbatim = Verbatim(backend)
         ids = backend.get_vocab(with_added_tokens=True).values()
         if not ids:
             raise ModelLoadError("tokenizer.json: the vocabulary is empty")
@@ -96,15 +102,31 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
         """Token ids of each text; the library spreads them over the cores. Raises as `encode` does."""
-        for text in texts:
-            _check_text(text)
-        # Not `backend.encode`: it holds the interpreter lock, and a long prompt would stall the other threads.
-        try:
-            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-        except BaseException as error:  # such as a character that the vocabulary lacks
-            _reraise_foreign(error)
-            raise InvalidRequestError(f"the tokenizer cannot encode the text: {error}") from None
-        return [encoding.ids for encoding in encodings]
+        return _encode(self.backend, texts, add_special_tokens)
+
+    def encode_as_text(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`, in which special tokens are text like any other. Raises as `encode` does.
+
+        transformers calls it `split_special_tokens`. `add_special_tokens`: around the text, as `encode` adds them.
+        """
+        ids = self.verbatim.original_ids(_encode(self.verbatim.text_backend, [text], False)[0])
+        if add_special_tokens:
+            before, after = self._around
+            ids = [*before, *ids, *after]
+        return ids
+
+    def encode_marked(self, text: str, mark: str) -> list[int]:
+        """Token ids of a rendered text, in which marked special tokens (`Verbatim`) are text. Raises as `encode`."""
+        _check_text(text)
+        renamed = self.verbatim.renamed(text, mark)
+        return self.verbatim.original_ids(_encode(self.verbatim.text_backend, [renamed], False)[0])
+
+    @functools.cached_property
+    def _around(self) -> tuple[list[int], list[int]]:
+        """The special tokens that `encode` puts before and behind a text."""
+        bare, whole = (self.encode(_SOME_TEXT, add_special_tokens=added) for added in (False, True))
+        start = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), len(whole))
+        return whole[:start], whole[start + len(bare) :]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of `ids`; ids that no token has add nothing.
@@ -134,6 +156,18 @@ class Tokenizer:
         if token_id is None:
             logger.warning("the tokenizer names %r as its %s but has no such token", token, name)
         return token_id
+
+
+def _encode(backend: Backend, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
+    for text in texts:
+        _check_text(text)
+    # Not `backend.encode`: it holds the interpreter lock, and a long prompt would stall the other threads.
+    try:
+        encodings = backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+    except BaseException as error:  # such as a character that the vocabulary lacks
+        _reraise_foreign(error)
+        raise InvalidRequestError(f"the tokenizer cannot encode the text: {error}") from None
+    return [encoding.ids for encoding in encodings]
 
 
 def _check_text(text: str) -> None:

@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from lullm.types.sampling_params import SamplingParams
 
 
 class TextPrompt(TypedDict):
-    """A prompt as a dict with its text."""
+    """A prompt as a dict with its text. `split_special_tokens`: as in `Conversation`, and off by default."""
 
     prompt: str
+    split_special_tokens: NotRequired[bool | None]
 
 
 class TokensPrompt(TypedDict):
@@ -27,10 +28,13 @@ class Conversation:
     """Messages that the model's chat template turns into a prompt.
 
     `options` go to `ChatTemplate.render`: `add_generation_prompt`, `tools`, and variables of the template's own.
+    `split_special_tokens`: special tokens that messages and options spell are split into tokens of ordinary text, so
+    that no user ends a turn; None: what the engine's option of that name says, by default yes.
     """
 
     messages: Sequence[Mapping[str, Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
+    split_special_tokens: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

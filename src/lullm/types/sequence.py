@@ -147,7 +147,7 @@ class SequenceGroup:
 
     @property
     def is_finished(self) -> bool:
-        return all(s.status.is_finished for s in self.seqs)
+        return not self.unfinished
 
     @property
     def num_unborn(self) -> int:

@@ -45,7 +45,8 @@ class WorkerSetup:
     @property
     def records_graphs(self) -> bool:
         """Whether decodes are recorded once and replayed."""
-        return self.ops.is_recordable and not self.config.enforce_eager
+        is_recordable = self.ops.is_recordable and self.model_config.family.is_recordable
+        return is_recordable and not self.config.enforce_eager
 
     def new_model_runner(
         self,

@@ -31,16 +31,34 @@ def window_unless_null(data: dict[str, Any]) -> tuple[LayerKind, ...]:
 def window_if_switched_on(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     """Qwen2 and 3: layers from `max_window_layers` on have a window, if windows are switched on."""
     last_full = integer(data, "max_window_layers", 28)
-    has_window = boolean(data, "use_sliding_window", False) and data.get("sliding_window") is not None
+    has_window = _is_switched_on(data)
     return _mixed(
         data if has_window else {**data, "sliding_window": None},
         [SLIDING if has_window and layer >= last_full else FULL for layer in range(num_layers(data))],
     )
 
 
+def window_if_switched_on_for_all(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """Qwen3 MoE: windows in all layers, or in none."""
+    return _uniform(data, SLIDING if _is_switched_on(data) else FULL)
+
+
+def window_in_odd(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """Qwen2 MoE: of the first `max_window_layers` layers every second, if windows are switched on."""
+    last, has_window = integer(data, "max_window_layers", 28), _is_switched_on(data)
+    return _mixed(
+        data if has_window else {**data, "sliding_window": None},
+        [SLIDING if has_window and layer < last and layer % 2 == 0 else FULL for layer in range(num_layers(data))],
+    )
+
+
+def _is_switched_on(data: dict[str, Any]) -> bool:
+    return boolean(data, "use_sliding_window", False) and data.get("sliding_window") is not None
+
+
 def window_without_rope(data: dict[str, Any], turns: Sequence[bool]) -> tuple[LayerKind, ...]:
     """SmolLM3: layers whose heads are not rotated have a window, if windows are switched on."""
-    has_window = boolean(data, "use_sliding_window", False) and data.get("sliding_window") is not None
+    has_window = _is_switched_on(data)
     return _mixed(
         data if has_window else {**data, "sliding_window": None},
         [SLIDING if has_window and not rotates else FULL for rotates in turns],

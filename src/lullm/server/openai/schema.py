@@ -65,6 +65,8 @@ class GenerationBody(WireModel):
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
     priority: int | None = None
+    # transformers'
+    split_special_tokens: bool | None = None
     # Ollama's
     keep_alive: float | str | None = None
 
@@ -110,7 +112,17 @@ class CompletionBody(GenerationBody):
     def prompts(self) -> list[Prompt]:
         """The prompts, of which a body may hold one or several."""
         several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
-        return self.prompt if several else [self.prompt]
+        prompts: list[Prompt] = self.prompt if several else [self.prompt]
+        return [plain_prompt(prompt, self.split_special_tokens) for prompt in prompts]
+
+
+def plain_prompt(prompt: Prompt, split_special_tokens: bool | None) -> Prompt:
+    """A prompt as the engine takes it. Raises ApiError: the option is for a text."""
+    if split_special_tokens is None:
+        return prompt
+    if not isinstance(prompt, str):
+        raise ApiError(400, "split_special_tokens is for prompts of text", param="split_special_tokens")
+    return {"prompt": prompt, "split_special_tokens": split_special_tokens}
 
 
 class TextPart(WireModel):
@@ -142,9 +154,9 @@ class ChatMessage(WireModel):
 Messages = Annotated[list[ChatMessage], FAIL_FAST]
 
 
-def conversation(messages: list[ChatMessage], **options: Any) -> Conversation:
+def conversation(messages: list[ChatMessage], split_special_tokens: bool | None, **options: Any) -> Conversation:
     """Messages as the engine takes them."""
-    return Conversation([message.for_template() for message in messages], options)
+    return Conversation([message.for_template() for message in messages], options, split_special_tokens)
 
 
 class ChatBody(GenerationBody):
@@ -161,7 +173,7 @@ class ChatBody(GenerationBody):
 
     def prompts(self) -> list[Conversation]:
         """The one conversation."""
-        return [conversation(self.messages)]
+        return [conversation(self.messages, self.split_special_tokens)]
 
 
 class TokenizeBody(WireModel):
@@ -171,6 +183,7 @@ class TokenizeBody(WireModel):
     prompt: str | None = None
     messages: Messages | None = None
     add_special_tokens: bool | None = None
+    split_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     return_token_strs: bool = False
 

@@ -1,0 +1,39 @@
+"""ExpertsConfig: a mixture of experts in place of the MLP, in some layers or all (https://arxiv.org/abs/2101.03961)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Scoring = Literal["softmax", "sigmoid"]
+"""How a router's products become scores: over all experts together, or each by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """The experts, and how the router chooses among them.
+
+    Args:
+        num_experts: of a layer. num_used: experts per token.
+        intermediate_size: of one expert.
+        layers: by layer, whether it has experts; the others have an MLP.
+        scoring: what the router's products become.
+        normalizes: the scores of the chosen experts are divided by their sum.
+        scale: factor on the scores.
+        num_groups, num_used_groups: experts stand in groups of equal size, and are chosen from the best groups.
+        has_correction: a bias per expert is added to its score for the choice, not for the result
+            (https://arxiv.org/abs/2408.15664).
+        shared_intermediate_size: of an expert that every token uses; None: there is none.
+        shared_is_gated: the shared expert's result is multiplied by the sigmoid of a product of its own.
+    """
+
+    num_experts: int
+    num_used: int
+    intermediate_size: int
+    layers: tuple[bool, ...]
+    scoring: Scoring = "softmax"
+    normalizes: bool = True
+    scale: float = 1.0
+    num_groups: int = 1
+    num_used_groups: int = 1
+    has_correction: bool = False
+    shared_intermediate_size: int | None = None
+    shared_is_gated: bool = False

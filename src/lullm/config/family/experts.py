@@ -1,0 +1,160 @@
+"""Families with a mixture of experts: Mixtral, Qwen2 and 3 MoE, OLMoE, GLM-4.5."""
+
+from dataclasses import replace
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig
+from lullm.config.experts import ExpertsConfig
+from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
+from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import num_layers, window_if_switched_on_for_all, window_in_odd, window_unless_null
+from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int, shown
+from lullm.config.rope import read_flat_rope
+from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import LayerKind
+
+_MOST_EXPERTS = 1 << 12
+"""The most known have 512 in a layer."""
+
+
+def _experts(data: dict[str, Any], count_name: str, size_name: str, layers: tuple[bool, ...]) -> ExpertsConfig:
+    """What all families have."""
+    num_experts = positive_int(data, count_name, most=_MOST_EXPERTS)
+    num_used = positive_int(data, "num_experts_per_tok", most=_MOST_EXPERTS)
+    if num_used > num_experts:
+        raise ModelLoadError(
+            f"config.json: num_experts_per_tok ({num_used}) must be at most {count_name} ({num_experts})"
+        )
+    size = positive_int(data, size_name, most=MOST_INTERMEDIATE)
+    return ExpertsConfig(num_experts, num_used, size, layers, normalizes=boolean(data, "norm_topk_prob", True))
+
+
+def _sparse_layers(data: dict[str, Any]) -> tuple[bool, ...]:
+    """Of Qwen: every `decoder_sparse_step`-th layer, but those in `mlp_only_layers`."""
+    step, dense = positive_int(data, "decoder_sparse_step", 1), data.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
+        raise ModelLoadError(f"config.json: mlp_only_layers must be a list of layers, not {shown(dense)}")
+    return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(num_layers(data)))
+
+
+def _read_mixtral(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = _experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
+    return replace(read_dense(data, kinds, head_dim), experts=experts)
+
+
+def _read_qwen2_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = replace(
+        _experts(data, "num_experts", "moe_intermediate_size", _sparse_layers(data)),
+        shared_intermediate_size=positive_int(data, "shared_expert_intermediate_size", most=MOST_INTERMEDIATE),
+        shared_is_gated=True,
+    )
+    config = read_dense(data, kinds, head_dim)
+    return replace(config, experts=experts, attention_bias=boolean(data, "qkv_bias", True))
+
+
+def _read_qwen3_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    name = "num_experts" if data.get("num_experts") is not None else "num_local_experts"
+    experts = _experts(data, name, "moe_intermediate_size", _sparse_layers(data))
+    return replace(read_dense(data, kinds, head_dim), experts=experts)
+
+
+def _read_olmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = _experts(data, "num_experts", "intermediate_size", (True,) * len(kinds))
+    return replace(read_dense(data, kinds, head_dim), experts=experts)
+
+
+def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    first = integer(data, "first_k_dense_replace", 1)
+    layers = tuple(layer >= first for layer in range(len(kinds)))
+    experts = _experts(data, "n_routed_experts", "moe_intermediate_size", layers)
+    num_groups, num_used_groups = positive_int(data, "n_group", 1), positive_int(data, "topk_group", 1)
+    group_size, rest = divmod(experts.num_experts, num_groups)
+    if rest or group_size < 2 or num_used_groups > num_groups or experts.num_used > num_used_groups * group_size:
+        raise ModelLoadError(
+            f"config.json: n_group ({num_groups}) must part n_routed_experts ({experts.num_experts}) into groups of 2 "
+            f"or more, of which topk_group ({num_used_groups}) hold num_experts_per_tok ({experts.num_used})"
+        )
+    num_shared = integer(data, "n_shared_experts", 1)
+    experts = replace(
+        experts,
+        scoring="sigmoid",
+        scale=positive_float(data, "routed_scaling_factor", 1.0),
+        num_groups=num_groups,
+        num_used_groups=num_used_groups,
+        has_correction=True,
+        shared_intermediate_size=num_shared * experts.intermediate_size if num_shared > 0 else None,
+    )
+    partial = "partial_rotary_factor"
+    rope = read_flat_rope({**data, partial: data.get(partial) or 0.5}, has_partial=True)
+    plain = {key: value for key, value in data.items() if key not in ("rope_scaling", "rope_parameters", partial)}
+    return replace(
+        read_dense(plain, kinds, head_dim),
+        ropes=(rope,) * len(kinds),
+        experts=experts,
+        has_head_norms=boolean(data, "use_qk_norm", False),
+    )
+
+
+_TRAINING = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
+_READS = DENSE_READS | {"num_experts_per_tok"}
+_QWEN = _READS | {
+    "num_experts",
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "use_sliding_window",
+    "sliding_window",
+}
+_TO_MANY = {"norm_topk_prob": False}
+
+MIXTRAL = Family(
+    _read_mixtral,
+    defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_experts_per_tok": 2, "num_local_experts": 8},
+    reads=_READS | {"num_local_experts", "sliding_window"},
+    fixed={"norm_topk_prob": True},
+    ignores=_TRAINING,
+    layer_kinds=window_unless_null,
+)
+QWEN2_MOE = Family(
+    _read_qwen2_moe,
+    defaults=_TO_MANY | {"sliding_window": 4096},
+    reads=_QWEN | {"shared_expert_intermediate_size", "qkv_bias", "max_window_layers"},
+    ignores=_TRAINING,
+    layer_kinds=window_in_odd,
+)
+QWEN3_MOE = Family(
+    _read_qwen3_moe,
+    defaults=_TO_MANY | {"sliding_window": 4096},
+    reads=_QWEN | {"attention_bias", "num_local_experts"},
+    ignores=_TRAINING | {"max_window_layers"},
+    layer_kinds=window_if_switched_on_for_all,
+)
+OLMOE = Family(
+    _read_olmoe,
+    defaults=_TO_MANY | {"rms_norm_eps": 1e-5},
+    reads=_READS | {"num_experts", "norm_topk_prob", "attention_bias"},
+    fixed=NO_WINDOW | {"clip_qkv": None},
+    ignores=_TRAINING | UNUSED_WINDOW,
+)
+GLM4_MOE = Family(
+    _read_glm4_moe,
+    defaults={"rms_norm_eps": 1e-5},
+    reads=_READS
+    | {
+        "attention_bias",
+        "partial_rotary_factor",
+        "moe_intermediate_size",
+        "n_routed_experts",
+        "n_shared_experts",
+        "routed_scaling_factor",
+        "n_group",
+        "topk_group",
+        "first_k_dense_replace",
+        "norm_topk_prob",
+        "use_qk_norm",
+    },
+    fixed=NO_WINDOW,
+    # Layers behind the last one draft tokens; they are not loaded.
+    ignores=_TRAINING | UNUSED_WINDOW | {"num_mtp_layers", "num_nextn_predict_layers"},
+)

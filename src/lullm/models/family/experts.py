@@ -1,0 +1,69 @@
+"""Families with a mixture of experts over the shared decoder.
+
+Mixtral (https://arxiv.org/abs/2401.04088), Qwen2 MoE (https://arxiv.org/abs/2407.10671), Qwen3 MoE
+(https://arxiv.org/abs/2505.09388), OLMoE (https://arxiv.org/abs/2409.02060), GLM-4.5 (https://arxiv.org/abs/2508.06471).
+They differ in the router, the shared expert and the attention, all of which are data.
+"""
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderStyle, gated_mlp, rules_of
+from lullm.nn.experts import MixtureOfExperts
+from lullm.weights.rule import Rename
+
+MIXTRAL_RENAMES = (
+    Rename(re.compile(r"(?<=\.)block_sparse_moe\."), "mlp."),
+    Rename(re.compile(r"(?<=\.)w1(?=\.weight$)"), "gate_proj"),
+    Rename(re.compile(r"(?<=\.)w3(?=\.weight$)"), "up_proj"),
+    Rename(re.compile(r"(?<=\.)w2(?=\.weight$)"), "down_proj"),
+)
+GLM_RENAMES = (Rename(re.compile(r"\.shared_experts\."), ".shared_expert."),)
+
+
+def experts_or_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Module:
+    """By layer."""
+    family = config.family
+    if family.experts is None or not family.experts.layers[layer]:
+        return gated_mlp(config, layer, dtype)
+    return MixtureOfExperts(family.experts, config.hidden_size, family.activation, dtype)
+
+
+def build_mixtral(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = rules_of(config)
+    style = DecoderStyle(replace(rules, renames=(*rules.renames, *MIXTRAL_RENAMES)), make_mlp=experts_or_mlp)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_qwen2_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    style = DecoderStyle(rules_of(config), qkv_bias=config.family.attention_bias, make_mlp=experts_or_mlp)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_qwen3_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    bias = config.family.attention_bias
+    style = DecoderStyle(rules_of(config), head_norms=True, qkv_bias=bias, o_bias=bias, make_mlp=experts_or_mlp)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_olmoe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    bias = config.family.attention_bias
+    style = DecoderStyle(rules_of(config), row_norms=True, qkv_bias=bias, o_bias=bias, make_mlp=experts_or_mlp)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_glm4_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = rules_of(config)
+    # Layers behind the last one draft tokens.
+    drafts = re.compile(rf"^model\.layers\.{config.num_hidden_layers}\.")
+    style = DecoderStyle(
+        replace(rules, renames=(*rules.renames, *GLM_RENAMES), drops=(*rules.drops, drafts)),
+        head_norms=config.family.has_head_norms,
+        qkv_bias=config.family.attention_bias,
+        make_mlp=experts_or_mlp,
+    )
+    return CausalLM(config, style, dtype, max_model_len)

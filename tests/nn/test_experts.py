@@ -1,0 +1,97 @@
+"""The mixture of experts beside its definition, row by row; what it reads; rows by themselves."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from layers import filled
+
+from lullm.config.experts import ExpertsConfig
+from lullm.nn.experts import MixtureOfExperts
+from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
+
+HIDDEN = 16
+CONFIG = ExpertsConfig(num_experts=6, num_used=2, intermediate_size=8, layers=(True,))
+GROUPED = replace(CONFIG, scoring="sigmoid", num_groups=3, num_used_groups=2, has_correction=True, scale=1.5)
+CONFIGS = {
+    "softmax": CONFIG,
+    "not normalized": replace(CONFIG, normalizes=False),
+    "shared": replace(CONFIG, shared_intermediate_size=12),
+    "shared behind a gate": replace(CONFIG, shared_intermediate_size=12, shared_is_gated=True),
+    "groups": GROUPED,
+}
+
+
+def layer_of(config):
+    return filled(MixtureOfExperts(config, HIDDEN, "silu", torch.float32))
+
+
+def rows(count, seed=1):
+    return torch.randn(count, HIDDEN, generator=torch.Generator().manual_seed(seed))
+
+
+def defined(layer, config, row):
+    """One token, in Python."""
+    products = layer.gate.weight @ row
+    scores = products.softmax(0) if config.scoring == "softmax" else products.sigmoid()
+    ranked = scores.clone()
+    if config.has_correction:
+        ranked += layer.gate.e_score_correction_bias
+    size = config.num_experts // config.num_groups
+    groups = [sorted(ranked.tolist()[first : first + size])[-2:] for first in range(0, config.num_experts, size)]
+    best = sorted(range(config.num_groups), key=lambda group: -sum(groups[group]))[: config.num_used_groups]
+    allowed = [expert for expert in range(config.num_experts) if expert // size in best]
+    chosen = sorted(allowed, key=lambda expert: -ranked[expert])[: config.num_used]
+    whole = sum(scores[expert] for expert in chosen) if config.normalizes else 1.0
+    result = torch.zeros(HIDDEN)
+    for expert in chosen:
+        result += mlp(layer.experts[expert], row) * scores[expert] / whole * config.scale
+    if config.shared_intermediate_size:
+        share = torch.sigmoid(layer.shared_expert_gate.weight[0] @ row) if config.shared_is_gated else 1.0
+        result += mlp(layer.shared_expert, row) * share
+    return result
+
+
+def mlp(expert, row):
+    gate, up = (expert.gate_up_proj.weight @ row).chunk(2)
+    return expert.down_proj.weight @ (torch.nn.functional.silu(gate) * up)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("ops", [REFERENCE_OPS, TORCH_CPU_OPS], ids=lambda ops: ops.name)
+@torch.inference_mode()
+def test_definition(config, ops):
+    layer, x = layer_of(config), rows(9)
+    expected = torch.stack([defined(layer, config, row) for row in x])
+    torch.testing.assert_close(layer(x, ops), expected, atol=1e-3, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_only_chosen_experts_are_read():
+    layer, x = layer_of(CONFIG), rows(1)
+    expected = layer(x, TORCH_CPU_OPS)
+    chosen = set(layer.gate.choose(x, TORCH_CPU_OPS)[0].flatten().tolist())
+    assert len(chosen) == CONFIG.num_used
+    for number, expert in enumerate(layer.experts):
+        if number not in chosen:
+            del expert.gate_up_proj, expert.down_proj
+    assert torch.equal(layer(x, TORCH_CPU_OPS), expected)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@torch.inference_mode()
+def test_a_row_does_not_depend_on_its_batch(config):
+    """With the reference's products, whose rows do not depend on each other, to the last bit."""
+    layer, x = layer_of(config), rows(12)
+    ops = replace(
+        REFERENCE_OPS,
+        linear=lambda x, weight, bias: torch.stack([REFERENCE_OPS.linear(row[None], weight, bias)[0] for row in x]),
+        gated_linear=lambda x, weight, bias, activation: torch.cat(
+            [REFERENCE_OPS.gated_linear(row[None], weight, bias, activation) for row in x]
+        ),
+    )
+    together = layer(x, ops)
+    for number in range(12):
+        assert torch.equal(layer(x[number : number + 1], ops)[0], together[number])
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(layer(x[order], ops), together[order])
