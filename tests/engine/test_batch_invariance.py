@@ -37,6 +37,7 @@ KINDS = [
     {"temperature": 1.0, "seed": 5, "prompt_logprobs": 0, "logprobs": 1},
 ]
 ALONE = {"threads": 1, "enable_prefix_caching": False}
+SMALL_POOL = {"num_gpu_blocks_override": 140, "block_size": 4, "max_num_batched_tokens": 100}
 
 
 def make_requests(num):
@@ -60,8 +61,8 @@ def folder(request, tmp_path_factory):
 
 
 def open_llm(folder, **options):
-    options = {"max_model_len": 512, "max_num_seqs": 100, "max_num_batched_tokens": 2048} | options
-    return LLM(str(folder), dtype="bfloat16", **options)
+    defaults = {"dtype": "bfloat16", "max_model_len": 512, "max_num_seqs": 100, "max_num_batched_tokens": 2048}
+    return LLM(str(folder), **(defaults | options))
 
 
 def plain(positions):
@@ -95,29 +96,28 @@ def assert_same(found, expected, requests):
 
 
 class Proof:
-    """A folder, requests and their answers alone."""
+    """A model, requests and their answers alone. `options`: of every engine, such as a quantization."""
 
-    def __init__(self, folder, num):
-        self.folder, self.requests = folder, make_requests(num)
-        with open_llm(folder, **ALONE, enforce_eager=True) as llm:
+    def __init__(self, folder, num, **options):
+        self.folder, self.requests, self.options = folder, make_requests(num), options
+        with self.open(**ALONE, enforce_eager=True) as llm:
             self.expected = generate(llm, self.requests, 1)
 
-    def holds(self, batch, times=1, **options):
-        with open_llm(self.folder, **options) as llm:
-            for _ in range(times):
+    def open(self, **options):
+        return open_llm(self.folder, **self.options, **options)
+
+    def holds(self, *batches, **options):
+        """All requests, so many at a time, one engine for all."""
+        with self.open(**options) as llm:
+            for batch in batches:
                 assert_same(generate(llm, self.requests, batch), self.expected, self.requests)
             return llm.llm_engine.stats()
 
-    def holds_in_any_batch(self, *batches):
-        with open_llm(self.folder, **ALONE) as llm:
-            for batch in batches:
-                assert_same(generate(llm, self.requests, batch), self.expected, self.requests)
-
-    def holds_over_sleep(self, batch, steps, **options):
-        """Asleep in the middle, three times."""
-        with open_llm(self.folder, enable_sleep_mode=True, **options) as llm:
-            engine = llm.llm_engine
-            for number, (prompt, params) in enumerate(self.requests[:batch]):
+    def holds_over_sleep(self, steps, **options):
+        """All requests at once, asleep three times in the middle."""
+        with self.open(enable_sleep_mode=True, **options) as llm:
+            engine, batch = llm.llm_engine, len(self.requests)
+            for number, (prompt, params) in enumerate(self.requests):
                 engine.add_request(str(number), prompt, params)
             finished = {}
             for level in (1, 1, 0):
@@ -129,7 +129,7 @@ class Proof:
             while engine.has_unfinished_requests():
                 finished |= {o.request_id: answer(o) for o in engine.step() if o.finished}
             found = [finished[str(number)] for number in range(batch)]
-            assert_same(found, self.expected[:batch], self.requests)
+            assert_same(found, self.expected, self.requests)
             block_space_of(llm).check_conservation()
 
 
@@ -139,7 +139,7 @@ def proof(folder):
 
 
 def test_batches(proof):
-    proof.holds_in_any_batch(2, 7, 28)
+    proof.holds(2, 7, 28, **ALONE)
 
 
 @pytest.mark.parametrize("chunk", [16, 100])
@@ -150,9 +150,25 @@ def test_chunks_with_a_prefix_cache_on_two_threads(proof, chunk):
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
 def test_preemption(proof, mode):
-    pool = {"num_gpu_blocks_override": 48, "max_num_batched_tokens": 100, "preemption_mode": mode}
-    assert proof.holds(28, **pool).num_preemptions > 0
+    assert proof.holds(28, **SMALL_POOL, preemption_mode=mode).num_preemptions > 0
 
 
 def test_sleep_in_the_middle(proof):
-    proof.holds_over_sleep(28, 3, max_num_batched_tokens=300)
+    proof.holds_over_sleep(3, max_num_batched_tokens=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "float32"}, {"quantization": "int8"}, {"quantization": "int4"}], ids=str
+)
+def test_two_hundred_requests(folder, options):
+    proof = Proof(folder, 200, batch_invariant=True, **options)
+    for threads in (1, 2):
+        for caching in (False, True):
+            for chunk in (16, 100, 2048):
+                sizes = {"max_num_batched_tokens": chunk, "max_num_seqs": min(chunk, 100)}
+                proof.holds(2, 7, 32, 100, threads=threads, enable_prefix_caching=caching, **sizes)
+        for mode in ("swap", "recompute"):
+            assert proof.holds(200, **SMALL_POOL, preemption_mode=mode, threads=threads).num_preemptions > 0
+        proof.holds_over_sleep(12, max_num_batched_tokens=300, threads=threads)
+        proof.holds(100, enforce_eager=True, threads=threads)
