@@ -37,7 +37,7 @@ KINDS = [
     {"temperature": 1.0, "seed": 5, "prompt_logprobs": 0, "logprobs": 1},
 ]
 ALONE = {"threads": 1, "enable_prefix_caching": False}
-SMALL_POOL = {"num_gpu_blocks_override": 140, "block_size": 4, "max_num_batched_tokens": 100}
+SMALL_POOL = {"num_gpu_blocks_override": 140, "block_size": 4, "max_model_len": 336, "max_num_batched_tokens": 100}
 
 
 def make_requests(num):
@@ -158,16 +158,15 @@ def test_sleep_in_the_middle(proof):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [{}, {"dtype": "float32"}, {"quantization": "int8"}, {"quantization": "int4"}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"quantization": "int8"}], ids=str)
 def test_two_hundred_requests(folder, options):
     proof = Proof(folder, 200, batch_invariant=True, **options)
     for threads in (1, 2):
+        proof.holds(2, 7, 32, 100, threads=threads)
         for caching in (False, True):
             for chunk in (16, 100, 2048):
                 sizes = {"max_num_batched_tokens": chunk, "max_num_seqs": min(chunk, 100)}
-                proof.holds(2, 7, 32, 100, threads=threads, enable_prefix_caching=caching, **sizes)
+                proof.holds(100, threads=threads, enable_prefix_caching=caching, **sizes)
         for mode in ("swap", "recompute"):
             assert proof.holds(200, **SMALL_POOL, preemption_mode=mode, threads=threads).num_preemptions > 0
         proof.holds_over_sleep(12, max_num_batched_tokens=300, threads=threads)
