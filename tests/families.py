@@ -75,6 +75,7 @@ OLMO3_ROPES = {
 MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 5}
 GLM = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_routed_experts": 6}
 GROUPS = {"n_group": 3, "topk_group": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.7}
+OSS = {"num_experts_per_tok": 2, "num_local_experts": 5}
 QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
 GPT2_SIZES = {
     "hidden_size": ..., "intermediate_size": ..., "num_hidden_layers": ..., "num_attention_heads": ...,
@@ -141,6 +142,21 @@ CASES = {
         GLM | GROUPS | {"use_qk_norm": True},
         GLM | GROUPS | {"use_qk_norm": True},
         "sigmoid router with correction and groups, shared experts, heads that turn in part",
+    ),
+    "GptOss": Cases(
+        "gpt-oss-20b, gpt-oss-120b",
+        {
+            "plain": OSS | {"sliding_window": 20},
+            "tight clamp, other gain, no bias, tied": OSS
+            | TIED
+            | {"swiglu_alpha": 0.9, "swiglu_limit": 0.4, "attention_bias": False, "sliding_window": 7},
+            "windows at the end, three experts a token, no yarn": OSS
+            | {"num_experts_per_tok": 3, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+            | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "sliding_window": 9},
+        },
+        OSS | {"sliding_window": 7, "head_dim": 8, "swiglu_limit": 0.6},
+        OSS | {"sliding_window": 32, "swiglu_limit": 0.6},
+        "attention sinks; windows in every second layer; experts with clamped gates and biases, also in MXFP4",
     ),
     "Granite": Cases(
         "Granite 3 and 4, dense",

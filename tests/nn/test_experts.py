@@ -6,7 +6,7 @@ import pytest
 import torch
 from layers import filled
 
-from lullm.config.experts import ExpertsConfig
+from lullm.config.experts import ClampedGate, ExpertsConfig
 from lullm.nn.experts import MixtureOfExperts
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
 
@@ -19,6 +19,7 @@ CONFIGS = {
     "shared": replace(CONFIG, shared_intermediate_size=12),
     "shared behind a gate": replace(CONFIG, shared_intermediate_size=12, shared_is_gated=True),
     "groups": GROUPED,
+    "clamped, biases": replace(CONFIG, has_biases=True, clamped_gate=ClampedGate(alpha=1.3, limit=0.7)),
 }
 
 
@@ -32,7 +33,7 @@ def rows(count, seed=1):
 
 def defined(layer, config, row):
     """One token, in Python."""
-    products = layer.gate.weight @ row
+    products = layer.gate.weight @ row + (layer.gate.bias if config.has_biases else 0)
     scores = products.softmax(0) if config.scoring == "softmax" else products.sigmoid()
     ranked = scores.clone()
     if config.has_correction:
@@ -45,16 +46,21 @@ def defined(layer, config, row):
     whole = sum(scores[expert] for expert in chosen) if config.normalizes else 1.0
     result = torch.zeros(HIDDEN)
     for expert in chosen:
-        result += mlp(layer.experts[expert], row) * scores[expert] / whole * config.scale
+        result += mlp(layer.experts[expert], row, config.clamped_gate) * scores[expert] / whole * config.scale
     if config.shared_intermediate_size:
         share = torch.sigmoid(layer.shared_expert_gate.weight[0] @ row) if config.shared_is_gated else 1.0
         result += mlp(layer.shared_expert, row) * share
     return result
 
 
-def mlp(expert, row):
-    gate, up = (expert.gate_up_proj.weight @ row).chunk(2)
-    return expert.down_proj.weight @ (torch.nn.functional.silu(gate) * up)
+def mlp(expert, row, clamp=None):
+    if clamp is None:
+        gate, up = (expert.gate_up_proj.weight @ row).chunk(2)
+        return expert.down_proj.weight @ (torch.nn.functional.silu(gate) * up)
+    gate, up = (expert.gate_up_proj.weight @ row + expert.gate_up_proj.bias).chunk(2)
+    assert gate.max() > clamp.limit and up.abs().max() > clamp.limit, "otherwise the clamp would do nothing"
+    gate, up = gate.clamp(max=clamp.limit), up.clamp(-clamp.limit, clamp.limit)
+    return expert.down_proj.weight @ ((up + 1) * gate / (1 + torch.exp(-clamp.alpha * gate))) + expert.down_proj.bias
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -81,7 +87,7 @@ def test_only_chosen_experts_are_read():
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @torch.inference_mode()
 def test_a_row_does_not_depend_on_its_batch(config):
-    """With the reference's products, whose rows do not depend on each other, to the last bit."""
+    """With the reference's functions, a row at a time, to the last bit."""
     layer, x = layer_of(config), rows(12)
     ops = replace(
         REFERENCE_OPS,
@@ -89,6 +95,7 @@ def test_a_row_does_not_depend_on_its_batch(config):
         gated_linear=lambda x, weight, bias, activation: torch.cat(
             [REFERENCE_OPS.gated_linear(row[None], weight, bias, activation) for row in x]
         ),
+        activate=lambda x, activation: torch.cat([REFERENCE_OPS.activate(row[None], activation) for row in x]),
     )
     together = layer(x, ops)
     for number in range(12):

@@ -7,7 +7,7 @@ import torch
 
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.selection import TORCH_CPU_OPS
-from lullm.weights.rows import PlainRows, QuantizedRows, in_order
+from lullm.weights.rows import InterleavedRows, PlainRows, QuantizedRows, StackedRows, TransposedRows, in_order
 from lullm.weights.rule import HeadOrder, rotated_first
 
 HEAD_DIM, ROTARY_DIM = 8, 4
@@ -53,3 +53,26 @@ def test_a_scale_is_rounded_once():
     parameter = torch.zeros(6, 4, dtype=torch.bfloat16)
     PlainRows(parameter, scale=0.22).write(values)
     assert torch.equal(parameter, (values.double() * 0.22).bfloat16())
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 5, 12])
+def test_rows_that_take_turns(piece):
+    values = torch.arange(12.0)[:, None].repeat(1, 2)
+    places = [torch.full((4, 2), torch.nan) for _ in range(3)]
+    rows = InterleavedRows(tuple(map(PlainRows, places)))
+    assert rows.fits(values.shape) and not rows.fits(torch.Size((4, 2)))
+    for number, part in enumerate(values.split(piece)):
+        rows.write(part, number * piece)
+    assert [place[:, 0].tolist() for place in places] == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3])
+def test_a_stack_of_transposed_matrices_that_take_turns(piece):
+    values = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))  # [N, in, out]
+    gates, ups = torch.full((2, 3, 4, 5), torch.nan)
+    pairs = [InterleavedRows((PlainRows(gate), PlainRows(up))) for gate, up in zip(gates, ups, strict=True)]
+    rows = StackedRows(tuple(map(TransposedRows, pairs)))
+    assert rows.fits(values.shape) and not rows.fits(torch.Size((2, 5, 8)))
+    for number, part in enumerate(values.split(piece)):
+        rows.write(part, number * piece)
+    assert torch.equal(gates, values[..., ::2].mT) and torch.equal(ups, values[..., 1::2].mT)

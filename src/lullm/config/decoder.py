@@ -17,6 +17,7 @@ class DecoderConfig:
         activation: of the gates in the MLP.
         attention_scale: factor on the products of queries and keys.
         attention_bias: projections of queries, keys and values have a bias, and in most families that of the output.
+        has_sinks: every query head has a learned sink (see `Ops.attention`).
         has_head_norms: of families that may have norms on every query and key head.
         mlp_bias: projections of the MLP have a bias.
         embedding_scale: factor on the rows of the embedding, rounded to the model's dtype.
@@ -34,6 +35,7 @@ class DecoderConfig:
     attention_scale: float
     activation: Activation = "silu"
     attention_bias: bool = False
+    has_sinks: bool = False
     has_head_norms: bool = False
     mlp_bias: bool = False
     embedding_scale: float = 1.0
@@ -62,4 +64,8 @@ class DecoderConfig:
     @property
     def attention_features(self) -> frozenset[AttentionFeature]:
         """What attention must be able to do beside plain scores."""
-        return frozenset() if self.attention_soft_cap is None else frozenset({"soft_cap"})
+        wanted: dict[AttentionFeature, bool] = {
+            "soft_cap": self.attention_soft_cap is not None,
+            "sinks": self.has_sinks,
+        }
+        return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)

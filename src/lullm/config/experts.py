@@ -8,6 +8,14 @@ Scoring = Literal["softmax", "sigmoid"]
 
 
 @dataclass(frozen=True, slots=True)
+class ClampedGate:
+    """`(up + 1) * gate * sigmoid(alpha * gate)`, gates at most `limit`, ups within `limit` on both sides (gpt-oss)."""
+
+    alpha: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertsConfig:
     """The experts, and how the router chooses among them.
 
@@ -23,6 +31,8 @@ class ExpertsConfig:
             (https://arxiv.org/abs/2408.15664).
         shared_intermediate_size: of an expert that every token uses; None: there is none.
         shared_is_gated: the shared expert's result is multiplied by the sigmoid of a product of its own.
+        has_biases: the router and the matrices of the experts have a bias.
+        clamped_gate: in place of the family's activation in the experts.
     """
 
     num_experts: int
@@ -37,3 +47,5 @@ class ExpertsConfig:
     has_correction: bool = False
     shared_intermediate_size: int | None = None
     shared_is_gated: bool = False
+    has_biases: bool = False
+    clamped_gate: ClampedGate | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from lullm.config.decoder import DecoderConfig
+from lullm.config.family.family import Family
 from lullm.config.family.keys import check_keys
 from lullm.config.family.table import FAMILIES, family_of
 from lullm.config.field import MOST_HEAD_DIM, boolean, positive_int, shown, token_id_list
@@ -104,9 +105,8 @@ class ModelConfig:
             raise ModelLoadError(
                 f"config.json: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
             )
-        if data.get("quantization_config") and not _is_kv_scheme(data["quantization_config"]):
-            raise ModelLoadError("config.json: quantized checkpoints are not supported yet")
-        dtype = data.get("dtype") or data.get("torch_dtype") or "float32"
+        is_encoded = _is_encoded(data, family)
+        dtype = data.get("dtype") or data.get("torch_dtype") or ("bfloat16" if is_encoded else "float32")
         if dtype not in _DTYPES:
             raise ModelLoadError(f"config.json: dtype {shown(dtype)} is not one of {', '.join(_DTYPES)}")
         head_dim = positive_int(data, "head_dim", hidden_size // heads, MOST_HEAD_DIM)
@@ -134,6 +134,21 @@ class ModelConfig:
 def _bos_token_id(data: dict[str, Any]) -> int | None:
     ids = token_id_list(data.get("bos_token_id"), "config.json: bos_token_id")
     return ids[0] if ids else None
+
+
+def _is_encoded(data: dict[str, Any], family: Family) -> bool:
+    """Whether weights are quantized in a way that the family decodes. Raises ModelLoadError: in another way."""
+    quantization = data.get("quantization_config")
+    if not quantization or _is_kv_scheme(quantization):
+        return False
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    if isinstance(method, str) and method in family.encodings:
+        return True
+    allowed = f", only {', '.join(sorted(family.encodings))}" if family.encodings else ""
+    raise ModelLoadError(
+        f"config.json: quantized checkpoints (quant_method {shown(method)}) are not supported yet for this "
+        f"architecture{allowed}; take one in bfloat16"
+    )
 
 
 def _is_kv_scheme(quantization: Any) -> bool:

@@ -109,6 +109,7 @@ def new_attention(config: ModelConfig, style: DecoderStyle, layer: int, group: i
         row_norm_eps=family.rms_norm_eps if style.row_norms else None,
         qkv_bias=style.qkv_bias,
         o_bias=style.o_bias,
+        has_sinks=family.has_sinks,
     )
     return Attention(config, attention_style, layer, group, dtype)
 

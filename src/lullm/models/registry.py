@@ -14,6 +14,7 @@ from lullm.models.family.experts import (
 )
 from lullm.models.family.gemma import build_gemma2, build_gemma3
 from lullm.models.family.gpt import build_gpt2, build_opt
+from lullm.models.family.gpt_oss import build_gpt_oss
 from lullm.models.family.llama import build_llama
 from lullm.models.family.mistral import build_mistral
 from lullm.models.family.olmo import build_olmo
@@ -26,6 +27,7 @@ BUILDERS: dict[str, Callable[[ModelConfig, torch.dtype, int], Model]] = {
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
     "Glm4MoeForCausalLM": build_glm4_moe,
+    "GptOssForCausalLM": build_gpt_oss,
     "GraniteForCausalLM": build_llama,
     "LlamaForCausalLM": build_llama,
     "MistralForCausalLM": build_mistral,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lullm.config.model import ModelConfig
 from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
-from lullm.nn.linear import FusedLinear, Linear
+from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.norm import RMSNorm
 from lullm.ops.cache.layer_cache import HeadNorm
 
@@ -23,6 +23,7 @@ class AttentionStyle:
         head_norm_eps: of an RMSNorm on every query and key head before the rotation; None: there is none.
         row_norm_eps: of an RMSNorm over all query heads of a row, and one over all its key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
+        has_sinks: every query head has a learned sink (see `Ops.attention`).
     """
 
     scale: float
@@ -31,6 +32,7 @@ class AttentionStyle:
     row_norm_eps: float | None = None
     qkv_bias: bool = False
     o_bias: bool = False
+    has_sinks: bool = False
 
 
 class Attention(nn.Module):
@@ -52,6 +54,7 @@ class Attention(nn.Module):
         kv_size = config.num_key_value_heads * config.head_dim
         self.qkv_proj = FusedLinear(config.hidden_size, (q_size, kv_size, kv_size), style.qkv_bias, dtype)
         self.o_proj = Linear(q_size, config.hidden_size, style.o_bias, dtype)
+        self.sinks = meta_parameter((config.num_attention_heads,), torch.float32) if style.has_sinks else None
         self.q_norm = self.k_norm = None
         if style.head_norm_eps is not None:
             self.q_norm = RMSNorm(config.head_dim, style.head_norm_eps, dtype)
@@ -82,7 +85,7 @@ class Attention(nn.Module):
         if context.calibrates and self.kv_scales is not None:
             self.kv_scales.calibrate(qkv, head_norm, cos_sin_cache, attention.slot_mapping, context)
         q = ops.rope_and_cache(qkv, head_norm, context.positions, cos_sin_cache, cache, attention.slot_mapping)
-        out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap)  # [T, Hq, D]
+        out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap, self.sinks)  # [T, Hq, D]
         return self.o_proj(out.flatten(1), ops)
 
 

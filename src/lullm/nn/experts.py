@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from lullm.config.experts import ExpertsConfig
 from lullm.nn.linear import Linear, meta_parameter
-from lullm.nn.mlp import GatedMLP
+from lullm.nn.mlp import ClampedMLP, GatedMLP
 from lullm.ops.table import Ops
 from lullm.types.arithmetic import Activation
 
@@ -13,15 +13,15 @@ from lullm.types.arithmetic import Activation
 class Gate(Linear):
     """A matrix with a row per choice, which is never quantized: a wrong digit here is another expert there."""
 
-    def __init__(self, hidden_size: int, num_choices: int, dtype: torch.dtype):
-        super().__init__(hidden_size, num_choices, False, dtype)
+    def __init__(self, hidden_size: int, num_choices: int, dtype: torch.dtype, bias: bool = False):
+        super().__init__(hidden_size, num_choices, bias, dtype)
 
 
 class Router(Gate):
     """Chooses the experts of every token, and their shares."""
 
     def __init__(self, config: ExpertsConfig, hidden_size: int, dtype: torch.dtype):
-        super().__init__(hidden_size, config.num_experts, dtype)
+        super().__init__(hidden_size, config.num_experts, dtype, config.has_biases)
         self.config = config
         self.e_score_correction_bias: nn.Parameter | None = None
         if config.has_correction:
@@ -62,7 +62,7 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         self.gate = Router(config, hidden_size, dtype)
         self.experts = nn.ModuleList(
-            GatedMLP(hidden_size, config.intermediate_size, activation, False, dtype) for _ in range(config.num_experts)
+            _new_expert(config, hidden_size, activation, dtype) for _ in range(config.num_experts)
         )
         self.shared_expert: GatedMLP | None = None
         self.shared_expert_gate: Gate | None = None
@@ -94,3 +94,10 @@ class MixtureOfExperts(nn.Module):
         if self.shared_expert_gate is not None:
             shared = shared * self.shared_expert_gate(x, ops).float().sigmoid()
         return shared
+
+
+def _new_expert(config: ExpertsConfig, hidden_size: int, activation: Activation, dtype: torch.dtype) -> nn.Module:
+    sizes, gate = (hidden_size, config.intermediate_size), config.clamped_gate
+    if gate is not None:
+        return ClampedMLP(*sizes, gate, config.has_biases, dtype)
+    return GatedMLP(*sizes, activation, config.has_biases, dtype)

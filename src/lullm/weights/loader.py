@@ -13,18 +13,23 @@ from torch import Tensor
 
 from lullm.config.json_file import read_object
 from lullm.errors import ModelLoadError
+from lullm.log import get_logger
 from lullm.ops.table import Ops
 from lullm.ops.threads import torch_threads
-from lullm.units import MIB
+from lullm.units import MIB, format_bytes
+from lullm.weights.encoding.encoded import EncodedTensor
+from lullm.weights.encoding.joining import Joining, whole_name
 from lullm.weights.rows import Rows, TransposedRows
 from lullm.weights.target import Loadable, WeightTargets
+
+logger = get_logger(__name__)
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _PIECE_BYTES = 16 * MIB
 _LARGEST_INDEX = 64 * MIB  # 90,000 tensors of a mixture of experts take 9 MB
 
-_Piece = tuple[Rows, int, Tensor]  # where to, from which row on, what
+_Piece = tuple[Rows, int, Tensor | EncodedTensor]  # where to, from which row on, what
 
 
 def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) -> None:
@@ -38,6 +43,7 @@ def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) 
     """
     targets = WeightTargets(model, ops)
     missing = set(targets.names)
+    joining = Joining(model.rules.joins)
     faults: list[str] = []
     for path, names in weight_files(folder).items():
         try:
@@ -47,25 +53,38 @@ def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) 
                 for name in sorted(stored if names is None else stored & names):
                     tensor = file.get_tensor(name)  # mapped: nothing is read yet
                     try:
-                        target = targets.find(name, tensor)
+                        whole = joining.add(name, tensor)
+                        target = None if whole is None else targets.find(*whole)
                     except ModelLoadError as error:
                         faults.append(str(error))
-                        missing.discard(model.rules.canonical_name(name))  # not missing, too
+                        missing.discard(
+                            model.rules.canonical_name(whole_name(model.rules.joins, name))
+                        )  # not missing, too
                     else:
-                        if target is not None:
+                        if whole is not None and target is not None:
                             missing.discard(target.name)
-                            pieces += _cut(target.rows, tensor)
+                            pieces += _cut(target.rows, whole[1])
                 _write_all(pieces, num_threads)
         except (SafetensorError, OSError) as error:
             raise ModelLoadError(f"{path} is damaged or incomplete: {error}; fetch it again") from None
+    for name, part in joining.incomplete():
+        faults.append(f"missing tensor {part}")
+        missing.discard(model.rules.canonical_name(name))
     faults += [f"missing tensor {name}" for name in sorted(missing)]
     if faults:
         raise ModelLoadError(f"the weights in {folder} do not fit its config.json:\n  " + "\n  ".join(faults))
+    if joining.num_joined:
+        logger.info(
+            "%d encoded tensors were decoded (%s in the files); in memory they take what the weights' type takes",
+            joining.num_joined,
+            format_bytes(joining.num_bytes),
+        )
 
 
-def _cut(rows: Rows, values: Tensor) -> list[_Piece]:
+def _cut(rows: Rows, values: Tensor | EncodedTensor) -> list[_Piece]:
     """Runs of rows, so that at the end no thread has a whole vocabulary to itself."""
-    values = torch.atleast_1d(values)
+    if isinstance(values, Tensor):
+        values = torch.atleast_1d(values)
     if isinstance(rows, TransposedRows):
         return [(rows, 0, values)]
     num_rows = max(1, _PIECE_BYTES * len(values) // max(values.nbytes, 1))
@@ -78,7 +97,7 @@ def _write_all(pieces: list[_Piece], num_threads: int) -> None:
     def write(piece: _Piece) -> None:
         rows, first_row, values = piece
         with torch.inference_mode():  # a mode belongs to one thread
-            rows.write(values, first_row)
+            rows.write(values if isinstance(values, Tensor) else values.decode(), first_row)
 
     # With several threads here, torch must not split each copy over threads once more.
     with torch_threads(1), ThreadPoolExecutor(num_threads) as pool:

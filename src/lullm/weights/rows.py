@@ -124,7 +124,7 @@ class OrderedRows:
 class TransposedRows:
     """Rows of a matrix that the checkpoint holds as `[in, out]`. It is written whole."""
 
-    rows: "PlainRows | QuantizedRows"
+    rows: Rows
 
     @property
     def shape(self) -> torch.Size:
@@ -136,6 +136,46 @@ class TransposedRows:
     def write(self, values: Tensor, first_row: int = 0) -> None:
         assert first_row == 0 and values.shape == self.shape, "its rows are columns here"
         self.rows.write(values.t().contiguous())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InterleavedRows:
+    """Rows of several places of one size that take turns in the checkpoint: row r is in place `r % len(places)`."""
+
+    places: tuple[Rows, ...]
+
+    @property
+    def shape(self) -> torch.Size:
+        num_rows, *rest = self.places[0].shape
+        return torch.Size((len(self.places) * num_rows, *rest))
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+    def write(self, values: Tensor, first_row: int = 0) -> None:
+        count = len(self.places)
+        for number, place in enumerate(self.places):
+            start = (number - first_row) % count
+            if start < len(values):
+                place.write(values[start::count], (first_row + start) // count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackedRows:
+    """Places of one shape, of which one tensor holds all: a row here is all of one place."""
+
+    places: tuple[Rows, ...]
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.places), *self.places[0].shape))
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+    def write(self, values: Tensor, first_row: int = 0) -> None:
+        for place, part in zip(self.places[first_row:], values, strict=False):
+            place.write(part)
 
 
 def in_order(rows: "PlainRows | QuantizedRows", order: HeadOrder) -> OrderedRows:

@@ -4,6 +4,8 @@ import math
 import re
 from dataclasses import dataclass, replace
 
+from lullm.weights.encoding.joining import Join
+
 
 @dataclass(frozen=True, slots=True)
 class Rename:
@@ -35,6 +37,23 @@ class Scale:
 
     pattern: re.Pattern[str]
     factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One tensor holds something of all modules of a list: its slice i belongs to module i.
+
+    The tensor `PREFIX.modules.name` fills the tensors `PREFIX.modules.i.part` of all i and `parts`. Rows of several
+    parts take turns in a slice.
+
+    Args:
+        is_transposed: a slice is a matrix `[in, out]`; its rows are columns here.
+    """
+
+    modules: str
+    name: str
+    parts: tuple[str, ...]
+    is_transposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +98,8 @@ class WeightRules:
     scales: tuple[Scale, ...] = ()
     head_orders: tuple[HeadOrder, ...] = ()
     transposes: tuple[re.Pattern[str], ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    joins: tuple[Join, ...] = ()
 
     def canonical_name(self, name: str) -> str:
         """The name after all renames, in order."""

@@ -167,15 +167,17 @@ class WeightStore:
             return dict(zip(parameters, pool.map(checksum, parameters.values()), strict=True))
 
     def open_packed(self, target: WeightTarget) -> None:
-        """Unpack the target's parameter into the checkpoint's order; it is modified from now on."""
-        self.modified.add(target.parameter_name)
-        if target.parameter_name in self._packed_names:
-            self._ops.unpack_weight_(target.parameter)
+        """Unpack the target's parameters into the checkpoint's order; they are modified from now on."""
+        self.modified |= target.parameters.keys()
+        for name, parameter in target.parameters.items():
+            if name in self._packed_names:
+                self._ops.unpack_weight_(parameter)
 
     def close_packed(self, target: WeightTarget) -> None:
-        """Make the target's parameter lie as the ops want it."""
-        if target.parameter_name in self._packed_names:
-            self._ops.pack_weight_(target.parameter)
+        """Make the target's parameters lie as the ops want them."""
+        for name, parameter in target.parameters.items():
+            if name in self._packed_names:
+                self._ops.pack_weight_(parameter)
 
 
 class WeightUpdate:
@@ -201,7 +203,7 @@ class WeightUpdate:
             raise ModelLoadError(f"{error}{hint}. {explain_applied(self.applied)}") from None
         if target is None:
             return
-        if self._opened is None or self._opened.parameter_name != target.parameter_name:
+        if self._opened is None or self._opened.parameters.keys() != target.parameters.keys():
             self._close_opened()
             self._store.open_packed(target)
             self._opened = target

@@ -4,7 +4,8 @@ The map is built from the model and its rules, so it knows what a complete check
 single tensors both find their rows here and write through them.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,7 +16,19 @@ from lullm.errors import ModelLoadError
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear
 from lullm.ops.table import Ops
-from lullm.weights.rows import PlainRows, QuantizedRows, Rows, ScaleRows, TransposedRows, in_order, rows_of
+from lullm.weights.encoding.encoded import EncodedTensor
+from lullm.weights.encoding.joining import whole_name
+from lullm.weights.rows import (
+    InterleavedRows,
+    PlainRows,
+    QuantizedRows,
+    Rows,
+    ScaleRows,
+    StackedRows,
+    TransposedRows,
+    in_order,
+    rows_of,
+)
 from lullm.weights.rule import WeightRules
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -37,11 +50,10 @@ class Loadable(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightTarget:
-    """Where one tensor of a checkpoint goes: `rows` of the parameter (or buffer) named `parameter_name`."""
+    """Where one tensor of a checkpoint goes: `rows` of some `parameters` (or a buffer), by their names."""
 
     name: str
-    parameter_name: str
-    parameter: torch.Tensor
+    parameters: dict[str, torch.Tensor]
     rows: Rows
 
 
@@ -61,20 +73,22 @@ class WeightTargets:
             if isinstance(layer, KVScales):
                 for name, sides in (("k_scale", slice(0, 1)), ("v_scale", slice(1, 2)), ("kv_scale", slice(0, 2))):
                     scales, owner = ScaleRows(f"{prefix}.{name}", layer.given[sides]), f"{layer_name}.given"
-                    scale_targets[f"{prefix}.{name}"] = WeightTarget(f"{prefix}.{name}", owner, layer.given, scales)
+                    scale_targets[f"{prefix}.{name}"] = WeightTarget(f"{prefix}.{name}", {owner: layer.given}, scales)
             for name, parameter in layer.named_parameters(recurse=False):
                 owner, data = f"{layer_name}.{name}", parameter.data
                 all_rows = rows_of(layer, owner, parameter, ops)
                 parts = self._rules.parts_of(last)
                 if parts is None or not isinstance(layer, FusedLinear):
-                    self._targets[owner] = WeightTarget(owner, owner, data, self._ruled(owner, all_rows))
+                    self._targets[owner] = WeightTarget(owner, {owner: data}, self._ruled(owner, all_rows))
                     continue
                 first_row = 0
                 for part, num_rows in zip(parts, layer.part_sizes, strict=True):
                     part_name = f"{prefix}.{part}.{name}"
                     rows = self._ruled(part_name, all_rows.part(first_row, num_rows))
-                    self._targets[part_name] = WeightTarget(part_name, owner, data, rows)
+                    self._targets[part_name] = WeightTarget(part_name, {owner: data}, rows)
                     first_row += num_rows
+        for modules in dict.fromkeys(stack.modules for stack in self._rules.stacks):
+            self._stack(modules)
         self.names = frozenset(self._targets)
         self._targets |= scale_targets
 
@@ -90,7 +104,21 @@ class WeightTargets:
         order = self._rules.head_order_of(name)
         return rows if order is None else in_order(rows, order)
 
-    def find(self, name: str, tensor: torch.Tensor) -> WeightTarget | None:
+    def _stack(self, modules: str) -> None:
+        """Put the tensors of the modules' lists of this name in place of those of their modules."""
+        pattern = re.compile(rf"^(.+\.{modules})\.(\d+)\.(.+)$")
+        lists: dict[str, dict[int, dict[str, WeightTarget]]] = {}
+        for match in filter(None, map(pattern.match, list(self._targets))):
+            parts = lists.setdefault(match[1], {}).setdefault(int(match[2]), {})
+            parts[match[3]] = self._targets.pop(match[0])
+        for prefix, found in lists.items():
+            for stack in self._rules.stacks:
+                if stack.modules == modules:
+                    slices = [[found[number][part] for part in stack.parts] for number in sorted(found)]
+                    name = f"{prefix}.{stack.name}"
+                    self._targets[name] = _stacked(name, slices, stack.is_transposed)
+
+    def find(self, name: str, tensor: torch.Tensor | EncodedTensor) -> WeightTarget | None:
         """Where a checkpoint tensor goes; None if the rules drop it.
 
         Raises:
@@ -101,9 +129,23 @@ class WeightTargets:
         if target is None:
             if self._rules.is_dropped(canonical):
                 return None
-            raise ModelLoadError(f"unexpected tensor {name}")
+            whole = whole_name(self._rules.joins, name)
+            hint = "" if whole == name else f": alone it is no weight; take {whole} as floating point numbers"
+            raise ModelLoadError(f"unexpected tensor {name}{hint}")
         if not target.rows.fits(tensor.shape):
             raise ModelLoadError(f"{name} has shape {list(tensor.shape)}, the model's has {list(target.rows.shape)}")
         if tensor.dtype not in _DTYPES:
             raise ModelLoadError(f"{name} is {tensor.dtype}: quantized checkpoints are not supported yet")
         return target
+
+
+def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], is_transposed: bool) -> WeightTarget:
+    """The target of a tensor whose slices hold the rows of these targets in turn."""
+    parameters: dict[str, torch.Tensor] = {}
+    places: list[Rows] = []
+    for targets in slices:
+        for target in targets:
+            parameters |= target.parameters
+        rows = targets[0].rows if len(targets) == 1 else InterleavedRows(tuple(target.rows for target in targets))
+        places.append(TransposedRows(rows) if is_transposed else rows)
+    return WeightTarget(name, parameters, StackedRows(tuple(places)))

@@ -17,7 +17,7 @@ _MOST_EXPERTS = 1 << 12
 """The most known have 512 in a layer."""
 
 
-def _experts(data: dict[str, Any], count_name: str, size_name: str, layers: tuple[bool, ...]) -> ExpertsConfig:
+def read_experts(data: dict[str, Any], count_name: str, size_name: str, layers: tuple[bool, ...]) -> ExpertsConfig:
     """What all families have."""
     num_experts = positive_int(data, count_name, most=_MOST_EXPERTS)
     num_used = positive_int(data, "num_experts_per_tok", most=_MOST_EXPERTS)
@@ -38,13 +38,13 @@ def _sparse_layers(data: dict[str, Any]) -> tuple[bool, ...]:
 
 
 def _read_mixtral(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    experts = _experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
+    experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
 def _read_qwen2_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     experts = replace(
-        _experts(data, "num_experts", "moe_intermediate_size", _sparse_layers(data)),
+        read_experts(data, "num_experts", "moe_intermediate_size", _sparse_layers(data)),
         shared_intermediate_size=positive_int(data, "shared_expert_intermediate_size", most=MOST_INTERMEDIATE),
         shared_is_gated=True,
     )
@@ -54,19 +54,19 @@ def _read_qwen2_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim
 
 def _read_qwen3_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     name = "num_experts" if data.get("num_experts") is not None else "num_local_experts"
-    experts = _experts(data, name, "moe_intermediate_size", _sparse_layers(data))
+    experts = read_experts(data, name, "moe_intermediate_size", _sparse_layers(data))
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
 def _read_olmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    experts = _experts(data, "num_experts", "intermediate_size", (True,) * len(kinds))
+    experts = read_experts(data, "num_experts", "intermediate_size", (True,) * len(kinds))
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
 def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     first = integer(data, "first_k_dense_replace", 1)
     layers = tuple(layer >= first for layer in range(len(kinds)))
-    experts = _experts(data, "n_routed_experts", "moe_intermediate_size", layers)
+    experts = read_experts(data, "n_routed_experts", "moe_intermediate_size", layers)
     num_groups, num_used_groups = positive_int(data, "n_group", 1), positive_int(data, "topk_group", 1)
     group_size, rest = divmod(experts.num_experts, num_groups)
     if rest or group_size < 2 or num_used_groups > num_groups or experts.num_used > num_used_groups * group_size:
@@ -95,7 +95,7 @@ def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
     )
 
 
-_TRAINING = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
+TRAINING = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
 _READS = DENSE_READS | {"num_experts_per_tok"}
 _QWEN = _READS | {
     "num_experts",
@@ -113,21 +113,21 @@ MIXTRAL = Family(
     defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_experts_per_tok": 2, "num_local_experts": 8},
     reads=_READS | {"num_local_experts", "sliding_window"},
     fixed={"norm_topk_prob": True},
-    ignores=_TRAINING,
+    ignores=TRAINING,
     layer_kinds=window_unless_null,
 )
 QWEN2_MOE = Family(
     _read_qwen2_moe,
     defaults=_TO_MANY | {"sliding_window": 4096},
     reads=_QWEN | {"shared_expert_intermediate_size", "qkv_bias", "max_window_layers"},
-    ignores=_TRAINING,
+    ignores=TRAINING,
     layer_kinds=window_in_odd,
 )
 QWEN3_MOE = Family(
     _read_qwen3_moe,
     defaults=_TO_MANY | {"sliding_window": 4096},
     reads=_QWEN | {"attention_bias", "num_local_experts"},
-    ignores=_TRAINING | {"max_window_layers"},
+    ignores=TRAINING | {"max_window_layers"},
     layer_kinds=window_if_switched_on_for_all,
 )
 OLMOE = Family(
@@ -135,7 +135,7 @@ OLMOE = Family(
     defaults=_TO_MANY | {"rms_norm_eps": 1e-5},
     reads=_READS | {"num_experts", "norm_topk_prob", "attention_bias"},
     fixed=NO_WINDOW | {"clip_qkv": None},
-    ignores=_TRAINING | UNUSED_WINDOW,
+    ignores=TRAINING | UNUSED_WINDOW,
 )
 GLM4_MOE = Family(
     _read_glm4_moe,
@@ -156,5 +156,5 @@ GLM4_MOE = Family(
     },
     fixed=NO_WINDOW,
     # Layers behind the last one draft tokens; they are not loaded.
-    ignores=_TRAINING | UNUSED_WINDOW | {"num_mtp_layers", "num_nextn_predict_layers"},
+    ignores=TRAINING | UNUSED_WINDOW | {"num_mtp_layers", "num_nextn_predict_layers"},
 )

@@ -26,6 +26,7 @@ class Family:
         ignores: keys that change nothing in inference.
         aliases: the architecture's own names of common keys.
         layer_kinds: data -> what each layer keeps. Raises ModelLoadError.
+        encodings: values of `quant_method` in `quantization_config` whose tensors are decoded as they are read.
     """
 
     read: Callable[[Data, tuple[LayerKind, ...], int], DecoderConfig]
@@ -35,6 +36,7 @@ class Family:
     ignores: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = field(default_factory=dict)
     layer_kinds: Callable[[Data], tuple[LayerKind, ...]] = full_attention
+    encodings: frozenset[str] = frozenset()
 
     def fill(self, data: Data) -> Data:
         """The data without what is ignored, with the defaults, under the common names.

@@ -7,6 +7,7 @@ from lullm.config.family.experts import GLM4_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWE
 from lullm.config.family.family import Family
 from lullm.config.family.gemma import GEMMA2, GEMMA3
 from lullm.config.family.gpt import GPT2, OPT
+from lullm.config.family.gpt_oss import GPT_OSS
 from lullm.config.family.llama_like import GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3
 from lullm.errors import ModelLoadError
 
@@ -15,6 +16,7 @@ FAMILIES: Mapping[str, Family] = {
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Glm4MoeForCausalLM": GLM4_MOE,
+    "GptOssForCausalLM": GPT_OSS,
     "GraniteForCausalLM": GRANITE,
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": MISTRAL,

@@ -1,0 +1,33 @@
+"""gpt-oss (https://arxiv.org/abs/2508.10925): attention sinks, windows in every second layer, clamped gates in experts.
+
+A checkpoint holds the matrices of all experts of a layer as one tensor, in floating point or in MXFP4.
+"""
+
+import re
+from dataclasses import replace
+
+import torch
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
+from lullm.models.family.experts import experts_or_mlp
+from lullm.weights.encoding.joining import Join
+from lullm.weights.encoding.mxfp4 import MXFP4Tensor
+from lullm.weights.rule import Rename, Stack
+
+ROUTER = Rename(re.compile(r"\.mlp\.router\."), ".mlp.gate.")
+STACKS = (
+    Stack("experts", "gate_up_proj", ("gate_proj.weight", "up_proj.weight"), is_transposed=True),
+    Stack("experts", "gate_up_proj_bias", ("gate_proj.bias", "up_proj.bias")),
+    Stack("experts", "down_proj", ("down_proj.weight",), is_transposed=True),
+    Stack("experts", "down_proj_bias", ("down_proj.bias",)),
+)
+JOIN = Join(("_blocks", "_scales"), MXFP4Tensor)
+"""`X_blocks` and `X_scales` are one tensor `X`."""
+
+
+def build_gpt_oss(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules, bias = rules_of(config), config.family.attention_bias
+    rules = replace(rules, renames=(*rules.renames, ROUTER), stacks=STACKS, joins=(JOIN,))
+    style = DecoderStyle(rules, qkv_bias=bias, o_bias=bias, make_mlp=experts_or_mlp)
+    return CausalLM(config, style, dtype, max_model_len)

@@ -1,0 +1,89 @@
+"""MXFP4 (OCP Microscaling Formats 1.0, https://arxiv.org/abs/2310.10537) as gpt-oss's checkpoints hold it.
+
+32 inputs of a row are 32 numbers of 4 bits (e2m1: 1 bit sign, 2 exponent, 1 mantissa) and one scale of 8 bits, a power
+of two (e8m0). bfloat16 and float32 hold every product exactly.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lullm.errors import ModelLoadError
+
+GROUP_BYTES = 16
+"""Of 32 inputs; the first of two is in the low bits."""
+MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""By the low three bits; the fourth is the sign."""
+_SCALE_BIAS = 127
+_NAN_SCALE = 255
+
+
+@cache
+def _tables() -> tuple[Tensor, Tensor]:
+    """The two numbers of each byte `[256, 2]`, and the scales `[256]`; bfloat16."""
+    numbers = [*MAGNITUDES, *(-magnitude for magnitude in MAGNITUDES)]
+    pairs = [(numbers[byte & 15], numbers[byte >> 4]) for byte in range(256)]
+    scales = [2.0 ** (exponent - _SCALE_BIAS) for exponent in range(_NAN_SCALE)] + [float("nan")]
+    with torch.inference_mode(False):  # the tables outlive the mode of the first call
+        return _on_cpu(pairs), _on_cpu(scales)
+
+
+def _on_cpu(values: Sequence[object]) -> Tensor:
+    return torch.tensor(values, dtype=torch.bfloat16, device="cpu")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MXFP4Tensor:
+    """Matrices `[N, in, out]` of bfloat16, held as `parts`: blocks `[N, out, G, 16]`, scales `[N, out, G]`, both uint8.
+
+    G is in / 32. See `EncodedTensor`.
+
+    Raises:
+        ModelLoadError: the two tensors do not belong together.
+    """
+
+    name: str
+    parts: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        blocks, scales = self.parts
+        is_whole = blocks.dim() == 4 and blocks.shape[:3] == scales.shape and blocks.shape[3] == GROUP_BYTES
+        if not is_whole or any(part.dtype != torch.uint8 for part in self.parts):
+            raise ModelLoadError(
+                f"{self.name}: blocks {list(blocks.shape)} of {blocks.dtype} and scales {list(scales.shape)} of "
+                f"{scales.dtype} are no MXFP4; blocks are [N, out, G, {GROUP_BYTES}] and scales [N, out, G], of uint8"
+            )
+
+    @property
+    def shape(self) -> torch.Size:
+        num_matrices, num_outputs, num_groups = self.parts[1].shape
+        return torch.Size((num_matrices, 2 * GROUP_BYTES * num_groups, num_outputs))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def split(self, num_rows: int) -> "list[MXFP4Tensor]":
+        return [
+            MXFP4Tensor(self.name, parts) for parts in zip(*(part.split(num_rows) for part in self.parts), strict=True)
+        ]
+
+    def decode(self) -> Tensor:
+        blocks, exponents = self.parts
+        if (exponents == _NAN_SCALE).any():
+            raise ModelLoadError(f"{self.name}: the checkpoint holds a scale that is NaN; fetch it again")
+        pairs, scales = _tables()
+        values = F.embedding(blocks.int(), pairs).flatten(3)  # [N, out, G, 32]
+        values *= scales[exponents.int()].unsqueeze(-1)
+        return values.flatten(2).transpose(1, 2)
