@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # torch first and by itself: a range would let pip choose another build of it.
 TORCH ?= torch==2.13.0
 
-.PHONY: run test test-slow check check-native format bench gpu-check clean
+.PHONY: run test test-slow fuzz check check-native format bench gpu-check clean
 
 run: $(VENV)/.installed
 	$(BIN)/lullm run "What is 17 + 25?" "What is the capital of France?" "Tell me a short story about a dog."
@@ -16,6 +16,13 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
+
+# Random requests, sleeps, bodies, folders and shapes, each target for SECONDS. A failure prints the line that replays it,
+# such as `make fuzz TARGET=engine SEED=123 ROUNDS=1`. See docs/reliability.md.
+SECONDS ?= 60
+fuzz: $(VENV)/.installed-test
+	PYTHONPATH=src:tests $(BIN)/python -m fuzz.campaign --seconds $(SECONDS) $(if $(TARGET),--target $(TARGET)) \
+	$(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .

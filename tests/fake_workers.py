@@ -15,6 +15,7 @@ class FakeWorker:
         self.calls = calls
         self.failures = {}
         self.version = 0
+        self.lacks_memory = False
 
     def _note(self, verb, *args):
         self.calls.append((self.rank, verb, *args))
@@ -31,6 +32,10 @@ class FakeWorker:
     def measure_speeds(self):
         self._note("measure_speeds")
         return 5.0 + self.rank, 9.0 - self.rank
+
+    def touch_blocks(self, block_ids):
+        self._note("touch_blocks", block_ids)
+        return self.lacks_memory
 
     def launch_model(self, plan):
         self._note("launch_model", plan)

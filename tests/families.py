@@ -27,7 +27,7 @@ class Cases:
     Args:
         models: what people call the models.
         variants: by name, what differs from `golden.SIZES`.
-        keys_base: what a file says beside the sizes, so that every key has an effect where it can.
+        keys_base: what a file says beside the sizes, so that every key has an effect where it can; ...: nothing.
         engine: what differs in a whole engine: windows of 32 tokens, if the family has windows.
         features: for the documentation.
     """
@@ -76,8 +76,27 @@ MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 5}
 GLM = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_routed_experts": 6}
 GROUPS = {"n_group": 3, "topk_group": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.7}
 QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
+GPT2_SIZES = {
+    "hidden_size": ..., "intermediate_size": ..., "num_hidden_layers": ..., "num_attention_heads": ...,
+    "num_key_value_heads": ..., "max_position_embeddings": ..., "n_embd": 48, "n_layer": 2, "n_head": 4,
+    "n_positions": 64, "n_inner": 40,
+}  # fmt: skip
 
 CASES = {
+    "GPT2": Cases(
+        "GPT-2",
+        {
+            "plain": {},
+            "untied, relu, other eps": {
+                "tie_word_embeddings": False,
+                "n_inner": 40,
+                "activation_function": "relu",
+                "layer_norm_epsilon": 0.1,
+            },
+        },
+        GPT2_SIZES,
+        features="learned positions, layer norms",
+    ),
     "Gemma2": Cases(
         "Gemma 2",
         {
@@ -180,6 +199,22 @@ CASES = {
         {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]},
         {"sliding_window": 32, "num_hidden_layers": 5},
         "as OLMo 2, with windows in three of four layers",
+    ),
+    "OPT": Cases(
+        "OPT",
+        {
+            "plain": {"ffn_dim": 72},
+            "projected, norms behind (350m)": {"ffn_dim": 72, "word_embed_proj_dim": 24, "do_layer_norm_before": False},
+            "no bias, untied, gelu": {
+                "ffn_dim": 72,
+                "enable_bias": False,
+                "tie_word_embeddings": False,
+                "activation_function": "gelu",
+            },
+        },
+        {"ffn_dim": 40, "intermediate_size": ..., "num_key_value_heads": ...},
+        {"ffn_dim": 72, "word_embed_proj_dim": 24},
+        "learned positions, layer norms before or behind",
     ),
     "Olmoe": Cases(
         "OLMoE",

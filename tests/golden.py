@@ -31,7 +31,12 @@ def model_class(family):
     """transformers' class of a family's causal models."""
     import transformers
 
-    return getattr(transformers, f"{family}ForCausalLM")
+    return getattr(transformers, architecture_of(family))
+
+
+def architecture_of(family):
+    """As `config.json` names it."""
+    return "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
 
 
 def random_model(family, options, seed=0):
@@ -58,7 +63,7 @@ def save_model(folder, family, options, seed=0):
 
 def write_config(folder, family, options):
     """A `config.json` with these keys only, in place of the one that transformers has written."""
-    (folder / "config.json").write_text(json.dumps({"architectures": [f"{family}ForCausalLM"], **options}))
+    (folder / "config.json").write_text(json.dumps({"architectures": [architecture_of(family)], **options}))
 
 
 def load_model(folder, dtype=torch.float32, max_model_len=128):

@@ -41,6 +41,10 @@ RUNS = {
     "preemption prefix": ("--repeat 1", rf"\| 5 examples \| 341 \| {FIGURE} \| {FIGURE} \|"),
     "quantization": ("--shape tiny", rf"int4 all +{FIGURE} MiB +{FIGURE}%"),
     "scheduler": ("--num-seqs 4 --steps 1", rf"(?s)4 sequences: +{FIGURE} ms.*a result of 256 decodes: \d+ bytes"),
+    "serving": (
+        "--shape tiny --streams 2 --input-len 8 --output-len 4 --rounds 1",
+        rf"(?s)offline +{FIGURE} tok/s.*streams +{FIGURE} tok/s.*streams / offline {FIGURE}",
+    ),
     "sleep": ("--shape tiny --repeat 1 --num-prompts 2", rf"(?s)\| 2, disk \| 2 \| .*first token: {FIGURE} s"),
     "startup": ("--runs 1", rf"(?s)\| pack the weights \| {FIGURE} .*\| start to first token \| {FIGURE} "),
     "startup --serve": ("--runs 1", rf"\| start to first token \| {FIGURE} \|"),

@@ -17,6 +17,12 @@ def test_text_and_object(tmp_path):
     assert read_object(link) == {"é": 1}
 
 
+def test_a_pair_of_surrogates_is_a_character(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(r'{"a": "\ud83d\ude00"}')
+    assert read_object(path) == {"a": "\U0001f600"}
+
+
 def test_no_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_object(tmp_path / "x.json")
@@ -41,7 +47,7 @@ def test_bounds(tmp_path):
         read_text(path)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "[" * 100_000, "1" * 5000])
+@pytest.mark.parametrize("content", ["{", "[]", "[" * 100_000, "1" * 5000, r'{"a": ["\ud800"]}', r'{"\uDc00": 1}'])
 def test_not_an_object(tmp_path, content):
     path = tmp_path / "x.json"
     path.write_text(content)

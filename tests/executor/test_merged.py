@@ -28,6 +28,15 @@ def test_start(executor):
     assert executor.take_calls() == all_of(executor, "num_available_blocks", "initialize_cache", "measure_speeds")
 
 
+def test_every_worker_touches_until_none_lacks_memory(executor):
+    for worker in executor.workers:
+        worker.lacks_memory = worker.rank > 0
+    assert executor.touch_blocks([3, 4]) is (len(executor.workers) > 1)
+    assert executor.take_calls() == all_of(executor, "touch_blocks")
+    executor.workers[-1].lacks_memory = False
+    assert executor.touch_blocks([3, 4]) is (len(executor.workers) > 2)
+
+
 def test_no_room_on_one_worker(executor):
     executor.workers[-1].failures["num_available_blocks"] = MemoryError("no block fits")
     with pytest.raises(MemoryError, match="no block fits"):

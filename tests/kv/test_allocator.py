@@ -131,3 +131,15 @@ def test_forgetting_what_nobody_holds():
     assert pool.find(b"held") == held
     pool.forget_free()
     assert pool.find(b"held") is None and pool.num_cached == 0
+
+
+@pytest.mark.parametrize("kind", [NaiveBlockAllocator, PrefixCachingBlockAllocator])
+def test_the_next_free_blocks_are_those_that_come(kind):
+    allocator = kind(8)
+    held = [allocator.allocate() for _ in range(5)]
+    allocator.promote(held[1], b"kept")
+    allocator.release(held[1:3])
+    assert allocator.next_free(2) == allocator.next_free(8)[:2] and allocator.next_free(0) == []
+    expected = allocator.next_free(99)
+    assert [allocator.allocate() for _ in range(allocator.num_free)] == expected
+    assert allocator.next_free(3) == []

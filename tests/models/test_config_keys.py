@@ -8,7 +8,17 @@ import dataclasses
 
 import pytest
 from families import CASES
-from golden import PagedRun, assert_close, golden_logits, load_model, model_class, prompt, random_model, write_config
+from golden import (
+    PagedRun,
+    architecture_of,
+    assert_close,
+    golden_logits,
+    load_model,
+    model_class,
+    prompt,
+    random_model,
+    write_config,
+)
 
 from lullm.config.family.keys import ARITHMETIC, COMMON_FIXED, COMMON_IGNORES, COMMON_READS
 from lullm.config.family.table import FAMILIES
@@ -62,6 +72,16 @@ CHANGES = {
     "shared_expert_intermediate_size": [16],
     "decoder_sparse_step": [2],
     "mlp_only_layers": [[0]],
+    "n_embd": [32],
+    "n_layer": [3],
+    "n_head": [2],
+    "n_positions": [32],
+    "n_inner": [24, None],
+    "activation_function": ["gelu", "relu", "tanh"],
+    "summary_type": ["mean"],
+    "summary_activation": ["tanh"],
+    "ffn_dim": [24],
+    "word_embed_proj_dim": [16],
     "n_group": [1],
     "topk_group": [1],
     "first_k_dense_replace": [0, 2],
@@ -114,7 +134,8 @@ def changes_of(family, key):
 
 
 def base_of(family):
-    return SIZES | CASES[family].keys_base
+    base = SIZES | CASES[family].keys_base
+    return {key: value for key, value in base.items() if value is not ...}
 
 
 def theirs_of(family, options, token_ids):
@@ -150,7 +171,7 @@ def test_every_key_is_computed_or_refused(tmp_path, family):
     base = base_of(family)
     expected = golden_logits(random_model(family, base), token_ids)
     assert expected.std() > 0.3, "otherwise 1e-4 would prove little"
-    declared = FAMILIES[f"{family}ForCausalLM"]
+    declared = FAMILIES[architecture_of(family)]
     ignored = (COMMON_IGNORES | declared.ignores) - declared.reads
     in_vain = {}
     for key in fields_of(family):
@@ -162,7 +183,7 @@ def test_every_key_is_computed_or_refused(tmp_path, family):
             | declared.reads
             | declared.fixed.keys()
             | ARITHMETIC
-            | (declared.defaults.keys())
+            | (declared.defaults.keys() | declared.aliases.keys())
             or key in EXTRA
         ), f"{key} of {family} is declared nowhere"
         values = changes_of(family, key)
@@ -178,13 +199,13 @@ def test_every_key_is_computed_or_refused(tmp_path, family):
 
 
 def test_the_families_are_those_that_are_built_and_walked():
-    assert sorted(FAMILIES) == sorted(BUILDERS) == sorted(f"{family}ForCausalLM" for family in CASES)
+    assert sorted(FAMILIES) == sorted(BUILDERS) == sorted(architecture_of(family) for family in CASES)
 
 
 @pytest.mark.parametrize("family", CASES)
 def test_defaults_are_those_of_transformers(family):
     config_class = model_class(family).config_class
-    for key, value in FAMILIES[f"{family}ForCausalLM"].defaults.items():
+    for key, value in FAMILIES[architecture_of(family)].defaults.items():
         theirs = config_class.default_theta if key == "rope_theta" else default_of(family, key)
         assert theirs == value, key
 

@@ -6,6 +6,7 @@
 from pathlib import Path
 
 from families import CASES
+from golden import architecture_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 HEAD = "| architecture | models | features | variants beside transformers |\n|---|---|---|---|\n"
@@ -13,7 +14,7 @@ HEAD = "| architecture | models | features | variants beside transformers |\n|--
 
 def table():
     rows = [
-        f"| `{family}ForCausalLM` | {cases.models} | {cases.features} | {'; '.join(cases.variants)} |\n"
+        f"| `{architecture_of(family)}` | {cases.models} | {cases.features} | {'; '.join(cases.variants)} |\n"
         for family, cases in CASES.items()
     ]
     return HEAD + "".join(rows)

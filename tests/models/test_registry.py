@@ -48,3 +48,11 @@ def test_parameters_of_a_family(architecture, tied):
         architecture[:5] in ("Qwen3", "Gemma") and "Gemma2" not in architecture
     )
     assert not any(name.endswith("bias") for name in names)
+
+
+@pytest.mark.parametrize(("architecture", "inner"), [("GPT2LMHeadModel", "n_inner"), ("OPTForCausalLM", "ffn_dim")])
+def test_learned_positions_are_not_stretched(architecture, inner):
+    config = ModelConfig.from_dict(DATA | {"architectures": [architecture], inner: 48})
+    build_model(config, torch.float32, 128)
+    with pytest.raises(ModelLoadError, match="128 positions; max_model_len .129."):
+        build_model(config, torch.float32, 129)

@@ -1,12 +1,11 @@
 """Long seeded random workloads: whatever comes, blocks are conserved, budgets kept, and every request ends once."""
 
 import random
-from collections import Counter
 
 import pytest
 from simulation import Simulation
+from workload import Workload
 
-from lullm.errors import InvalidRequestError
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 
 POOLS = [
@@ -110,7 +109,6 @@ def run_workload(
     num_rounds=10_000,
     **options,
 ):
-    rng = random.Random(num_blocks)
     preemption = PreemptionPolicy(mode, block_bytes=100, speeds=Speeds(600.0, 10.0))
     sim = Simulation(
         num_blocks=num_blocks,
@@ -124,72 +122,13 @@ def run_workload(
         preemption=preemption,
         **options,
     )
-    ends: Counter[int] = Counter()
-    refused = aborted = 0
-    accepted = []
-    live: list[str] = []
-
-    def take(updates):
-        for update in updates:
-            if update.is_end:
-                ends[update.seq.seq_id] += 1
-
-    for round_ in range(num_rounds):
-        if rng.random() < 0.25 and len(live) < 30:
-            # A two-token vocabulary makes shared prefixes, cache hits and equal blocks common.
-            prompt = [rng.randrange(2) for _ in range(rng.choice([1, 3, 4, 8, 15, 30, 60]))]
-            try:
-                group = sim.add(
-                    str(round_),
-                    prompt,
-                    priority=rng.randrange(3),
-                    end=1 if rng.random() < 0.2 else None,
-                    max_tokens=rng.choice([1, 2, 9, 30]),
-                    prompt_logprobs=rng.choice([None, None, 0]),
-                    **rng.choice([{}, {}, {}, {"n": 2}, {"n": 4}, {"beam_width": 3}]),
-                )
-            except InvalidRequestError:
-                refused += 1
-            else:
-                accepted.append(group)
-                live.append(str(round_))
-        if live and rng.random() < 0.03:
-            group = sim.scheduler.abort(live.pop(rng.randrange(len(live))))
-            if group is not None:
-                aborted += 1
-                for seq in group.seqs:
-                    if seq.status.finish_reason == "abort":
-                        ends[seq.seq_id] += 1
-                sim.block_space.check_conservation()
-        if rng.random() < 0.001:
-            sim.block_space.reset_prefix_cache()
-        take(sim.step())
-        sim.plans.clear()
-        unfinished = set(sim.scheduler.unfinished_ids)
-        live = [request_id for request_id in live if request_id in unfinished]
-    while sim.scheduler.has_unfinished:
-        take(sim.step())
-
+    workload = Workload(sim, random.Random(num_blocks))
+    workload.run(num_rounds)
     # The longest prompt and three forks, in every group.
     largest = sum((15 if window is None else (window + 2) // 4 + 1) + 3 for window in sim.windows)
-    assert bool(refused) == (largest > num_blocks) and aborted and len(accepted) > 500
+    assert bool(workload.num_refused) == (largest > num_blocks)
+    assert workload.num_aborted and len(workload.accepted) > 500
     if mode != "recompute":
         taken = {action for action, _ in preemption.counts}
         assert "swap" in taken and ("recompute" in taken or mode == "swap" and num_host_blocks == 64)
-    assert sim.block_space.num_used_blocks == 0 and sim.block_space.num_used_host_blocks == 0
     assert sim.scheduler.preemption.num_preemptions > 0
-    assert sim.scheduler._roster._members == {} and len(sim.scheduler.waiting) == len(sim.scheduler.swapped) == 0
-    for group in accepted:
-        assert group.is_finished
-        if group.request.params.beam_width:
-            finished = group.seqs[0].status.finish_reason
-            assert finished == "abort" or group.hypotheses
-            continue
-        for seq in group.seqs:
-            assert ends[seq.seq_id] == 1, "every sequence ends exactly once"
-        if group.request.params.prompt_logprobs is not None and group.seqs[0].status.finish_reason in (
-            "stop",
-            "length",
-        ):
-            targets = [row[0][0] for row in group.prompt_logprobs]
-            assert targets == group.request.prompt_token_ids[1:] or group.seqs[0].output_len == 0

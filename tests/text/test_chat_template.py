@@ -152,6 +152,11 @@ def test_broken_templates_do_not_load(source: str) -> None:
         ChatTemplate(source, {})
 
 
+def test_python_has_nothing_to_say_about_a_template() -> None:
+    """Its compiler warned on stderr of "int object is not subscriptable"."""
+    assert render("{{ 1[0] is defined }}") == "False"
+
+
 def test_the_template_may_refuse() -> None:
     with pytest.raises(InvalidRequestError, match="rejected the messages: roles must alternate"):
         render("{{ raise_exception('roles must alternate') }}")

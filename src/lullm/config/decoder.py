@@ -12,6 +12,7 @@ class DecoderConfig:
     """What the shared decoder needs beside the common part of `ModelConfig`.
 
     Args:
+        rms_norm_eps: of all norms.
         ropes: by layer; None: its heads are not rotated. All rotate the same share of a head.
         activation: of the gates in the MLP.
         attention_scale: factor on the products of queries and keys.
@@ -21,6 +22,8 @@ class DecoderConfig:
         embedding_scale: factor on the rows of the embedding, rounded to the model's dtype.
         residual_scale: factor on what attention and MLP add to the residual stream.
         logit_scale: factor on the logits.
+        norms_first: norms stand in front of attention and MLP; of families that may have them behind the sums.
+        embedding_size: of a token's embedding, where it is not `hidden_size`; of families that project it.
         experts: in place of the MLP, in some layers or all.
         attention_soft_cap, final_soft_cap: `cap * tanh(x / cap)` of scores, and of logits; None: as they are.
     """
@@ -38,6 +41,8 @@ class DecoderConfig:
     logit_scale: float = 1.0
     attention_soft_cap: float | None = None
     final_soft_cap: float | None = None
+    norms_first: bool = True
+    embedding_size: int | None = None
     experts: ExpertsConfig | None = None
 
     @property

@@ -40,10 +40,12 @@ def read_text(path: Path, most_bytes: int = LARGEST_JSON) -> str:
 
 
 def read_object(path: Path, most_bytes: int = LARGEST_JSON) -> dict[str, Any]:
-    """The object in a JSON file. Raises as `read_text`; ModelLoadError also: not JSON, or not an object."""
+    """The object in a JSON file. Raises as `read_text`; ModelLoadError also: not JSON, not an object, no valid text."""
     text = read_text(path, most_bytes)
     try:
         data = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:  # half a surrogate pair is no text: what encodes it later would raise
+            json.dumps(data, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(data, dict):

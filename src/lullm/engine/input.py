@@ -94,7 +94,9 @@ class InputProcessor:
         """The prompt's text, where there is one, and its token ids."""
         try:
             if isinstance(prompt, Conversation):
-                return self._rendered(prompt, may_block)
+                splits = prompt.split_special_tokens
+                splits = self._splits_conversations if splits is None else splits
+                return self._tokenizer.encode_conversation(prompt.messages, prompt.options, splits, may_block)
             text, token_ids, splits = _given(prompt)
             if token_ids is None:
                 assert text is not None
@@ -104,26 +106,6 @@ class InputProcessor:
             return text, token_ids
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), error.param or _param(prompt), error.code) from None
-
-    def _rendered(self, conversation: Conversation, may_block: bool) -> tuple[str, list[int]]:
-        """The conversation's text and ids; special tokens that it spells are text, unless it says otherwise."""
-        template = self._tokenizer.chat_template
-        if template is None:
-            raise InvalidRequestError(
-                "this model has no chat template; give it a plain prompt (generate, /v1/completions, `lullm run`)",
-                "messages",
-                "no_chat_template",
-            )
-        variables = template.variables(conversation.messages, conversation.options)
-        splits = conversation.split_special_tokens
-        quoted = None
-        if self._splits_conversations if splits is None else splits:
-            quoted = self._tokenizer.verbatim.quote(variables, template.sources.values())
-        if quoted is None:
-            text = template.render_variables(variables, may_block)
-            return text, self._tokenizer.encode(text, add_special_tokens=False)
-        text = template.render_variables(quoted.variables, may_block)
-        return self._tokenizer.verbatim.shown(text, quoted.mark), self._tokenizer.encode_marked(text, quoted.mark)
 
     def _check_prompt(self, param: str, token_ids: list[int]) -> None:
         if not token_ids:

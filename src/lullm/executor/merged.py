@@ -34,6 +34,9 @@ class MergedExecutor:
     def measure_speeds(self) -> tuple[float, float]:
         return minimum(self._call("measure_speeds"))
 
+    def touch_blocks(self, block_ids: Sequence[int]) -> bool:
+        return any(self._call("touch_blocks", block_ids))
+
     def launch_model(self, plan: StepPlan) -> Running[StepResult]:
         self._workers.check_health()
         steps = self._workers.launch(plan)

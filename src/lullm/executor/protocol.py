@@ -19,6 +19,7 @@ WorkerVerb = Literal[
     "num_available_blocks",
     "initialize_cache",
     "measure_speeds",
+    "touch_blocks",
     "prepare_sleep",
     "commit_sleep",
     "cancel_sleep",
@@ -104,6 +105,10 @@ class Executor(Protocol):
 
         Before the first plan: it writes into blocks.
         """
+        ...
+
+    def touch_blocks(self, block_ids: Sequence[int]) -> bool:
+        """Every worker takes some of the memory that these blocks lack; whether any lacks more. Some milliseconds."""
         ...
 
     def launch_model(self, plan: StepPlan) -> Running[StepResult]:

@@ -7,6 +7,7 @@ a block back, it keeps its content and can be found until the block is reused.
 The device pool and the host pool have an allocator each; a block id is valid in its pool only.
 """
 
+import itertools
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
@@ -24,6 +25,10 @@ class BlockAllocator(Protocol):
 
     def allocate(self) -> int:
         """A mutable block with reference count 1. The caller has checked `num_free`."""
+        ...
+
+    def next_free(self, num: int) -> list[int]:
+        """The blocks that `allocate` would hand out next, at most `num`."""
         ...
 
     def share(self, block_id: int) -> None:
@@ -75,6 +80,9 @@ class NaiveBlockAllocator:
         block_id = self._free.pop()
         self._ref_counts[block_id] = 1
         return block_id
+
+    def next_free(self, num: int) -> list[int]:
+        return self._free[: -num - 1 : -1]
 
     def share(self, block_id: int) -> None:
         self._ref_counts[block_id] += 1
@@ -190,6 +198,9 @@ class PrefixCachingBlockAllocator:
             self._evict(block_id)
         self._ref_counts[block_id] = 1
         return block_id
+
+    def next_free(self, num: int) -> list[int]:
+        return list(itertools.islice(self._free, num))
 
     def share(self, block_id: int) -> None:
         if self._ref_counts[block_id] == 0:

@@ -65,6 +65,7 @@ class BlockSpaceManager:
         self._watermark_blocks = int(watermark * num_blocks)
         self._pools = PoolPair(num_blocks, num_host_blocks, enable_prefix_caching)
         self._device, self._host = self._pools.device, self._pools.host
+        self.next_free = self._device.next_free
         self._tables: dict[int, tuple[BlockTable, ...]] = {}
         self._duplicates: list[Duplicate] = []
 

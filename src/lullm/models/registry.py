@@ -13,6 +13,7 @@ from lullm.models.family.experts import (
     build_qwen3_moe,
 )
 from lullm.models.family.gemma import build_gemma2, build_gemma3
+from lullm.models.family.gpt import build_gpt2, build_opt
 from lullm.models.family.llama import build_llama
 from lullm.models.family.mistral import build_mistral
 from lullm.models.family.olmo import build_olmo
@@ -21,6 +22,7 @@ from lullm.models.family.qwen import build_qwen2, build_qwen3
 from lullm.models.protocol import Model
 
 BUILDERS: dict[str, Callable[[ModelConfig, torch.dtype, int], Model]] = {
+    "GPT2LMHeadModel": build_gpt2,
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
     "Glm4MoeForCausalLM": build_glm4_moe,
@@ -30,6 +32,7 @@ BUILDERS: dict[str, Callable[[ModelConfig, torch.dtype, int], Model]] = {
     "MixtralForCausalLM": build_mixtral,
     "Olmo2ForCausalLM": build_olmo,
     "Olmo3ForCausalLM": build_olmo,
+    "OPTForCausalLM": build_opt,
     "OlmoeForCausalLM": build_olmoe,
     "Phi3ForCausalLM": build_phi3,
     "Qwen2ForCausalLM": build_qwen2,

@@ -1,4 +1,4 @@
-"""RMSNorm (https://arxiv.org/abs/1910.07467)."""
+"""RMSNorm (https://arxiv.org/abs/1910.07467) and LayerNorm (https://arxiv.org/abs/1607.06450)."""
 
 import torch
 from torch import Tensor, nn
@@ -21,3 +21,16 @@ class RMSNorm(nn.Module):
     def add(self, x: Tensor, residual: Tensor, ops: Ops) -> tuple[Tensor, Tensor]:
         """Add `x` to the residual stream: (the normed sum, the sum). Overwrites both arguments."""
         return ops.add_rms_norm(x, residual, self.weight, self.eps)
+
+
+class LayerNorm(nn.Module):
+    """Bring the last dimension to mean 0 and variance 1, then scale and shift it by learned vectors."""
+
+    def __init__(self, size: int, eps: float, dtype: torch.dtype):
+        super().__init__()
+        self.weight = meta_parameter((size,), dtype)
+        self.bias = meta_parameter((size,), dtype)
+        self.eps = eps
+
+    def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [T, size] -> the same
+        return ops.layer_norm(x, self.weight, self.bias, self.eps)

@@ -1,36 +1,22 @@
-"""Tokenizer: a model folder's tokenizer, on the `tokenizers` library.
-
-Reads tokenizer.json (rules, vocabulary, tokens around a text), tokenizer_config.json and special_tokens_map.json
-(special tokens and their roles), and the chat template from any of its usual places. The config's `add_bos_token` is
-ignored if there is a tokenizer.json, as in transformers 5.
-"""
+"""Tokenizer: text <-> token ids, on the `tokenizers` library, under the names that scripts know from transformers."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from lullm.config.json_file import read_object, read_text
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.log import get_logger
-from lullm.text.chat_template import ChatTemplate
+from lullm.text.chat_template import ChatTemplate, Message
 from lullm.text.token_bytes import TokenBytes
+from lullm.text.tokenizer_folder import read_tokenizer, reraise_foreign
 from lullm.text.verbatim import Verbatim
-from lullm.units import MIB
 
 logger = get_logger(__name__)
 
-_LARGEST_TOKENIZER = 256 * MIB
-"""The largest known tokenizer.json, of 262,144 tokens, takes 33 MB."""
-_TRIAL_TEXTS = ("The quick fox, 123 and é中.\n", "a" * 64, "1" * 64, " " * 64, "\n" * 64)
-"""Runs of one character are what regular expressions backtrack on."""
-
 _SOME_TEXT = "a"
-
-_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class Tokenizer:
@@ -39,7 +25,7 @@ class Tokenizer:
     Attributes:
         backend: the library's tokenizer; without truncation and padding.
         vocab_size: the largest token id + 1. A model's own `vocab_size` may be larger (padding of the matrix).
-        bos_token_id, eos_token_id: None where the model names none.
+        bos_token, eos_token, pad_token, unk_token, and the same with `_id`: None where the model names none.
         special_tokens: name -> text (`{"eos_token": "</s>"}`), as chat templates use them.
         special_token_ids: marks (`</s>`, `<|im_end|>`, ...) that are no text; `skip_special_tokens` drops them.
         chat_template: None where the folder has none.
@@ -71,8 +57,10 @@ class Tokenizer:
         self.vocab_size = max(ids) + 1
         added = backend.get_added_tokens_decoder()
         self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        self.bos_token_id = self._named_token_id("bos_token")
-        self.eos_token_id = self._named_token_id("eos_token")
+        self.bos_token, self.bos_token_id = self._named_token("bos_token")
+        self.eos_token, self.eos_token_id = self._named_token("eos_token")
+        self.pad_token, self.pad_token_id = self._named_token("pad_token")
+        self.unk_token, self.unk_token_id = self._named_token("unk_token")
         self._texts: dict[int, str] = {}
 
     @classmethod
@@ -82,11 +70,7 @@ class Tokenizer:
         Raises:
             ModelLoadError: a file is missing, damaged, or contradicts another.
         """
-        backend = _load_backend(folder)
-        config = _read_json(folder / "tokenizer_config.json")
-        special_tokens = _special_tokens(_read_json(folder / "special_tokens_map.json") | config)
-        _add_tokens(backend, config, special_tokens)
-        sources = _chat_template_sources(folder, config)
+        backend, special_tokens, sources = read_tokenizer(folder)
         template = ChatTemplate(sources, special_tokens) if sources else None
         if template is not None:
             template.try_out()
@@ -121,6 +105,87 @@ class Tokenizer:
         renamed = self.verbatim.renamed(text, mark)
         return self.verbatim.original_ids(_encode(self.verbatim.text_backend, [renamed], False)[0])
 
+    def encode_conversation(
+        self,
+        messages: Sequence[Message],
+        options: Mapping[str, Any],
+        split_special_tokens: bool = True,
+        may_block: bool = True,
+    ) -> tuple[str, list[int]]:
+        """What the chat template makes of messages: the text, and its ids.
+
+        Args:
+            options: of `ChatTemplate.render`. split_special_tokens: those that messages and options spell are text.
+            may_block: wait for another process, if the template needs it.
+
+        Raises:
+            InvalidRequestError: there is no template, or it refuses the messages. WouldBlock: without `may_block`.
+        """
+        template = self.chat_template
+        if template is None:
+            raise InvalidRequestError(
+                "this model has no chat template; give it a plain prompt (generate, /v1/completions, `lullm run`)",
+                "messages",
+                "no_chat_template",
+            )
+        variables = template.variables(messages, options)
+        quoted = self.verbatim.quote(variables, template.sources.values()) if split_special_tokens else None
+        if quoted is None:
+            text = template.render_variables(variables, may_block)
+            return text, self.encode(text, add_special_tokens=False)
+        text = template.render_variables(quoted.variables, may_block)
+        return self.verbatim.shown(text, quoted.mark), self.encode_marked(text, quoted.mark)
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+        tokenize: bool = True,
+        split_special_tokens: bool = True,
+        **kwargs: Any,
+    ) -> str | list[int]:
+        """The ids of a conversation, or without `tokenize` its text, under the arguments of transformers.
+
+        As there, a text loses what `split_special_tokens` means; so generate from the ids, or with `LLM.chat`. `kwargs`
+        are variables of the template. Raises as `encode_conversation` does.
+        """
+        options = {"tools": tools, "add_generation_prompt": add_generation_prompt, **kwargs}
+        if documents is not None:
+            options["documents"] = list(documents)
+        text, token_ids = self.encode_conversation(conversation, options, split_special_tokens)
+        return token_ids if tokenize else text
+
+    def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> dict[str, list[Any]]:
+        """`input_ids` and `attention_mask` of a text, or a list of each for several. Raises as `encode` does."""
+        if isinstance(text, str):
+            token_ids = self.encode(text, add_special_tokens)
+            return {"input_ids": token_ids, "attention_mask": [1] * len(token_ids)}
+        ids = self.encode_batch(text, add_special_tokens)
+        return {"input_ids": ids, "attention_mask": [[1] * len(one) for one in ids]}
+
+    def __len__(self) -> int:
+        """The number of tokens, added ones included."""
+        return int(self.backend.get_vocab_size(with_added_tokens=True))
+
+    def get_vocab(self) -> dict[str, int]:
+        """Token, as the vocabulary spells it -> id."""
+        return dict(self.backend.get_vocab(with_added_tokens=True))
+
+    def convert_ids_to_tokens(self, ids: int | Sequence[int]) -> str | None | list[str | None]:
+        """The tokens as the vocabulary spells them; None for an id without one. Raises InvalidRequestError: no id."""
+        if isinstance(ids, int):
+            return self.token_bytes.token(ids)
+        return [self.token_bytes.token(token_id) for token_id in ids]
+
+    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | None | list[int | None]:
+        """The ids of tokens as the vocabulary spells them; the unknown token's, or None, for others."""
+        if isinstance(tokens, str):
+            token_id: int | None = self.backend.token_to_id(tokens)
+            return self.unk_token_id if token_id is None else token_id
+        return [self.convert_tokens_to_ids(token) for token in tokens]  # type: ignore[misc]
+
     @functools.cached_property
     def _around(self) -> tuple[list[int], list[int]]:
         """The special tokens that `encode` puts before and behind a text."""
@@ -148,14 +213,14 @@ class Tokenizer:
                 self._texts[token_id] = text
         return text
 
-    def _named_token_id(self, name: str) -> int | None:
+    def _named_token(self, name: str) -> tuple[str | None, int | None]:
         token = self.special_tokens.get(name)
         if token is None:
-            return None
+            return None, None
         token_id: int | None = self.backend.token_to_id(token)
         if token_id is None:
             logger.warning("the tokenizer names %r as its %s but has no such token", token, name)
-        return token_id
+        return token, token_id
 
 
 def _encode(backend: Backend, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
@@ -165,7 +230,7 @@ def _encode(backend: Backend, texts: Sequence[str], add_special_tokens: bool) ->
     try:
         encodings = backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
     except BaseException as error:  # such as a character that the vocabulary lacks
-        _reraise_foreign(error)
+        reraise_foreign(error)
         raise InvalidRequestError(f"the tokenizer cannot encode the text: {error}") from None
     return [encoding.ids for encoding in encodings]
 
@@ -179,126 +244,3 @@ def _check_text(text: str) -> None:
         raise InvalidRequestError(
             f"the text is not valid Unicode: a lone surrogate at character {error.start}"
         ) from None
-
-
-def _load_backend(folder: Path) -> Backend:
-    path = folder / "tokenizer.json"
-    if not folder.is_dir():
-        raise ModelLoadError(f"there is no model folder {folder}")
-    if not path.is_file():
-        if (folder / "tokenizer.model").is_file():
-            raise ModelLoadError(
-                f"{folder} has a sentencepiece tokenizer.model but no tokenizer.json, which lullm needs; convert it "
-                "once with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-            )
-        raise ModelLoadError(
-            f"{folder} has no tokenizer.json; a model folder holds config.json, tokenizer.json, "
-            "tokenizer_config.json and *.safetensors"
-        )
-    try:
-        backend = Backend.from_str(read_text(path, _LARGEST_TOKENIZER))
-    except ModelLoadError:
-        raise
-    except BaseException as error:  # the library raises bare Exception for whatever is wrong with the file
-        _reraise_foreign(error)
-        raise ModelLoadError(f"{path} is not a tokenizer that the `tokenizers` library can read: {error}") from None
-    _try_rules(backend, path)
-    return backend
-
-
-def _try_rules(backend: Backend, path: Path) -> None:
-    """Use each regular expression of the rules on short texts. Raises ModelLoadError: one panics."""
-    try:
-        if backend.decoder is not None:
-            backend.decoder.decode(list(_TRIAL_TEXTS))
-        backend.encode_batch_fast(list(_TRIAL_TEXTS))
-    except Exception:  # a small vocabulary may lack the characters
-        return
-    except BaseException as error:
-        _reraise_foreign(error)
-        raise ModelLoadError(f"{path} has rules that fail on plain text: {error}") from None
-
-
-def _reraise_foreign(error: BaseException) -> None:
-    """Raise what is neither an Exception nor a panic of the library, such as Ctrl-C.
-
-    A panic is a BaseException whose class cannot be imported; no handler of Exception catches it.
-    """
-    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-        raise error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in an optional file; empty without the file."""
-    try:
-        return read_object(path)
-    except FileNotFoundError:
-        return {}
-
-
-def _content(token: Any, where: str) -> str:
-    """A token's text; the files spell it as a string or as `{"content": ...}`."""
-    content = token.get("content") if isinstance(token, dict) else token
-    if not isinstance(content, str) or not content:
-        raise ModelLoadError(f"tokenizer_config.json: {where} must be a token, not {token!r}")
-    return content
-
-
-def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    tokens = {name: _content(config[name], name) for name in _NAMED_TOKENS if config.get(name) is not None}
-    extra = config.get("extra_special_tokens")
-    if isinstance(extra, dict):  # a model's own names: {"image_token": "<image>"}
-        tokens |= {name: _content(token, name) for name, token in extra.items()}
-    return tokens
-
-
-def _add_tokens(backend: Backend, config: dict[str, Any], special_tokens: dict[str, str]) -> None:
-    """Make `backend` know the added and special tokens that only tokenizer_config.json declares."""
-    declared = config.get("added_tokens_decoder") or {}
-    if not isinstance(declared, dict):
-        raise ModelLoadError("tokenizer_config.json: added_tokens_decoder must be an object")
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    try:
-        entries = sorted((int(key), value) for key, value in declared.items() if value["content"] not in known)
-        flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
-        for token_id, entry in entries:
-            content = entry["content"]
-            backend.add_tokens([AddedToken(content, **{flag: bool(entry.get(flag)) for flag in flags})])
-            if backend.token_to_id(content) != token_id:
-                raise ModelLoadError(
-                    f"tokenizer_config.json gives {content!r} the id {token_id}, but by tokenizer.json it would be "
-                    f"{backend.token_to_id(content)}: the two files do not belong together"
-                )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelLoadError(f"tokenizer_config.json: added_tokens_decoder is damaged: {error!r}") from None
-    # A token of the vocabulary that is named special is one, whatever tokenizer.json calls it; its id stays.
-    extra = [config.get(name) for name in ("additional_special_tokens", "extra_special_tokens")]
-    listed = [_content(token, "special token") for tokens in extra if isinstance(tokens, list) for token in tokens]
-    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
-    for content in dict.fromkeys([*special_tokens.values(), *listed]):
-        if content not in special and backend.token_to_id(content) is not None:
-            backend.add_special_tokens([AddedToken(content, special=True, normalized=False)])
-
-
-def _chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Name -> source of the folder's templates. A file chat_template.jinja goes before the config's entry."""
-    value = config.get("chat_template")
-    sources: dict[str, str] = {}
-    if isinstance(value, str):
-        sources["default"] = value
-    elif isinstance(value, list):
-        for entry in value:
-            if not isinstance(entry, dict) or not all(isinstance(entry.get(k), str) for k in ("name", "template")):
-                raise ModelLoadError("tokenizer_config.json: chat_template must list objects with name and template")
-            sources[entry["name"]] = entry["template"]
-    elif value is not None:
-        raise ModelLoadError("tokenizer_config.json: chat_template must be a string or a list")
-    files = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
-    if (folder / "chat_template.jinja").exists():
-        files["default"] = folder / "chat_template.jinja"
-    for name, path in files.items():
-        try:
-            sources[name] = read_text(path)
-        except FileNotFoundError as error:  # a link to nowhere
-            raise ModelLoadError(f"{path} cannot be read: {error}") from None
-    return sources

@@ -14,7 +14,7 @@ from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.weights.loader import weight_files
 
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d{1,9})\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d{1,9})\.")
 
 
 def check_headers(config: ModelConfig, folder: Path) -> None:
@@ -54,6 +54,8 @@ def _wrong_layers(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str
 
 def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]:
     hidden = ("hidden_size", config.hidden_size)
+    size = config.family.embedding_size
+    embedding = hidden if size is None else ("word_embed_proj_dim", size)
     vocab = ("vocab_size", config.vocab_size)
     inner = ("intermediate_size", config.family.intermediate_size)
     queries = ("num_attention_heads x head_dim", config.num_attention_heads * config.head_dim)
@@ -61,7 +63,7 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
     fused = config.num_attention_heads + 2 * config.num_key_value_heads
     all_heads = ("(num_attention_heads + 2 x num_key_value_heads) x head_dim", fused * config.head_dim)
     stated = {
-        "embed_tokens": (vocab, hidden),
+        "embed_tokens": (vocab, embedding),
         "q_proj": (queries, hidden),
         "k_proj": (keys, hidden),
         "v_proj": (keys, hidden),
@@ -73,7 +75,7 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
         "down_proj": (hidden, inner),
     }
     if not config.tie_word_embeddings:  # else a stored head is not read
-        stated["lm_head"] = (vocab, hidden)
+        stated["lm_head"] = (vocab, embedding)
     faults: dict[str, str] = {}  # by what is wrong: a wrong hidden_size is in every matrix
     for name, shape in sorted(shapes.items()):
         *_, layer, last = ("", *name.split("."))

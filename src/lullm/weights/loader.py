@@ -16,7 +16,7 @@ from lullm.errors import ModelLoadError
 from lullm.ops.table import Ops
 from lullm.ops.threads import torch_threads
 from lullm.units import MIB
-from lullm.weights.rows import Rows
+from lullm.weights.rows import Rows, TransposedRows
 from lullm.weights.target import Loadable, WeightTargets
 
 SINGLE_FILE = "model.safetensors"
@@ -66,6 +66,8 @@ def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) 
 def _cut(rows: Rows, values: Tensor) -> list[_Piece]:
     """Runs of rows, so that at the end no thread has a whole vocabulary to itself."""
     values = torch.atleast_1d(values)
+    if isinstance(rows, TransposedRows):
+        return [(rows, 0, values)]
     num_rows = max(1, _PIECE_BYTES * len(values) // max(values.nbytes, 1))
     return [(rows, number * num_rows, piece) for number, piece in enumerate(values.split(num_rows))]
 

@@ -120,6 +120,24 @@ class OrderedRows:
                 self.rows.write(values[start - first_row : end - first_row], destination)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TransposedRows:
+    """Rows of a matrix that the checkpoint holds as `[in, out]`. It is written whole."""
+
+    rows: "PlainRows | QuantizedRows"
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size(reversed(self.rows.shape))
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+    def write(self, values: Tensor, first_row: int = 0) -> None:
+        assert first_row == 0 and values.shape == self.shape, "its rows are columns here"
+        self.rows.write(values.t().contiguous())
+
+
 def in_order(rows: "PlainRows | QuantizedRows", order: HeadOrder) -> OrderedRows:
     """The rows in the order of a rule."""
     size, num_rows = len(order.order), rows.shape[0]

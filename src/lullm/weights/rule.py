@@ -65,7 +65,12 @@ def rotated_first(head_dim: int, rotary_dim: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WeightRules:
-    """All rules of a family. `drops`: tensors that a checkpoint may hold and the model has no use for."""
+    """All rules of a family.
+
+    Args:
+        drops: tensors that a checkpoint may hold and the model has no use for.
+        transposes: canonical names of matrices that a checkpoint holds as `[in, out]`.
+    """
 
     renames: tuple[Rename, ...] = ()
     fusions: tuple[Fusion, ...] = ()
@@ -73,6 +78,7 @@ class WeightRules:
     offsets: tuple[Offset, ...] = ()
     scales: tuple[Scale, ...] = ()
     head_orders: tuple[HeadOrder, ...] = ()
+    transposes: tuple[re.Pattern[str], ...] = ()
 
     def canonical_name(self, name: str) -> str:
         """The name after all renames, in order."""
@@ -90,6 +96,9 @@ class WeightRules:
     def scale_of(self, name: str) -> float:
         """What the tensor of this canonical name is multiplied by."""
         return math.prod(scale.factor for scale in self.scales if scale.pattern.search(name))
+
+    def is_transposed(self, name: str) -> bool:
+        return any(pattern.search(name) for pattern in self.transposes)
 
     def head_order_of(self, name: str) -> HeadOrder | None:
         return next((order for order in self.head_orders if order.pattern.search(name)), None)

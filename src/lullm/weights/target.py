@@ -15,7 +15,7 @@ from lullm.errors import ModelLoadError
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear
 from lullm.ops.table import Ops
-from lullm.weights.rows import PlainRows, QuantizedRows, Rows, ScaleRows, in_order, rows_of
+from lullm.weights.rows import PlainRows, QuantizedRows, Rows, ScaleRows, TransposedRows, in_order, rows_of
 from lullm.weights.rule import WeightRules
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -85,6 +85,8 @@ class WeightTargets:
         if offset := self._rules.offset_of(name):
             assert isinstance(rows, PlainRows), "an offset is for a weight that is not quantized"
             rows = replace(rows, offset=offset)
+        if self._rules.is_transposed(name):
+            return TransposedRows(rows)
         order = self._rules.head_order_of(name)
         return rows if order is None else in_order(rows, order)
 

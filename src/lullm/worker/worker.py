@@ -1,6 +1,6 @@
 """Worker: one device's share of the model, behind the calls an executor makes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from lullm.types.step import Running, StepPlan, StepResult
 from lullm.weights.store import WeightUpdate
 from lullm.worker.kv_pools import KVPools, map_pools
 from lullm.worker.loaded_model import load_model
+from lullm.worker.pages_ahead import touch_blocks
 from lullm.worker.setup import open_setup
 from lullm.worker.sizing import kv_memory_bytes, measure_speeds
 from lullm.worker.sleeper import Sleeper
@@ -90,6 +91,10 @@ class Worker:
         speeds = measure_speeds(self.setup, self.model_runner, self.pools)
         self.reset_kv_scales()  # those found belong to a prompt of the measurement
         return speeds
+
+    def touch_blocks(self, block_ids: Sequence[int]) -> bool:
+        """See `pages_ahead.touch_blocks`. A device's memory is there from the start."""
+        return not self.setup.device.is_accelerator and touch_blocks(self.pools, block_ids)
 
     def launch_model(self, plan: StepPlan) -> Running[StepResult]:
         """Start a step; results are to be asked for in order. Does not block for it."""

@@ -24,6 +24,7 @@ class Family:
         reads: keys that change the result, and are implemented.
         fixed: keys that change the result, with the only value that is implemented; null means that value, too.
         ignores: keys that change nothing in inference.
+        aliases: the architecture's own names of common keys.
         layer_kinds: data -> what each layer keeps. Raises ModelLoadError.
     """
 
@@ -32,16 +33,19 @@ class Family:
     reads: frozenset[str] = frozenset()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     ignores: frozenset[str] = frozenset()
+    aliases: Mapping[str, str] = field(default_factory=dict)
     layer_kinds: Callable[[Data], tuple[LayerKind, ...]] = full_attention
 
     def fill(self, data: Data) -> Data:
-        """The data with the defaults. A null counts as missing, but where it says "none" (`NULL_IS_NONE`)."""
-        missing = {
-            key: value
-            for key, value in self.defaults.items()
-            if data.get(key) is None and not (key in data and key in NULL_IS_NONE)
-        }
-        return {**data, **missing}
+        """The data without what is ignored, with the defaults, under the common names.
+
+        A null counts as missing, but where it says "none" (`NULL_IS_NONE`).
+        """
+        read = {key: value for key, value in data.items() if key not in self.ignores}
+        for key, value in self.defaults.items():
+            if read.get(key) is None and not (key in read and key in NULL_IS_NONE):
+                read[key] = value
+        return {self.aliases.get(key, key): value for key, value in read.items()}
 
 
 NULL_IS_NONE = frozenset({"sliding_window", "attn_logit_softcapping", "final_logit_softcapping"})

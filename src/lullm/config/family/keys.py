@@ -72,12 +72,12 @@ def check_keys(data: dict[str, Any], architecture: str, families: Mapping[str, F
     """
     family = families[architecture]
     fixed = {**COMMON_FIXED, **family.fixed}
-    reads = COMMON_READS | family.reads | family.defaults.keys()
+    reads = COMMON_READS | family.reads | family.defaults.keys() | family.aliases.keys()
     known = (COMMON_IGNORES | family.ignores) - family.reads
     wrong, unknown = [], []
     others = ARITHMETIC | _arithmetic_of(families.values())
     for key, value in data.items():
-        if key in reads or key in known:
+        if key in known or key in reads:
             continue
         if key in fixed:
             if value is not None and value != fixed[key]:

@@ -6,10 +6,12 @@ from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts import GLM4_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from lullm.config.family.family import Family
 from lullm.config.family.gemma import GEMMA2, GEMMA3
+from lullm.config.family.gpt import GPT2, OPT
 from lullm.config.family.llama_like import GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3
 from lullm.errors import ModelLoadError
 
 FAMILIES: Mapping[str, Family] = {
+    "GPT2LMHeadModel": GPT2,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Glm4MoeForCausalLM": GLM4_MOE,
@@ -19,6 +21,7 @@ FAMILIES: Mapping[str, Family] = {
     "MixtralForCausalLM": MIXTRAL,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
+    "OPTForCausalLM": OPT,
     "OlmoeForCausalLM": OLMOE,
     "Phi3ForCausalLM": PHI3,
     "Qwen2ForCausalLM": QWEN2,

@@ -73,10 +73,14 @@ class Mailbox:
         """Whether every command that was sent has run."""
         return self._commands.empty()
 
-    def wait(self, timeout_s: float | None) -> None:
-        """Run the next command once it comes; return without it after `timeout_s`."""
-        with contextlib.suppress(queue.Empty):
-            self._commands.get(timeout=timeout_s)()
+    def wait(self, timeout_s: float | None) -> bool:
+        """Run the next command once it comes; return without it after `timeout_s`. Whether one came."""
+        try:
+            command = self._commands.get(timeout=timeout_s)
+        except queue.Empty:
+            return False
+        command()
+        return True
 
     def run_all(self) -> None:
         """Run the commands that have come."""

@@ -187,8 +187,9 @@ def _check_json(
     separators: Any = None,
     sort_keys: Any = False,
 ) -> None:
-    size, num_items = deep_size(value, meter.max_size)
+    size, num_items = deep_size(value, meter.max_size, meter.steps_left)
     meter.check_size(size)
+    meter.spend(num_items)
     for separator in separators or ():
         if len(separator) > _MAX_SEPARATOR:
             raise OutOfBounds(f"its separators are longer than {_MAX_SEPARATOR}")
@@ -196,7 +197,7 @@ def _check_json(
         if len(indent) > _MAX_INDENT if isinstance(indent, str) else int(indent) > _MAX_INDENT:
             raise OutOfBounds(f"it indents by more than {_MAX_INDENT}")
         meter.check_size(size + num_items * depth(value) * _MAX_INDENT)
-    meter.spend(num_items + _JSON_CHARS * size // CHARS_PER_STEP)
+    meter.spend(_JSON_CHARS * size // CHARS_PER_STEP)
 
 
 _CHECKS: dict[str, Callable[..., None]] = {

@@ -71,17 +71,21 @@ class Meter(threading.local):
         if isinstance(value, str):
             size, num_items = len(value), 1
         else:
-            size, num_items = deep_size(value, self.max_size)
+            size, num_items = deep_size(value, self.max_size, self.steps_left)
         self.check_size(size)
         self.spend(num_items + size // CHARS_PER_STEP)
         return size
 
 
-def deep_size(value: Any, limit: int) -> tuple[int, int]:
-    """Characters and items together, and items alone. Stops soon behind `limit`. O(items), each when it occurs."""
+def deep_size(value: Any, limit: int, max_items: int | None = None) -> tuple[int, int]:
+    """Characters and items together, and items alone, each as often as it occurs. O(items).
+
+    Stops soon behind `limit`, and behind `max_items`.
+    """
+    max_items = limit if max_items is None else max_items
     size = num_items = 0
     stack = [value]
-    while stack and size <= limit:
+    while stack and size <= limit and num_items <= max_items:
         item = stack.pop()
         num_items += 1
         if isinstance(item, str):

@@ -7,6 +7,7 @@ into a process that can be killed.
 """
 
 import types
+import warnings
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, NoReturn
@@ -70,7 +71,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             tree = self.parse(source)
             if self._only_bounded and any(type(node) not in CHECKS_SYNTAX for node in tree.find_all(nodes.Node)):
                 return None
-            return self.from_string(counted(tree))
+            with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # such as for `1[0]`
+                return self.from_string(counted(tree))
         except jinja2.TemplateSyntaxError as error:
             raise Broken(f"line {error.lineno}: {error.message}") from None
         except (jinja2.TemplateError, RecursionError, SyntaxError, ValueError, TypeError, OverflowError) as error:

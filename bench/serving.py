@@ -1,0 +1,128 @@
+"""What HTTP costs: the same prompts through `LLM.generate` and as streams of one server, in turn.
+
+    python bench/serving.py                            the demo model, 32 streams
+    python bench/serving.py --shape qwen3-0.6b         a real model's shape with dummy weights
+
+Both sides run in processes of their own with the same options; only one of them works at a time. The client, in this
+process, speaks HTTP on plain sockets and looks for the end of each stream only, because it shares the cores.
+"""
+
+import argparse
+import contextlib
+import json
+import selectors
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from startup import environment
+from throughput import SHAPES
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="demo", help="model folder, hub id or 'demo'")
+    parser.add_argument("--shape", choices=SHAPES, help="dummy weights of this shape instead of a model")
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--input-len", type=int, default=128)
+    parser.add_argument("--output-len", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--offline", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.offline:
+        serve_offline(json.loads(args.offline))
+        return
+    prompts = [[10 + (7 * stream + 3 * n) % 1900 for n in range(args.input_len)] for stream in range(args.streams)]
+    with ExitStack() as stack:
+        # As few blocks as do: fresh ones would have to get their memory from the system in every round.
+        num_blocks = args.streams * (-(-(args.input_len + args.output_len) // 16) + 2)
+        options = {"model": args.model, "enable_prefix_caching": False, "num_gpu_blocks_override": num_blocks}
+        if args.shape:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
+            options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy"}
+            options |= {"max_model_len": args.input_len + args.output_len}
+        offline = stack.enter_context(
+            process([__file__, "--offline", json.dumps(options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        )
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not False]
+        flags += ["--no-enable-prefix-caching", "--port=0"]
+        server = stack.enter_context(process(["-m", "lullm.cli.main", "serve", *flags], stdout=subprocess.PIPE))
+        assert server.stdout is not None
+        port = int(server.stdout.readline().rpartition(":")[2])
+        order = {"prompts": prompts, "max_tokens": args.output_len}
+        found: dict[str, list[float]] = {"offline": [], "streams": []}
+        for number in range(args.rounds + 1):  # the first warms up
+            seconds = {"offline": ask_offline(offline, order), "streams": ask_server(port, prompts, args.output_len)}
+            for name in found if number else ():
+                found[name].append(args.streams * args.output_len / seconds[name])
+    for name, rates in found.items():
+        print(f"{name:8} {statistics.median(rates):8.1f} tok/s  (runs {min(rates):.1f}-{max(rates):.1f})")
+    ratios = [over / alone for alone, over in zip(*found.values(), strict=True)]
+    print(f"streams / offline {statistics.median(ratios):.3f}  (runs {min(ratios):.3f}-{max(ratios):.3f})")
+
+
+@contextlib.contextmanager
+def process(arguments: list[str], **pipes: int) -> "Iterator[subprocess.Popen[str]]":
+    """A Python of this checkout, until the block ends."""
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(command, env=environment(), text=True, stderr=subprocess.DEVNULL, **pipes) as found:
+        try:
+            yield found
+        finally:
+            found.terminate()
+
+
+def serve_offline(options: dict[str, Any]) -> None:
+    """Answer each line of orders on stdin with the seconds that `LLM.generate` takes for it."""
+    from lullm import LLM, SamplingParams
+
+    llm = LLM(**options)
+    for line in sys.stdin:
+        order = json.loads(line)
+        params = SamplingParams(temperature=0.0, max_tokens=order["max_tokens"], ignore_eos=True)
+        started = time.perf_counter()
+        outputs = llm.generate(order["prompts"], params, use_tqdm=False)
+        print(time.perf_counter() - started, flush=True)
+        assert all(len(output.outputs[0].token_ids) == order["max_tokens"] for output in outputs)
+
+
+def ask_offline(offline: "subprocess.Popen[str]", order: dict[str, Any]) -> float:
+    assert offline.stdin is not None and offline.stdout is not None
+    print(json.dumps(order), file=offline.stdin, flush=True)
+    return float(offline.stdout.readline())
+
+
+def ask_server(port: int, prompts: list[list[int]], max_tokens: int) -> float:
+    """Seconds from the first request to the end of the last stream."""
+    fields = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+    bodies = [json.dumps(fields | {"prompt": prompt}).encode() for prompt in prompts]
+    with selectors.DefaultSelector() as selector, ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in bodies]
+        started = time.perf_counter()
+        for connection, body in zip(sockets, bodies, strict=True):
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
+            selector.register(connection, selectors.EVENT_READ, bytearray())
+        num_open = len(sockets)
+        while num_open:
+            for key, _ in selector.select():
+                part = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
+                key.data[:] = key.data[-64:] + part
+                if b"[DONE]" in key.data:
+                    selector.unregister(key.fileobj)
+                    num_open -= 1
+                elif not part or b'"error"' in key.data:
+                    sys.exit(f"a stream failed: {bytes(key.data)!r}")
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

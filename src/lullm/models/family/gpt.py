@@ -1,0 +1,157 @@
+"""GPT-2 (Radford et al., 2019) and OPT (https://arxiv.org/abs/2205.01068): learned positions, layer norms, biases.
+
+No layer rotates its heads: attention reads a rotary table that turns nothing. Parameters have the names of the shared
+decoder where they are the same thing.
+"""
+
+import re
+
+import torch
+from torch import Tensor, nn
+
+from lullm.config.model import ModelConfig
+from lullm.errors import ModelLoadError
+from lullm.kv.cache_group import cache_layout
+from lullm.models.protocol import Model
+from lullm.nn.attention import Attention, AttentionStyle
+from lullm.nn.context import StepContext
+from lullm.nn.embedding import Embedding, LMHead
+from lullm.nn.linear import Linear
+from lullm.nn.mlp import MLP
+from lullm.nn.norm import LayerNorm
+from lullm.nn.rotary import Rotary
+from lullm.ops.table import Ops
+from lullm.weights.rule import Fusion, Rename, WeightRules
+
+OPT_UNUSED_POSITIONS = 2
+"""OPT's table of positions starts with two rows that no token has."""
+
+
+class GPTLayer(nn.Module):
+    """One layer. Norms stand in front of attention and MLP, or behind the sums (OPT-350m)."""
+
+    def __init__(self, config: ModelConfig, layer: int, group: int, dtype: torch.dtype):
+        super().__init__()
+        family, bias = config.family, config.family.attention_bias
+        style = AttentionStyle(scale=family.attention_scale, qkv_bias=bias, o_bias=bias)
+        self.norms_first = family.norms_first
+        self.input_layernorm = LayerNorm(config.hidden_size, family.rms_norm_eps, dtype)
+        self.self_attn = Attention(config, style, layer, group, dtype)
+        self.post_attention_layernorm = LayerNorm(config.hidden_size, family.rms_norm_eps, dtype)
+        self.mlp = MLP(config.hidden_size, family.intermediate_size, family.activation, family.mlp_bias, dtype)
+
+    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        ops = context.ops
+        if self.norms_first:
+            x = x + self.self_attn(self.input_layernorm(x, ops), cos_sin_cache, context)
+            return x + self.mlp(self.post_attention_layernorm(x, ops), ops)
+        x = self.input_layernorm(x + self.self_attn(x, cos_sin_cache, context), ops)
+        return self.post_attention_layernorm(x + self.mlp(x, ops), ops)
+
+
+class GPT(nn.Module):
+    """Token ids to what the head reads: embeddings of tokens and positions, layers, the last norm."""
+
+    def __init__(self, config: ModelConfig, num_unused_positions: int, dtype: torch.dtype, max_model_len: int):
+        super().__init__()
+        if max_model_len > config.max_position_embeddings:
+            raise ModelLoadError(
+                f"{config.architecture} has learned {config.max_position_embeddings} positions; max_model_len "
+                f"({max_model_len}) must not be more"
+            )
+        family, hidden_size = config.family, config.hidden_size
+        self.num_unused_positions = num_unused_positions
+        embedding_size = family.embedding_size or hidden_size
+        self.embed_tokens = Embedding(config.vocab_size, embedding_size, dtype)
+        self.embed_positions = Embedding(config.max_position_embeddings + num_unused_positions, hidden_size, dtype)
+        self.project_in: Linear | None = None
+        self.project_out: Linear | None = None
+        if embedding_size != hidden_size:
+            self.project_in = Linear(embedding_size, hidden_size, False, dtype)
+            self.project_out = Linear(hidden_size, embedding_size, False, dtype)
+        groups = [0 if place is None else place.group for place in cache_layout(config.layer_kinds).places]
+        self.layers = nn.ModuleList(GPTLayer(config, layer, group, dtype) for layer, group in enumerate(groups))
+        self.norm = LayerNorm(hidden_size, family.rms_norm_eps, dtype) if family.norms_first else None
+        self.rotary = Rotary(config, None, max_model_len)
+
+    def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
+        ops, x = context.ops, context.input_embeddings
+        if x is None:
+            x = self.embed_tokens(token_ids, ops)
+        if self.project_in is not None:
+            x = self.project_in(x, ops)
+        x = x + self.embed_positions(context.positions + self.num_unused_positions, ops)
+        for layer in self.layers:
+            x = layer(x, self.rotary.cos_sin_cache, context)
+        return x if self.norm is None else self.norm(x, ops)
+
+
+class GPTCausalLM(Model):
+    """A GPT with its head."""
+
+    def __init__(
+        self, config: ModelConfig, rules: WeightRules, num_unused_positions: int, dtype: torch.dtype, max_model_len: int
+    ):
+        super().__init__(config, rules)
+        self.model = GPT(config, num_unused_positions, dtype, max_model_len)
+        size = config.family.embedding_size or config.hidden_size
+        self.lm_head = LMHead(config.vocab_size, size, config.tie_word_embeddings, dtype)
+
+    def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
+        """See `Model.forward`."""
+        hidden: Tensor = self.model(token_ids, context)
+        return hidden
+
+    def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
+        """See `Model.compute_logits`."""
+        if self.model.project_out is not None:
+            hidden = self.model.project_out(hidden, ops)
+        return self.lm_head(hidden, self.model.embed_tokens, ops)
+
+
+def _renames(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
+    return tuple(Rename(re.compile(pattern), replacement) for pattern, replacement in pairs)
+
+
+def _drops(config: ModelConfig, *patterns: str) -> tuple[re.Pattern[str], ...]:
+    tied = (r"^lm_head\.weight$",) if config.tie_word_embeddings else ()  # a copy of the embedding
+    return tuple(re.compile(pattern) for pattern in (*patterns, *tied))
+
+
+def build_gpt2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+    rules = WeightRules(
+        renames=_renames(
+            (r"^transformer\.", ""),
+            (r"^(?=(wte|wpe|h|ln_f)\.)", "model."),
+            (r"^model\.wte\.", "model.embed_tokens."),
+            (r"^model\.wpe\.", "model.embed_positions."),
+            (r"^model\.ln_f\.", "model.norm."),
+            (r"^model\.h\.", "model.layers."),
+            (r"\.ln_1\.", ".input_layernorm."),
+            (r"\.ln_2\.", ".post_attention_layernorm."),
+            (r"\.attn\.c_attn\.", ".self_attn.qkv_proj."),
+            (r"\.attn\.c_proj\.", ".self_attn.o_proj."),
+            (r"\.mlp\.c_fc\.", ".mlp.fc1."),
+            (r"\.mlp\.c_proj\.", ".mlp.fc2."),
+        ),
+        drops=_drops(config, r"\.attn\.(masked_)?bias$"),  # the causal mask, saved by older checkpoints
+        transposes=(re.compile(r"\.(qkv_proj|o_proj|fc1|fc2)\.weight$"),),
+    )
+    return GPTCausalLM(config, rules, 0, dtype, max_model_len)
+
+
+def build_opt(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+    rules = WeightRules(
+        renames=_renames(
+            (r"^(?=decoder\.)", "model."),
+            (r"^model\.decoder\.final_layer_norm\.", "model.norm."),
+            (r"^model\.decoder\.", "model."),
+            (r"\.self_attn_layer_norm\.", ".input_layernorm."),
+            (r"\.final_layer_norm\.", ".post_attention_layernorm."),
+            (r"\.self_attn\.out_proj\.", ".self_attn.o_proj."),
+            (r"(?<=\.)(?=fc[12]\.)", "mlp."),
+        ),
+        fusions=(Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),),
+        drops=_drops(config),
+    )
+    return GPTCausalLM(config, rules, OPT_UNUSED_POSITIONS, dtype, max_model_len)

@@ -1,0 +1,158 @@
+"""Tokenizer files: what a model folder says about its tokenizer.
+
+tokenizer.json (rules, vocabulary, tokens around a text), tokenizer_config.json and special_tokens_map.json (special
+tokens and their roles), and the chat templates from any of their usual places. The config's `add_bos_token` is ignored
+if there is a tokenizer.json, as in transformers 5.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from lullm.config.json_file import read_object, read_text
+from lullm.errors import ModelLoadError
+from lullm.units import MIB
+
+_LARGEST_TOKENIZER = 256 * MIB
+"""The largest known tokenizer.json, of 262,144 tokens, takes 33 MB."""
+_TRIAL_TEXTS = ("The quick fox, 123 and é中.\n", "a" * 64, "1" * 64, " " * 64, "\n" * 64)
+"""Runs of one character are what regular expressions backtrack on."""
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def read_tokenizer(folder: Path) -> tuple[Backend, dict[str, str], dict[str, str]]:
+    """The library's tokenizer, special tokens by role, and chat templates by name. Blocks on the disk.
+
+    Raises:
+        ModelLoadError: a file is missing, damaged, or contradicts another.
+    """
+    backend = _load_backend(folder)
+    config = _read_json(folder / "tokenizer_config.json")
+    special_tokens = _special_tokens(_read_json(folder / "special_tokens_map.json") | config)
+    _add_tokens(backend, config, special_tokens)
+    return backend, special_tokens, _chat_template_sources(folder, config)
+
+
+def reraise_foreign(error: BaseException) -> None:
+    """Raise what is neither an Exception nor a panic of the library, such as Ctrl-C.
+
+    A panic is a BaseException whose class cannot be imported; no handler of Exception catches it.
+    """
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
+
+
+def _load_backend(folder: Path) -> Backend:
+    path = folder / "tokenizer.json"
+    if not folder.is_dir():
+        raise ModelLoadError(f"there is no model folder {folder}")
+    if not path.is_file():
+        if (folder / "tokenizer.model").is_file():
+            raise ModelLoadError(
+                f"{folder} has a sentencepiece tokenizer.model but no tokenizer.json, which lullm needs; convert it "
+                "once with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+            )
+        raise ModelLoadError(
+            f"{folder} has no tokenizer.json; a model folder holds config.json, tokenizer.json, "
+            "tokenizer_config.json and *.safetensors"
+        )
+    try:
+        backend = Backend.from_str(read_text(path, _LARGEST_TOKENIZER))
+    except ModelLoadError:
+        raise
+    except BaseException as error:  # the library raises bare Exception for whatever is wrong with the file
+        reraise_foreign(error)
+        raise ModelLoadError(f"{path} is not a tokenizer that the `tokenizers` library can read: {error}") from None
+    _try_rules(backend, path)
+    return backend
+
+
+def _try_rules(backend: Backend, path: Path) -> None:
+    """Use each regular expression of the rules on short texts. Raises ModelLoadError: one panics."""
+    try:
+        if backend.decoder is not None:
+            backend.decoder.decode(list(_TRIAL_TEXTS))
+        backend.encode_batch_fast(list(_TRIAL_TEXTS))
+    except Exception:  # a small vocabulary may lack the characters
+        return
+    except BaseException as error:
+        reraise_foreign(error)
+        raise ModelLoadError(f"{path} has rules that fail on plain text: {error}") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in an optional file; empty without the file."""
+    try:
+        return read_object(path)
+    except FileNotFoundError:
+        return {}
+
+
+def _content(token: Any, where: str) -> str:
+    """A token's text; the files spell it as a string or as `{"content": ...}`."""
+    content = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(content, str) or not content:
+        raise ModelLoadError(f"tokenizer_config.json: {where} must be a token, not {token!r}")
+    return content
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    tokens = {name: _content(config[name], name) for name in _NAMED_TOKENS if config.get(name) is not None}
+    extra = config.get("extra_special_tokens")
+    if isinstance(extra, dict):  # a model's own names: {"image_token": "<image>"}
+        tokens |= {name: _content(token, name) for name, token in extra.items()}
+    return tokens
+
+
+def _add_tokens(backend: Backend, config: dict[str, Any], special_tokens: dict[str, str]) -> None:
+    """Make `backend` know the added and special tokens that only tokenizer_config.json declares."""
+    declared = config.get("added_tokens_decoder") or {}
+    if not isinstance(declared, dict):
+        raise ModelLoadError("tokenizer_config.json: added_tokens_decoder must be an object")
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    try:
+        entries = sorted((int(key), value) for key, value in declared.items() if value["content"] not in known)
+        flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+        for token_id, entry in entries:
+            content = entry["content"]
+            backend.add_tokens([AddedToken(content, **{flag: bool(entry.get(flag)) for flag in flags})])
+            if backend.token_to_id(content) != token_id:
+                raise ModelLoadError(
+                    f"tokenizer_config.json gives {content!r} the id {token_id}, but by tokenizer.json it would be "
+                    f"{backend.token_to_id(content)}: the two files do not belong together"
+                )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelLoadError(f"tokenizer_config.json: added_tokens_decoder is damaged: {error!r}") from None
+    # A token of the vocabulary that is named special is one, whatever tokenizer.json calls it; its id stays.
+    extra = [config.get(name) for name in ("additional_special_tokens", "extra_special_tokens")]
+    listed = [_content(token, "special token") for tokens in extra if isinstance(tokens, list) for token in tokens]
+    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    for content in dict.fromkeys([*special_tokens.values(), *listed]):
+        if content not in special and backend.token_to_id(content) is not None:
+            backend.add_special_tokens([AddedToken(content, special=True, normalized=False)])
+
+
+def _chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """Name -> source of the folder's templates. A file chat_template.jinja goes before the config's entry."""
+    value = config.get("chat_template")
+    sources: dict[str, str] = {}
+    if isinstance(value, str):
+        sources["default"] = value
+    elif isinstance(value, list):
+        for entry in value:
+            if not isinstance(entry, dict) or not all(isinstance(entry.get(k), str) for k in ("name", "template")):
+                raise ModelLoadError("tokenizer_config.json: chat_template must list objects with name and template")
+            sources[entry["name"]] = entry["template"]
+    elif value is not None:
+        raise ModelLoadError("tokenizer_config.json: chat_template must be a string or a list")
+    files = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    if (folder / "chat_template.jinja").exists():
+        files["default"] = folder / "chat_template.jinja"
+    for name, path in files.items():
+        try:
+            sources[name] = read_text(path)
+        except FileNotFoundError as error:  # a link to nowhere
+            raise ModelLoadError(f"{path} cannot be read: {error}") from None
+    return sources

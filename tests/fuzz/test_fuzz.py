@@ -1,0 +1,60 @@
+"""The fuzz targets for a moment each, and the campaign that runs them for hours."""
+
+import random
+
+import pytest
+
+from .campaign import Campaign, main
+from .target import Target
+from .targets import TARGETS
+
+ROUNDS = {"engine": 4, "server": 2, "folder": 15, "scheduler": 3, "op": 40, "template": 30}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_some_rounds_pass(name, tmp_path):
+    target, said = TARGETS[name](tmp_path), []
+    try:
+        assert Campaign(name, said.append).run(target, seed=1, seconds=120, rounds=ROUNDS[name]), "\n".join(said)
+    finally:
+        target.close()
+    assert target.counts.total() > 0
+
+
+class FifthFails(Target):
+    """Fails at a number that the seed alone determines."""
+
+    found: list[float] = []
+
+    def round(self, rng: random.Random) -> None:
+        self.found.append(rng.random())
+        assert self.found[-1] != random.Random(14).random()
+
+
+def test_a_failure_names_the_seed_that_replays_it(tmp_path):
+    said = []
+    campaign = Campaign("fifth", said.append)
+    assert not campaign.run(FifthFails(tmp_path), seed=10, seconds=60)
+    assert campaign.failure == 14 and campaign.num_rounds == 4
+    assert said[-1] == "fifth: FAILED; replay: make fuzz TARGET=fifth SEED=14 ROUNDS=1"
+    again = Campaign("fifth", said.append)
+    assert not again.run(FifthFails(tmp_path), seed=14, seconds=60, rounds=1) and again.num_rounds == 0
+
+
+def test_growth_is_a_failure(tmp_path):
+    class Grows(FifthFails):
+        def round(self, rng: random.Random) -> None:
+            self.counts["rounds"] += 1
+
+        def resident_bytes(self) -> int:
+            return self.counts["rounds"] << 22
+
+    assert not Campaign("grows", lambda _: None).run(Grows(tmp_path), seed=0, seconds=0.2)
+    assert Campaign("grows", lambda _: None).run(Grows(tmp_path), seed=0, seconds=60, rounds=20)
+
+
+def test_the_command_line(capsys, monkeypatch):
+    monkeypatch.setitem(TARGETS, "op", FifthFails)
+    assert main(["--target", "op", "--seed", "3", "--rounds", "2"]) == 0
+    assert "op: seed 3" in capsys.readouterr().out
+    assert main(["--target", "op", "--seed", "14", "--rounds", "1"]) == 1

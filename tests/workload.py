@@ -1,0 +1,92 @@
+"""Random requests, aborts and cache resets over a `Simulation`: every sequence ends once, every block comes back."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from simulation import Simulation
+
+from lullm.errors import InvalidRequestError
+from lullm.sched.scheduler import SequenceUpdate
+from lullm.types.sequence import SequenceGroup
+
+
+@dataclass
+class Workload:
+    """What one run has done; `run` checks every law that holds whatever comes."""
+
+    sim: Simulation
+    rng: random.Random
+    accepted: list[SequenceGroup] = field(default_factory=list)
+    num_refused: int = 0
+    num_aborted: int = 0
+    ends: Counter[int] = field(default_factory=Counter)
+
+    def run(self, num_rounds: int) -> None:
+        """So many rounds: perhaps a new request, an abort, a reset; and a step. Then to the end of what is left."""
+        sim, rng = self.sim, self.rng
+        live: list[str] = []
+        for number in range(num_rounds):
+            if rng.random() < 0.25 and len(live) < 30 and self._add(str(number)):
+                live.append(str(number))
+            if live and rng.random() < 0.03:
+                self._abort(live.pop(rng.randrange(len(live))))
+            if rng.random() < 0.001:
+                sim.block_space.reset_prefix_cache()
+            self._take(sim.step())
+            sim.plans.clear()
+            unfinished = set(sim.scheduler.unfinished_ids)
+            live = [request_id for request_id in live if request_id in unfinished]
+        for _ in range(20_000):
+            if not sim.scheduler.has_unfinished:
+                break
+            self._take(sim.step())
+        self._check_end()
+
+    def _add(self, request_id: str) -> bool:
+        """Whether the request was taken. A two-token vocabulary makes shared prefixes and equal blocks common."""
+        rng = self.rng
+        prompt = [rng.randrange(2) for _ in range(rng.choice([1, 3, 4, 8, 15, 30, 60]))]
+        try:
+            group = self.sim.add(
+                request_id,
+                prompt,
+                priority=rng.randrange(3),
+                end=1 if rng.random() < 0.2 else None,
+                max_tokens=rng.choice([1, 2, 9, 30]),
+                prompt_logprobs=rng.choice([None, None, 0]),
+                **rng.choice([{}, {}, {}, {"n": 2}, {"n": 4}, {"beam_width": 3}]),
+            )
+        except InvalidRequestError:
+            self.num_refused += 1
+            return False
+        self.accepted.append(group)
+        return True
+
+    def _abort(self, request_id: str) -> None:
+        group = self.sim.scheduler.abort(request_id)
+        if group is None:
+            return
+        self.num_aborted += 1
+        self.ends.update(seq.seq_id for seq in group.seqs if seq.status.finish_reason == "abort")
+        self.sim.block_space.check_conservation()
+
+    def _take(self, updates: list[SequenceUpdate]) -> None:
+        self.ends.update(update.seq.seq_id for update in updates if update.is_end)
+
+    def _check_end(self) -> None:
+        sim = self.sim
+        assert not sim.scheduler.has_unfinished, "requests that never end"
+        assert sim.block_space.num_used_blocks == 0 and sim.block_space.num_used_host_blocks == 0
+        assert sim.scheduler._roster._members == {} and len(sim.scheduler.waiting) == len(sim.scheduler.swapped) == 0
+        for group in self.accepted:
+            assert group.is_finished
+            reason = group.seqs[0].status.finish_reason
+            if group.request.params.beam_width:
+                assert reason == "abort" or group.hypotheses
+                continue
+            for seq in group.seqs:
+                assert self.ends[seq.seq_id] == 1, "every sequence ends exactly once"
+            if group.request.params.prompt_logprobs is not None and reason in ("stop", "length"):
+                targets = [row[0][0] for row in group.prompt_logprobs]
+                assert targets == group.request.prompt_token_ids[1:] or group.seqs[0].output_len == 0
