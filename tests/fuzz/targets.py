@@ -6,6 +6,7 @@ from .op import OpTarget
 from .scheduler import SchedulerTarget
 from .server import ServerTarget
 from .target import Target
+from .template import TemplateTarget
 
 TARGETS: dict[str, type[Target]] = {
     "engine": EngineTarget,
@@ -13,4 +14,5 @@ TARGETS: dict[str, type[Target]] = {
     "folder": FolderTarget,
     "scheduler": SchedulerTarget,
     "op": OpTarget,
+    "template": TemplateTarget,
 }

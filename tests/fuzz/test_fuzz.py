@@ -8,7 +8,7 @@ from .campaign import Campaign, main
 from .target import Target
 from .targets import TARGETS
 
-ROUNDS = {"engine": 4, "server": 2, "folder": 15, "scheduler": 3, "op": 40}
+ROUNDS = {"engine": 4, "server": 2, "folder": 15, "scheduler": 3, "op": 40, "template": 30}
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -4,6 +4,7 @@
 // thread pool. All strides are in elements. Pointers to activations need the alignment of a pair of elements.
 #pragma once
 
+#include "attention/arguments.h"
 #include "dtype.h"
 #include "quantized.h"
 
@@ -73,20 +74,6 @@ struct ActivationArgs {
   bool has_ups;   // y is activation(gate) * up
 };
 
-struct AttentionArgs {
-  const void* q;                 // [T, num_q_heads, head_size]
-  const void* key_cache;         // [num_blocks, block_size, num_kv_heads, head_size]
-  const void* value_cache;
-  const int64_t* block_tables;   // [S, table_stride]
-  const int64_t* context_lens;   // [S]
-  const int64_t* query_starts;   // [S + 1]
-  void* out;                     // [T, num_q_heads, head_size]
-  int64_t q_stride, table_stride, block_size;
-  int64_t num_q_heads, num_kv_heads, head_size;
-  int64_t window;                // a row sees so many keys at most, its own included; kNoWindow: all up to its own
-  float scale;
-};
-
 // One token per row of logits; see `draw.cpp`.
 struct DrawArgs {
   float* logits;             // [N, size]
@@ -99,19 +86,6 @@ struct DrawArgs {
   bool writes_logits;        // leave what was drawn from
 };
 
-constexpr int64_t kNoWindow = int64_t{1} << 60;
-
-// A rectangle of one span: some of its rows, some key/value heads with all their query heads, some keys. Where the keys
-// of a row are cut into several items (all heads each), they leave their share in `partial` and `merge` adds up.
-struct AttentionItem {
-  int64_t span;
-  int64_t first_row, last_row;    // of the step
-  int64_t first_head, last_head;  // key/value heads
-  int64_t first_key, last_key;    // at most from the first key that the first row sees to the last of the last row
-  float* partial;                 // null: these are all keys, write the result
-  bool as_tile;                   // for `attend_tile`
-};
-
 struct Kernels {
   // Rows [first, last) of x, one group of `row_group` rows, into `x_prepared`. Sizes in bytes, for all rows; 0: x is read
   // as it is.
@@ -122,6 +96,7 @@ struct Kernels {
   int64_t linear_scratch_bytes[2];
   void (*linear_panels[2])(const LinearArgs&, int64_t first_row, int64_t last_row, int64_t first_panel,
                            int64_t last_panel, void* scratch);
+  int64_t (*spin_products[2])(int64_t rounds);  // in registers only; how many operations those were
   void (*linear_tail[2])(const LinearArgs&, int64_t first_out, int64_t last_out);  // rows of the weight that lie as is
   void (*pack_panel)(void* panel, int64_t num_units, void* scratch);   // scratch: a panel
   void (*unpack_panel)(void* panel, int64_t num_units, void* scratch);
@@ -134,28 +109,12 @@ struct Kernels {
   int64_t (*draw_scratch_bytes)(int64_t size);
   int64_t (*draw_row)(const DrawArgs&, int64_t row, void* scratch);
 
-  int64_t (*attention_scratch_bytes[2])(const AttentionArgs&);  // of `attend`, for kAttendRows rows
-  // `after`: what the thread will most likely do then, so that its keys are on their way; may be null.
-  void (*attend[2])(const AttentionArgs&, const AttentionItem&, const AttentionItem* after, void* scratch);
-  // Bf16, one key/value head, up to kAttendTileRows rows times query heads, all keys; null where there is no AMX.
-  int64_t (*attend_tile_scratch_bytes)(const AttentionArgs&);
-  void (*attend_tile)(const AttentionArgs&, const AttentionItem&, void* scratch);
-  // The result of one row from `count` partial results over parts of its keys.
-  void (*merge[2])(const AttentionArgs&, int64_t row, const float* partials, int64_t count);
+  AttentionKernels attend_few[2], attend_many[2];  // by `AttentionItem::is_few`
+  // Folds a row's shares of `count` pieces, `stride` floats apart, into the first of them, and writes the result.
+  void (*merge[2])(float* shares, int64_t stride, int64_t count, int64_t head_size, void* out);
 
   QuantizedKernels quantized;
 };
-
-constexpr int64_t kAttendRows = 8;  // tokens in an item of `attend`, at most
-constexpr int64_t kAttendTileRows = 1024;
-
-// A partial result, of one row and all heads: for every query head its largest score, its sum of weights and its
-// weighted sum [head_size].
-inline int64_t partial_floats(const AttentionArgs& a) { return a.num_q_heads * (a.head_size + 2); }
-
-inline int64_t slot_of(const AttentionArgs& a, int64_t span, int64_t position) {
-  return a.block_tables[span * a.table_stride + position / a.block_size] * a.block_size + position % a.block_size;
-}
 
 namespace avx2 { void fill(Kernels&); }
 namespace avx512 { void fill(Kernels&); }

@@ -4,8 +4,8 @@
 // Strides are in elements. A version number guards against a library that is older than its callers.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
-#include <vector>
 
 #include "isa.h"
 #include "kernel_table.h"
@@ -19,7 +19,6 @@ namespace {
 // An item should take a few microseconds: long against handing it out, short against the whole.
 constexpr int64_t kItemBytes = 64 * 1024;
 
-constexpr int64_t kItemsPerThread = 6;
 constexpr int64_t kLinearItemsPerThread = 4;
 constexpr int64_t kRunBytes = 8 * kItemBytes;  // of a weight, on one thread: starting anew costs a microsecond
 constexpr int64_t kCacheBytes = 1280 * 1024;  // of a second-level cache of 2 MiB; more than that was slower
@@ -72,97 +71,6 @@ void linear(LinearArgs a, int dtype) {
              [&](int64_t begin, int64_t end) { k.linear_tail[dtype](a, first + begin, first + end); });
 }
 
-// The items of the spans of several rows. Neighbours share keys, or spans.
-std::vector<AttentionItem> attention_items(const AttentionArgs& a, int64_t num_spans, bool has_tiles) {
-  const int64_t group = a.num_q_heads / a.num_kv_heads;
-  auto is_tiled = [&](int64_t num_rows) { return has_tiles && num_rows > 1 && num_rows * group >= kTileRows; };
-  int64_t num_rows = 0, num_tiled = 0;
-  for (int64_t span = 0; span < num_spans; span++) {
-    const int64_t rows = a.query_starts[span + 1] - a.query_starts[span];
-    if (is_tiled(rows)) num_rows += rows * a.num_q_heads, num_tiled++;
-  }
-  // Keys and values are packed once per item, so items are large as long as there are enough for all threads.
-  const int64_t even_rows = num_rows / (kItemsPerThread * get_num_threads()) / 64 * 64;
-  const int64_t tile_rows = std::clamp(even_rows, int64_t{64}, kAttendTileRows);
-  // A token's heads lie in one page of memory: one thread does several of them, then other tokens.
-  const int64_t sets = std::clamp(get_num_threads() / std::max<int64_t>(1, num_tiled), int64_t{1}, a.num_kv_heads);
-  std::vector<AttentionItem> items;
-  for (int64_t span = 0; span < num_spans; span++) {
-    const int64_t begin = a.query_starts[span], end = a.query_starts[span + 1], context = a.context_lens[span];
-    if (end - begin == 1) continue;
-    const bool as_tile = is_tiled(end - begin);
-    const int64_t rows = std::max<int64_t>(1, (as_tile ? tile_rows : kAttendRows) / group);
-    for (int64_t set = 0; set < sets; set++) {
-      for (int64_t last = end; last > begin; last -= std::min(rows, last - begin)) {
-        const int64_t first = std::max(begin, last - rows);
-        const int64_t first_key = std::max<int64_t>(0, context - (end - first) + 1 - a.window);
-        for (int64_t head = a.num_kv_heads * set / sets; head < a.num_kv_heads * (set + 1) / sets; head++)
-          items.push_back({span, first, last, head, head + 1, first_key, context - (end - last), nullptr, as_tile});
-      }
-    }
-  }
-  return items;
-}
-
-constexpr int64_t kMinKeys = 64;      // of an item of a decoding row
-
-struct Split {
-  int64_t row, count;
-  float* partials;
-};
-
-void attention(const AttentionArgs& a, int64_t num_spans, int dtype) {
-  const Kernels& k = kernels();
-  const bool has_tiles = dtype == kBFloat16 && k.attend_tile != nullptr;
-  std::vector<AttentionItem> items = attention_items(a, num_spans, has_tiles);
-  auto keys_of = [&](int64_t span) { return std::min(a.context_lens[span], a.window); };  // of a decoding row
-  int64_t num_keys = 0, num_partials = 0;
-  for (int64_t span = 0; span < num_spans; span++)
-    if (a.query_starts[span + 1] - a.query_starts[span] == 1) num_keys += keys_of(span);
-  const int64_t target = std::max(kMinKeys, num_keys / (kItemsPerThread * get_num_threads()));
-  auto parts_of = [&](int64_t span) { return (keys_of(span) + target - 1) / target; };
-  auto is_split = [&](int64_t span) {
-    return a.query_starts[span + 1] - a.query_starts[span] == 1 && parts_of(span) > 1;
-  };
-  for (int64_t span = 0; span < num_spans; span++)
-    if (is_split(span)) num_partials += parts_of(span);
-  float* partial = num_partials == 0
-                       ? nullptr
-                       : static_cast<float*>(scratch(kPartialScratch, num_partials * partial_floats(a) * 4));
-  std::vector<Split> splits;
-  for (int64_t span = 0; span < num_spans; span++) {
-    const int64_t row = a.query_starts[span], context = a.context_lens[span];
-    if (a.query_starts[span + 1] - row != 1) continue;
-    if (context == 0) {  // a row that sees nothing gives zeros
-      const int64_t row_bytes = a.num_q_heads * a.head_size * size_of(dtype);
-      std::memset(static_cast<char*>(a.out) + row * row_bytes, 0, row_bytes);
-      continue;
-    }
-    AttentionItem item = {span, row, row + 1, 0, a.num_kv_heads, context - keys_of(span), context, nullptr, false};
-    if (!is_split(span)) {
-      items.push_back(item);
-      continue;
-    }
-    const int64_t count = parts_of(span), keys = (keys_of(span) + count - 1) / count;
-    Split split = {row, 0, partial};
-    for (int64_t first = context - keys_of(span); first < context; first += keys) {
-      item.first_key = first, item.last_key = std::min(context, first + keys), item.partial = partial;
-      items.push_back(item);
-      partial += partial_floats(a);
-      split.count++;
-    }
-    splits.push_back(split);
-  }
-  parallel_for(static_cast<int64_t>(items.size()), [&](int64_t index) {
-    const AttentionItem& item = items[index];
-    const AttentionItem* after = index + 1 < static_cast<int64_t>(items.size()) ? &items[index + 1] : nullptr;
-    if (item.as_tile) k.attend_tile(a, item, scratch(kItemScratch, k.attend_tile_scratch_bytes(a)));
-    else k.attend[dtype](a, item, after, scratch(kItemScratch, k.attention_scratch_bytes[dtype](a)));
-  });
-  parallel_for(static_cast<int64_t>(splits.size()),
-               [&](int64_t i) { k.merge[dtype](a, splits[i].row, splits[i].partials, splits[i].count); });
-}
-
 void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)(void*, int64_t, void*)) {
   const int64_t panel_bytes = kPanelRows * in * size_of(dtype);
   for_ranges(num_panels(out, in, dtype), panel_bytes, [&](int64_t first, int64_t last) {
@@ -174,13 +82,20 @@ void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)
 
 }  // namespace
 
-LULLM_EXPORT int lullm_abi_version() { return 7; }
+LULLM_EXPORT int lullm_abi_version() { return 8; }
 
 LULLM_EXPORT const char* lullm_available_isas() { return available_isas(); }
 LULLM_EXPORT int lullm_select_isa(const char* name) { return select_isa(name) ? 1 : 0; }
 LULLM_EXPORT const char* lullm_selected_isa() { return selected_isa(); }
 LULLM_EXPORT void lullm_set_num_threads(int num_threads) { set_num_threads(num_threads); }
 LULLM_EXPORT int lullm_get_num_threads() { return get_num_threads(); }
+
+// Products of `dtype` in registers only, on all threads: for the ceiling of a benchmark. Gives the number of operations.
+LULLM_EXPORT int64_t lullm_spin_products(int64_t rounds, int dtype) {
+  std::atomic<int64_t> operations{0};
+  parallel_for(16 * get_num_threads(), [&](int64_t) { operations += kernels().spin_products[dtype](rounds); });
+  return operations;
+}
 
 LULLM_EXPORT void lullm_pack_weight(void* weight, int64_t out, int64_t in, int dtype) {
   for_panels(weight, out, in, dtype, kernels().pack_panel);
@@ -264,17 +179,6 @@ LULLM_EXPORT void lullm_activate(const void* x, void* y, int64_t stride, int64_t
   const ActivationArgs a = {x, y, stride, size, static_cast<Activation>(activation), has_ups != 0};
   for_ranges(num_rows, 6 * size * size_of(dtype),
              [&](int64_t first, int64_t last) { kernels().activate[dtype](a, first, last); });
-}
-
-LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const void* value_cache,
-                                  const int64_t* block_tables, const int64_t* context_lens, const int64_t* query_starts,
-                                  void* out, int64_t q_stride, int64_t table_stride, int64_t block_size,
-                                  int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, int64_t num_spans,
-                                  int64_t window, float scale, int dtype) {
-  attention({q, key_cache, value_cache, block_tables, context_lens, query_starts, out, q_stride, table_stride,
-             block_size, num_q_heads, num_kv_heads, head_size,
-             window > 0 ? window : kNoWindow, scale},
-            num_spans, dtype);
 }
 
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,

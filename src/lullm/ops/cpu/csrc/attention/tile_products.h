@@ -1,49 +1,15 @@
-// Pieces of attention with tiles: keys and values as second operands, and the products with them, cut so small that they
-// can be run one by one between other work.
+// Products of attention with tiles, cut so small that they can be run one by one between other work.
 #pragma once
 
-#include "kernel_table.h"
-#include "simd.h"
-#include "tile.h"
+#include "../tile.h"
+#include "packed.h"
 
 namespace lullm {
 namespace amx {
 
 using namespace avx512_bf16;
 
-constexpr int64_t kStepKeys = 64;
 constexpr int64_t kPairRows = 32;  // of two row tiles
-
-static inline int64_t depth_of(int64_t head_size) { return (head_size + kTileDepth - 1) / kTileDepth; }
-
-static inline __m512i load_elements(const Bf16* p, int64_t count) {
-  return count >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << count) - 1, p);
-}
-
-// The keys of 64 slots, pairs of elements side by side and keys across.
-static inline void pack_keys(const AttentionArgs& a, const Bf16* const* keys, char* to) {
-  for (int64_t depth = 0; depth < depth_of(a.head_size); depth++) {
-    for (int64_t group = 0; group < 4; group++, to += kTileBytes) {
-      __m512i rows[16];
-      LULLM_UNROLL for (int64_t i = 0; i < 16; i++)
-        rows[i] = load_elements(keys[16 * group + i] + depth * kTileDepth, a.head_size - depth * kTileDepth);
-      transpose(rows, to, 64);
-    }
-  }
-}
-
-// The values of 64 slots: for each 16 elements, two neighbours in the sequence side by side.
-static inline void pack_values(const AttentionArgs& a, const Bf16* const* values, char* to) {
-  for (int64_t pair = 0; pair < 32; pair++) {
-    const Bf16 *even = values[2 * pair], *odd = values[2 * pair + 1];
-    for (int64_t d = 0; d < a.head_size; d += 16) {
-      __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even + d)));
-      __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd + d)));
-      _mm512_store_si512(to + (d / 16 * 2 + pair / 16) * kTileBytes + pair % 16 * 64,
-                         _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
-    }
-  }
-}
 
 // The products of a step in pieces of four, to be run one by one between other work. Second operands pass through the
 // first-level cache without staying there: it is full of queries, scores, weights and sums.

@@ -1,0 +1,65 @@
+// Shares of pieces, folded from first to last into a row's result: the same few operations whoever computed them.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include "../simd.h"
+#include "arguments.h"
+
+namespace lullm {
+namespace LULLM_ISA {
+namespace {
+
+// Where a row's sums lie: 16 elements of the head side by side, the next 16 `stride` floats further.
+struct Sums {
+  const float* values;
+  int64_t stride;
+};
+
+inline float& base_of(float* share, int64_t head_size) { return share[head_size]; }
+inline float& total_of(float* share, int64_t head_size) { return share[head_size + 1]; }
+
+inline void clear(float* share, int64_t head_size) {
+  base_of(share, head_size) = -INFINITY;
+  total_of(share, head_size) = 0;
+}
+
+// Adds what comes later in the sequence; a base of minus infinity stands for a piece in which the row sees nothing.
+inline void fold(float* share, int64_t head_size, float base, float total, Sums sums) {
+  if (base == -INFINITY) return;
+  float& own_base = base_of(share, head_size);
+  float& own_total = total_of(share, head_size);
+  if (own_base == -INFINITY) {
+    own_base = base, own_total = total;
+    for (int64_t d = 0; d < head_size; d += kLanes, sums.values += sums.stride) store(share + d, load(sums.values));
+    return;
+  }
+  const float top = std::fmax(own_base, base), before = std::exp2(own_base - top), now = std::exp2(base - top);
+  own_base = top;
+  own_total = std::fma(total, now, own_total * before);
+  for (int64_t d = 0; d < head_size; d += kLanes, sums.values += sums.stride)
+    store(share + d, fma(load(sums.values), set1(now), mul(load(share + d), set1(before))));
+}
+
+// A row's result of all its keys. E: the operand's elements; with pairs, the even of 32 elements of the head lie before
+// the odd ones (`packed.h`).
+template <class E, class T>
+void write(T* out, int64_t head_size, float total, Sums sums) {
+  const V factor = set1(1.0f / total);
+  int64_t d = 0;
+#if defined(__AVX512BF16__)
+  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+  for (; std::is_same_v<E, Bf16> && d + 2 * kLanes <= head_size; d += 2 * kLanes, sums.values += 2 * sums.stride) {
+    const V even = mul(load(sums.values), factor), odd = mul(load(sums.values + sums.stride), factor);
+    store(out + d, _mm512_permutex2var_ps(even, first, odd));
+    store(out + d + kLanes, _mm512_permutex2var_ps(even, second, odd));
+  }
+#endif
+  for (; d < head_size; d += kLanes, sums.values += sums.stride) store(out + d, mul(load(sums.values), factor));
+}
+
+}  // namespace
+}  // namespace LULLM_ISA
+}  // namespace lullm

@@ -1,0 +1,195 @@
+// Keys and values of a step as second operands of products, for vectors and for tiles.
+//
+// A unit is 32 bits of the direction that is summed over: a float, or two neighbours in bf16. A block is a tile of 16
+// units by 16 columns, 1 KiB. Keys: elements of the head are summed over, the 64 keys are columns; blocks are ordered by
+// units, then columns. Values: keys are summed over, elements of the head are columns; by columns, then units.
+#pragma once
+
+#include <type_traits>
+
+#include "../simd.h"
+#include "rows.h"
+
+namespace lullm {
+namespace LULLM_ISA {
+namespace {
+
+constexpr int64_t kBlockBytes = kTileBytes;
+
+// What products are made of: bf16 where the instruction set multiplies it, else floats.
+#if defined(__AVX512BF16__)
+template <class T>
+using Operand = std::conditional_t<std::is_same_v<T, Bf16>, Bf16, float>;
+#else
+template <class T>
+using Operand = float;
+#endif
+
+template <class E>
+constexpr int64_t kUnitElements = 4 / sizeof(E);
+template <class E>
+constexpr int64_t kBlockElements = kTileUnits * kUnitElements<E>;
+
+// Blocks of units that a head has; the last may be filled up with zeros.
+template <class E>
+int64_t depth_of(int64_t head_size) {
+  return (head_size + kBlockElements<E> - 1) / kBlockElements<E>;
+}
+// Blocks of units that the keys of a step are.
+template <class E>
+constexpr int64_t kStepBlocks = kStepKeys / kBlockElements<E>;
+
+template <class E>
+constexpr int64_t kStepUnits = kStepKeys / kUnitElements<E>;
+
+template <class E>
+int64_t key_bytes(int64_t head_size) {
+  return depth_of<E>(head_size) * 4 * kBlockBytes;
+}
+template <class E>
+int64_t value_bytes(int64_t head_size) {
+  return head_size / 16 * kStepBlocks<E> * kBlockBytes;
+}
+
+// Keys or values of one head in a cache: row i begins at first + offset[i].
+struct CacheRows {
+  const char* first;
+  const int64_t* offset;
+
+  template <class C>
+  const C* row(int64_t i) const {
+    return reinterpret_cast<const C*>(first + offset[i]);
+  }
+};
+
+// Sixteen rows of sixteen units become the columns of a block. The rows are used up.
+#if defined(__AVX512F__)
+inline void transpose_units(V* rows, char* to) {
+  __m512i bits[16];
+  LULLM_UNROLL for (int i = 0; i < 16; i++) bits[i] = _mm512_castps_si512(rows[i]);
+  transpose(bits, to, 64);
+}
+#else
+inline void transpose_units(V* rows, char* to) {
+  auto quarter = [](const __m256* r, char* out) {  // eight rows of eight
+    __m256 t[8], u[8];
+    LULLM_UNROLL for (int i = 0; i < 4; i++) {
+      t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+      t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    LULLM_UNROLL for (int i = 0; i < 2; i++) {
+      LULLM_UNROLL for (int j = 0; j < 2; j++) {
+        u[4 * i + 2 * j] = _mm256_shuffle_ps(t[4 * i + j], t[4 * i + 2 + j], 0x44);
+        u[4 * i + 2 * j + 1] = _mm256_shuffle_ps(t[4 * i + j], t[4 * i + 2 + j], 0xee);
+      }
+    }
+    LULLM_UNROLL for (int i = 0; i < 4; i++) {
+      _mm256_storeu_ps(reinterpret_cast<float*>(out + 64 * i), _mm256_permute2f128_ps(u[i], u[4 + i], 0x20));
+      _mm256_storeu_ps(reinterpret_cast<float*>(out + 64 * (4 + i)), _mm256_permute2f128_ps(u[i], u[4 + i], 0x31));
+    }
+  };
+  __m256 part[8];
+  for (int half = 0; half < 2; half++) {
+    for (int i = 0; i < 8; i++) part[i] = rows[8 * half + i].low;
+    quarter(part, to + 32 * half);
+    for (int i = 0; i < 8; i++) part[i] = rows[8 * half + i].high;
+    quarter(part, to + 8 * 64 + 32 * half);
+  }
+}
+#endif
+
+// The operand's elements that make up a block's row, in 16 units; those past `left` are zero.
+template <class E, class C>
+V load_units(const C* p, int64_t left) {
+  static_assert(std::is_same_v<E, float>);
+  return left >= kLanes ? load(p) : load_first(p, left);
+}
+#if defined(__AVX512BF16__)
+template <>
+inline V load_units<Bf16, Bf16>(const Bf16* p, int64_t left) {
+  return _mm512_castsi512_ps(left >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << left) - 1, p));
+}
+#endif
+
+#if !defined(__AVX512BF16__)
+// The even and the odd elements of a block of pairs become two blocks of floats, unit after unit.
+inline void split_pairs(const char* pairs, char* to, int64_t next) {
+  for (int64_t i = 0; i < 16; i++) {
+    const Bf16* unit = reinterpret_cast<const Bf16*>(pairs + 64 * i);
+    char* place = to + i / 8 * next + i % 8 * 128;
+    store(reinterpret_cast<float*>(place), even(unit));
+    store(reinterpret_cast<float*>(place + 64), odd(unit));
+  }
+}
+#endif
+
+// `between` is called after every block.
+template <class E, class C, class Between>
+void pack_keys(int64_t head_size, const CacheRows& keys, char* to, Between&& between) {
+  constexpr int64_t kElements = kBlockElements<E>;
+  int64_t d = 0;
+#if !defined(__AVX512BF16__)
+  if constexpr (std::is_same_v<C, Bf16>) {  // two elements at a time: half the permutations
+    for (; d + 32 <= head_size; d += 32, to += 4 * kBlockBytes) {
+      for (int64_t first = 0; first < kStepKeys; first += 16, to += kBlockBytes) {
+        alignas(64) char pairs[kBlockBytes];
+        V rows[16];
+        LULLM_UNROLL for (int64_t i = 0; i < 16; i++)
+          rows[i] = load(reinterpret_cast<const float*>(keys.row<C>(first + i) + d));
+        transpose_units(rows, pairs);
+        split_pairs(pairs, to, 4 * kBlockBytes);
+        between();
+        between();
+      }
+    }
+  }
+#endif
+  for (; d < head_size; d += kElements) {
+    for (int64_t first = 0; first < kStepKeys; first += 16, to += kBlockBytes) {
+      V rows[16];
+      LULLM_UNROLL for (int64_t i = 0; i < 16; i++)
+        rows[i] = load_units<E>(keys.row<C>(first + i) + d, head_size - d);
+      transpose_units(rows, to);
+      between();
+    }
+  }
+}
+
+// A unit of keys, with all elements of the head. `to`: its place in the first block of columns.
+template <class E, class C>
+inline void pack_unit(int64_t head_size, const CacheRows& values, int64_t unit, char* to) {
+  static_assert(std::is_same_v<E, float>);
+  const C* value = values.row<C>(unit);
+  for (int64_t d = 0; d < head_size; d += kLanes, to += kStepBlocks<E> * kBlockBytes)
+    store(reinterpret_cast<float*>(to), load(value + d));
+}
+#if defined(__AVX512BF16__)
+// Two neighbours in the sequence side by side. Of 32 elements of the head the even ones make a block and the odd ones the
+// next, which takes no permutation here; `write` puts them in order.
+template <>
+inline void pack_unit<Bf16, Bf16>(int64_t head_size, const CacheRows& values, int64_t unit, char* to) {
+  const Bf16 *first = values.row<Bf16>(2 * unit), *second = values.row<Bf16>(2 * unit + 1);
+  constexpr int64_t kNextBytes = kStepBlocks<Bf16> * kBlockBytes;
+  constexpr __mmask32 kHigh = 0xaaaaaaaa;
+  int64_t d = 0;
+  for (; d + 32 <= head_size; d += 32, to += 2 * kNextBytes) {
+    const __m512i low = _mm512_loadu_si512(first + d), high = _mm512_loadu_si512(second + d);
+    _mm512_store_si512(to, _mm512_mask_blend_epi16(kHigh, low, _mm512_slli_epi32(high, 16)));
+    _mm512_store_si512(to + kNextBytes, _mm512_mask_blend_epi16(kHigh, _mm512_srli_epi32(low, 16), high));
+  }
+  if (d == head_size) return;
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first + d)));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(second + d)));
+  _mm512_store_si512(to, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+}
+#endif
+
+template <class E, class C>
+inline void pack_values(int64_t head_size, const CacheRows& values, int64_t first_unit, int64_t last_unit, char* to) {
+  for (int64_t unit = first_unit; unit < last_unit; unit++)
+    pack_unit<E, C>(head_size, values, unit, to + unit / 16 * kBlockBytes + unit % 16 * 64);
+}
+
+}  // namespace
+}  // namespace LULLM_ISA
+}  // namespace lullm

@@ -1,0 +1,93 @@
+// Products of rows with packed keys and values in vectors: a few rows at a time, every sum in a register of its own.
+//
+// The sum of a result runs over the units from first to last, whatever the number of rows and columns done at once.
+#pragma once
+
+#include "packed.h"
+
+namespace lullm {
+namespace LULLM_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kColumnVectors = 4;  // 6 rows of 64 columns: 24 of 32 registers hold sums
+#else
+constexpr int kColumnVectors = 1;  // 6 rows of 16 columns: 12 of 16
+#endif
+constexpr int kRowsAtOnce = 6;
+
+inline V spread(const float* p) { return set1(*p); }
+inline V multiply_add(const float*, V row, V columns, V sum) { return fma(row, columns, sum); }
+#if defined(__AVX512BF16__)
+inline V spread(const Bf16* p) {
+  int32_t pair;
+  std::memcpy(&pair, p, 4);
+  return _mm512_castsi512_ps(_mm512_set1_epi32(pair));
+}
+inline V multiply_add(const Bf16*, V row, V columns, V sum) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_castps_si512(row), (__m512bh)_mm512_castps_si512(columns));
+}
+#endif
+
+// A first operand [rows, depth * 16 units] and a second one, in blocks.
+template <class E>
+struct Product {
+  const E* rows;
+  int64_t row_stride;     // in elements
+  const char* columns;
+  int64_t depth;          // in blocks
+  int64_t depth_stride;   // of the blocks, in bytes
+  int64_t column_stride;
+  float* sums;            // [rows, columns]
+  int64_t sum_stride;
+};
+
+template <class E, int kRows, int kVectors, bool kAdds, class Between>
+inline void multiply_block(const Product<E>& p, int64_t column, Between&& between) {
+  V sums[kRows][kVectors];
+  float* to = p.sums + column * kLanes;
+  LULLM_UNROLL for (int r = 0; r < kRows; r++)
+    LULLM_UNROLL for (int j = 0; j < kVectors; j++)
+      sums[r][j] = kAdds ? load(to + r * p.sum_stride + j * kLanes) : zero();
+  for (int64_t depth = 0; depth < p.depth; depth++) {
+    const char* block = p.columns + depth * p.depth_stride + column * p.column_stride;
+    const E* row = p.rows + depth * kBlockElements<E>;
+    for (int64_t unit = 0; unit < kTileUnits; unit++, block += 64, row += kUnitElements<E>) {
+      V columns[kVectors];
+      LULLM_UNROLL for (int j = 0; j < kVectors; j++)
+        columns[j] = load(reinterpret_cast<const float*>(block + j * p.column_stride));
+      LULLM_UNROLL for (int r = 0; r < kRows; r++) {
+        const V own = spread(row + r * p.row_stride);
+        LULLM_UNROLL for (int j = 0; j < kVectors; j++) sums[r][j] = multiply_add(row, own, columns[j], sums[r][j]);
+      }
+    }
+    between();
+  }
+  LULLM_UNROLL for (int r = 0; r < kRows; r++)
+    LULLM_UNROLL for (int j = 0; j < kVectors; j++) store(to + r * p.sum_stride + j * kLanes, sums[r][j]);
+}
+
+template <class E, int kRows, bool kAdds, class Between>
+void multiply_rows(const Product<E>& p, int64_t num_columns, Between&& between) {
+  int64_t column = 0;
+  for (; column + kColumnVectors <= num_columns; column += kColumnVectors)
+    multiply_block<E, kRows, kColumnVectors, kAdds>(p, column, between);
+  for (; column < num_columns; column++) multiply_block<E, kRows, 1, kAdds>(p, column, between);
+}
+
+// `num_columns` in vectors. Up to kRowsAtOnce rows. kAdds: to what the sums hold. `between` is called after every block.
+template <bool kAdds, class E, class Between>
+void multiply(const Product<E>& p, int64_t num_rows, int64_t num_columns, Between&& between) {
+  switch (num_rows) {
+    case 1: return multiply_rows<E, 1, kAdds>(p, num_columns, between);
+    case 2: return multiply_rows<E, 2, kAdds>(p, num_columns, between);
+    case 3: return multiply_rows<E, 3, kAdds>(p, num_columns, between);
+    case 4: return multiply_rows<E, 4, kAdds>(p, num_columns, between);
+    case 5: return multiply_rows<E, 5, kAdds>(p, num_columns, between);
+    default: return multiply_rows<E, 6, kAdds>(p, num_columns, between);
+  }
+}
+
+}  // namespace
+}  // namespace LULLM_ISA
+}  // namespace lullm

@@ -1,0 +1,98 @@
+// Rows: what the rows of an item see. StepKeys: where the keys of a step lie.
+#pragma once
+
+#include <immintrin.h>
+
+#include "arguments.h"
+
+namespace lullm {
+
+// The rows of one key/value head: token after token, the query heads of the group side by side.
+class Rows {
+ public:
+  Rows(const AttentionArgs& a, const AttentionItem& item)
+      : group(a.group()), count((item.last_row - item.first_row) * group), window(a.window) {
+    const int64_t begin = a.query_starts[item.span];
+    const int64_t start = a.context_lens[item.span] - (a.query_starts[item.span + 1] - begin);
+    first_limit = start + item.first_row - begin + 1;
+  }
+
+  // A row sees the keys before its limit, down to the window. Rows past the end repeat the last one.
+  int64_t limit(int64_t row) const { return first_limit + std::min(row, count - 1) / group; }
+  int64_t first_step(int64_t row) const { return std::max<int64_t>(0, limit(row) - window) / kStepKeys; }
+  int64_t last_step(int64_t row) const { return (limit(row) + kStepKeys - 1) / kStepKeys; }
+
+  // Which of a step's 64 keys a row sees.
+  uint64_t mask(int64_t row, int64_t step) const {
+    const int64_t visible = limit(row) - step * kStepKeys;
+    return below(visible) & ~below(visible - window);
+  }
+
+  const int64_t group, count, window;
+
+ private:
+  static uint64_t below(int64_t keys) {
+    return keys >= 64 ? ~uint64_t{0} : keys <= 0 ? 0 : (uint64_t{1} << keys) - 1;
+  }
+  int64_t first_limit;
+};
+
+// The element of row `row` in a tensor [T, heads, head_size]; the caches' heads are those of the item.
+template <class T>
+T* row_of(T* tensor, int64_t stride, const AttentionArgs& a, const AttentionItem& item, int64_t head, int64_t row) {
+  return tensor + (item.first_row + row / a.group()) * stride + (head * a.group() + row % a.group()) * a.head_size;
+}
+
+// Where the keys of a step lie: offsets of head 0 in bytes. `first` to `last` are the item's own; the others repeat the
+// nearest of those: they are finite, and nobody sees them.
+struct StepKeys {
+  int64_t first, last;
+  int64_t offset[kStepKeys];
+};
+
+inline void find_keys(const AttentionArgs& a, const AttentionItem& item, int64_t step, StepKeys& keys) {
+  const int64_t begin = step * kStepKeys, slot_bytes = a.num_kv_heads * a.row_bytes;
+  const int64_t first = std::max(begin, item.first_key), last = std::min(begin + kStepKeys, item.last_key);
+  const int64_t* block = a.block_tables + item.span * a.table_stride + first / a.block_size;
+  for (int64_t key = first, place = first % a.block_size; key < last; key++) {
+    keys.offset[key - begin] = (*block * a.block_size + place) * slot_bytes;
+    if (++place == a.block_size) place = 0, block++;
+  }
+  keys.first = first - begin, keys.last = last - begin;
+  for (int64_t i = 0; i < keys.first; i++) keys.offset[i] = keys.offset[keys.first];
+  for (int64_t i = keys.last; i < kStepKeys; i++) keys.offset[i] = keys.offset[keys.last - 1];
+}
+
+// Fetches what comes next into the second-level cache, a few lines at a time between other work.
+//
+// It takes the item's heads of a token in one go, token after token, so that the processor's own prefetcher runs ahead.
+// Head after head, 256 bytes of a token at a time, decodes read 19 GB/s where this order reads 22 (Xeon, 2 cores).
+class Ahead {
+ public:
+  Ahead(const AttentionArgs& a, const StepKeys& keys, int64_t first_head, int64_t last_head)
+      : bases{a.key_cache + first_head * a.row_bytes, a.value_cache + first_head * a.row_bytes}, offsets(keys.offset),
+        turn(2 * keys.first), last_turn(2 * keys.last), num_bytes((last_head - first_head) * a.row_bytes) {}
+
+  int64_t num_lines() const { return (last_turn - turn) * ((num_bytes + 63) / 64); }
+
+  void fetch(int64_t count) {
+    for (; count > 0; count--, line += 64) {
+      if (line >= end) {
+        if (turn == last_turn) return;
+        line = bases[turn % 2] + offsets[turn / 2];
+        end = line + num_bytes;
+        turn++;
+      }
+      _mm_prefetch(line, _MM_HINT_T1);
+    }
+  }
+
+ private:
+  const char* const bases[2];
+  const int64_t* offsets;
+  int64_t turn;  // token by token, keys then values
+  const int64_t last_turn, num_bytes;
+  const char *line = nullptr, *end = nullptr;
+};
+
+}  // namespace lullm

@@ -1,0 +1,228 @@
+// Attention with vectors: FlashAttention (https://arxiv.org/abs/2205.14135) over the paged cache, for any number of rows.
+//
+// The keys and values of a step are packed once for all rows of the item, the query heads of a group among them. Few
+// rows, as of a decode, take the key/value heads of a step one after the other, so that the keys of a token are read in
+// one go. Many rows have one head, and pass over a few packed steps while these are in the cache.
+
+#include "../kernel_table.h"
+#include "fold.h"
+#include "products.h"
+#include "rows.h"
+#include "softmax.h"
+
+namespace lullm {
+namespace LULLM_ISA {
+namespace {
+
+// T: of queries and results, C: of the cache. A state is a row of one of the item's heads.
+template <class T, class C>
+class VectorAttention {
+  using E = Operand<T>;
+  static constexpr int64_t kHalfBytes = kStepKeys / 2 * sizeof(E);
+
+ public:
+  VectorAttention(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* after, void* scratch)
+      : a(args), item(item), after(after), rows(args, item), scoring{args.scale}, size(args.head_size),
+        padded(depth_of<E>(size) * kBlockElements<E>), num_blocks(4 * depth_of<E>(size)), num_states((item.last_head - item.first_head) * rows.count) {
+    char* p = static_cast<char*>(scratch);
+    auto take = [&p](auto*& part, int64_t count) {
+      part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(p);
+      p += (count * static_cast<int64_t>(sizeof *part) + 63) / 64 * 64;
+    };
+    take(keys, steps_at_once() * key_bytes<E>(size));
+    take(values, steps_at_once() * value_bytes<E>(size));
+    take(products, kRowsAtOnce * kStepKeys);
+    take(weights, kRowsAtOnce * kStepKeys);
+    take(q, num_states * padded);
+    take(base, num_states);
+    take(total, num_states * kLanes);
+    take(sums, num_states * size);
+    take(shares, has_shares() ? num_states * share_floats(size) : 0);
+    num_bytes = p - static_cast<char*>(scratch);
+  }
+
+  int64_t scratch_bytes() const { return num_bytes; }
+
+  void run() {
+    load_queries();
+    if (is_shared()) for_states([&](int64_t head, int64_t row) { clear(share_of(head, row), size); });
+    find_keys(a, item, item.first_step(), found[item.first_step() % 2]);
+    for (int64_t first = item.first_step(), last; first < item.last_step(); first = last) {
+      last = std::min(item.last_step(), (first / kPieceSteps + 1) * kPieceSteps);
+      std::fill_n(base, num_states, -INFINITY);
+      std::memset(sums, 0, num_states * size * sizeof(float));
+      for (int64_t step = first; step < last; step += steps_at_once()) {
+        if (item.is_few) attend_few(step);
+        else attend_many(step, std::min(last, step + steps_at_once()));
+      }
+      finish_piece();
+    }
+    if (has_shares()) for_states([&](int64_t head, int64_t row) {
+      float* share = share_of(head, row);
+      write<E>(result_of(head, row), size, total_of(share, size), {share, kLanes});
+    });
+  }
+
+ private:
+  int64_t steps_at_once() const { return item.is_few ? 1 : 4; }
+  bool has_shares() const { return item.shares == nullptr && item.num_pieces() > 1; }
+  bool is_shared() const { return item.shares != nullptr || has_shares(); }
+  int64_t state_of(int64_t head, int64_t row) const { return (head - item.first_head) * rows.count + row; }
+  float* share_of(int64_t head, int64_t row) const {
+    if (has_shares()) return shares + state_of(head, row) * share_floats(size);
+    return item.shares + (head * rows.count + row) * share_floats(size);
+  }
+  T* result_of(int64_t head, int64_t row) const {
+    return row_of(static_cast<T*>(a.out), a.num_q_heads * size, a, item, head, row);
+  }
+
+  template <class Body>
+  void for_states(Body&& body) const {
+    for (int64_t head = item.first_head; head < item.last_head; head++)
+      for (int64_t row = 0; row < rows.count; row++) body(head, row);
+  }
+
+  void load_queries() const {
+    for_states([&](int64_t head, int64_t row) {
+      const T* from = row_of(static_cast<const T*>(a.q), a.q_stride, a, item, head, row);
+      E* to = q + state_of(head, row) * padded;
+      if constexpr (std::is_same_v<T, E>) std::memcpy(to, from, size * sizeof(E));
+      else for (int64_t d = 0; d < size; d += kLanes) store(to + d, load(from + d));
+      std::memset(to + size, 0, (padded - size) * sizeof(E));
+    });
+  }
+
+  // `between` is called after each of the `num_blocks` of keys.
+  template <class Between>
+  void pack(int64_t step, int64_t head, int64_t place, Between&& between) {
+    const StepKeys& own = found[step % 2];
+    const int64_t head_at = head * a.row_bytes;
+    const CacheRows own_values = {a.value_cache + head_at, own.offset};
+    char* to = values + place * value_bytes<E>(size);
+    constexpr int64_t num_units = kStepUnits<E>;
+    int64_t block = 0;
+    pack_keys<E, C>(size, {a.key_cache + head_at, own.offset}, keys + place * key_bytes<E>(size), [&] {
+      pack_values<E, C>(size, own_values, num_units * block / num_blocks, num_units * (block + 1) / num_blocks, to);
+      block++;
+      between();
+    });
+  }
+
+  // Of the next step: of this item, or of the one after it.
+  Ahead find_ahead(int64_t step) {
+    const AttentionItem& coming = step + 1 < item.last_step() || after == nullptr ? item : *after;
+    StepKeys& next = found[(step + 1) % 2];
+    find_keys(a, coming, step + 1 < item.last_step() ? step + 1 : coming.first_step(), next);
+    return Ahead(a, next, coming.first_head, coming.last_head);
+  }
+
+  void attend_few(int64_t step) {
+    Ahead ahead = find_ahead(step);
+    // As many lines with every block that is packed, and every second that is multiplied.
+    const int64_t num_lines = ahead.num_lines() / (item.last_head - item.first_head) / (num_blocks * 3 / 2) + 1;
+    bool is_second = false;
+    for (int64_t head = item.first_head; head < item.last_head; head++) {
+      pack(step, head, 0, [&] { ahead.fetch(num_lines); });
+      for (int64_t row = 0; row < rows.count; row += kRowsAtOnce)
+        attend_rows(state_of(head, row), row, std::min<int64_t>(kRowsAtOnce, rows.count - row), step, 0, [&] {
+          if (is_second) ahead.fetch(num_lines);
+          is_second = !is_second;
+        });
+    }
+  }
+
+  void attend_many(int64_t first, int64_t last) {
+    for (int64_t step = first; step < last; step++) {
+      Ahead ahead = find_ahead(step);
+      const int64_t num_lines = ahead.num_lines() / num_blocks + 1;
+      pack(step, item.first_head, step - first, [&] { ahead.fetch(num_lines); });
+    }
+    for (int64_t row = 0; row < rows.count; row += kRowsAtOnce) {
+      const int64_t count = std::min<int64_t>(kRowsAtOnce, rows.count - row);
+      for (int64_t step = std::max(first, rows.first_step(row)); step < last && step < rows.last_step(row + count - 1); step++)
+        attend_rows(row, row, count, step, step - first, [] {});
+    }
+  }
+
+  template <class Between>
+  void attend_rows(int64_t state, int64_t row, int64_t count, int64_t step, int64_t place, Between&& between) const {
+    multiply<false>(Product<E>{q + state * padded, padded, keys + place * key_bytes<E>(size), depth_of<E>(size),
+                        4 * kBlockBytes, kBlockBytes, products, kStepKeys},
+                    count, kStepKeys / kLanes, between);
+    for (int64_t i = 0; i < count; i++)
+      weigh(state + i, products + i * kStepKeys, rows.mask(row + i, step), reinterpret_cast<char*>(weights + i * kStepKeys));
+    multiply<true>(Product<E>{weights, kStepKeys, values + place * value_bytes<E>(size), kStepBlocks<E>, kBlockBytes,
+                       kStepBlocks<E> * kBlockBytes, sums + state * size, size},
+                   count, size / kLanes, between);
+  }
+
+  void weigh(int64_t state, const float* row_products, uint64_t mask, char* to) const {
+    float &own = base[state], *own_total = total + state * kLanes;
+    if (mask == 0) {
+      std::memset(to, 0, 2 * kHalfBytes);
+      return;
+    }
+    bool is_done = true;
+    if (own == -INFINITY) weigh_row<E, true, true>(row_products, scoring, mask, own, own_total, to, kHalfBytes);
+    else if (~mask == 0) is_done = weigh_row<E, false, false>(row_products, scoring, mask, own, own_total, to, kHalfBytes);
+    else is_done = weigh_row<E, false, true>(row_products, scoring, mask, own, own_total, to, kHalfBytes);
+    if (!is_done)
+      revise<E>(row_products, scoring, mask, own, own_total, to, kHalfBytes, sums + state * size, kLanes, size);
+  }
+
+  void finish_piece() const {
+    for_states([&](int64_t head, int64_t row) {
+      const int64_t state = state_of(head, row);
+      const float all = base[state] == -INFINITY ? 0 : sum(load(total + state * kLanes));
+      const Sums own = {sums + state * size, kLanes};
+      if (is_shared()) fold(share_of(head, row), size, base[state], all, own);
+      else write<E>(result_of(head, row), size, all, own);
+    });
+  }
+
+  const AttentionArgs& a;
+  const AttentionItem& item;
+  const AttentionItem* after;
+  const Rows rows;
+  const Scoring scoring;
+  const int64_t size, padded, num_blocks, num_states;
+  StepKeys found[2];  // of a step and the next, by their numbers' last bit
+  char *keys, *values;
+  float* products;  // [kRowsAtOnce, kStepKeys], of a step
+  E* weights;       // the same
+  E* q;             // [states, padded]
+  float *base, *total, *sums, *shares;  // [states], [states, kLanes], [states, size], [states, share_floats]
+  int64_t num_bytes;
+};
+
+template <class T, class C>
+int64_t scratch_bytes(const AttentionArgs& a, const AttentionItem& item) {
+  return VectorAttention<T, C>(a, item, nullptr, nullptr).scratch_bytes();
+}
+
+template <class T, class C>
+void attend(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* after, void* scratch) {
+  VectorAttention<T, C>(a, item, after, scratch).run();
+}
+
+// The result of a row of one query head from its shares of `count` pieces, `stride` floats apart. The first becomes it.
+template <class T>
+void merge(float* shares, int64_t stride, int64_t count, int64_t head_size, void* out) {
+  for (int64_t i = 1; i < count; i++) {
+    float* share = shares + i * stride;
+    fold(shares, head_size, base_of(share, head_size), total_of(share, head_size), {share, kLanes});
+  }
+  write<Operand<T>>(static_cast<T*>(out), head_size, total_of(shares, head_size), {shares, kLanes});
+}
+
+}  // namespace
+
+void fill_attention(Kernels& kernels) {
+  kernels.attend_few[kFloat32] = kernels.attend_many[kFloat32] = {scratch_bytes<float, float>, attend<float, float>};
+  kernels.attend_few[kBFloat16] = kernels.attend_many[kBFloat16] = {scratch_bytes<Bf16, Bf16>, attend<Bf16, Bf16>};
+  kernels.merge[kFloat32] = merge<float>;
+  kernels.merge[kBFloat16] = merge<Bf16>;
+}
+
+}  // namespace LULLM_ISA
+}  // namespace lullm

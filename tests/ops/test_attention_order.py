@@ -1,0 +1,116 @@
+"""Native attention adds up in one order per row: its bits do not depend on what else is in the step.
+
+Each row is computed as a part of whole prompts, and again alone, in chunks, in other batches, with other blocks and
+other numbers of threads. Long sequences cross the borders of pieces (1,024 keys), and some rows have several pieces.
+"""
+
+import random
+
+import pytest
+import torch
+
+from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache.layer_cache import LayerCache
+from lullm.ops.cpu import native, native_attention
+from lullm.ops.cpu.library import absence, load_library
+
+from .test_attention import prepare
+
+if absence() is not None:
+    pytest.skip(f"no native ops: {absence()}", allow_module_level=True)
+
+LIBRARY = load_library()
+LENGTHS = [1, 3, 64, 130, 1100, 2300]
+EDGES = [0, 1, 15, 16, 62, 63, 64, 65, 127, 1022, 1023, 1024, 1025, 1087, 2047, 2048, 2100]
+
+
+@pytest.fixture(autouse=True, params=LIBRARY.available_isas)
+def isa(request):
+    assert LIBRARY.handle.lullm_select_isa(request.param.encode())
+    yield request.param
+    LIBRARY.handle.lullm_select_isa(LIBRARY.isa.encode())
+
+
+class Sequences:
+    """Queries, keys and values of all positions; `attend` computes any of their rows in one step."""
+
+    def __init__(self, num_q_heads, num_kv_heads, head_size, dtype, window=None):
+        generator = torch.Generator().manual_seed(head_size)
+        self.window, self.dtype = window, dtype
+        # Keys of growing size: a later one often exceeds what came first by far, so bases are revised.
+        self.q, self.keys, self.values = (
+            [
+                (torch.randn(n, heads, head_size, generator=generator) * torch.linspace(1, size, n)[:, None, None]).to(
+                    dtype
+                )
+                for n in LENGTHS
+            ]
+            for heads, size in ((num_q_heads, 1), (num_kv_heads, 20), (num_kv_heads, 1))
+        )
+
+    def attend(self, spans, seed=0, block_size=16):
+        """`spans`: (sequence, first position, last) -> the rows of each."""
+        rng = random.Random(seed)
+        needed = [-(-last // block_size) for _, _, last in spans]
+        ids = list(range(sum(needed)))
+        rng.shuffle(ids)
+        tables = torch.full((len(spans), max(needed)), 10**9, dtype=torch.int64)
+        shape = (len(ids), block_size, *self.keys[0].shape[1:])
+        cache = LayerCache(*(torch.full(shape, float("nan"), dtype=self.dtype) for _ in range(2)))
+        for span, (sequence, _, last) in enumerate(spans):
+            blocks = torch.tensor([ids.pop() for _ in range(needed[span])])
+            tables[span, : len(blocks)] = blocks
+            positions = torch.arange(last)
+            slots = blocks[positions // block_size] * block_size + positions % block_size
+            for side, rows in zip(cache.tensors, (self.keys, self.values), strict=True):
+                side.view(-1, *shape[2:])[slots] = rows[sequence][:last]
+        layout = AttentionLayout(
+            [last - first for _, first, last in spans], [last for _, _, last in spans], tables,
+            torch.zeros(0, dtype=torch.int64), block_size, self.window,
+        )  # fmt: skip
+        q = torch.cat([self.q[sequence][first:last] for sequence, first, last in spans])
+        out = native_attention.attention(q, cache, prepare(native_attention, layout), q.shape[2] ** -0.5)
+        return out.split(layout.query_lens)
+
+
+def assert_equal(sequences, whole, spans, **options):
+    for (sequence, first, last), found in zip(spans, sequences.attend(spans, **options), strict=True):
+        assert torch.equal(found, whole[sequence][first:last]), (sequence, first, last, options)
+
+
+CASES = pytest.mark.parametrize(
+    ("heads", "head_size", "window"), [((4, 2), 32, None), ((8, 1), 64, 100), ((2, 2), 80, None), ((6, 2), 128, 1030)]
+)
+
+
+@CASES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_bits_of_a_row_depend_on_the_row_alone(dtype, heads, head_size, window):
+    sequences = Sequences(*heads, head_size, dtype, window)
+    native.set_num_threads(2)
+    whole = sequences.attend([(i, 0, n) for i, n in enumerate(LENGTHS)])
+    rng = random.Random(0)
+    rows = [(i, p, p + 1) for i, n in enumerate(LENGTHS) for p in {*EDGES, n - 1} if p < n]
+    for row in rng.sample(rows, 6):
+        assert_equal(sequences, whole, [row])
+    for threads in (1, 2, 3):
+        native.set_num_threads(threads)
+        assert_equal(sequences, whole, rows, seed=threads, block_size=8 * threads)
+        for size in (2, 3, 5, 9, 40, 300):
+            spans = []
+            for i, n in enumerate(LENGTHS):
+                first = rng.randrange(max(1, n - size))
+                spans.append((i, first, min(n, first + rng.randint(1, size))))
+            assert_equal(sequences, whole, spans, seed=size, block_size=rng.choice([1, 16, 32]))
+
+
+def test_a_chunk_may_end_anywhere(isa):
+    sequences = Sequences(4, 2, 32, torch.bfloat16)
+    native.set_num_threads(2)
+    whole = sequences.attend([(5, 0, 2300)])[0]
+    rng = random.Random(1)
+    first = 0
+    while first < 2300:
+        last = min(2300, first + rng.choice([1, 7, 64, 200, 500]))
+        assert torch.equal(sequences.attend([(5, first, last)])[0], whole[first:last])
+        first = last
