@@ -106,6 +106,12 @@ def test_attention_backend():
     EngineConfig(attention_backend="torch", device="cuda")
 
 
+def test_batch_invariance_needs_attention_of_its_own():
+    with pytest.raises(ConfigError, match="batch_invariant needs lullm's own attention"):
+        EngineConfig(batch_invariant=True, attention_backend="torch")
+    assert EngineConfig(batch_invariant=True).resolve(MODEL).batch_invariant
+
+
 def test_tokens_per_step_cover_the_seats():
     with pytest.raises(ConfigError, match="max_num_batched_tokens"):
         EngineConfig(max_num_seqs=8, max_num_batched_tokens=7)

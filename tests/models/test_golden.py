@@ -131,3 +131,15 @@ def test_layers_that_draft_are_not_loaded(tmp_path):
     save_file(tensors | drafts | {"model.layers.3.eh_proj.weight": torch.zeros(48, 96)}, file)
     run = PagedRun(load_model(tmp_path), TORCH_CPU_OPS, 1)
     assert_close(run.step([(0, prompt(1))]), golden_logits(theirs, prompt(1)))
+
+
+@pytest.mark.parametrize("family", ["GPT2", "Phi3", "Qwen3Moe"])
+def test_shards(tmp_path, family):
+    """Through every rule: transposed matrices, heads in another order, experts."""
+    cases = CASES[family]
+    theirs = save_model(tmp_path, family, cases.engine or cases.variants["plain"])
+    theirs.save_pretrained(tmp_path, max_shard_size="30KB")
+    (tmp_path / "model.safetensors").unlink(missing_ok=True)
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    run = PagedRun(load_model(tmp_path), TORCH_CPU_OPS, 1)
+    assert_close(run.step([(0, prompt(1))]), golden_logits(theirs, prompt(1)))

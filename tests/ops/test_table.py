@@ -10,7 +10,14 @@ from lullm.errors import UnsupportedError
 from lullm.ops import torch_cpu
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu.library import absence
-from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS, select_ops, with_features
+from lullm.ops.selection import (
+    NATIVE_CPU_OPS,
+    REFERENCE_OPS,
+    TORCH_CPU_OPS,
+    require_batch_invariance,
+    select_ops,
+    with_features,
+)
 
 FAST, GOLD = TORCH_CPU_OPS, REFERENCE_OPS
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -50,6 +57,18 @@ def test_selection_of_attention():
     for backend in ("triton", "flashinfer"):
         with pytest.raises(UnsupportedError, match=backend):
             select_ops("cpu", backend)
+
+
+@pytest.mark.parametrize("dtype, cache_dtype, head_size", [("float16", "float16", 64), ("bfloat16", "bfloat16", 40)])
+def test_batch_invariance_is_refused_where_torch_would_serve(dtype, cache_dtype, head_size):
+    require_batch_invariance(NATIVE_CPU_OPS, "bfloat16", "bfloat16", 64)
+    require_batch_invariance(NATIVE_CPU_OPS, "float32", "float32", 16)
+    with pytest.raises(UnsupportedError, match="no native kernels serve"):
+        require_batch_invariance(NATIVE_CPU_OPS, dtype, cache_dtype, head_size)
+    capped = with_features(NATIVE_CPU_OPS, frozenset({"soft_cap"}))
+    for ops in (TORCH_CPU_OPS, REFERENCE_OPS, capped):
+        with pytest.raises(UnsupportedError, match=f"follow the batch in {ops.name}"):
+            require_batch_invariance(ops, "bfloat16", "bfloat16", 64)
 
 
 @pytest.mark.parametrize("ops", [NATIVE_CPU_OPS, TORCH_CPU_OPS, REFERENCE_OPS], ids=lambda ops: ops.name)

@@ -162,6 +162,8 @@ def _check_together(config: EngineConfig) -> None:
         )
     if config.delay_factor and config.enable_chunked_prefill:
         raise ConfigError("delay_factor belongs to the prefill-first policy; set enable_chunked_prefill=False too")
+    if config.batch_invariant and config.attention_backend == "torch":
+        raise ConfigError("batch_invariant needs lullm's own attention, not attention_backend='torch': use auto")
     if config.preemption_mode == "swap" and config.swap_space == 0:
         raise ConfigError("preemption_mode='swap' needs swap_space above 0")
     if config.calculate_kv_scales and config.kv_cache_dtype not in ("fp8", "fp8_e4m3"):

@@ -59,6 +59,12 @@ class EngineOptions:
         "values (decode steps are not recorded), 'triton' lullm's kernels on a GPU",
         "device",
     )
+    batch_invariant: bool = option(
+        False,
+        "insist on the same bits whatever the batch: on a CPU with native ops they are anyway, elsewhere the engine is "
+        "refused; on a GPU it selects slower kernels",
+        "device",
+    )
     enforce_eager: bool = option(
         False,
         "never record decode steps and replay them (CUDA graphs on a GPU, one native call per step on a CPU); the "

@@ -59,6 +59,12 @@ TORCH_CPU_OPS = Ops(
 )
 """Torch on a CPU, fast without a compiled library."""
 
+
+def _native_keeps_bits(dtype: str, cache_dtype: str, head_size: int) -> bool:
+    """What native kernels serve without torch's: its sums follow the batch."""
+    return dtype in ("bfloat16", "float32") and cache_dtype == dtype and head_size % 16 == 0
+
+
 NATIVE_CPU_OPS = Ops(
     name="native_cpu",
     embedding=native.embedding,
@@ -84,17 +90,20 @@ NATIVE_CPU_OPS = Ops(
     quantized_gated_linear=quantized_native.quantized_gated_linear,
     draw_tokens=native.draw_tokens,
     is_recordable=True,
+    is_batch_invariant=_native_keeps_bits,
     attention_features=frozenset(),
 )
 """Native kernels on a CPU; usable where `ops.cpu.library.absence()` is None."""
 
 
-def select_ops(device: str, attention_backend: str = "auto") -> Ops:
+def select_ops(device: str, attention_backend: str = "auto", batch_invariant: bool = False) -> Ops:
     """The fastest version for a device ('cpu', 'cuda'); on a CPU `ops.threads` says how many threads it uses.
 
     Args:
         attention_backend: 'auto': the fastest, 'torch': keys and values are gathered for torch's fused attention,
             'triton': kernels of our own, on a GPU.
+        batch_invariant: on a GPU, the kernels of which `Ops.is_batch_invariant` holds; elsewhere it holds, or not,
+            of the fastest.
 
     Raises:
         UnsupportedError: there is no version for the device, or not with that attention.
@@ -103,11 +112,26 @@ def select_ops(device: str, attention_backend: str = "auto") -> Ops:
     if attention_backend not in ("auto", "triton", "torch"):
         raise UnsupportedError(f"there is no attention_backend {attention_backend!r}; use auto, triton or torch")
     if torch.device(device).type != "cpu":
-        return _select_gpu_ops(device, attention_backend)
+        return _select_gpu_ops(device, attention_backend, batch_invariant)
     if attention_backend == "triton":
         raise UnsupportedError("attention_backend='triton' needs a GPU; on a CPU use auto or torch")
     ops = _select_cpu_ops()
     return _with_torch_attention(ops) if attention_backend == "torch" else ops
+
+
+def require_batch_invariance(ops: Ops, dtype: str, cache_dtype: str, head_size: int) -> None:
+    """Raises UnsupportedError, with the reason, if `Ops.is_batch_invariant` does not hold."""
+    if ops.is_batch_invariant(dtype, cache_dtype, head_size):
+        return
+    if ops.name != NATIVE_CPU_OPS.name:
+        reason = f"sums follow the batch in {ops.name}"
+        reason += f" (native CPU ops are {absence()})" if ops.name == TORCH_CPU_OPS.name else ""
+    else:
+        reason = f"no native kernels serve {dtype} over a KV cache of {cache_dtype} with a head size of {head_size}"
+    raise UnsupportedError(
+        f"batch_invariant=True: {reason}; on a CPU it needs the native ops, dtype bfloat16 or float32, "
+        "kv_cache_dtype='auto' and a model without soft caps and sinks. Change that, or leave batch_invariant out"
+    )
 
 
 def with_features(ops: Ops, features: frozenset[AttentionFeature]) -> Ops:
@@ -133,18 +157,19 @@ def _with_torch_attention(ops: Ops) -> Ops:
         prepare_attention=torch_cpu.prepare_attention,
         attention=grouped_attention.attention,
         is_recordable=False,
+        is_batch_invariant=REFERENCE_OPS.is_batch_invariant,
         attention_features=ATTENTION_FEATURES,
     )
 
 
-def _select_gpu_ops(device: str, attention_backend: str) -> Ops:
+def _select_gpu_ops(device: str, attention_backend: str, batch_invariant: bool) -> Ops:
     if torch.device(device).type != "cuda" or not torch.cuda.is_available():
         raise UnsupportedError(f"there are no ops for device {device!r}: torch sees no such GPU; use device='cpu'")
     try:
-        from lullm.ops.triton.table import GATHERED_OPS, TRITON_OPS
+        from lullm.ops.triton.table import GATHERED_OPS, INVARIANT_OPS, TRITON_OPS
     except ImportError as error:
         raise UnsupportedError(f"a GPU needs the package triton ({error}); install lullm[triton]") from error
-    ops = GATHERED_OPS if attention_backend == "torch" else TRITON_OPS
+    ops = GATHERED_OPS if attention_backend == "torch" else INVARIANT_OPS if batch_invariant else TRITON_OPS
     logger.info("GPU ops: %s", ops.name)
     return ops
 

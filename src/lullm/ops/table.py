@@ -24,6 +24,10 @@ _Maybe = Tensor | None
 _BlockPairs = list[tuple[int, int]]
 
 
+def _never(dtype: str, cache_dtype: str, head_size: int) -> bool:
+    return False
+
+
 def _keep_weight(weight: Tensor) -> None:
     """For versions that read weights as the checkpoint has them."""
 
@@ -169,6 +173,12 @@ class Ops:
     """Whether a graph may record attention: no function waits for the device, and launches follow from bounds.
 
     On a CPU: whether it is worth trying (`ops.cpu.recording`).
+    """
+
+    is_batch_invariant: Callable[[str, str, int], bool] = _never
+    """Names of the types of activations and of the KV cache, head size -> whether a row's bits follow no batch.
+
+    They depend on its own sequence alone: not on the rows beside it, on chunks or on threads.
     """
 
     attention_features: frozenset[AttentionFeature] = ATTENTION_FEATURES

@@ -14,7 +14,7 @@ from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.protocol import Model
 from lullm.nn.kv_scale import with_scales
 from lullm.ops.cache.layer_cache import LayerCache
-from lullm.ops.selection import select_ops, with_features
+from lullm.ops.selection import require_batch_invariance, select_ops, with_features
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
 from lullm.sampling.sampler import Sampler
@@ -81,10 +81,9 @@ class WorkerSetup:
 
 def open_setup(config: ResolvedConfig, model_config: ModelConfig, ahead: MemoryAhead | None = None) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
-    return WorkerSetup(
-        config,
-        model_config,
-        open_device(config.device, ahead),
-        with_features(select_ops(config.device, config.attention_backend), model_config.family.attention_features),
-        StepThreads(config.threads),
-    )
+    device = open_device(config.device, ahead)
+    ops = select_ops(config.device, config.attention_backend, config.batch_invariant)
+    ops = with_features(ops, model_config.family.attention_features)
+    if config.batch_invariant:
+        require_batch_invariance(ops, config.dtype, config.kv_dtype, model_config.head_dim)
+    return WorkerSetup(config, model_config, device, ops, StepThreads(config.threads))

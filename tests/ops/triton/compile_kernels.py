@@ -1,9 +1,9 @@
 """Compiles kernels for compute capability 9.0 without a GPU, as `launch_*` would. Run by test_compile.py.
 
 What the interpreter lets pass and the compiler does not, and tiles that do not fit into shared memory, show here.
-Usage: compile_kernels.py NAME ...: 'rope', 'norm', 'silu', 'copy', 'draw', or 'decode', 'prefill' and 'split' (a
-prefill whose keys are) with a type of values in the cache and a head size, as in decode-bf16-128. One line per kernel:
-name, bytes of shared memory, bytes of registers that were spilled.
+Usage: compile_kernels.py NAME ...: 'rope', 'norm', 'silu', 'copy', 'draw', 'linear', or 'decode', 'prefill', 'split' (a
+prefill whose keys are) and 'invariant' with a type of values in the cache and a head size, as in decode-bf16-128. One
+line per kernel: name, bytes of shared memory, bytes of registers that were spilled.
 """
 
 import re
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
@@ -20,6 +21,7 @@ from lullm.ops.triton import tile
 from lullm.ops.triton.block_copy import _copy_kernel
 from lullm.ops.triton.decode_attention import _decode_kernel
 from lullm.ops.triton.elementwise import _rms_norm_kernel, _silu_mul_kernel
+from lullm.ops.triton.linear import _linear_kernel
 from lullm.ops.triton.prefill_attention import _prefill_kernel
 from lullm.ops.triton.rope_cache import _rope_and_cache_kernel
 from lullm.ops.triton.sampling import _draw_kernel
@@ -72,7 +74,7 @@ def compile_attention(kind, cache, head_size):
     activation = "bf16" if cache == "fp8e4nv" else cache
     tiles = tile._DECODE if kind == "decode" else tile._PREFILL
     chosen = tiles["sm90", ITEM_BYTES[cache], head_size]
-    if kind == "split":
+    if kind in ("split", "invariant"):
         chosen = tile.split_tile(chosen)
     constants = {
         "NUM_KV_HEADS": 8,
@@ -91,6 +93,7 @@ def compile_attention(kind, cache, head_size):
     else:
         constants |= {"TILE_LEN": chosen.block_rows // 4, "BLOCK_ROWS": chosen.block_rows}
         constants |= {"IS_SPLIT": kind == "split", "MIN_SPLIT_KEYS": chosen.min_split_keys}
+        constants |= {"TAKES_DECODES": kind == "invariant"}
         kernel = _prefill_kernel
     return compile_kernel(kernel, constants, chosen.num_warps, chosen.num_stages, activation, cache)
 
@@ -109,6 +112,11 @@ def compile_named(name):
     if name == "copy":
         constants = {"NUM_CACHES": 72, "BLOCK_WORDS": 4096, "CHUNK": tile.COPY_WORDS}
         return compile_kernel(_copy_kernel, constants, 8, 3)
+    if name == "linear":
+        chosen = tile.linear_tile(torch.bfloat16)
+        sizes = {"OUTPUTS": 3072, "INPUTS": 1024, "HAS_BIAS": True, "BLOCK_ROWS": chosen.block_rows}
+        blocks = {"BLOCK_OUTPUTS": chosen.block_outputs, "BLOCK_INPUTS": chosen.block_inputs, "PRECISION": "tf32"}
+        return compile_kernel(_linear_kernel, sizes | blocks, chosen.num_warps, chosen.num_stages)
     sizes = {"VOCAB_SIZE": 151936, "CHUNK": 512, "NUM_CHUNKS": 297, "BLOCK_CHUNKS": 512}
     room = {"ROOM": tile.SAMPLING_ROOM, "BLOCK": tile.SAMPLING_BLOCK, "WRITES_LOGITS": True}
     return compile_kernel(_draw_kernel, sizes | room, tile.SAMPLING_WARPS, 3)

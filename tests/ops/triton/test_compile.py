@@ -20,7 +20,12 @@ MAX_SPILLED_BYTES = 16
 CACHES = {1: "fp8e4nv", 2: "bf16", 4: "fp32"}
 SHIPPED = [
     f"{kind}-{CACHES[item_bytes]}-{head_size}"
-    for kind, tiles in (("decode", tile._DECODE), ("prefill", tile._PREFILL), ("split", tile._PREFILL))
+    for kind, tiles in (
+        ("decode", tile._DECODE),
+        ("prefill", tile._PREFILL),
+        ("split", tile._PREFILL),
+        ("invariant", tile._PREFILL),
+    )
     for _, item_bytes, head_size in tiles
 ]
 
@@ -38,7 +43,19 @@ def assert_compiles(names, tmp_path):
 
 def test_usual_kernels(tmp_path):
     assert_compiles(
-        ["decode-bf16-128", "prefill-bf16-128", "split-bf16-128", "rope", "norm", "silu", "copy", "draw"], tmp_path
+        [
+            "decode-bf16-128",
+            "prefill-bf16-128",
+            "split-bf16-128",
+            "invariant-bf16-128",
+            "rope",
+            "norm",
+            "silu",
+            "copy",
+            "draw",
+            "linear",
+        ],
+        tmp_path,
     )
 
 

@@ -8,7 +8,7 @@ from fake_device import FakeDevice
 from lullm import LLM, SamplingParams
 from lullm.nn.kv_scale import KVScales
 from lullm.ops.triton.device import IS_INTERPRETED
-from lullm.ops.triton.table import TRITON_OPS
+from lullm.ops.triton.table import INVARIANT_OPS, TRITON_OPS
 
 PROMPTS = [[5, 6, 7, 8] * 5, [9, 10], [11, 12, 13]]
 LONG_PROMPTS = [[5, 6, 7, 8] * 9, *PROMPTS[1:]]  # longer than the window
@@ -25,9 +25,9 @@ def tokens(folder, **options):
         return [output.outputs[0].token_ids for output in llm.generate(LONG_PROMPTS, PARAMS, use_tqdm=False)]
 
 
-def use_kernels(monkeypatch, device):
+def use_kernels(monkeypatch, device, ops=TRITON_OPS):
     use_device(monkeypatch, device)
-    use_ops(monkeypatch, TRITON_OPS)
+    use_ops(monkeypatch, ops)
 
 
 pytestmark = pytest.mark.skipif(
@@ -41,6 +41,27 @@ def test_the_cpu_says_the_same(mixed_folder, monkeypatch):
     use_kernels(monkeypatch, device)
     assert tokens(mixed_folder, async_scheduling=True) == expected
     assert [name for name, _ in device.calls].count("replay") >= 2
+
+
+def test_batch_invariant_kernels_give_the_same_bits_alone_and_together(qwen3_folder, monkeypatch):
+    device = FakeDevice()
+    use_kernels(monkeypatch, device, INVARIANT_OPS)
+    sizes = {"max_model_len": 64, "max_num_seqs": 3, "num_gpu_blocks_override": 20, "batch_invariant": True}
+    params = [p.replace(logprobs=0, max_tokens=3) for p in PARAMS]
+    found = []
+    for chunk, eager, batch in ((64, True, 1), (16, False, 3)):
+        with LLM(
+            str(qwen3_folder), dtype="float32", swap_space=0, max_num_batched_tokens=chunk, enforce_eager=eager, **sizes
+        ) as llm:
+            groups = [range(first, first + batch) for first in range(0, 3, batch)]
+            outputs = [
+                output
+                for group in groups
+                for output in llm.generate([PROMPTS[i] for i in group], [params[i] for i in group], use_tqdm=False)
+            ]
+        found.append([(o.outputs[0].token_ids, o.outputs[0].cumulative_logprob) for o in outputs])
+    assert found[0] == found[1]
+    assert [name for name, _ in device.calls].count("replay") >= 1
 
 
 def test_an_fp8_cache(qwen3_folder, monkeypatch):

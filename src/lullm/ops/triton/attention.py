@@ -7,9 +7,9 @@ from lullm.errors import UnsupportedError
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.triton.decode_attention import launch_decode
-from lullm.ops.triton.prefill_attention import launch_prefill
+from lullm.ops.triton.prefill_attention import launch_invariant, launch_prefill
 from lullm.ops.triton.rope_cache import check_cache
-from lullm.ops.triton.tile import decode_tile, prefill_tile
+from lullm.ops.triton.tile import decode_tile, invariant_tile, prefill_tile
 
 
 def prepare_attention(layout: DeviceLayout) -> DeviceLayout:
@@ -29,14 +29,32 @@ def attention(
 
     A batch of decodes is one launch, whose grid depends on the number of spans only; longer spans are a second launch.
     """
-    if soft_cap is not None or sinks is not None:
-        raise UnsupportedError("the attention kernels have no soft cap and no sinks; use attention_backend='torch'")
-    check_cache(cache, q.dtype)
-    assert q.stride(2) == 1 and q.stride(1) == q.shape[2], "the heads of a row are in one piece"
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out = _new_result(q, cache, soft_cap, sinks)
     kind = cache.key.dtype, q.shape[2]
     if prepared.max_query_len > 1:
         launch_prefill(out, q, cache, prepared, scale, prefill_tile(*kind))
     if prepared.max_query_len == 1 or len(q) < prepared.max_query_len * prepared.num_spans:  # not all are longest
         launch_decode(out, q, cache, prepared, scale, decode_tile(*kind))
     return out
+
+
+def invariant_attention(
+    q: Tensor,
+    cache: LayerCache,
+    prepared: DeviceLayout,
+    scale: float,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """The same in one launch of one tile, so that a row's bits depend on its own sequence alone."""
+    out = _new_result(q, cache, soft_cap, sinks)
+    launch_invariant(out, q, cache, prepared, scale, invariant_tile(cache.key.dtype, q.shape[2]))
+    return out
+
+
+def _new_result(q: Tensor, cache: LayerCache, soft_cap: float | None, sinks: Tensor | None) -> Tensor:
+    if soft_cap is not None or sinks is not None:
+        raise UnsupportedError("the attention kernels have no soft cap and no sinks; use attention_backend='torch'")
+    check_cache(cache, q.dtype)
+    assert q.stride(2) == 1 and q.stride(1) == q.shape[2], "the heads of a row are in one piece"
+    return torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -10,6 +10,10 @@ of its tiles, and a program finds its span by bisection.
 
 If the tiles are too few to fill the device (a short chunk on a long prefix), each tile's keys are split among several
 programs, as in `decode_attention`: parts go to scratch memory, and the program that ends last adds them up in order.
+
+`launch_invariant` serves all spans, those of one token too, with one tile and without splits. So a row adds up its keys
+in turns that begin at multiples of the tile's keys, and its bits depend on its own sequence alone: turns in which a row
+sees nothing change nothing of it.
 """
 
 import torch
@@ -144,6 +148,7 @@ def _prefill_kernel(
     WINDOW: tl.constexpr,
     HAS_SCALES: tl.constexpr,
     IS_SPLIT: tl.constexpr,
+    TAKES_DECODES: tl.constexpr,  # spans of one token too
     MIN_SPLIT_KEYS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -159,7 +164,7 @@ def _prefill_kernel(
     span_row = tl.load(query_starts_ptr + span)
     query_len = tl.load(query_starts_ptr + span + 1) - span_row
     first_token = (tile - span_row // TILE_LEN - span) * TILE_LEN
-    if (first_token >= query_len) | (query_len == 1):  # spare room, or a decode
+    if (first_token >= query_len) | ((query_len == 1) & (not TAKES_DECODES)):  # spare room, or a decode
         return
     start = tl.load(context_lens_ptr + span) - query_len
     first_position = start + first_token
@@ -224,8 +229,8 @@ def _prefill_kernel(
     )  # fmt: skip
 
     divisor = total
-    if IS_SPLIT:
-        divisor = tl.where(total > 0, total, 1.0)  # a row may see none of a part's keys
+    if IS_SPLIT or TAKES_DECODES:
+        divisor = tl.where(total > 0, total, 1.0)  # a row without context, or that sees none of a part's keys
     acc = acc / divisor[:, None]
     if HAS_SCALES:
         acc = acc * tl.load(value_scales_ptr + kv_head)
@@ -271,13 +276,35 @@ def launch_prefill(
     tile: PrefillTile,
 ) -> None:
     """Fill the rows of `out` that belong to spans of more than one token; other rows are not changed."""
-    num_tokens, num_q_heads, head_size = q.shape
+    num_q_heads, head_size = q.shape[1:]
     num_kv_heads = cache.num_kv_heads
-    group = num_q_heads // num_kv_heads
     splits = num_prefill_splits(layout, num_q_heads, num_kv_heads, head_size, tile)
     if splits > 1:
         tile = split_tile(tile)
         splits = num_prefill_splits(layout, num_q_heads, num_kv_heads, head_size, tile)
+    _launch(out, q, cache, layout, scale, tile, splits, takes_decodes=False)
+
+
+def launch_invariant(
+    out: Tensor, q: Tensor, cache: LayerCache, layout: DeviceLayout, scale: float, tile: PrefillTile
+) -> None:
+    """Fill all rows of `out`, each with bits that depend on its own sequence alone."""
+    _launch(out, q, cache, layout, scale, tile, 1, takes_decodes=True)
+
+
+def _launch(
+    out: Tensor,
+    q: Tensor,
+    cache: LayerCache,
+    layout: DeviceLayout,
+    scale: float,
+    tile: PrefillTile,
+    splits: int,
+    takes_decodes: bool,
+) -> None:
+    num_tokens, num_q_heads, head_size = q.shape
+    num_kv_heads = cache.num_kv_heads
+    group = num_q_heads // num_kv_heads
     block_rows = rows_of_tile(tile, group)
     tile_len = block_rows // group
     num_tiles = num_tokens // tile_len + layout.num_spans
@@ -310,6 +337,7 @@ def launch_prefill(
         WINDOW=layout.window or 0,
         HAS_SCALES=cache.key_scales is not None,
         IS_SPLIT=splits > 1,
+        TAKES_DECODES=takes_decodes,
         MIN_SPLIT_KEYS=tile.min_split_keys,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,

@@ -12,8 +12,22 @@ from torch import Tensor
 from lullm.errors import UnsupportedError
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.triton.device import converts_float8
-from lullm.ops.triton.float8 import to_float8
 from lullm.ops.triton.tile import ROPE_HEADS
+
+
+@triton.jit
+def to_float8(x):
+    """float32 -> e4m3 of `ops.cache.float8_cache`, to the nearest, ties to even, saturating; NaN stays NaN.
+
+    Rounded by hand, so that the conversion itself is exact: Triton's interpreter loses the carry of a rounding.
+    """
+    is_nan = x != x  # the next line would turn NaN into a number
+    x = tl.minimum(tl.maximum(x, -448.0), 448.0)
+    bits = x.to(tl.int32, bitcast=True)
+    rounded = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)  # 3 bits of mantissa
+    subnormal = (x + 24576.0) - 24576.0  # below 2**-6 the step is 2**-9, the spacing of float32 at 1.5 * 2**14
+    value = tl.where(tl.abs(x) < 0.015625, subnormal, rounded).to(tl.float8e4nv)
+    return tl.where(is_nan, 0x7F, value.to(tl.uint8, bitcast=True)).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
 
 
 @triton.jit

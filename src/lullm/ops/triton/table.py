@@ -6,7 +6,7 @@ import torch
 
 from lullm.ops.activation import activate
 from lullm.ops.table import ATTENTION_FEATURES, Ops
-from lullm.ops.triton import attention, block_copy, elementwise, gathered_attention, rope_cache, sampling
+from lullm.ops.triton import attention, block_copy, elementwise, gathered_attention, linear, rope_cache, sampling
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
 
 TRITON_OPS = Ops(
@@ -32,6 +32,17 @@ TRITON_OPS = Ops(
     semaphores_per_span=MAX_NUM_KV_HEADS,
 )
 """Triton kernels, and torch's matrix products."""
+
+INVARIANT_OPS = dataclasses.replace(
+    TRITON_OPS,
+    name="triton, batch-invariant",
+    linear=linear.linear,
+    logits=linear.logits,
+    gated_linear=linear.gated_linear,
+    attention=attention.invariant_attention,
+    is_batch_invariant=lambda dtype, cache_dtype, head_size: True,
+)
+"""Products and attention in an order of sums that depends on the row alone."""
 
 GATHERED_OPS = dataclasses.replace(
     TRITON_OPS,

@@ -128,6 +128,32 @@ def split_tile(tile: PrefillTile) -> PrefillTile:
     return dataclasses.replace(tile, block_rows=tile.block_rows // 2)
 
 
+@functools.cache
+def invariant_tile(cache_dtype: torch.dtype, head_size: int) -> PrefillTile:
+    """For chunks of prompts and decodes alike: fewer rows, since a decode fills but a group of them."""
+    return split_tile(prefill_tile(cache_dtype, head_size))
+
+
+@dataclass(frozen=True, slots=True)
+class LinearTile:
+    """Of the products that do not follow the number of rows: rows, outputs, and inputs per turn."""
+
+    block_rows: int
+    block_outputs: int
+    block_inputs: int
+    num_warps: int
+    num_stages: int
+
+
+def linear_tile(dtype: torch.dtype) -> LinearTile:
+    """By type alone: another number of rows per tile could be another instruction, with another order of sums."""
+    if IS_INTERPRETED:
+        return LinearTile(16, 32, 32, 1, 1)
+    if dtype == torch.float32:
+        return LinearTile(32, 64, 32, 4, 2)
+    return LinearTile(64, 128, 64, 4, 3)  # 72 KiB of shared memory
+
+
 def _key(cache_dtype: torch.dtype, head_size: int) -> tuple[str, int, int]:
     major, minor = (
         torch.cuda.get_device_capability()
