@@ -4,9 +4,11 @@
     python bench/kernels.py --only linear --rows 1 8 32
     python bench/kernels.py --repeat 9 --json kernels.json
 
-The ceilings: a sum over a gigabyte of memory (GB/s), and torch's bfloat16 product at 1024 rows (TFLOP/s); attention is
-printed with its share of them. A causal prefill counts the products of what a row sees. Versions alternate and medians
-are printed; with other work on the machine only the ratios say something.
+The ceilings: a sum over a gigabyte of memory (GB/s), torch's bfloat16 product at 1024 rows (TFLOP/s), of which
+attention is printed with its share, and the instruction set's products of zeros in registers alone (registers
+TFLOP/s). Linears are printed with their share of what reading and those products allow. A causal prefill counts the
+products of what a row sees. Versions alternate and medians are printed; with other work on the machine only the ratios
+say something.
 """
 
 import argparse
@@ -26,9 +28,10 @@ from lullm.arena.host import HostArena
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu.library import absence, load_library
-from lullm.ops.cpu.native import set_num_threads
+from lullm.ops.cpu.native import DTYPES, set_num_threads
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.selection import NATIVE_CPU_OPS, TORCH_CPU_OPS
 from lullm.sampling.sampler import draw_tokens_
 from lullm.types.draw import Draw, DrawParams
@@ -55,7 +58,7 @@ STEPS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["linear", "head", "attention", "small"], action="append")
+    parser.add_argument("--only", choices=["linear", "quantized", "head", "attention", "small"], action="append")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 1024])
     parser.add_argument("--step", choices=STEPS, action="append", help="of attention (default: all)")
     parser.add_argument("--layers", type=int, default=28, help="matrices that are passed over, in layers")
@@ -72,7 +75,13 @@ def main() -> None:
     with torch.inference_mode():
         ceilings = measure_ceilings(args.repeat)
         report: dict[str, object] = {"isa": library.isa, "threads": args.threads, "ceilings": ceilings}
-        sections = {"linear": linear, "head": head, "attention": lambda args: attention(args, ceilings), "small": small}
+        sections = {
+            "linear": lambda args: linear(args, ceilings),
+            "quantized": quantized,
+            "head": head,
+            "attention": lambda args: attention(args, ceilings),
+            "small": small,
+        }
         for name in args.only or sections:
             report[name] = sections[name](args)
     if args.json:
@@ -112,11 +121,16 @@ def measure_ceilings(repeat: int) -> dict[str, float]:
     seconds = measure({"read": memory.sum, "product": lambda: torch.nn.functional.linear(x, weight)}, max(5, repeat))
     arena.close()
     found = {"read GB/s": (1 << 30) / seconds["read"] / 1e9, "TFLOP/s": 2 * 1024 * 3072**2 / seconds["product"] / 1e12}
+    library, rounds = load_library(), 20_000
+    assert library is not None
+    operations = library.handle.lullm_spin_products(rounds, DTYPES[torch.bfloat16])
+    spin = measure({"spin": lambda: library.handle.lullm_spin_products(rounds, DTYPES[torch.bfloat16])}, repeat)
+    found["registers TFLOP/s"] = operations / spin["spin"] / 1e12
     print("  ceilings: " + ", ".join(f"{name} {value:.2f}" for name, value in found.items()), flush=True)
     return found
 
 
-def linear(args: argparse.Namespace) -> dict[str, object]:
+def linear(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str, object]:
     """All matrices of all layers, one after the other: too much for any cache of one's own. Gates and ups are fused."""
     shapes = LAYER * args.layers
     size = sum(out * depth * 2 for out, depth in shapes)
@@ -149,12 +163,50 @@ def linear(args: argparse.Namespace) -> dict[str, object]:
             },
             args.repeat if rows <= 64 else min(args.repeat, 3),
         )
-        if rows <= 32:
-            report[str(rows)] = show(f"{rows} rows", seconds, size / 1e9, "GB/s")
-        else:
-            report[str(rows)] = show(f"{rows} rows", seconds, size * rows / 1e12, "TFLOP/s")
+        amount, unit = (size / 1e9, "GB/s") if rows <= 32 else (size * rows / 1e12, "TFLOP/s")
+        least = max(size / 1e9 / ceilings["read GB/s"], size * rows / 1e12 / ceilings["registers TFLOP/s"])  # seconds
+        report[str(rows)] = show(f"{rows} rows", seconds, amount, unit, amount / least)
     for arena in arenas:
         arena.close()
+    return report
+
+
+def quantized(args: argparse.Namespace) -> dict[str, object]:
+    """The same matrices in 8 and in 4 bits, beside native bfloat16."""
+    shapes = LAYER * args.layers
+    weights: dict[str, list[tuple[torch.Tensor, QuantizedLayout | None]]] = {"bfloat16": [], "int8": [], "int4": []}
+    for shape in LAYER:
+        plain = torch.randn(shape).bfloat16()
+        for name, bits in (("int8", 8), ("int4", 4)):
+            layout = QuantizedLayout(bits, *shape)
+            packed = torch.zeros(layout.shape, dtype=torch.uint8)
+            NATIVE_CPU_OPS.quantize_rows_(packed, layout, 0, plain)
+            weights[name] += [(packed.clone(), layout) for _ in range(args.layers)]
+        NATIVE_CPU_OPS.pack_weight_(plain)
+        weights["bfloat16"] += [(plain.clone(), None) for _ in range(args.layers)]
+
+    def multiply(name: str, inputs: dict[int, torch.Tensor]) -> None:
+        ops = NATIVE_CPU_OPS
+        for (out, depth), (weight, layout) in zip(sorted(shapes, key=LAYER.index), weights[name], strict=True):
+            x, is_gated = inputs[depth], out == 2 * INTERMEDIATE
+            if layout is None:
+                ops.gated_linear(x, weight, None, "silu") if is_gated else ops.linear(x, weight, None)
+            elif is_gated:
+                ops.quantized_gated_linear(x, weight, layout, None, "silu")
+            else:
+                ops.quantized_linear(x, weight, layout, None)
+
+    print(f"quantized, {args.layers} layers: milliseconds, and times as fast as bfloat16")
+    report: dict[str, object] = {}
+    for rows in args.rows:
+        inputs = {depth: torch.randn(rows, depth).bfloat16() for _, depth in LAYER}
+        seconds = measure(
+            {name: lambda name=name, inputs=inputs: multiply(name, inputs) for name in weights},
+            args.repeat if rows <= 64 else min(args.repeat, 3),
+        )
+        shown = [f"{name} {value * 1e3:8.2f} x{seconds['bfloat16'] / value:.2f}" for name, value in seconds.items()]
+        print(f"  {f'{rows} rows':24} " + "   ".join(shown), flush=True)
+        report[str(rows)] = seconds
     return report
 
 

@@ -23,7 +23,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 7
+_ABI_VERSION = 8
 
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _SIGNATURES: dict[str, list[type]] = {
@@ -45,6 +45,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_quantized_linear": [_POINTER] * 4 + [_SIZE] * 5 + [_INT] * 3,
     "lullm_quantized_logits": [_POINTER] * 3 + [_SIZE] * 4 + [_INT] * 2,
     "lullm_quantized_embedding": [_POINTER] * 3 + [_SIZE] * 3 + [_INT],
+    "lullm_spin_products": [_SIZE, _INT],
     "lullm_operation_number": [ctypes.c_char_p],
     "lullm_replay": [_POINTER, _SIZE],
 }
@@ -78,6 +79,7 @@ def load_library() -> Library | None:
         function.argtypes, function.restype = argument_types, None
     for name in _RETURN_INT:
         getattr(handle, name).restype = _INT
+    handle.lullm_spin_products.restype = _SIZE
     available = _available_isas(handle)
     wanted = os.environ.get(ISA_VARIABLE) or available[-1]
     if not handle.lullm_select_isa(wanted.encode()):

@@ -7,6 +7,7 @@
 // A few rows are one group, and the weights are read once, in order: what counts is the prefetch. More rows are several
 // groups, which pass one after the other over a part of a panel that stays in the first-level cache.
 
+#include <type_traits>
 #include <utility>
 
 #include "activation.h"
@@ -18,9 +19,9 @@ namespace lullm {
 namespace LULLM_ISA {
 namespace {
 
-// Far enough to cover the memory's latency at full speed. Into the second-level cache: 33 GB/s, against 30 into the
-// first, 28 from twice as far, and 23 to 28 without.
-constexpr int64_t kPrefetchBytes = 4096;
+// How far ahead of the reading a panel is fetched from memory into the second-level cache, and from there into the first.
+constexpr int64_t kFarBytes = 8192;
+constexpr int64_t kNearBytes = 2048;
 constexpr int64_t kBlockBytes = 2 * kTileBytes;  // of a panel: 16 units of its 32 rows
 constexpr int64_t kPartBytes = 16 * 1024;        // of a panel, as it is multiplied, that several groups pass over
 constexpr int64_t kExpandedGroups = 3;           // from so many groups on, bf16 becomes floats once for all of them
@@ -133,6 +134,7 @@ void multiply(const char* w, const char* x, int64_t blocks, Fetch fetch, float* 
         LULLM_UNROLL for (int unit = 0; unit < kQuarter; unit++, line += 64) {
           if (unit < fetch.lines) _mm_prefetch(fetch.at + unit * 64, _MM_HINT_T1);
           if (unit + kQuarter < fetch.lines) _mm_prefetch(fetch.at + (unit + kQuarter) * 64, _MM_HINT_T1);
+          LULLM_UNROLL for (int t = 0; t < kTiles; t++) _mm_prefetch(line + t * kTileBytes + kNearBytes, _MM_HINT_T0);
           LULLM_UNROLL for (int step = 0; step < Line::kSteps; step++, rows += kRows * 4) {
             typename Line::Part parts[kTiles];
             LULLM_UNROLL for (int t = 0; t < kTiles; t++) parts[t] = Line::part(line + t * kTileBytes, step);
@@ -225,7 +227,7 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
         for (int64_t group = 0; group < groups; group++) {
           const int64_t done = group * passes / groups * fetched;
           Fetch fetch = {next + done, done < blocks * kBlockBytes ? lines : 0};
-          if (passes == 1) fetch.at = w + kPrefetchBytes;
+          if (passes == 1) fetch.at = w + kFarBytes;
           multiply_group(expands ? expanded : w,
                          x + group * rows * row_bytes<Line>(a) + begin * kTileUnits * Line::kSteps * rows * 4,
                          blocks * growth, fetch, sums + side * side_floats + group * rows * kPanelRows, begin == 0);
@@ -273,28 +275,42 @@ void unpack_panel(void* panel, int64_t num_units, void* scratch) {
   std::memcpy(panel, scratch, kPanelRows * num_units * 4);
 }
 
+// Products in registers only, for as long as `rounds` says: what no kernel can exceed. Gives the number of their additions
+// and multiplications.
+template <class Line>
+int64_t spin_products(int64_t rounds) {
+  alignas(64) const char zeros[64] = {};
+  const typename Line::Part part = Line::part(zeros, 0);
+  V sums[kMostRows];
+  for (V& sum : sums) sum = zero();
+  for (int64_t i = 0; i < rounds; i++) {
+    LULLM_UNROLL for (V& sum : sums) {
+      sum = Line::multiply(sum, part, zeros);
+#if defined(__AVX512F__)
+      asm volatile("" : "+v"(sum));
+#else
+      asm volatile("" : "+x"(sum.low), "+x"(sum.high));
+#endif
+    }
+  }
+  return rounds * kMostRows * kLanes * 2 * static_cast<int64_t>(4 / sizeof(typename Line::Element));
+}
+
 #if defined(__AVX512BF16__)
-// Are dot products of pairs at least as quick as twice as many products of floats? Sapphire Rapids does them at a
-// quarter of the rate, two threads 213 against 424 GFLOP/s. Their bits are the same, so measuring may decide.
+// Are dot products of pairs at least as quick as twice as many products of floats? On Sapphire Rapids they are half as
+// quick, two threads 213 against 424 GFLOP/s. Their bits are the same, so measuring may decide.
 bool prefers_dot() {
-  const auto measure = [](auto&& multiply) {
+  const auto least_ticks = [](int64_t (*spin)(int64_t)) {
     uint64_t least = ~uint64_t{0};
     for (int tried = 0; tried < 8; tried++) {
-      V sums[kMostRows] = {};
       const uint64_t start = __rdtsc();
-      for (int i = 0; i < 64; i++)
-        LULLM_UNROLL for (V& sum : sums) {
-          sum = multiply(sum);
-          asm volatile("" : "+v"(sum));
-        }
+      spin(64);
       const uint64_t ticks = __rdtsc() - start;
       if (ticks < least) least = ticks;
     }
     return least;
   };
-  const V ones = set1(1.0f);
-  const uint64_t dot = measure([&](V sum) { return _mm512_dpbf16_ps(sum, (__m512bh)ones, (__m512bh)ones); });
-  return 10 * dot < 22 * measure([&](V sum) { return fma(ones, ones, sum); });
+  return 10 * least_ticks(spin_products<DotLine>) < 22 * least_ticks(spin_products<FloatLine>);
 }
 #endif
 
@@ -308,6 +324,7 @@ void fill_line(Kernels& kernels) {
   kernels.row_group[dtype] = rows_at_once;
   kernels.cached_row_bytes[dtype] = row_bytes<Line>;
   kernels.linear_scratch_bytes[dtype] = kSumsBytes + kPartBytes;
+  kernels.spin_products[dtype] = spin_products<std::conditional_t<Line::kSteps == 2, FloatLine, Line>>;
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ using namespace avx512_bf16;
 // How far ahead of the reading a panel is fetched from memory, and from the second-level cache into the first.
 constexpr int64_t kFarBytes = 8192;
 constexpr int64_t kNearBytes = 4096;
-constexpr int64_t kRowPrefetchBytes = 4096;  // the same for one row: see `kPrefetchBytes` in linear.cpp
+constexpr int64_t kRowNearBytes = 2048;  // the same for one row
 constexpr int64_t kLinesPerStep = 32;  // cache lines of a panel that one step of the depth reads
 constexpr int64_t kMostLines = 4;      // of what follows, to fetch per step: more would hold up the loads of tiles
 constexpr int64_t kBlockSteps = 16;    // of the depth, where several pairs of row tiles share a block
@@ -167,7 +167,8 @@ void multiply_row(const Bf16* x, const char* w, int64_t depth, float* sums) {
       const V first = set1(to_float(x[2 * unit])), second = set1(to_float(x[2 * unit + 1]));
       LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
         const char* line = w + tile * kTileBytes + unit * 64;
-        _mm_prefetch(line + kRowPrefetchBytes, _MM_HINT_T1);
+        _mm_prefetch(line + kFarBytes, _MM_HINT_T1);
+        _mm_prefetch(line + kRowNearBytes, _MM_HINT_T0);
         firsts[tile] = fma(even(reinterpret_cast<const Bf16*>(line)), first, firsts[tile]);
         seconds[tile] = fma(odd(reinterpret_cast<const Bf16*>(line)), second, seconds[tile]);
       }
@@ -246,6 +247,21 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
   _mm_sfence();  // other threads must see streamed stores before they see that this item is done
 }
 
+int64_t spin_products(int64_t rounds) {
+  TileSession session;
+  TILE_ZERO(4);
+  TILE_ZERO(5);
+  TILE_ZERO(6);
+  TILE_ZERO(7);
+  for (int64_t i = 0; i < rounds; i++) {
+    TILE_MULTIPLY(0, 4, 6);
+    TILE_MULTIPLY(1, 4, 7);
+    TILE_MULTIPLY(2, 5, 6);
+    TILE_MULTIPLY(3, 5, 7);
+  }
+  return rounds * 4 * kTileRows * kTileRows * kTileDepth * 2;
+}
+
 }  // namespace
 
 void fill(Kernels& kernels) {
@@ -255,6 +271,7 @@ void fill(Kernels& kernels) {
   kernels.linear_scratch_bytes[kBFloat16] = kLinearRows / 32 * kLinearPanels * kImage * 4;
   kernels.row_group[kBFloat16] = [](const LinearArgs&) -> int64_t { return kTileRows; };
   kernels.cached_row_bytes[kBFloat16] = [](const LinearArgs& a) { return (a.in < kWholeSteps * kTileDepth ? a.in : kWholeSteps * kTileDepth) * 2; };
+  kernels.spin_products[kBFloat16] = spin_products;
   fill_attention(kernels);
   fill_quantized(kernels);
 }

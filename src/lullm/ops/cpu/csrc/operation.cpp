@@ -4,6 +4,7 @@
 // Strides are in elements. A version number guards against a library that is older than its callers.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "isa.h"
@@ -81,13 +82,20 @@ void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)
 
 }  // namespace
 
-LULLM_EXPORT int lullm_abi_version() { return 7; }
+LULLM_EXPORT int lullm_abi_version() { return 8; }
 
 LULLM_EXPORT const char* lullm_available_isas() { return available_isas(); }
 LULLM_EXPORT int lullm_select_isa(const char* name) { return select_isa(name) ? 1 : 0; }
 LULLM_EXPORT const char* lullm_selected_isa() { return selected_isa(); }
 LULLM_EXPORT void lullm_set_num_threads(int num_threads) { set_num_threads(num_threads); }
 LULLM_EXPORT int lullm_get_num_threads() { return get_num_threads(); }
+
+// Products of `dtype` in registers only, on all threads: for the ceiling of a benchmark. Gives the number of operations.
+LULLM_EXPORT int64_t lullm_spin_products(int64_t rounds, int dtype) {
+  std::atomic<int64_t> operations{0};
+  parallel_for(16 * get_num_threads(), [&](int64_t) { operations += kernels().spin_products[dtype](rounds); });
+  return operations;
+}
 
 LULLM_EXPORT void lullm_pack_weight(void* weight, int64_t out, int64_t in, int dtype) {
   for_panels(weight, out, in, dtype, kernels().pack_panel);
