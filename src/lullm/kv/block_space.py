@@ -161,8 +161,7 @@ class BlockSpaceManager:
 
     def num_appendable(self, seq: Sequence, num_tokens: int) -> int:
         """How many of the next `num_tokens` tokens fit into the sequence's blocks and the free ones."""
-        # Without windows all slots are taken before a group is planned.
-        if not self.has_windows or self._most_touched(num_tokens) <= self._device.num_free:
+        if self._most_touched(num_tokens) <= self._device.num_free:
             return num_tokens
         tables, start = self._tables[seq.seq_id], seq.num_computed_tokens
         num_free = self._device.num_free - sum(table.block_to_copy(start) is not None for table in tables)

@@ -71,7 +71,9 @@ class Draft:
                     continue
                 self._block_space.share_prompt(leader, seq)
             num_tokens = len(seq.token_ids) - seq.num_computed_tokens - (not may_draw)
-            num_tokens = min(self._block_space.num_appendable(seq, num_tokens), self.budget - reserved)
+            if self._block_space.has_windows:  # without windows all slots were taken at admission
+                num_tokens = self._block_space.num_appendable(seq, num_tokens)
+            num_tokens = min(num_tokens, self.budget - reserved)
             if num_tokens <= 0:
                 continue
             drafts: list[int] = []
@@ -142,11 +144,13 @@ class Draft:
 
     def _draws(self, group: SequenceGroup, seq: Sequence, row: int, drafts: list[int]) -> tuple[Draw, ...]:
         """The draws of a span that reaches the sequence's end in `row`: forks draw there too, drafts behind it."""
-        is_first = seq.draw_params is None
+        params = seq.draw_params
+        if params is not None and params.edits is None and not drafts:  # most draws, without a further call
+            return (Draw(seq.seq_id, row, params, len(seq.token_ids) - seq.prompt_len),)
         first = self._draw(group, seq, row, [])
         if drafts:
             return first, *(self._draw(group, seq, row + i, drafts[:i]) for i in range(1, len(drafts) + 1))
-        if is_first and self._roster.beam(group) is None:
+        if params is None and self._roster.beam(group) is None:
             forks = [self._roster.fork(group, seq) for _ in range(group.num_unborn)]
             return first, *(self._draw(group, fork, row, []) for fork in forks)
         return (first,)

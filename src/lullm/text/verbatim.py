@@ -8,9 +8,8 @@ tokenizer encodes the result: the same model and rules, which know the special t
 
 import functools
 import json
-import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote as percent_encoded
@@ -42,14 +41,11 @@ class Verbatim:
         secret = secrets.token_hex(8)
         # Private-use characters: no normalizer changes them, and none of them is part of a word.
         self._names = {content: f"\U0010fffd{secret}{n}\U0010fffd" for n, content in enumerate(sorted(special))}
-        self._by_opening: dict[str, list[str]] = {}
-        for content in special:
-            self._by_opening.setdefault(content[:2], []).append(content)
+        self._special = _Spellings(special)
+        self._tokens = _Spellings(token.content for token in self._added.values())
         self._first_chars = frozenset(content[0] for content in special)
         self._prefixes = frozenset(content[:end] for content in special for end in range(1, len(content)))
         self._longest = max(map(len, special), default=0)
-        self._special = re.compile(f"(?=({_any_of(special)}))")
-        self._tokens = re.compile(_any_of(token.content for token in self._added.values()))
 
     def quote(self, variables: dict[str, Any], template_texts: Iterable[str]) -> Quoted | None:
         """The variables with marks; None if no string in them spells a special token, or ends like the start of one.
@@ -85,11 +81,15 @@ class Verbatim:
         """A rendered text for `text_backend`: its unmarked special tokens by their secret names, without the marks."""
         pieces = []
         end = 0
-        for match in self._tokens.finditer(text):
-            name = self._names.get(match[0])
-            if name is not None and not text.startswith(mark, match.end()):
-                pieces += [self.shown(text[end : match.start()], mark), name]
-                end = match.end()
+        behind = 0  # of the last token, whose text is not part of another
+        for start, content in sorted(self._tokens.found(text), key=lambda found: (found[0], -len(found[1]))):
+            if start < behind:
+                continue
+            behind = start + len(content)
+            name = self._names.get(content)
+            if name is not None and not text.startswith(mark, behind):
+                pieces += [self.shown(text[end:start], mark), name]
+                end = behind
         pieces.append(self.shown(text[end:], mark))
         return "".join(pieces)
 
@@ -103,14 +103,15 @@ class Verbatim:
         # New tokens get the ids behind the vocabulary's number of tokens, which may be taken if it has holes.
         last_id = max(self._backend.get_vocab(with_added_tokens=True).values())
         num_fillers = max(last_id + 1 - backend.get_vocab_size(), 0)
-        backend.add_tokens([AddedToken(f"{self._filler}{n}", normalized=False) for n in range(num_fillers)])
+        tokens = [AddedToken(f"{self._filler}{n}", normalized=False) for n in range(num_fillers)]
         for token in self._added.values():
             flags = {"single_word": token.single_word, "lstrip": token.lstrip, "rstrip": token.rstrip}
             name = self._names.get(token.content)
             if name is None:
-                backend.add_tokens([AddedToken(token.content, normalized=token.normalized, **flags)])
+                tokens.append(AddedToken(token.content, normalized=token.normalized, **flags))
             else:
-                backend.add_tokens([AddedToken(name, normalized=False, **flags)])
+                tokens.append(AddedToken(name, normalized=False, **flags))
+        backend.add_tokens(tokens)  # in one call: each takes as long as there are tokens
         return backend
 
     def original_ids(self, token_ids: Sequence[int]) -> list[int]:
@@ -130,10 +131,7 @@ class Verbatim:
 
     def _spells(self, text: str) -> bool:
         """Whether the text holds a special token, or ends with the start of one, which what follows may complete."""
-        for opening, contents in self._by_opening.items():
-            if opening in text and any(content in text for content in contents):
-                return True
-        return self._open_end(text) is not None
+        return next(self._special.found(text), None) is not None or self._open_end(text) is not None
 
     def _open_end(self, text: str) -> int | None:
         """Where at the text's end a special token begins that is not complete."""
@@ -153,7 +151,7 @@ class Verbatim:
         return value
 
     def _marked_text(self, text: str, mark: str) -> str:
-        starts = {match.start() for match in self._special.finditer(text)}  # overlapping ones too
+        starts = {start for start, _ in self._special.found(text)}
         ending = max(len(text) - self._longest + 1, 0)
         starts |= {n for n in range(ending, len(text)) if text[n:] in self._prefixes}
         pieces = []
@@ -164,9 +162,27 @@ class Verbatim:
         return "".join([*pieces, text[end:]])
 
 
-def _any_of(texts: Iterable[str]) -> str:
-    """A pattern for the longest of the texts at a place; without texts it matches nowhere."""
-    return "|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)"
+class _Spellings:
+    """Looks for many strings in a text, in time that hardly depends on their number: some models have 6,000."""
+
+    def __init__(self, contents: Iterable[str]):
+        self._contents = frozenset(contents)
+        lengths: dict[str, set[int]] = {}
+        for content in self._contents:
+            lengths.setdefault(content[:2], set()).add(len(content))
+        self._lengths = {opening: sorted(found, reverse=True) for opening, found in lengths.items()}
+
+    def found(self, text: str) -> Iterator[tuple[int, str]]:
+        """The strings in the text and where they start, overlapping ones too; of one start the longest."""
+        for opening, lengths in self._lengths.items():
+            start = text.find(opening)
+            while start >= 0:
+                for length in lengths:
+                    piece = text[start : start + length]
+                    if piece in self._contents:
+                        yield start, piece
+                        break
+                start = text.find(opening, start + 1)
 
 
 def _strings(value: Any, found: list[str]) -> list[str]:

@@ -74,7 +74,7 @@ def compile_attention(kind, cache, head_size):
     activation = "bf16" if cache == "fp8e4nv" else cache
     tiles = tile._DECODE if kind == "decode" else tile._PREFILL
     chosen = tiles["sm90", ITEM_BYTES[cache], head_size]
-    if kind in ("split", "invariant"):
+    if kind == "split" or (kind == "invariant" and chosen.block_rows > 64):
         chosen = tile.split_tile(chosen)
     constants = {
         "NUM_KV_HEADS": 8,

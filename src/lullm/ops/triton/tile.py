@@ -131,7 +131,8 @@ def split_tile(tile: PrefillTile) -> PrefillTile:
 @functools.cache
 def invariant_tile(cache_dtype: torch.dtype, head_size: int) -> PrefillTile:
     """For chunks of prompts and decodes alike: fewer rows, since a decode fills but a group of them."""
-    return split_tile(prefill_tile(cache_dtype, head_size))
+    tile = prefill_tile(cache_dtype, head_size)
+    return split_tile(tile) if tile.block_rows > 64 else tile
 
 
 @dataclass(frozen=True, slots=True)
