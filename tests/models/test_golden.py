@@ -133,9 +133,9 @@ def test_layers_that_draft_are_not_loaded(tmp_path):
     assert_close(run.step([(0, prompt(1))]), golden_logits(theirs, prompt(1)))
 
 
-@pytest.mark.parametrize("family", ["GPT2", "Phi3", "Qwen3Moe"])
+@pytest.mark.parametrize("family", ["GPT2", "GptOss", "Phi3", "Qwen3Moe"])
 def test_shards(tmp_path, family):
-    """Through every rule: transposed matrices, heads in another order, experts."""
+    """Through every rule: transposed matrices, heads in another order, experts by themselves and stacked."""
     cases = CASES[family]
     theirs = save_model(tmp_path, family, cases.engine or cases.variants["plain"])
     theirs.save_pretrained(tmp_path, max_shard_size="30KB")
