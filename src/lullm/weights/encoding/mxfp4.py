@@ -10,7 +10,6 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lullm.errors import ModelLoadError
 
@@ -24,12 +23,15 @@ _NAN_SCALE = 255
 
 @cache
 def _tables() -> tuple[Tensor, Tensor]:
-    """The two numbers of each byte `[256, 2]`, and the scales `[256]`; bfloat16."""
+    """The two numbers of each byte `[256]`, two bfloat16 as one int32, and the scales `[256]`, bfloat16.
+
+    One word is looked up in half the time of a row of two numbers.
+    """
     numbers = [*MAGNITUDES, *(-magnitude for magnitude in MAGNITUDES)]
     pairs = [(numbers[byte & 15], numbers[byte >> 4]) for byte in range(256)]
     scales = [2.0 ** (exponent - _SCALE_BIAS) for exponent in range(_NAN_SCALE)] + [float("nan")]
     with torch.inference_mode(False):  # the tables outlive the mode of the first call
-        return _on_cpu(pairs), _on_cpu(scales)
+        return _on_cpu(pairs).view(torch.int32).squeeze(1), _on_cpu(scales)
 
 
 def _on_cpu(values: Sequence[object]) -> Tensor:
@@ -84,6 +86,7 @@ class MXFP4Tensor:
         if (exponents == _NAN_SCALE).any():
             raise ModelLoadError(f"{self.name}: the checkpoint holds a scale that is NaN; fetch it again")
         pairs, scales = _tables()
-        values = F.embedding(blocks.int(), pairs).flatten(3)  # [N, out, G, 32]
+        words = pairs.index_select(0, blocks.int().flatten())
+        values = words.view(torch.bfloat16).view(*exponents.shape, 2 * GROUP_BYTES)  # [N, out, G, 32]
         values *= scales[exponents.int()].unsqueeze(-1)
         return values.flatten(2).transpose(1, 2)
