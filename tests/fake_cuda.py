@@ -33,6 +33,7 @@ TOTAL_BYTES = 16 * GIB
 WAITING = {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero", "masked_select", "unique",
            "equal", "allclose", "is_nonzero", "numpy", "__array__", "__repr__", "__format__", "__contains__",
            "__torch_testing_to_host__"}  # fmt: skip
+STAYING = {"nonzero", "masked_select", "unique"}  # of those: the host waits for a size, the result stays on the device
 MIXING = {"copy_", "to", "__getitem__", "__setitem__", "cpu", "cuda", "set_", "isfinite"}
 
 
@@ -185,6 +186,8 @@ class FakeCuda:
                 self._touch_all(on_device, args[:1] if name == "__setitem__" else ())
                 if name == "__setitem__":
                     self._record(func, plain_args, plain_kwargs, (), on_device, args[:1])
+            if on_device and name in STAYING:
+                return tree_map_only(torch.Tensor, lambda tensor: tensor.as_subclass(DeviceTensor), out)
             return out
         if is_inplace and isinstance(out, torch.Tensor):
             target = kwargs.get("out", args[0] if args else None)
