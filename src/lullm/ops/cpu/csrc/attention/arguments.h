@@ -47,6 +47,8 @@ struct AttentionItem {
 
   int64_t first_step() const { return first_key / kStepKeys; }
   int64_t last_step() const { return (last_key + kStepKeys - 1) / kStepKeys; }
+  // Keys up to the last of the item. Few rows leave out what lies behind these in a step: it would add exact zeros.
+  int64_t keys_in(int64_t step) const { return std::min(kStepKeys, last_key - step * kStepKeys); }
   int64_t num_pieces() const { return (last_key + kPieceKeys - 1) / kPieceKeys - first_key / kPieceKeys; }
 };
 

@@ -155,6 +155,23 @@ void pack_keys(int64_t head_size, const CacheRows& keys, char* to, Between&& bet
   }
 }
 
+#if defined(__AVX512BF16__)
+// Two neighbours in the sequence side by side. Of 32 elements of the head the even ones make a block and the odd ones the
+// next, which takes no permutation here; `write` puts them in order.
+inline void pair(const Bf16* first, const Bf16* second, V& even, V& odd) {
+  constexpr __mmask32 kHigh = 0xaaaaaaaa;
+  const __m512i low = _mm512_loadu_si512(first), high = _mm512_loadu_si512(second);
+  even = _mm512_castsi512_ps(_mm512_mask_blend_epi16(kHigh, low, _mm512_slli_epi32(high, 16)));
+  odd = _mm512_castsi512_ps(_mm512_mask_blend_epi16(kHigh, _mm512_srli_epi32(low, 16), high));
+}
+// Where 16 elements are left.
+inline V pair_last(const Bf16* first, const Bf16* second) {
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first)));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(second)));
+  return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+}
+#endif
+
 // A unit of keys, with all elements of the head. `to`: its place in the first block of columns.
 template <class E, class C>
 inline void pack_unit(int64_t head_size, const CacheRows& values, int64_t unit, char* to) {
@@ -164,23 +181,18 @@ inline void pack_unit(int64_t head_size, const CacheRows& values, int64_t unit, 
     store(reinterpret_cast<float*>(to), load(value + d));
 }
 #if defined(__AVX512BF16__)
-// Two neighbours in the sequence side by side. Of 32 elements of the head the even ones make a block and the odd ones the
-// next, which takes no permutation here; `write` puts them in order.
 template <>
 inline void pack_unit<Bf16, Bf16>(int64_t head_size, const CacheRows& values, int64_t unit, char* to) {
   const Bf16 *first = values.row<Bf16>(2 * unit), *second = values.row<Bf16>(2 * unit + 1);
   constexpr int64_t kNextBytes = kStepBlocks<Bf16> * kBlockBytes;
-  constexpr __mmask32 kHigh = 0xaaaaaaaa;
   int64_t d = 0;
   for (; d + 32 <= head_size; d += 32, to += 2 * kNextBytes) {
-    const __m512i low = _mm512_loadu_si512(first + d), high = _mm512_loadu_si512(second + d);
-    _mm512_store_si512(to, _mm512_mask_blend_epi16(kHigh, low, _mm512_slli_epi32(high, 16)));
-    _mm512_store_si512(to + kNextBytes, _mm512_mask_blend_epi16(kHigh, _mm512_srli_epi32(low, 16), high));
+    V even, odd;
+    pair(first + d, second + d, even, odd);
+    store(reinterpret_cast<float*>(to), even);
+    store(reinterpret_cast<float*>(to + kNextBytes), odd);
   }
-  if (d == head_size) return;
-  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first + d)));
-  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(second + d)));
-  _mm512_store_si512(to, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+  if (d < head_size) store(reinterpret_cast<float*>(to), pair_last(first + d, second + d));
 }
 #endif
 

@@ -42,8 +42,8 @@ struct Product {
   int64_t sum_stride;
 };
 
-template <class E, int kRows, int kVectors, bool kAdds, class Between>
-inline void multiply_block(const Product<E>& p, int64_t column, Between&& between) {
+template <class E, int kRows, int kVectors, bool kAdds>
+inline void multiply_block(const Product<E>& p, int64_t column) {
   V sums[kRows][kVectors];
   float* to = p.sums + column * kLanes;
   LULLM_UNROLL for (int r = 0; r < kRows; r++)
@@ -61,31 +61,36 @@ inline void multiply_block(const Product<E>& p, int64_t column, Between&& betwee
         LULLM_UNROLL for (int j = 0; j < kVectors; j++) sums[r][j] = multiply_add(row, own, columns[j], sums[r][j]);
       }
     }
-    between();
   }
   LULLM_UNROLL for (int r = 0; r < kRows; r++)
     LULLM_UNROLL for (int j = 0; j < kVectors; j++) store(to + r * p.sum_stride + j * kLanes, sums[r][j]);
 }
 
-template <class E, int kRows, bool kAdds, class Between>
-void multiply_rows(const Product<E>& p, int64_t num_columns, Between&& between) {
+template <class E, int kRows, bool kAdds>
+void multiply_rows(const Product<E>& p, int64_t num_columns) {
   int64_t column = 0;
   for (; column + kColumnVectors <= num_columns; column += kColumnVectors)
-    multiply_block<E, kRows, kColumnVectors, kAdds>(p, column, between);
-  for (; column < num_columns; column++) multiply_block<E, kRows, 1, kAdds>(p, column, between);
+    multiply_block<E, kRows, kColumnVectors, kAdds>(p, column);
+  for (; column < num_columns; column++) multiply_block<E, kRows, 1, kAdds>(p, column);
 }
 
-// `num_columns` in vectors. Up to kRowsAtOnce rows. kAdds: to what the sums hold. `between` is called after every block.
-template <bool kAdds, class E, class Between>
-void multiply(const Product<E>& p, int64_t num_rows, int64_t num_columns, Between&& between) {
+// Calls body(number of rows) with a constant: `num_rows`, at most kRowsAtOnce.
+template <class Body>
+void with_rows(int64_t num_rows, Body&& body) {
   switch (num_rows) {
-    case 1: return multiply_rows<E, 1, kAdds>(p, num_columns, between);
-    case 2: return multiply_rows<E, 2, kAdds>(p, num_columns, between);
-    case 3: return multiply_rows<E, 3, kAdds>(p, num_columns, between);
-    case 4: return multiply_rows<E, 4, kAdds>(p, num_columns, between);
-    case 5: return multiply_rows<E, 5, kAdds>(p, num_columns, between);
-    default: return multiply_rows<E, 6, kAdds>(p, num_columns, between);
+    case 1: return body(std::integral_constant<int, 1>());
+    case 2: return body(std::integral_constant<int, 2>());
+    case 3: return body(std::integral_constant<int, 3>());
+    case 4: return body(std::integral_constant<int, 4>());
+    case 5: return body(std::integral_constant<int, 5>());
+    default: return body(std::integral_constant<int, kRowsAtOnce>());
   }
+}
+
+// `num_columns` in vectors. Up to kRowsAtOnce rows. kAdds: to what the sums hold.
+template <bool kAdds, class E>
+void multiply(const Product<E>& p, int64_t num_rows, int64_t num_columns) {
+  with_rows(num_rows, [&](auto rows) { multiply_rows<E, rows, kAdds>(p, num_columns); });
 }
 
 }  // namespace

@@ -95,4 +95,32 @@ class Ahead {
   const char *line = nullptr, *end = nullptr;
 };
 
+// Fetches the keys or the values of one head, which come next, into the first-level cache.
+//
+// For kernels that read in place: their loads would else queue behind those of lines that come from memory. A step of one
+// head and side is 16 KiB, so that two of them fit. Each token's lines go together: elements of all tokens first, 4 x 1600
+// take 2.5 ms a layer where this order takes 2.2 (AVX-512, one thread).
+class Near {
+ public:
+  Near(const char* first, const StepKeys& keys, int64_t num_bytes)
+      : first(first), offset(keys.offset + keys.first), end(keys.offset + keys.last), num_bytes(num_bytes), at(num_bytes) {}
+
+  void fetch(int64_t count) {
+    for (; count > 0; count--, at += 64) {
+      if (at >= num_bytes) {
+        if (offset == end) return;
+        row = first + *offset++;
+        at = 0;
+      }
+      _mm_prefetch(row + at, _MM_HINT_T0);
+    }
+  }
+
+ private:
+  const char *const first, *row = nullptr;
+  const int64_t *offset, *const end;
+  const int64_t num_bytes;
+  int64_t at;  // in the row
+};
+
 }  // namespace lullm

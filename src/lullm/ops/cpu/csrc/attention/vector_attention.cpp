@@ -1,10 +1,11 @@
 // Attention with vectors: FlashAttention (https://arxiv.org/abs/2205.14135) over the paged cache, for any number of rows.
 //
-// The keys and values of a step are packed once for all rows of the item, the query heads of a group among them. Few
-// rows, as of a decode, take the key/value heads of a step one after the other, so that the keys of a token are read in
-// one go. Many rows have one head, and pass over a few packed steps while these are in the cache.
+// Few rows, as of a decode, take the key/value heads of a step one after the other, so that the keys of a token are read
+// in one go, and read keys and values in place. For many rows of one head, the query heads of a group among them, a few
+// steps are packed once, and all rows pass over these while they are in the cache.
 
 #include "../kernel_table.h"
+#include "direct.h"
 #include "fold.h"
 #include "products.h"
 #include "rows.h"
@@ -19,6 +20,7 @@ template <class T, class C>
 class VectorAttention {
   using E = Operand<T>;
   static constexpr int64_t kHalfBytes = kStepKeys / 2 * sizeof(E);
+  static constexpr int64_t kStepsAtOnce = 4;  // of many rows
 
  public:
   VectorAttention(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* after, void* scratch)
@@ -29,10 +31,11 @@ class VectorAttention {
       part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(p);
       p += (count * static_cast<int64_t>(sizeof *part) + 63) / 64 * 64;
     };
-    take(keys, steps_at_once() * key_bytes<E>(size));
-    take(values, steps_at_once() * value_bytes<E>(size));
-    take(products, kRowsAtOnce * kStepKeys);
-    take(weights, kRowsAtOnce * kStepKeys);
+    const int64_t num_packed = item.is_few ? 0 : kStepsAtOnce, num_rows = item.is_few ? kFewQueries : kRowsAtOnce;
+    take(keys, num_packed * key_bytes<E>(size));
+    take(values, num_packed * value_bytes<E>(size));
+    take(products, num_rows * kStepKeys);
+    take(weights, num_rows * kStepKeys);
     take(q, num_states * padded);
     take(base, num_states);
     take(total, num_states * kLanes);
@@ -51,9 +54,11 @@ class VectorAttention {
       last = std::min(item.last_step(), (first / kPieceSteps + 1) * kPieceSteps);
       std::fill_n(base, num_states, -INFINITY);
       std::memset(sums, 0, num_states * size * sizeof(float));
-      for (int64_t step = first; step < last; step += steps_at_once()) {
-        if (item.is_few) attend_few(step);
-        else attend_many(step, std::min(last, step + steps_at_once()));
+      if (item.is_few) {
+        for (int64_t step = first; step < last; step++) attend_few(step);
+      } else {
+        for (int64_t step = first; step < last; step += kStepsAtOnce)
+          attend_many(step, std::min(last, step + kStepsAtOnce));
       }
       finish_piece();
     }
@@ -64,7 +69,6 @@ class VectorAttention {
   }
 
  private:
-  int64_t steps_at_once() const { return item.is_few ? 1 : 4; }
   bool has_shares() const { return item.shares == nullptr && item.num_pieces() > 1; }
   bool is_shared() const { return item.shares != nullptr || has_shares(); }
   int64_t state_of(int64_t head, int64_t row) const { return (head - item.first_head) * rows.count + row; }
@@ -108,55 +112,61 @@ class VectorAttention {
     });
   }
 
-  // Of the next step: of this item, or of the one after it.
-  Ahead find_ahead(int64_t step) {
-    const AttentionItem& coming = step + 1 < item.last_step() || after == nullptr ? item : *after;
-    StepKeys& next = found[(step + 1) % 2];
-    find_keys(a, coming, step + 1 < item.last_step() ? step + 1 : coming.first_step(), next);
-    return Ahead(a, next, coming.first_head, coming.last_head);
+  // The item that the next step is of; its keys are found.
+  const AttentionItem& find_next(int64_t step) {
+    const bool is_last = step + 1 == item.last_step();
+    const AttentionItem& coming = is_last && after != nullptr ? *after : item;
+    find_keys(a, coming, is_last ? coming.first_step() : step + 1, found[(step + 1) % 2]);
+    return coming;
   }
 
   void attend_few(int64_t step) {
-    Ahead ahead = find_ahead(step);
-    // As many lines with every block that is packed, and every second that is multiplied.
-    const int64_t num_lines = ahead.num_lines() / (item.last_head - item.first_head) / (num_blocks * 3 / 2) + 1;
-    bool is_second = false;
+    const int64_t next_head = find_next(step).first_head, count = item.keys_in(step);
+    const StepKeys &own = found[step % 2], &next = found[(step + 1) % 2];
     for (int64_t head = item.first_head; head < item.last_head; head++) {
-      pack(step, head, 0, [&] { ahead.fetch(num_lines); });
+      const int64_t head_at = head * a.row_bytes, state = state_of(head, 0);
+      const CacheRows own_keys = {a.key_cache + head_at, own.offset}, own_values = {a.value_cache + head_at, own.offset};
+      Near values_ahead(own_values.first, own, a.row_bytes);
+      multiply_keys<E, C>(size, own_keys, count, Scores<E>{q + state * padded, padded, products}, rows.count,
+                          [&](int64_t num_lines) { values_ahead.fetch(num_lines); });
+      for (int64_t row = 0; row < rows.count; row++) weigh(state + row, row, step, row);
+      const bool is_last = head + 1 == item.last_head;
+      Near keys_ahead(a.key_cache + (is_last ? next_head : head + 1) * a.row_bytes, is_last ? next : own, a.row_bytes);
       for (int64_t row = 0; row < rows.count; row += kRowsAtOnce)
-        attend_rows(state_of(head, row), row, std::min<int64_t>(kRowsAtOnce, rows.count - row), step, 0, [&] {
-          if (is_second) ahead.fetch(num_lines);
-          is_second = !is_second;
-        });
+        add_values<E, C>({weights + row * kStepKeys, sums + (state + row) * size, size}, rows.count - row, own_values,
+                         count, [&](int64_t num_lines) { keys_ahead.fetch(num_lines); });
     }
   }
 
   void attend_many(int64_t first, int64_t last) {
     for (int64_t step = first; step < last; step++) {
-      Ahead ahead = find_ahead(step);
+      const AttentionItem& coming = find_next(step);
+      Ahead ahead(a, found[(step + 1) % 2], coming.first_head, coming.last_head);
       const int64_t num_lines = ahead.num_lines() / num_blocks + 1;
       pack(step, item.first_head, step - first, [&] { ahead.fetch(num_lines); });
     }
     for (int64_t row = 0; row < rows.count; row += kRowsAtOnce) {
       const int64_t count = std::min<int64_t>(kRowsAtOnce, rows.count - row);
       for (int64_t step = std::max(first, rows.first_step(row)); step < last && step < rows.last_step(row + count - 1); step++)
-        attend_rows(row, row, count, step, step - first, [] {});
+        attend_rows(row, count, step, step - first);
     }
   }
 
-  template <class Between>
-  void attend_rows(int64_t state, int64_t row, int64_t count, int64_t step, int64_t place, Between&& between) const {
-    multiply<false>(Product<E>{q + state * padded, padded, keys + place * key_bytes<E>(size), depth_of<E>(size),
+  void attend_rows(int64_t row, int64_t count, int64_t step, int64_t place) const {
+    multiply<false>(Product<E>{q + row * padded, padded, keys + place * key_bytes<E>(size), depth_of<E>(size),
                         4 * kBlockBytes, kBlockBytes, products, kStepKeys},
-                    count, kStepKeys / kLanes, between);
-    for (int64_t i = 0; i < count; i++)
-      weigh(state + i, products + i * kStepKeys, rows.mask(row + i, step), reinterpret_cast<char*>(weights + i * kStepKeys));
+                    count, kStepKeys / kLanes);
+    for (int64_t i = 0; i < count; i++) weigh(row + i, row + i, step, i);
     multiply<true>(Product<E>{weights, kStepKeys, values + place * value_bytes<E>(size), kStepBlocks<E>, kBlockBytes,
-                       kStepBlocks<E> * kBlockBytes, sums + state * size, size},
-                   count, size / kLanes, between);
+                       kStepBlocks<E> * kBlockBytes, sums + row * size, size},
+                   count, size / kLanes);
   }
 
-  void weigh(int64_t state, const float* row_products, uint64_t mask, char* to) const {
+  // `place`: of the row's products and weights.
+  void weigh(int64_t state, int64_t row, int64_t step, int64_t place) const {
+    const uint64_t mask = rows.mask(row, step);
+    const float* row_products = products + place * kStepKeys;
+    char* to = reinterpret_cast<char*>(weights + place * kStepKeys);
     float &own = base[state], *own_total = total + state * kLanes;
     if (mask == 0) {
       std::memset(to, 0, 2 * kHalfBytes);
@@ -188,7 +198,7 @@ class VectorAttention {
   const int64_t size, padded, num_blocks, num_states;
   StepKeys found[2];  // of a step and the next, by their numbers' last bit
   char *keys, *values;
-  float* products;  // [kRowsAtOnce, kStepKeys], of a step
+  float* products;  // [rows at once, kStepKeys], of a step
   E* weights;       // the same
   E* q;             // [states, padded]
   float *base, *total, *sums, *shares;  // [states], [states, kLanes], [states, size], [states, share_floats]
