@@ -81,7 +81,7 @@ def tokens_of(llm):
 
 def test_logits(tmp_path, theirs, caplog):
     write(tmp_path, encode_experts(theirs.state_dict()))
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "lullm")
     run = PagedRun(load_model(tmp_path), TORCH_CPU_OPS, 1)
     assert_close(run.step([(0, prompt(1))]), golden_logits(theirs, prompt(1)))
     assert "6 encoded tensors were decoded" in caplog.text and "in memory they take" in caplog.text
