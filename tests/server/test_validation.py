@@ -191,7 +191,7 @@ def test_log_probabilities_of_a_chat_are_counted(engine):
         check_num_logprobs(body, [request], 100, 104)
     message = str(info.value)
     assert info.value.param == "top_logprobs" and "--max-request-logprobs" in message
-    assert "1 prompts x 3 completions x 5 at each of up to 16 tokens" in message and "105" in message
+    assert "1 prompts x 3 completions x 5 at each of up to 7 tokens" in message and "105" in message
 
 
 def test_token_lists_of_all_sequences_are_bounded():

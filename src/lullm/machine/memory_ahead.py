@@ -1,4 +1,4 @@
-"""MemoryAhead: host memory that a thread takes from the kernel before anybody needs it.
+"""MemoryAhead: host memory that a thread takes from the kernel before it is needed.
 
 A virtual machine gets a page from its host at its first touch, one after the other however many threads touch: 600 huge
 pages of a small model's weights took 3.1 s, and 0.14 s where the host had backed them already. That time passes beside
@@ -48,7 +48,7 @@ class MemoryAhead:
         return address
 
     def close(self) -> None:
-        """Give back what nobody has taken. Idempotent."""
+        """Give back what was not taken. Idempotent."""
         self._stop()
         if self._address is not None:
             address, self._address = self._address, None

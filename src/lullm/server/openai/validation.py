@@ -156,13 +156,17 @@ def check_num_logprobs(
         params, num_prompt = request.params, len(request.prompt_token_ids)
         num_output = min(params.max_tokens or max_model_len, max_model_len - num_prompt)
         num_each = body.num_prompt_copies * num_prompt
+        num_tokens = 0  # of one sequence, with log-probabilities
         if params.logprobs is not None:
             total += params.num_sequences * num_output * (params.logprobs + 1)
+            num_tokens += num_output
         if params.prompt_logprobs is not None:
             total += num_each * (params.prompt_logprobs + 1)
+            num_tokens += num_prompt
         elif isinstance(body, CompletionBody) and body.echo:
             total += num_each
-        longest = max(longest, num_prompt + num_output)
+            num_tokens += num_prompt
+        longest = max(longest, num_tokens)
     if total > limit:
         raise _too_many_logprobs(body, requests, total, longest, limit)
 

@@ -241,7 +241,7 @@ int64_t draw_row(const DrawArgs& a, int64_t index, void* scratch) {
       race.enter(keep_at_least(w, threshold), i);
     }
   };
-  enter_chunk(best_chunk);  // whoever leads early leaves fewer near
+  enter_chunk(best_chunk);  // an early leader leaves fewer near
   for (int64_t chunk = 0; chunk < chunks; chunk++)
     if (chunk != best_chunk) enter_chunk(chunk);
   if (a.writes_logits)

@@ -1,4 +1,4 @@
-// Shares of pieces, folded from first to last into a row's result: the same few operations whoever computed them.
+// Shares of pieces, folded from first to last into a row's result: the same few operations wherever they were computed.
 #pragma once
 
 #include <cmath>

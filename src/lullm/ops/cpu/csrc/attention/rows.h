@@ -44,7 +44,7 @@ T* row_of(T* tensor, int64_t stride, const AttentionArgs& a, const AttentionItem
 }
 
 // Where the keys of a step lie: offsets of head 0 in bytes. `first` to `last` are the item's own; the others repeat the
-// nearest of those: they are finite, and nobody sees them.
+// nearest of those: they are finite, and no row sees them.
 struct StepKeys {
   int64_t first, last;
   int64_t offset[kStepKeys];
