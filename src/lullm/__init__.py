@@ -11,13 +11,31 @@ __version__ = "0.1.0"
 _HOMES = {
     "LLM": "lullm.llm",
     "SamplingParams": "lullm.types.sampling_params",
+    "PoolingParams": "lullm.types.pooling.params",
+    "PoolingRequestOutput": "lullm.types.pooling.outputs",
+    "EmbeddingRequestOutput": "lullm.types.pooling.outputs",
+    "ClassificationRequestOutput": "lullm.types.pooling.outputs",
+    "ScoringRequestOutput": "lullm.types.pooling.outputs",
     "RequestOutput": "lullm.types.outputs",
     "CompletionOutput": "lullm.types.outputs",
     "EngineConfig": "lullm.config.engine",
     "LLMEngine": "lullm.engine.llm_engine",
     "AsyncLLMEngine": "lullm.engine.async_llm_engine",
 }
-__all__ = ["AsyncLLMEngine", "CompletionOutput", "EngineConfig", "LLM", "LLMEngine", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "AsyncLLMEngine",
+    "ClassificationRequestOutput",
+    "CompletionOutput",
+    "EmbeddingRequestOutput",
+    "EngineConfig",
+    "LLM",
+    "LLMEngine",
+    "PoolingParams",
+    "PoolingRequestOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "ScoringRequestOutput",
+]
 
 if TYPE_CHECKING:
     from lullm.config.engine import EngineConfig
@@ -25,6 +43,13 @@ if TYPE_CHECKING:
     from lullm.engine.llm_engine import LLMEngine
     from lullm.llm import LLM
     from lullm.types.outputs import CompletionOutput, RequestOutput
+    from lullm.types.pooling.outputs import (
+        ClassificationRequestOutput,
+        EmbeddingRequestOutput,
+        PoolingRequestOutput,
+        ScoringRequestOutput,
+    )
+    from lullm.types.pooling.params import PoolingParams
     from lullm.types.sampling_params import SamplingParams
 
 

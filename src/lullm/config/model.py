@@ -15,6 +15,7 @@ from lullm.config.family.keys import check_keys
 from lullm.config.family.table import FAMILIES, family_of
 from lullm.config.field import MOST_HEAD_DIM, boolean, positive_int, shown, token_id_list
 from lullm.config.json_file import read_object
+from lullm.config.pooling.pooler import PoolerConfig, TokenScore
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
@@ -42,6 +43,9 @@ class ModelConfig:
     Args:
         layer_kinds: what each layer keeps between steps, one per layer.
         family: what only the family's own file asks for.
+        generates: the model gives next tokens; else there is no head for them, or the user does not want any.
+        num_labels: of a checkpoint with a matrix of labels in place of that head.
+        pooler: what it gives for whole sequences (`pooling.use`); None: nothing.
         unknown_keys: keys of the file of which nothing is known.
     """
 
@@ -58,11 +62,19 @@ class ModelConfig:
     dtype: ModelDType = "float32"
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
+    generates: bool = True
+    num_labels: int | None = None
+    pooler: PoolerConfig | None = None
     unknown_keys: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def num_hidden_layers(self) -> int:
         return len(self.layer_kinds)
+
+    @property
+    def has_lm_head(self) -> bool:
+        """Whether logits of tokens are computed: to draw from, or to score by."""
+        return self.generates or (self.pooler is not None and isinstance(self.pooler.head, TokenScore))
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":
@@ -89,7 +101,7 @@ class ModelConfig:
         architectures = data.get("architectures")
         if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
             raise ModelLoadError('config.json names no architecture ("architectures": ["Qwen3ForCausalLM"])')
-        architecture = architectures[0]
+        architecture, generates, num_labels = _split_head(architectures[0], data)
         if "text_config" in data and "num_hidden_layers" not in data:
             raise ModelLoadError(
                 f"config.json: {architecture} reads more than text, which is not supported yet; choose a checkpoint of "
@@ -127,8 +139,30 @@ class ModelConfig:
             dtype=cast(ModelDType, dtype),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),
             bos_token_id=_bos_token_id(data),
+            generates=generates,
+            num_labels=num_labels,
             unknown_keys=unknown_keys,
         )
+
+
+_WITH_LABELS = frozenset(
+    f"{family}ForCausalLM"
+    for family in ("Gemma2", "Llama", "Mistral", "Mixtral", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "SmolLM3")
+)
+"""Those whose `...ForSequenceClassification` transformers has, over the shared decoder."""
+_MOST_LABELS = 1 << 16
+
+
+def _split_head(architecture: str, data: dict[str, Any]) -> tuple[str, bool, int | None]:
+    """(the architecture with a head for next tokens, whether the checkpoint has that, its labels if it has some)."""
+    labels, bare = architecture.removesuffix("ForSequenceClassification"), architecture.removesuffix("Model")
+    if labels != architecture and f"{labels}ForCausalLM" in _WITH_LABELS:
+        names = data.get("id2label")
+        num_named = len(names) if isinstance(names, dict) and names else 2
+        return f"{labels}ForCausalLM", False, positive_int(data, "num_labels", num_named, _MOST_LABELS)
+    if bare != architecture and f"{bare}ForCausalLM" in _WITH_LABELS:
+        return f"{bare}ForCausalLM", False, None
+    return architecture, True, None
 
 
 def _bos_token_id(data: dict[str, Any]) -> int | None:

@@ -42,6 +42,14 @@ class Model(nn.Module):
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """Logits `[N, V]` float32 of the rows `hidden [N, H]` that are to be sampled from."""
 
+    def pool(self, hidden: Tensor, ops: Ops) -> Tensor:
+        """What callers get of the rows `hidden [N, H]` for `config.pooler`: `[N, K]` float32, before any activation.
+
+        Hidden states as they are, or numbers by a head: one per label, or one score. What is called hidden states is
+        what transformers gives as `last_hidden_state`.
+        """
+        return hidden.float()
+
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Replace some weights, under the checkpoint's names; those that were replaced. See `WeightStore.update`."""
         if self.update_weights is None:

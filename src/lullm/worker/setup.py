@@ -44,9 +44,9 @@ class WorkerSetup:
 
     @property
     def records_graphs(self) -> bool:
-        """Whether decodes are recorded once and replayed."""
+        """Whether decodes are recorded once and replayed. A model that only pools has none."""
         is_recordable = self.ops.is_recordable and self.model_config.family.is_recordable
-        return is_recordable and not self.config.enforce_eager
+        return is_recordable and self.model_config.generates and not self.config.enforce_eager
 
     def new_model_runner(
         self,
