@@ -64,6 +64,11 @@ class ModelConfig:
     unknown_keys: tuple[str, ...] = field(default=(), compare=False)
 
     @property
+    def quantization(self) -> Literal[None, "int8"]:
+        """What `lullm quantize` made the checkpoint for, if the rest is to be quantized as it is read."""
+        return None if self.encoding is None else self.encoding.quantization
+
+    @property
     def num_hidden_layers(self) -> int:
         return len(self.layer_kinds)
 
