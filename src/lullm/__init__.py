@@ -21,6 +21,7 @@ _HOMES = {
     "EngineConfig": "lullm.config.engine",
     "LLMEngine": "lullm.engine.llm_engine",
     "AsyncLLMEngine": "lullm.engine.async_llm_engine",
+    "register_model": "lullm.models.registry",
 }
 __all__ = [
     "AsyncLLMEngine",
@@ -35,6 +36,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "ScoringRequestOutput",
+    "register_model",
 ]
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from lullm.engine.async_llm_engine import AsyncLLMEngine
     from lullm.engine.llm_engine import LLMEngine
     from lullm.llm import LLM
+    from lullm.models.registry import register_model
     from lullm.types.outputs import CompletionOutput, RequestOutput
     from lullm.types.pooling.outputs import (
         ClassificationRequestOutput,

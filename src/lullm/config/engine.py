@@ -137,7 +137,8 @@ class EngineConfig(EngineOptions):
             )
         on_gpu = self.device == "cuda"
         return ResolvedConfig(
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)},
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}
+            | {"quantization": self.quantization or (None if on_gpu else model.quantization)},
             served_model_name=self.served_model_name or self.model,
             dtype=model.dtype if self.dtype == "auto" else self.dtype,
             max_model_len=max_model_len,

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.family import Family
+from lullm.config.encoding.scheme import CheckpointEncoding
+from lullm.config.encoding.table import read_encoding
 from lullm.config.family.keys import check_keys
 from lullm.config.family.table import FAMILIES, family_of
 from lullm.config.field import MOST_HEAD_DIM, boolean, positive_int, shown, token_id_list
@@ -46,6 +47,7 @@ class ModelConfig:
         generates: the model gives next tokens; else there is no head for them, or the user does not want any.
         num_labels: of a checkpoint with a matrix of labels in place of that head.
         pooler: what it gives for whole sequences (`pooling.use`); None: nothing.
+        encoding: how the matrices of the checkpoint are quantized; None: not, or in a way of the family's own.
         unknown_keys: keys of the file of which nothing is known.
     """
 
@@ -65,7 +67,13 @@ class ModelConfig:
     generates: bool = True
     num_labels: int | None = None
     pooler: PoolerConfig | None = None
+    encoding: CheckpointEncoding | None = None
     unknown_keys: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def quantization(self) -> Literal[None, "int8"]:
+        """What `lullm quantize` made the checkpoint for, if the rest is to be quantized as it is read."""
+        return None if self.encoding is None else self.encoding.quantization
 
     @property
     def num_hidden_layers(self) -> int:
@@ -108,7 +116,7 @@ class ModelConfig:
                 "the text model alone"
             )
         family = family_of(architecture)
-        unknown_keys = check_keys(data, architecture, FAMILIES)
+        unknown_keys = check_keys(data, architecture, family, FAMILIES.values())
         data = family.fill(data)
         heads = positive_int(data, "num_attention_heads", most=_MOST_HEADS)
         kv_heads = positive_int(data, "num_key_value_heads", heads, _MOST_HEADS)
@@ -117,7 +125,8 @@ class ModelConfig:
             raise ModelLoadError(
                 f"config.json: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
             )
-        is_encoded = _is_encoded(data, family)
+        encoding = read_encoding(data.get("quantization_config"), family.encodings)
+        is_encoded = encoding is not None or bool(family.encodings and data.get("quantization_config"))
         dtype = data.get("dtype") or data.get("torch_dtype") or ("bfloat16" if is_encoded else "float32")
         if dtype not in _DTYPES:
             raise ModelLoadError(f"config.json: dtype {shown(dtype)} is not one of {', '.join(_DTYPES)}")
@@ -141,6 +150,7 @@ class ModelConfig:
             bos_token_id=_bos_token_id(data),
             generates=generates,
             num_labels=num_labels,
+            encoding=encoding,
             unknown_keys=unknown_keys,
         )
 
@@ -168,29 +178,3 @@ def _split_head(architecture: str, data: dict[str, Any]) -> tuple[str, bool, int
 def _bos_token_id(data: dict[str, Any]) -> int | None:
     ids = token_id_list(data.get("bos_token_id"), "config.json: bos_token_id")
     return ids[0] if ids else None
-
-
-def _is_encoded(data: dict[str, Any], family: Family) -> bool:
-    """Whether weights are quantized in a way that the family decodes. Raises ModelLoadError: in another way."""
-    quantization = data.get("quantization_config")
-    if not quantization or _is_kv_scheme(quantization):
-        return False
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-    if isinstance(method, str) and method in family.encodings:
-        return True
-    allowed = f", only {', '.join(sorted(family.encodings))}" if family.encodings else ""
-    raise ModelLoadError(
-        f"config.json: quantized checkpoints (quant_method {shown(method)}) are not supported yet for this "
-        f"architecture{allowed}; take one in bfloat16"
-    )
-
-
-def _is_kv_scheme(quantization: Any) -> bool:
-    """Whether nothing is quantized but, if one likes, the KV cache to fp8: such a checkpoint only adds its scales."""
-    if not isinstance(quantization, dict) or quantization.get("quant_method") != "compressed-tensors":
-        return False
-    groups, scheme = quantization.get("config_groups"), quantization.get("kv_cache_scheme")
-    if groups or not isinstance(scheme, dict):
-        return False
-    kind = (scheme.get("type"), scheme.get("num_bits"), scheme.get("symmetric", True), scheme.get("dynamic", False))
-    return kind == ("float", 8, True, False)

@@ -147,7 +147,9 @@ class Decoder(nn.Module):
         if context.input_embeddings is not None:
             return context.input_embeddings.clone()  # layers write over their input
         hidden = self.embed_tokens(token_ids, context.ops)
-        return hidden if self.embedding_scale == 1.0 else hidden * self.embedding_scale
+        if self.embedding_scale != 1.0:
+            context.ops.scale_(hidden, self.embedding_scale)
+        return hidden
 
 
 class CausalLM(Model):
@@ -169,7 +171,7 @@ class CausalLM(Model):
 
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.compute_logits`."""
-        return self._scaled(self.lm_head(hidden, self.model.embed_tokens, ops))
+        return self._scaled(self.lm_head(hidden, self.model.embed_tokens, ops), ops)
 
     def pool(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.pool`."""
@@ -177,16 +179,18 @@ class CausalLM(Model):
             case TokenScore(true_token_id, false_token_id):
                 wanted = [true_token_id] if false_token_id is None else [true_token_id, false_token_id]
                 token_ids = torch.tensor(wanted, device=hidden.device)
-                logits = self._scaled(self.lm_head.some_logits(hidden, token_ids, self.model.embed_tokens, ops))
+                logits = self.lm_head.some_logits(hidden, token_ids, self.model.embed_tokens, ops)
+                logits = self._scaled(logits, ops)
                 return logits if false_token_id is None else logits[:, :1] - logits[:, 1:]
             case Classifier():
                 scores: Tensor = self.score(hidden)
                 return scores
         return hidden.float()
 
-    def _scaled(self, logits: Tensor) -> Tensor:
+    def _scaled(self, logits: Tensor, ops: Ops) -> Tensor:
         family = self.config.family
         if family.logit_scale != 1.0:
-            logits.mul_(family.logit_scale)
-        soft_cap = family.final_soft_cap
-        return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
+            ops.scale_(logits, family.logit_scale)
+        if family.final_soft_cap is not None:
+            ops.soft_cap_(logits, family.final_soft_cap)
+        return logits

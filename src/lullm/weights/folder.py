@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
-from lullm.weights.loader import missing_files
+from lullm.weights.reading.files import missing_files
 
 logger = get_logger(__name__)
 

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
-from lullm.weights.loader import weight_files
+from lullm.weights.reading.files import damaged, weight_files
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d{1,9})\.")
 
@@ -41,7 +41,7 @@ def _shapes(path: Path, names: set[str] | None) -> Iterator[tuple[str, list[int]
                 if names is None or name in names:
                     yield name, file.get_slice(name).get_shape()
     except (SafetensorError, OSError) as error:
-        raise ModelLoadError(f"{path} is damaged or incomplete: {error}; fetch it again") from None
+        raise damaged(path, error) from None
 
 
 def _wrong_layers(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]:
