@@ -14,6 +14,8 @@ from lullm.config.family.family import Family
 from lullm.config.family.keys import check_keys
 from lullm.config.family.table import FAMILIES, family_of
 from lullm.config.field import MOST_HEAD_DIM, boolean, positive_int, shown, token_id_list
+from lullm.config.gguf.architecture import config_data
+from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import read_object
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
@@ -66,11 +68,13 @@ class ModelConfig:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":
-        """Read `folder/config.json`.
+        """Read `folder/config.json`, or the same from the header of a GGUF file, if `folder` is one.
 
         Raises:
             ModelLoadError: no such file, not JSON, or a field is missing or makes no sense.
         """
+        if is_gguf(folder):
+            return cls.from_dict(config_data(read_gguf(folder)))
         path = folder / "config.json"
         try:
             data = read_object(path)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
+from lullm.weights.gguf.checkpoint import shapes as gguf_shapes
 from lullm.weights.loader import weight_files
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d{1,9})\.")
@@ -26,11 +28,14 @@ def check_headers(config: ModelConfig, folder: Path) -> None:
         ModelLoadError: a file is missing or damaged, or a size of the config is not that of the tensors; the message
             names the keys of the config, each with one tensor.
     """
-    shapes = {name: shape for path, names in weight_files(folder).items() for name, shape in _shapes(path, names)}
+    if is_gguf(folder):
+        shapes = gguf_shapes(read_gguf(folder))
+    else:
+        shapes = {name: shape for path, names in weight_files(folder).items() for name, shape in _shapes(path, names)}
     faults = _wrong_layers(config, shapes) or _wrong_sizes(config, shapes)
     if faults:
         lines = "\n  ".join(faults)
-        raise ModelLoadError(f"the weights in {folder} do not fit its config.json:\n  {lines}")
+        raise ModelLoadError(f"the weights in {folder} do not fit its config:\n  {lines}")
 
 
 def _shapes(path: Path, names: set[str] | None) -> Iterator[tuple[str, list[int]]]:

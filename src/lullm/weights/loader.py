@@ -1,16 +1,19 @@
-"""The loader: streams a folder of safetensors into a model, and accounts for every name.
+"""The loader: streams a folder of safetensors, or a GGUF file, into a model, and accounts for every name.
 
 The files are mapped, not read into buffers, so loading needs memory for the parameters and the page cache only. Several
 threads copy pieces of tensors, because one thread spends as much time on page faults as on copying.
 """
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import read_object
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
@@ -19,7 +22,9 @@ from lullm.ops.threads import torch_threads
 from lullm.units import MIB, format_bytes
 from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.joining import Joining, whole_name
+from lullm.weights.gguf.checkpoint import tensors as gguf_tensors
 from lullm.weights.rows import Rows, TransposedRows
+from lullm.weights.rule import WeightRules
 from lullm.weights.target import Loadable, WeightTargets
 
 logger = get_logger(__name__)
@@ -38,47 +43,64 @@ def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) 
     A gigabyte from the page cache takes 0.2 s with two threads; from a disk it takes as long as the disk needs.
 
     Raises:
-        ModelLoadError: no safetensors, a file is missing or damaged, or tensors are missing, unexpected or of the
+        ModelLoadError: no weights, a file is missing or damaged, or tensors are missing, unexpected or of the
             wrong shape; the message names every one of them. The parameters are then partly filled.
     """
-    targets = WeightTargets(model, ops)
+    rules = rules_for(folder, model.rules)
+    targets = WeightTargets(model, ops, rules)
     missing = set(targets.names)
-    joining = Joining(model.rules.joins)
+    joining = Joining(rules.joins)
     faults: list[str] = []
-    for path, names in weight_files(folder).items():
-        try:
-            with safe_open(path, framework="pt", device="cpu") as file:
-                stored = set(file.keys())
-                pieces: list[_Piece] = []
-                for name in sorted(stored if names is None else stored & names):
-                    tensor = file.get_tensor(name)  # mapped: nothing is read yet
-                    try:
-                        whole = joining.add(name, tensor)
-                        target = None if whole is None else targets.find(*whole)
-                    except ModelLoadError as error:
-                        faults.append(str(error))
-                        missing.discard(
-                            model.rules.canonical_name(whole_name(model.rules.joins, name))
-                        )  # not missing, too
-                    else:
-                        if whole is not None and target is not None:
-                            missing.discard(target.name)
-                            pieces += _cut(target.rows, whole[1])
-                _write_all(pieces, num_threads)
-        except (SafetensorError, OSError) as error:
-            raise ModelLoadError(f"{path} is damaged or incomplete: {error}; fetch it again") from None
+    for tensors in _files(folder):
+        pieces: list[_Piece] = []
+        for name, tensor in tensors:
+            try:
+                whole = joining.add(name, tensor) if isinstance(tensor, Tensor) else (name, tensor)
+                target = None if whole is None else targets.find(*whole)
+            except ModelLoadError as error:
+                faults.append(str(error))
+                missing.discard(rules.canonical_name(whole_name(rules.joins, name)))  # not missing, too
+            else:
+                if whole is not None and target is not None:
+                    missing.discard(target.name)
+                    pieces += _cut(target.rows, whole[1])
+        _write_all(pieces, num_threads)
     for name, part in joining.incomplete():
         faults.append(f"missing tensor {part}")
-        missing.discard(model.rules.canonical_name(name))
+        missing.discard(rules.canonical_name(name))
     faults += [f"missing tensor {name}" for name in sorted(missing)]
     if faults:
-        raise ModelLoadError(f"the weights in {folder} do not fit its config.json:\n  " + "\n  ".join(faults))
+        raise ModelLoadError(f"the weights in {folder} do not fit its config:\n  " + "\n  ".join(faults))
     if joining.num_joined:
         logger.info(
             "%d encoded tensors were decoded (%s in the files); in memory they take what the weights' type takes",
             joining.num_joined,
             format_bytes(joining.num_bytes),
         )
+
+
+def rules_for(folder: Path, rules: WeightRules) -> WeightRules:
+    """The rules for what is stored: a GGUF file holds Gemma's 1 + w as they are, and every expert by itself."""
+    return replace(rules, offsets=(), stacks=(), joins=()) if is_gguf(folder) else rules
+
+
+def _files(folder: Path) -> Iterator[Iterator[tuple[str, Tensor | EncodedTensor]]]:
+    """Of each file the tensors with their names, mapped: nothing is read yet."""
+    if is_gguf(folder):
+        yield gguf_tensors(read_gguf(folder))
+        return
+    for path, names in weight_files(folder).items():
+        yield _safetensors(path, names)
+
+
+def _safetensors(path: Path, names: set[str] | None) -> Iterator[tuple[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            stored = set(file.keys())
+            for name in sorted(stored if names is None else stored & names):
+                yield name, file.get_tensor(name)
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(f"{path} is damaged or incomplete: {error}; fetch it again") from None
 
 
 def _cut(rows: Rows, values: Tensor | EncodedTensor) -> list[_Piece]:

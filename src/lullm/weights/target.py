@@ -62,10 +62,13 @@ class WeightTargets:
 
     `names` are the canonical names of all tensors that a complete checkpoint holds. They exclude the scales of an fp8
     KV cache, which a checkpoint may lack.
+
+    Args:
+        rules: of the checkpoint, where they are not the model's.
     """
 
-    def __init__(self, model: Loadable, ops: Ops):
-        self._rules = model.rules
+    def __init__(self, model: Loadable, ops: Ops, rules: WeightRules | None = None):
+        self._rules = model.rules if rules is None else rules
         self._targets: dict[str, WeightTarget] = {}
         scale_targets: dict[str, WeightTarget] = {}
         for layer_name, layer in model.named_modules():
