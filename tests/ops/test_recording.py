@@ -104,6 +104,9 @@ class Model:
         layout = DeviceLayout(starts, self.lens, self.tables, self.slots, no_semaphores, BLOCK_SIZE, 1, 30, window=11)
         attention = native_attention.prepare_attention(layout)
         residual = native.embedding(self.token_ids, w["embedding"])
+        native.scale_(residual, 1.5)
+        native.rms_norm_(residual[:, 16:48], self.norm[:32], 1e-6)
+        native.add_(residual, native.embedding(self.positions, w["embedding"]))
         hidden = native.rms_norm(residual, self.norm, 1e-6)
         qkv = native.linear(hidden, w["qkv"], None).unflatten(-1, (-1, HEAD_SIZE))
         cache = LayerCache(*self.caches)
@@ -122,6 +125,7 @@ class Model:
         )
         rows = quantized_native.quantized_embedding(self.token_ids, self.quantized[8], self.layouts[8], self.dtype)
         logits = native.logits(hidden, w["embedding"])
+        native.soft_cap_(logits, 2.0)
         quantized_logits = quantized_native.quantized_logits(hidden, self.quantized[8], self.layouts[8])
         return Outcome(logits, quantized_logits, odd, eight, four, rows, native.draw_tokens(logits, self.draws))
 

@@ -100,7 +100,7 @@ class ModelConfig:
                 "the text model alone"
             )
         family = family_of(architecture)
-        unknown_keys = check_keys(data, architecture, FAMILIES)
+        unknown_keys = check_keys(data, architecture, family, FAMILIES.values())
         data = family.fill(data)
         heads = positive_int(data, "num_attention_heads", most=_MOST_HEADS)
         kv_heads = positive_int(data, "num_key_value_heads", heads, _MOST_HEADS)

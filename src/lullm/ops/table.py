@@ -13,6 +13,7 @@ from typing import Any, Protocol, get_args
 import torch
 from torch import Tensor
 
+from lullm.ops import in_place
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
@@ -87,6 +88,9 @@ class Ops:
     The mean square is taken in float32. The quotient is rounded to x's dtype before the weight is applied.
     """
 
+    rms_norm_: Callable[[Tensor, Tensor, float], None]
+    """x `[T, N]`, a part of longer rows or not, weight `[N]`, eps -> None. As `rms_norm`, in place."""
+
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
     """x `[T, H]`, residual `[T, H]`, weight `[H]`, eps -> (rms_norm of the sum, the sum).
 
@@ -140,6 +144,15 @@ class Ops:
 
     unpack_weight_: Callable[[Tensor], None] = _keep_weight
     """weight -> None. Undoes `pack_weight_`."""
+
+    add_: Callable[[Tensor, Tensor], None] = in_place.add_
+    """total, x of its shape -> None. Adds x to the total in place; the sum is rounded once."""
+
+    scale_: Callable[[Tensor, float], None] = in_place.scale_
+    """x, factor -> None. In place; the product is taken in float32 and rounded once."""
+
+    soft_cap_: Callable[[Tensor, float], None] = in_place.soft_cap_
+    """x, cap -> None. `cap * tanh(x / cap)` in place (https://arxiv.org/abs/2408.00118)."""
 
     quantize_rows_: Callable[[Tensor, QuantizedLayout, int, Tensor], None] = quantize_rows_
     """weight, its layout, first row, rows `[n, in]` -> None. See `quantized.weight.quantize_rows_`."""

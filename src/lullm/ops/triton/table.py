@@ -18,6 +18,7 @@ TRITON_OPS = Ops(
     activate=activate,
     layer_norm=elementwise.layer_norm,
     rms_norm=elementwise.rms_norm,
+    rms_norm_=elementwise.rms_norm_,
     add_rms_norm=elementwise.add_rms_norm,
     rope_and_cache=rope_cache.rope_and_cache,
     write_cache=rope_cache.write_cache,
