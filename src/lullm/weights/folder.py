@@ -7,7 +7,7 @@ from lullm.config.gguf.file import SUFFIX, first_shards, is_gguf, shard_paths
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 from lullm.weights.gguf.hub import hub_gguf
-from lullm.weights.loader import missing_files
+from lullm.weights.reading.files import missing_files
 
 logger = get_logger(__name__)
 

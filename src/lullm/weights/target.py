@@ -138,7 +138,9 @@ class WeightTargets:
         if not target.rows.fits(tensor.shape):
             raise ModelLoadError(f"{name} has shape {list(tensor.shape)}, the model's has {list(target.rows.shape)}")
         if tensor.dtype not in _DTYPES:
-            raise ModelLoadError(f"{name} is {tensor.dtype}: quantized checkpoints are not supported yet")
+            raise ModelLoadError(
+                f"{name} is {tensor.dtype}, and config.json has no quantization_config that says what it means"
+            )
         return target
 
 

@@ -13,6 +13,10 @@ class BlockFormat:
     num_values: int
     num_bytes: int
 
+    @property
+    def is_quantized(self) -> bool:
+        return self.num_values > 1
+
     def row_bytes(self, num_values: int) -> int:
         """Of a row of so many values, which is whole blocks."""
         return num_values // self.num_values * self.num_bytes

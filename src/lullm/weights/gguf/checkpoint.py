@@ -4,14 +4,17 @@ import mmap
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from lullm.config.gguf.file import GGUFFile
+from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.config.gguf.header import TensorPlace
 from lullm.errors import ModelLoadError
 from lullm.weights.gguf.tensor import GGUFTensor
+from lullm.weights.rule import WeightRules
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _IN_LAYER = {
@@ -51,11 +54,38 @@ _NOT_WEIGHTS = re.compile(r"^rope_(freqs|factors_long|factors_short)\.weight$")
 _LAYER = re.compile(r"^blk\.(\d{1,9})\.(.+)$")
 
 
-def shapes(file: GGUFFile) -> dict[str, list[int]]:
-    """The shapes of all tensors, by the names of a checkpoint; nothing but the headers is read."""
-    return {
-        name: list(shape) for place in file.tensors.values() for name, shape in _named_shapes(file.architecture, place)
-    }
+class GGUFSource:
+    """The tensors of a GGUF file; see `Source`."""
+
+    def __init__(self, path: Path):
+        self._file = read_gguf(path)
+        self.num_bytes = sum(place.num_bytes for place in self._file.tensors.values())
+
+    def rules(self, rules: WeightRules) -> WeightRules:
+        """A file holds Gemma's 1 + w as they are, and the matrices of gpt-oss's experts as of all others'."""
+        return replace(rules, offsets=(), stacks=(), joins=())
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self.shapes())
+
+    def shapes(self) -> dict[str, list[int]]:
+        places = self._file.tensors.values()
+        return {name: list(shape) for place in places for name, shape in _named_shapes(self._file.architecture, place)}
+
+    def tensors(self) -> Iterator[tuple[str, Tensor | GGUFTensor, int]]:
+        reorder, places = _reorder(self._file), self._file.tensors.values()
+        contents = {path: _mapped(place) for path, place in {place.path: place for place in places}.items()}
+        for place in places:
+            name = checkpoint_name(self._file.architecture, place.name)
+            if name is None:
+                continue
+            raw = contents[place.path][place.offset : place.offset + place.num_bytes]
+            raw = raw.view(-1, place.format.row_bytes(place.shape[-1]))
+            tensor = reorder(place.name, GGUFTensor(raw, place.format, torch.Size(place.shape)))
+            parts = tensor.slices() if "*" in name else [tensor]
+            for number, part in enumerate(parts):
+                values = part if place.format.is_quantized else part.decode()
+                yield name.replace("*", str(number)), values, part.raw.nbytes
 
 
 def _named_shapes(architecture: str, place: TensorPlace) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -81,28 +111,6 @@ def checkpoint_name(architecture: str, name: str) -> str | None:
     if stem == "attn_sinks":
         return f"{prefix}.{in_layer[stem]}" if stem in in_layer else name
     return f"{prefix}.{in_layer[stem]}.{last}" if stem in in_layer else name
-
-
-def tensors(file: GGUFFile) -> Iterator[tuple[str, GGUFTensor]]:
-    """All weights by a checkpoint's names; mapped, so nothing is read yet.
-
-    Raises:
-        ModelLoadError: a file cannot be mapped.
-    """
-    reorder = _reorder(file)
-    contents = {path: _mapped(place) for path, place in {place.path: place for place in file.tensors.values()}.items()}
-    for place in file.tensors.values():
-        name = checkpoint_name(file.architecture, place.name)
-        if name is None:
-            continue
-        raw = contents[place.path][place.offset : place.offset + place.num_bytes]
-        raw = raw.view(-1, place.format.row_bytes(place.shape[-1]))
-        tensor = reorder(place.name, GGUFTensor(raw, place.format, torch.Size(place.shape)))
-        if "*" in name:
-            for number, part in enumerate(tensor.slices()):
-                yield name.replace("*", str(number)), part
-        else:
-            yield name, tensor
 
 
 def _mapped(place: TensorPlace) -> Tensor:

@@ -53,3 +53,6 @@ class GGUFTensor:
 
     def decode(self) -> Tensor:
         return decode_rows(self.block, self.raw).view(self.shape)
+
+    def integers(self, bits: int) -> None:
+        """No native format of so many bits holds a file's blocks exactly."""
