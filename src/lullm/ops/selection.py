@@ -9,8 +9,10 @@ from lullm.log import get_logger
 from lullm.machine.processor import default_num_threads
 from lullm.ops import grouped_attention, reference, torch_cpu
 from lullm.ops.activation import activate
-from lullm.ops.cpu import native, native_attention, quantized_native
+from lullm.ops.cpu import native, native_attention, native_experts, quantized_native
 from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.experts import reference as expert_reference
+from lullm.ops.experts.grouped import experts_over
 from lullm.ops.quantized import reference as quantized_reference
 from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.types.arithmetic import AttentionFeature
@@ -28,6 +30,7 @@ REFERENCE_OPS = Ops(
     rms_norm=reference.rms_norm,
     rms_norm_=reference.rms_norm_,
     add_rms_norm=reference.add_rms_norm,
+    experts=expert_reference.experts,
     rope_and_cache=reference.rope_and_cache,
     write_cache=reference.write_cache,
     prepare_attention=reference.prepare_attention,
@@ -55,6 +58,7 @@ TORCH_CPU_OPS = Ops(
     rms_norm=torch_cpu.rms_norm,
     rms_norm_=torch_cpu.rms_norm_,
     add_rms_norm=torch_cpu.add_rms_norm,
+    experts=experts_over(torch_cpu.linear),
     rope_and_cache=torch_cpu.rope_and_cache,
     write_cache=torch_cpu.write_cache,
     prepare_attention=torch_cpu.prepare_attention,
@@ -81,6 +85,7 @@ NATIVE_CPU_OPS = Ops(
     rms_norm=native.rms_norm,
     rms_norm_=native.rms_norm_,
     add_rms_norm=native.add_rms_norm,
+    experts=native_experts.experts,
     rope_and_cache=native_attention.rope_and_cache,
     write_cache=torch_cpu.write_cache,
     prepare_attention=native_attention.prepare_attention,
@@ -89,6 +94,7 @@ NATIVE_CPU_OPS = Ops(
     swap_blocks=native_attention.swap_blocks,
     pack_weight_=native.pack_weight_,
     unpack_weight_=native.unpack_weight_,
+    route=native_experts.route,
     add_=native.add_,
     scale_=native.scale_,
     soft_cap_=native.soft_cap_,
@@ -99,6 +105,7 @@ NATIVE_CPU_OPS = Ops(
     quantized_gated_linear=quantized_native.quantized_gated_linear,
     draw_tokens=native.draw_tokens,
     is_recordable=True,
+    records_experts=True,
     is_batch_invariant=_native_keeps_bits,
     attention_features=frozenset(),
 )

@@ -45,7 +45,8 @@ class WorkerSetup:
     @property
     def records_graphs(self) -> bool:
         """Whether decodes are recorded once and replayed."""
-        is_recordable = self.ops.is_recordable and self.model_config.family.is_recordable
+        has_experts = self.model_config.family.experts is not None
+        is_recordable = self.ops.is_recordable and (self.ops.records_experts or not has_experts)
         return is_recordable and not self.config.enforce_eager
 
     def new_model_runner(

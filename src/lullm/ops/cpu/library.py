@@ -44,6 +44,11 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_attention": [_POINTER] * 7 + [_SIZE] * 8 + [_FLOAT, _INT],
     "lullm_draw_tokens": [_POINTER] * 7 + [_SIZE] * 3 + [_INT],
     "lullm_copy_blocks": [_POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _SIZE],
+    "lullm_route": [_POINTER] * 4 + [_SIZE] * 6 + [_FLOAT] + [_INT] * 3,
+    "lullm_sort_rows": [_POINTER] * 4 + [_SIZE] * 3,
+    "lullm_grouped_linear": [_POINTER] * 6 + [_SIZE] * 5 + [_INT] * 3,
+    "lullm_clamped_gate": [_POINTER] * 2 + [_SIZE] * 2 + [_FLOAT] * 2 + [_INT],
+    "lullm_mix": [_POINTER] * 6 + [_SIZE] * 3 + [_INT],
     "lullm_quantize_rows": [_POINTER] * 2 + [_SIZE] * 3 + [_INT] * 2,
     "lullm_quantized_linear": [_POINTER] * 4 + [_SIZE] * 5 + [_INT] * 3,
     "lullm_quantized_logits": [_POINTER] * 3 + [_SIZE] * 4 + [_INT] * 2,
@@ -54,7 +59,7 @@ _SIGNATURES: dict[str, list[type]] = {
 }
 _RETURN_INT = (
     "lullm_embedding", "lullm_gated_linear", "lullm_quantize_rows", "lullm_quantized_embedding",
-    "lullm_operation_number", "lullm_replay",
+    "lullm_sort_rows", "lullm_grouped_linear", "lullm_operation_number", "lullm_replay",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@
 
 #include "attention/arguments.h"
 #include "dtype.h"
+#include "experts/arguments.h"
 #include "quantized.h"
 
 namespace lullm {
@@ -115,6 +116,10 @@ struct Kernels {
   void (*add[2])(const InPlaceArgs&, int64_t first, int64_t last);
   void (*scale[2])(const InPlaceArgs&, int64_t first, int64_t last);
   void (*soft_cap[2])(const InPlaceArgs&, int64_t first, int64_t last);
+
+  void (*route[2])(const RouteArgs&, int64_t first_row, int64_t last_row, void* scratch);
+  void (*clamped_gate[2])(const ClampedGateArgs&, int64_t first_row, int64_t last_row);
+  void (*mix[2])(const MixArgs&, int64_t first_row, int64_t last_row);
 
   int64_t (*draw_scratch_bytes)(int64_t size);
   int64_t (*draw_row)(const DrawArgs&, int64_t row, void* scratch);
