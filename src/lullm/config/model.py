@@ -5,6 +5,7 @@ unknown ones are named in a warning (`family.keys`). Both spellings of the type 
 and `dtype`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -47,6 +48,7 @@ class ModelConfig:
         family: what only the family's own file asks for.
         encoding: how the matrices of the checkpoint are quantized; None: not, or in a way of the family's own.
         unknown_keys: keys of the file of which nothing is known.
+        foreign: the whole file, of a model whose code is that of transformers; None: lullm computes it.
     """
 
     architecture: str
@@ -64,6 +66,12 @@ class ModelConfig:
     bos_token_id: int | None = None
     encoding: CheckpointEncoding | None = None
     unknown_keys: tuple[str, ...] = field(default=(), compare=False)
+    foreign: Mapping[str, Any] | None = field(default=None, compare=False)
+
+    @property
+    def quantization(self) -> Literal[None, "int8"]:
+        """What `lullm quantize` made the checkpoint for, if the rest is to be quantized as it is read."""
+        return None if self.encoding is None else self.encoding.quantization
 
     @property
     def num_hidden_layers(self) -> int:

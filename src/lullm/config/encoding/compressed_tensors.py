@@ -21,7 +21,7 @@ def read_compressed_tensors(data: Data) -> CheckpointEncoding | None:
     Returns:
         None: nothing is quantized but, if one likes, the KV cache to fp8; such a checkpoint only adds its scales.
     """
-    check_known(data, _READS + ("sparsity_config",), _IGNORES, _REFUSES)
+    check_known(data, (*_READS, "sparsity_config", "lullm"), _IGNORES, _REFUSES)
     _check_sparsity(data.get("sparsity_config"))
     _check_kv_scheme(data.get("kv_cache_scheme"))
     found = data.get("config_groups") or {}
@@ -39,7 +39,9 @@ def read_compressed_tensors(data: Data) -> CheckpointEncoding | None:
             raise fault(f"{name} targets modules of the class {shown(wrong[0])}; supported: {', '.join(_CLASSES)}")
         if group.get("weights") is not None:
             groups.append((targets(named, f"{name}.targets"), _scheme(group, data.get("format"))))
-    return CheckpointEncoding("compressed-tensors", tuple(groups), targets(module_names(data, "ignore"), "ignore"))
+    ignored = targets(module_names(data, "ignore"), "ignore")
+    quantization = choice(data, "lullm", (None, "int8"), None)
+    return CheckpointEncoding("compressed-tensors", tuple(groups), ignored, quantization)
 
 
 def _scheme(group: Data, common_format: object) -> Scheme:

@@ -51,13 +51,12 @@ class Float8Scheme:
 
 @dataclass(frozen=True, slots=True)
 class NativeScheme:
-    """lullm's own files: digits of 4 bits, a scale per 16 inputs and one per row; 8 bits where digits are bytes."""
-
-    bits: Literal[8, 4]
+    """lullm's own files: digits of 4 bits, a scale of every 16 inputs and one of the row, as in memory."""
 
     @property
-    def native_bits(self) -> Literal[8, 4]:
-        return self.bits
+    def native_bits(self) -> Literal[4]:
+        """The format that they are made of."""
+        return 4
 
 
 Scheme = IntegerScheme | Float8Scheme | NativeScheme
@@ -105,13 +104,13 @@ class CheckpointEncoding:
         method: `quant_method`.
         groups: schemes, and the modules of each.
         ignored: modules that are not quantized.
-        quantization: 'int8' or 'int4' if lullm wrote the checkpoint so; what it left is quantized as it is read.
+        quantization: what lullm wrote the checkpoint for; what it left in floating point is quantized as it is read.
     """
 
     method: str
     groups: tuple[tuple[Targets, Scheme], ...]
     ignored: Targets = Targets()
-    quantization: Literal[None, "int8", "int4"] = None
+    quantization: Literal[None, "int8"] = None
 
     def scheme_of(self, module: str) -> Scheme | None:
         """The scheme of a module that is stored quantized, by the checkpoint's name; None: it should not be."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from lullm.config.encoding.compressed_tensors import read_compressed_tensors
 from lullm.config.encoding.float8 import read_float8
 from lullm.config.encoding.keys import Data, fault
+from lullm.config.encoding.native import read_native
 from lullm.config.encoding.packed import read_awq, read_gptq
 from lullm.config.encoding.scheme import CheckpointEncoding
 from lullm.config.field import shown
@@ -15,6 +16,7 @@ METHODS: Mapping[str, Callable[[Data], CheckpointEncoding | None]] = {
     "fbgemm_fp8": read_float8,
     "fp8": read_float8,
     "gptq": read_gptq,
+    "lullm": read_native,
 }
 _ORIGINAL = "take the original in bfloat16, with quantization='int8' or 'int4' if memory is short"
 _OTHERS: Mapping[str, str] = {
