@@ -8,11 +8,12 @@ import random
 import pytest
 import torch
 from conftest import write_checkpoint, write_tokenizer
-from engine_parts import open_requests_of, scheduler_of
+from engine_parts import model_of, open_requests_of, scheduler_of
+from families import CASES
 from golden import SIZES, random_model
 
 from lullm import LLM, SamplingParams
-from lullm.errors import InvalidRequestError
+from lullm.errors import InvalidRequestError, LullmError, ModelLoadError
 from lullm.types.pooling.params import PoolingParams
 
 OPTIONS = {"dtype": "float32", "max_model_len": 160, "block_size": 8, "max_num_batched_tokens": 23, "max_num_seqs": 4}
@@ -212,8 +213,6 @@ def test_an_abort_in_the_middle(qwen3):
 def test_no_logits_are_computed(qwen3, monkeypatch):
     folder, hidden, _ = qwen3
     with LLM(str(folder), **OPTIONS, convert="embed") as llm:
-        from engine_parts import model_of
-
         monkeypatch.setattr(type(model_of(llm)), "compute_logits", lambda *_: pytest.fail("a head for nothing"))
         assert_close(embed(llm), pooled(hidden, "last"))
 
@@ -232,14 +231,37 @@ def test_a_window(tmp_path):
         assert_close(embed(llm, None, prompts), pooled(hidden, "mean"))
 
 
+@pytest.mark.parametrize(
+    ("family", "variant"), [("GPT2", "plain"), ("OPT", "projected, norms behind (350m)"), ("Phi3", "plain")]
+)
+def test_other_decoders(tmp_path, family, variant):
+    """`last_hidden_state` as transformers has it: behind OPT's projection."""
+    options = {"num_hidden_layers": 2} if family == "Phi3" else {}
+    model = random_model(family, SIZES | CASES[family].variants[variant] | options | {"vocab_size": 320})
+    model.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    prompts = [prompt[:60] for prompt in PROMPTS]
+    with torch.inference_mode():
+        hidden = [model.base_model(torch.tensor([prompt])).last_hidden_state[0] for prompt in prompts]
+    with LLM(str(tmp_path), **OPTIONS | {"max_model_len": 64}, convert="embed") as llm:
+        assert_close(embed(llm, RAW, prompts), pooled(hidden, "last"))
+
+
+def test_a_decoder_of_its_own_has_no_heads(tmp_path):
+    random_model("GPT2", SIZES | CASES["GPT2"].variants["plain"] | {"vocab_size": 320}).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    text = (tmp_path / "tokenizer.json").read_text()
+    tokenizer = json.loads(text)
+    tokenizer["model"]["vocab"] |= {"yes": 300, "no": 301}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ModelLoadError, match="gives embeddings only"):
+        LLM(str(tmp_path), max_model_len=64, convert="rerank")
+
+
 def test_what_is_not_finite_is_an_error(qwen3, monkeypatch):
     folder, _, _ = qwen3
     with LLM(str(folder), **OPTIONS, runner="pooling") as llm:
-        from engine_parts import model_of
-
         monkeypatch.setattr(type(model_of(llm)), "pool", lambda self, hidden, ops: hidden.float() / 0)
-        from lullm.errors import LullmError
-
         with pytest.raises(LullmError, match="prompt 0 was aborted: nothing can be pooled"):
             embed(llm)
 

@@ -5,6 +5,7 @@ unknown ones are named in a warning (`family.keys`). Both spellings of the type 
 and `dtype`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -15,7 +16,10 @@ from lullm.config.encoding.table import read_encoding
 from lullm.config.family.keys import check_keys
 from lullm.config.family.table import FAMILIES, family_of
 from lullm.config.field import MOST_HEAD_DIM, boolean, positive_int, shown, token_id_list
+from lullm.config.gguf.architecture import config_data
+from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import read_object
+from lullm.config.pooling.architecture import split_architecture
 from lullm.config.pooling.pooler import PoolerConfig, TokenScore
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
@@ -49,6 +53,7 @@ class ModelConfig:
         pooler: what it gives for whole sequences (`pooling.use`); None: nothing.
         encoding: how the matrices of the checkpoint are quantized; None: not, or in a way of the family's own.
         unknown_keys: keys of the file of which nothing is known.
+        foreign: the whole file, of a model whose code is that of transformers; None: lullm computes it.
     """
 
     architecture: str
@@ -69,6 +74,7 @@ class ModelConfig:
     pooler: PoolerConfig | None = None
     encoding: CheckpointEncoding | None = None
     unknown_keys: tuple[str, ...] = field(default=(), compare=False)
+    foreign: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def quantization(self) -> Literal[None, "int8"]:
@@ -86,11 +92,13 @@ class ModelConfig:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":
-        """Read `folder/config.json`.
+        """Read `folder/config.json`, or the same from the header of a GGUF file, if `folder` is one.
 
         Raises:
             ModelLoadError: no such file, not JSON, or a field is missing or makes no sense.
         """
+        if is_gguf(folder):
+            return cls.from_dict(config_data(read_gguf(folder)))
         path = folder / "config.json"
         try:
             data = read_object(path)
@@ -109,7 +117,7 @@ class ModelConfig:
         architectures = data.get("architectures")
         if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
             raise ModelLoadError('config.json names no architecture ("architectures": ["Qwen3ForCausalLM"])')
-        architecture, generates, num_labels = _split_head(architectures[0], data)
+        architecture, has_lm_head, has_labels = split_architecture(architectures[0])
         if "text_config" in data and "num_hidden_layers" not in data:
             raise ModelLoadError(
                 f"config.json: {architecture} reads more than text, which is not supported yet; choose a checkpoint of "
@@ -148,31 +156,20 @@ class ModelConfig:
             dtype=cast(ModelDType, dtype),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),
             bos_token_id=_bos_token_id(data),
-            generates=generates,
-            num_labels=num_labels,
+            generates=has_lm_head,
+            num_labels=_num_labels(data) if has_labels else None,
             encoding=encoding,
             unknown_keys=unknown_keys,
         )
 
 
-_WITH_LABELS = frozenset(
-    f"{family}ForCausalLM"
-    for family in ("Gemma2", "Llama", "Mistral", "Mixtral", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "SmolLM3")
-)
-"""Those whose `...ForSequenceClassification` transformers has, over the shared decoder."""
 _MOST_LABELS = 1 << 16
 
 
-def _split_head(architecture: str, data: dict[str, Any]) -> tuple[str, bool, int | None]:
-    """(the architecture with a head for next tokens, whether the checkpoint has that, its labels if it has some)."""
-    labels, bare = architecture.removesuffix("ForSequenceClassification"), architecture.removesuffix("Model")
-    if labels != architecture and f"{labels}ForCausalLM" in _WITH_LABELS:
-        names = data.get("id2label")
-        num_named = len(names) if isinstance(names, dict) and names else 2
-        return f"{labels}ForCausalLM", False, positive_int(data, "num_labels", num_named, _MOST_LABELS)
-    if bare != architecture and f"{bare}ForCausalLM" in _WITH_LABELS:
-        return f"{bare}ForCausalLM", False, None
-    return architecture, True, None
+def _num_labels(data: dict[str, Any]) -> int:
+    """As transformers counts them: 2 where the file says nothing."""
+    names = data.get("id2label")
+    return positive_int(data, "num_labels", len(names) if isinstance(names, dict) and names else 2, _MOST_LABELS)
 
 
 def _bos_token_id(data: dict[str, Any]) -> int | None:

@@ -9,7 +9,6 @@ import torch
 
 from lullm.config.engine import EngineConfig
 from lullm.config.generation import GenerationDefaults
-from lullm.config.model import ModelConfig
 from lullm.config.pooling.use import with_use
 from lullm.engine.assembly import open_scheduler
 from lullm.engine.input import InputProcessor
@@ -23,6 +22,7 @@ from lullm.kv.layout import num_blocks_for_len
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
+from lullm.models.fallback.config import read_model_config
 from lullm.text.pair import has_pair_roles
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.pooling.outputs import EngineOutput
@@ -69,7 +69,7 @@ class LLMEngine:
         if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
             raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
         folder = resolve_model(config.model, config.revision)
-        model = ModelConfig.from_folder(folder)
+        model = read_model_config(folder, config.model_impl)
         resolved = config.resolve(model)
         self.tokenizer = Tokenizer.from_folder(resolve_model(config.tokenizer) if config.tokenizer else folder)
         reads_pairs = has_pair_roles(self.tokenizer.chat_template)

@@ -155,6 +155,8 @@ class Decoder(nn.Module):
 class CausalLM(Model):
     """A decoder with its language-model head, or with what pools in its place, or with both."""
 
+    has_pooling_heads = True
+
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__(config, style.rules)
         self.model = Decoder(config, style, dtype, max_model_len)

@@ -22,11 +22,18 @@ class Model(nn.Module):
         rules: how a checkpoint's names become parameters.
 
     Attributes:
+        has_pooling_heads: `pool` knows the heads of a `PoolerConfig`; else it gives hidden states only.
         update_weights: see `WeightStore.update`; None: there is no memory for weights yet.
     """
 
+    has_pooling_heads = False
+
     def __init__(self, config: ModelConfig, rules: WeightRules):
         super().__init__()
+        if config.pooler is not None and config.pooler.head is not None and not self.has_pooling_heads:
+            raise ModelLoadError(
+                f"{config.architecture} gives embeddings only, not scores or classes; use convert='embed'"
+            )
         self.config = config
         self.rules = rules
         self.update_weights: Callable[[Iterable[tuple[str, Tensor]]], list[str]] | None = None

@@ -42,7 +42,7 @@ class LoadedModel:
 def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     """Build the model of a folder and fill its weights. Blocking. Raises ModelLoadError, CacheSizeError."""
     config = setup.config
-    if config.load_format != "dummy":
+    if config.load_format != "dummy" and setup.model_config.foreign is None:
         check_headers(setup.model_config, folder)
     model = build_model(setup.model_config, setup.dtype, config.max_model_len)
     num_as_stored = _quantize(setup, model, folder)

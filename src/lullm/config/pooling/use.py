@@ -54,7 +54,7 @@ def with_use(
             raise ConfigError("runner='generate': the checkpoint has no head for next tokens; leave runner out")
         return model
     data = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
-    stated = read_modules(folder)
+    stated = read_modules(folder) if folder.is_dir() else None  # else it is a GGUF file
     form: PairForm = "template" if has_pair_template else "joined"
     if convert == "rerank":
         pooler: PoolerConfig | None = _reranker(model, token_id, form)
