@@ -4,16 +4,11 @@ import re
 from pathlib import Path
 
 from lullm.errors import ModelLoadError
-from lullm.log import get_logger
-from lullm.weights.reading.files import missing_files
-
-logger = get_logger(__name__)
+from lullm.weights.hub.download import cached_snapshot, download
 
 DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "model"
 
 _HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
-_HUB_PATTERNS = ["*.json", "model*.safetensors", "*.jinja"]  # not: original/, consolidated.safetensors
-_HUB_TIMEOUT_S = 10.0
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:
@@ -38,34 +33,13 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
         raise ModelLoadError(f"{name} is a file; pass the folder that holds it")
     if not _HUB_ID.fullmatch(name):
         raise ModelLoadError(f"there is no model folder {name!r}")
-    return _cached_snapshot(name, revision) or _download(name, revision)
+    return cached_snapshot(name, revision) or download(name, revision)
 
 
-def _cached_snapshot(name: str, revision: str | None) -> Path | None:
-    from huggingface_hub import snapshot_download  # heavy, and of no use to a local folder
-
-    try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_HUB_PATTERNS, local_files_only=True))
-    except (OSError, ValueError):
-        return None
-    # Another program may have fetched a few files of the snapshot only.
-    is_complete = (folder / "config.json").exists() and not missing_files(folder)
-    return folder if is_complete else None
-
-
-def _download(name: str, revision: str | None) -> Path:
-    from huggingface_hub import HfApi, snapshot_download
-
-    try:
-        # One short request first, so that an unreachable hub is found out within seconds.
-        HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT_S)
-        logger.info("downloading %s from the hub", name)
-        return Path(
-            snapshot_download(name, revision=revision, allow_patterns=_HUB_PATTERNS, etag_timeout=_HUB_TIMEOUT_S)
-        )
-    except Exception as error:  # by its version, the hub's client raises its own errors, httpx's or OSError
-        reason = str(error).strip().split("\n")[0]
-        raise ModelLoadError(
-            f"there is no folder {name!r}, and it could not be fetched from the hub "
-            f"({type(error).__name__}: {reason}); pass the path of a local model folder instead"
-        ) from error
+def hub_id(name: str) -> str:
+    """The name, if it can be a hub id. Raises ModelLoadError: it is a folder, or a path only."""
+    if name == "demo" or Path(name).expanduser().exists():
+        raise ModelLoadError(f"{name} is a folder, not a model of the hub")
+    if not _HUB_ID.fullmatch(name):
+        raise ModelLoadError(f"{name!r} is no hub id, such as Qwen/Qwen3-0.6B")
+    return name
