@@ -5,6 +5,7 @@ unknown ones are named in a warning (`family.keys`). Both spellings of the type 
 and `dtype`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -15,6 +16,8 @@ from lullm.config.encoding.table import read_encoding
 from lullm.config.family.keys import check_keys
 from lullm.config.family.table import FAMILIES, family_of
 from lullm.config.field import MOST_HEAD_DIM, boolean, positive_int, shown, token_id_list
+from lullm.config.gguf.architecture import config_data
+from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import read_object
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
@@ -45,6 +48,7 @@ class ModelConfig:
         family: what only the family's own file asks for.
         encoding: how the matrices of the checkpoint are quantized; None: not, or in a way of the family's own.
         unknown_keys: keys of the file of which nothing is known.
+        foreign: the whole file, of a model whose code is that of transformers; None: lullm computes it.
     """
 
     architecture: str
@@ -62,6 +66,7 @@ class ModelConfig:
     bos_token_id: int | None = None
     encoding: CheckpointEncoding | None = None
     unknown_keys: tuple[str, ...] = field(default=(), compare=False)
+    foreign: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def quantization(self) -> Literal[None, "int8"]:
@@ -74,11 +79,13 @@ class ModelConfig:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":
-        """Read `folder/config.json`.
+        """Read `folder/config.json`, or the same from the header of a GGUF file, if `folder` is one.
 
         Raises:
             ModelLoadError: no such file, not JSON, or a field is missing or makes no sense.
         """
+        if is_gguf(folder):
+            return cls.from_dict(config_data(read_gguf(folder)))
         path = folder / "config.json"
         try:
             data = read_object(path)

@@ -83,5 +83,9 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
     Raises:
         ModelLoadError: a family cannot be built with these sizes, or there is no memory for its tables.
     """
+    if config.foreign is not None:
+        from lullm.models.fallback.model import build_foreign  # loads transformers
+
+        return build_foreign(config, dtype, max_model_len)
     builder = BUILDERS.get(config.architecture) or _OUTSIDE_BUILDERS[config.architecture]
     return builder(config, dtype, max_model_len)

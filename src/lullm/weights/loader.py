@@ -1,4 +1,4 @@
-"""The loader: streams a folder of safetensors into a model, and accounts for every name.
+"""The loader: streams a folder of safetensors, or a GGUF file, into a model, and accounts for every name.
 
 The files are mapped, not read into buffers, so loading needs memory for the parameters and the page cache only. Several
 threads copy pieces of tensors, because one thread spends as much time on page faults as on copying. The files do not
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from lullm.errors import ModelLoadError
@@ -21,8 +20,8 @@ from lullm.ops.threads import torch_threads
 from lullm.units import MIB, format_bytes
 from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.joining import Joining, whole_name
-from lullm.weights.reading.files import damaged, stored_names, weight_files
 from lullm.weights.reading.progress import Progress
+from lullm.weights.reading.source import open_source
 from lullm.weights.rows import Rows, TransposedRows
 from lullm.weights.target import Loadable, WeightTargets
 
@@ -37,13 +36,12 @@ def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) 
     A gigabyte from the page cache takes 0.2 s with two threads; from a disk it takes as long as the disk needs.
 
     Raises:
-        ModelLoadError: no safetensors, a file is missing or damaged, or tensors are missing, unexpected or of the
+        ModelLoadError: no weights, a file is missing or damaged, or tensors are missing, unexpected or of the
             wrong shape; the message names every one of them. The parameters are then partly filled.
     """
     reading = _Reading(model, folder, ops)
-    num_bytes = sum(path.stat().st_size for path in reading.files)
     # With several threads here, torch must not split each copy over threads once more.
-    with torch_threads(1), ThreadPoolExecutor(num_threads) as pool, Progress("weights", num_bytes) as progress:
+    with torch_threads(1), ThreadPoolExecutor(num_threads) as pool, Progress("weights", reading.num_bytes) as progress:
         written: list[Future[int]] = []
         try:
             for piece in reading.pieces():
@@ -81,26 +79,26 @@ class _Reading:
     """The tensors of a folder, and what is missing or wrong among them."""
 
     def __init__(self, model: Loadable, folder: Path, ops: Ops):
-        self.files = weight_files(folder)
+        self._source = open_source(folder)
         self._folder = folder
-        self._joins = model.rules.joins
-        self._canonical_name = model.rules.canonical_name
-        self._targets = WeightTargets(model, ops)
+        rules = self._source.rules(model.rules)
+        self._joins = rules.joins
+        self._canonical_name = rules.canonical_name
+        self._targets = WeightTargets(model, ops, rules)
         self._missing = set(self._targets.names)
-        self._joining = Joining(self._joins, stored_names(folder) if self._joins else ())
+        self._joining = Joining(self._joins, self._source.names() if self._joins else ())
         self._faults: list[str] = []
         self._num_decoded = self._num_decoded_bytes = 0
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all files."""
+        return self._source.num_bytes
+
     def pieces(self) -> Iterator[_Piece]:
         """All files' pieces. A tensor that is wrong is a fault of its own. Raises ModelLoadError: a damaged file."""
-        for path, names in self.files.items():
-            try:
-                with safe_open(path, framework="pt", device="cpu") as file:
-                    stored = set(file.keys())
-                    for name in sorted(stored if names is None else stored & names):
-                        yield from self._pieces_of(name, file.get_tensor(name))  # mapped: nothing is read yet
-            except (SafetensorError, OSError) as error:
-                raise damaged(path, error) from None
+        for name, tensor, num_bytes in self._source.tensors():
+            yield from self._pieces_of(name, tensor, num_bytes)
 
     def finish(self) -> None:
         """Raises ModelLoadError: tensors were missing or wrong; it names all of them."""
@@ -110,7 +108,7 @@ class _Reading:
         self._faults += [f"missing tensor {name}" for name in sorted(self._missing)]
         if self._faults:
             lines = "\n  ".join(self._faults)
-            raise ModelLoadError(f"the weights in {self._folder} do not fit its config.json:\n  {lines}")
+            raise ModelLoadError(f"the weights in {self._folder} do not fit its config:\n  {lines}")
         if self._num_decoded:
             logger.info(
                 "%d quantized tensors (%s in the files) are decoded: in memory they take what the weights' type takes",
@@ -118,9 +116,9 @@ class _Reading:
                 format_bytes(self._num_decoded_bytes),
             )
 
-    def _pieces_of(self, name: str, tensor: Tensor) -> Iterator[_Piece]:
+    def _pieces_of(self, name: str, tensor: Tensor | EncodedTensor, num_bytes: int) -> Iterator[_Piece]:
         try:
-            whole = self._joining.add(name, tensor)
+            whole = self._joining.add(name, tensor) if isinstance(tensor, Tensor) else (name, tensor)
             target = None if whole is None else self._targets.find(*whole)
         except ModelLoadError as error:
             self._faults.append(str(error))
@@ -130,7 +128,8 @@ class _Reading:
             return
         self._missing.discard(target.name)
         values = whole[1]
-        num_bytes = values.nbytes if isinstance(values, Tensor) else self._joining.num_bytes(whole[0])
+        if values is not tensor:
+            num_bytes = self._joining.num_bytes(whole[0])
         if not isinstance(values, Tensor) and not target.rows.bits:
             self._num_decoded += 1
             self._num_decoded_bytes += num_bytes

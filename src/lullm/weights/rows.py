@@ -61,7 +61,7 @@ class PlainRows:
         assert isinstance(values, Tensor), "floating point numbers only"
         if self.offset or self.scale != 1.0:
             values = values.float() * self.scale + self.offset
-        self.tensor[first_row : first_row + len(values)].copy_(values)
+        torch.atleast_1d(self.tensor)[first_row : first_row + len(values)].copy_(values)
 
     def part(self, first_row: int, num_rows: int) -> "PlainRows":
         return PlainRows(self.tensor[first_row : first_row + num_rows], self.offset, self.scale)

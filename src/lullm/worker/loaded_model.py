@@ -18,7 +18,7 @@ from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
 from lullm.weights.quantization import quantize_as_stored, quantize_model
-from lullm.weights.reading.files import stored_names
+from lullm.weights.reading.source import open_source
 from lullm.weights.store import WeightStore
 from lullm.worker.setup import WorkerSetup
 
@@ -42,7 +42,7 @@ class LoadedModel:
 def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     """Build the model of a folder and fill its weights. Blocking. Raises ModelLoadError, CacheSizeError."""
     config = setup.config
-    if config.load_format != "dummy":
+    if config.load_format != "dummy" and setup.model_config.foreign is None:
         check_headers(setup.model_config, folder)
     model = build_model(setup.model_config, setup.dtype, config.max_model_len)
     num_as_stored = _quantize(setup, model, folder)
@@ -76,7 +76,7 @@ def _quantize(setup: WorkerSetup, model: Model, folder: Path) -> int:
     if config.quantization is not None:
         quantize_model(model, config.quantization)
     elif encoding is not None and config.load_format != "dummy" and config.device == "cpu":
-        return quantize_as_stored(model, encoding, stored_names(folder))
+        return quantize_as_stored(model, encoding, open_source(folder).names())
     return 0
 
 

@@ -21,7 +21,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Fetch a model from the hub into its cache, as far as the cache lacks it. Prints its folder. "
         "HF_TOKEN names the account for private and gated models.",
     )
-    pull.add_argument("name", metavar="NAME", help="a hub id, such as Qwen/Qwen3-0.6B")
+    pull.add_argument(
+        "name", metavar="NAME", help="a hub id, such as Qwen/Qwen3-0.6B, or ID:QUANTIZATION of GGUF files"
+    )
     pull.add_argument("--revision", help="a branch, a tag or a commit (default: the newest of the main branch)")
     pull.set_defaults(run=_pull)
     listing = commands.add_parser(
@@ -48,10 +50,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _pull(args: argparse.Namespace) -> int:
-    from lullm.weights.folder import hub_id
+    from lullm.weights.folder import hub_id, resolve_model
     from lullm.weights.hub.download import download
 
-    print(download(hub_id(args.name), args.revision))
+    repository, _, quantization = args.name.partition(":")
+    name = hub_id(repository)
+    print(resolve_model(args.name, args.revision) if quantization else download(name, args.revision))
     return 0
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lullm.config.gguf.file import SUFFIX
 from lullm.errors import ModelLoadError
 from lullm.weights.reading.files import missing_files
 
@@ -25,7 +26,7 @@ class CachedModel:
 
 
 def cached_models() -> list[CachedModel]:
-    """All revisions of all models with a config.json, by name. Other programs' downloads are among them."""
+    """All revisions of models with a config.json or a GGUF file, by name; those of other programs, too."""
     cache = _scan()
     found = []
     for repo in cache.repos if cache is not None else ():
@@ -33,7 +34,7 @@ def cached_models() -> list[CachedModel]:
             continue
         for revision in repo.revisions:
             path = Path(revision.snapshot_path)
-            if not (path / "config.json").exists():
+            if not (path / "config.json").exists() and not _has_gguf(path):
                 continue
             found.append(
                 CachedModel(
@@ -77,8 +78,12 @@ def _scan() -> "HFCacheInfo | None":
         return None
 
 
+def _has_gguf(folder: Path) -> bool:
+    return next(folder.rglob(f"*{SUFFIX}"), None) is not None
+
+
 def _is_complete(folder: Path) -> bool:
     try:
-        return not missing_files(folder)
+        return _has_gguf(folder) or not missing_files(folder)
     except (ModelLoadError, OSError):
         return False

@@ -42,7 +42,7 @@ def download(name: str, revision: str | None) -> Path:
         # One short request first, so that an unreachable hub is found out within seconds.
         HfApi().model_info(name, revision=revision, timeout=_TIMEOUT_S)
         logger.info("downloading %s from the hub", name)
-        with _bars_on_a_terminal():
+        with bars_on_a_terminal():
             return Path(snapshot_download(name, revision=revision, allow_patterns=_PATTERNS, etag_timeout=_TIMEOUT_S))
     except Exception as error:  # by its version, the hub's client raises its own errors, httpx's or OSError
         raise ModelLoadError(explain(error, name, revision)) from error
@@ -77,7 +77,7 @@ def explain(error: Exception, name: str, revision: str | None) -> str:
 
 
 @contextlib.contextmanager
-def _bars_on_a_terminal() -> Iterator[None]:
+def bars_on_a_terminal() -> Iterator[None]:
     """The hub's client draws its bars into logs as well."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
