@@ -16,14 +16,25 @@ _HOMES = {
     "EngineConfig": "lullm.config.engine",
     "LLMEngine": "lullm.engine.llm_engine",
     "AsyncLLMEngine": "lullm.engine.async_llm_engine",
+    "register_model": "lullm.models.registry",
 }
-__all__ = ["AsyncLLMEngine", "CompletionOutput", "EngineConfig", "LLM", "LLMEngine", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "AsyncLLMEngine",
+    "CompletionOutput",
+    "EngineConfig",
+    "LLM",
+    "LLMEngine",
+    "RequestOutput",
+    "SamplingParams",
+    "register_model",
+]
 
 if TYPE_CHECKING:
     from lullm.config.engine import EngineConfig
     from lullm.engine.async_llm_engine import AsyncLLMEngine
     from lullm.engine.llm_engine import LLMEngine
     from lullm.llm import LLM
+    from lullm.models.registry import register_model
     from lullm.types.outputs import CompletionOutput, RequestOutput
     from lullm.types.sampling_params import SamplingParams
 

@@ -154,7 +154,7 @@ def test_what_was_said_stays_in_the_resolved_config():
     for name in names:
         assert getattr(resolved, name) == getattr(said, name) or getattr(said, name) in (None, "auto"), name
         assert getattr(resolved, name) != "auto" or name in ("kv_cache_dtype", "preemption_mode", "attention_backend",
-                                                            "load_format"), name  # fmt: skip
+                                                            "load_format", "model_impl"), name  # fmt: skip
 
 
 def test_idle():

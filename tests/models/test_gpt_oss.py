@@ -84,7 +84,7 @@ def test_logits(tmp_path, theirs, caplog):
     caplog.set_level("INFO", "lullm")
     run = PagedRun(load_model(tmp_path), TORCH_CPU_OPS, 1)
     assert_close(run.step([(0, prompt(1))]), golden_logits(theirs, prompt(1)))
-    assert "6 encoded tensors were decoded" in caplog.text and "in memory they take" in caplog.text
+    assert "6 quantized tensors" in caplog.text and "in memory they take" in caplog.text
 
 
 def test_a_file_may_hold_both_forms(tmp_path, theirs):
@@ -132,7 +132,7 @@ def test_config():
     with pytest.raises(ModelLoadError, match="quant_method 'gptq'.*only mxfp4"):
         ModelConfig.from_dict(data | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
     llama = {"architectures": ["LlamaForCausalLM"], "quantization_config": AS_RELEASED["quantization_config"]}
-    with pytest.raises(ModelLoadError, match="quant_method 'mxfp4'.*not supported yet for this"):
+    with pytest.raises(ModelLoadError, match="quant_method 'mxfp4'.*not supported for this"):
         ModelConfig.from_dict(SIZES | llama)
 
 

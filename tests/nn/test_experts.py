@@ -1,4 +1,4 @@
-"""The mixture of experts beside its definition, row by row; what it reads; rows by themselves."""
+"""The mixture of experts beside its definition, row by row, over every version of the ops; what it reads."""
 
 from dataclasses import replace
 
@@ -8,7 +8,11 @@ from layers import filled
 
 from lullm.config.experts import ClampedGate, ExpertsConfig
 from lullm.nn.experts import MixtureOfExperts
-from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.nn.linear import Matrix
+from lullm.ops.cpu.library import absence
+from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
+
+VERSIONS = [REFERENCE_OPS, TORCH_CPU_OPS, *([] if absence() else [NATIVE_CPU_OPS])]
 
 HIDDEN = 16
 CONFIG = ExpertsConfig(num_experts=6, num_used=2, intermediate_size=8, layers=(True,))
@@ -63,40 +67,52 @@ def mlp(expert, row, clamp=None):
     return expert.down_proj.weight @ ((up + 1) * gate / (1 + torch.exp(-clamp.alpha * gate))) + expert.down_proj.bias
 
 
+def pack(layer, ops):
+    for module in layer.modules():
+        if isinstance(module, Matrix):
+            ops.pack_weight_(module.weight)
+
+
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-@pytest.mark.parametrize("ops", [REFERENCE_OPS, TORCH_CPU_OPS], ids=lambda ops: ops.name)
+@pytest.mark.parametrize("ops", VERSIONS, ids=lambda ops: ops.name)
 @torch.inference_mode()
 def test_definition(config, ops):
     layer, x = layer_of(config), rows(9)
     expected = torch.stack([defined(layer, config, row) for row in x])
+    pack(layer, ops)
     torch.testing.assert_close(layer(x, ops), expected, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("ops", VERSIONS, ids=lambda ops: ops.name)
 @torch.inference_mode()
-def test_only_chosen_experts_are_read():
+def test_only_chosen_experts_are_read(ops):
     layer, x = layer_of(CONFIG), rows(1)
-    expected = layer(x, TORCH_CPU_OPS)
-    chosen = set(layer.gate.choose(x, TORCH_CPU_OPS)[0].flatten().tolist())
+    pack(layer, ops)
+    expected = layer(x, ops)
+    chosen = set(layer.gate.choose(x, ops).experts.flatten().tolist())
     assert len(chosen) == CONFIG.num_used
     for number, expert in enumerate(layer.experts):
         if number not in chosen:
-            del expert.gate_up_proj, expert.down_proj
-    assert torch.equal(layer(x, TORCH_CPU_OPS), expected)
+            for parameter in expert.parameters():
+                parameter.fill_(torch.nan)
+    assert torch.equal(layer(x, ops), expected)
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("ops", [REFERENCE_OPS, *VERSIONS[2:]], ids=lambda ops: ops.name)
 @torch.inference_mode()
-def test_a_row_does_not_depend_on_its_batch(config):
-    """With the reference's functions, a row at a time, to the last bit."""
+def test_a_row_does_not_depend_on_its_batch(config, ops):
+    """To the last bit. Of the reference, products with more than one row are left out."""
     layer, x = layer_of(config), rows(12)
-    ops = replace(
-        REFERENCE_OPS,
-        linear=lambda x, weight, bias: torch.stack([REFERENCE_OPS.linear(row[None], weight, bias)[0] for row in x]),
-        gated_linear=lambda x, weight, bias, activation: torch.cat(
-            [REFERENCE_OPS.gated_linear(row[None], weight, bias, activation) for row in x]
-        ),
-        activate=lambda x, activation: torch.cat([REFERENCE_OPS.activate(row[None], activation) for row in x]),
-    )
+    pack(layer, ops)
+    if ops is REFERENCE_OPS:
+        by_row = {
+            "linear": lambda x, weight, bias: torch.stack([REFERENCE_OPS.linear(r[None], weight, bias)[0] for r in x]),
+            "gated_linear": lambda x, weight, bias, activation: torch.cat(
+                [REFERENCE_OPS.gated_linear(r[None], weight, bias, activation) for r in x]
+            ),
+        }
+        ops = replace(ops, **by_row)
     together = layer(x, ops)
     for number in range(12):
         assert torch.equal(layer(x[number : number + 1], ops)[0], together[number])

@@ -9,13 +9,15 @@ from workspace_room import room_of
 
 from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
+from lullm.config.experts import ClampedGate, ExpertsConfig
 from lullm.device.cpu import CpuDevice
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
-from lullm.ops.cpu import native, native_attention, quantized_native
+from lullm.ops.cpu import native, native_attention, native_experts, quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.cpu.recording import Recording
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.experts.weights import ExpertWeights, Matrices
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.units import MIB
 
@@ -104,6 +106,9 @@ class Model:
         layout = DeviceLayout(starts, self.lens, self.tables, self.slots, no_semaphores, BLOCK_SIZE, 1, 30, window=11)
         attention = native_attention.prepare_attention(layout)
         residual = native.embedding(self.token_ids, w["embedding"])
+        native.scale_(residual, 1.5)
+        native.rms_norm_(residual[:, 16:48], self.norm[:32], 1e-6)
+        native.add_(residual, native.embedding(self.positions, w["embedding"]))
         hidden = native.rms_norm(residual, self.norm, 1e-6)
         qkv = native.linear(hidden, w["qkv"], None).unflatten(-1, (-1, HEAD_SIZE))
         cache = LayerCache(*self.caches)
@@ -122,6 +127,7 @@ class Model:
         )
         rows = quantized_native.quantized_embedding(self.token_ids, self.quantized[8], self.layouts[8], self.dtype)
         logits = native.logits(hidden, w["embedding"])
+        native.soft_cap_(logits, 2.0)
         quantized_logits = quantized_native.quantized_logits(hidden, self.quantized[8], self.layouts[8])
         return Outcome(logits, quantized_logits, odd, eight, four, rows, native.draw_tokens(logits, self.draws))
 
@@ -193,6 +199,41 @@ def test_the_workspace_holds_what_is_alive_at_the_peak(workspace):
     assert results < peak < 2 * results, "much less than all that was ever written"
     assert CpuDevice().capture(model, workspace).refusal is None
     assert room_of(workspace) == capacity, "recordings keep no range"
+
+
+@DTYPES
+@torch.inference_mode()
+def test_the_experts_of_a_replay_follow_its_contents(isa, dtype, workspace):
+    config = ExpertsConfig(num_experts=9, num_used=2, intermediate_size=32, layers=(True,))
+    gate_up, down = [normal(64, HIDDEN, dtype=dtype, seed=i) for i in range(9)], [
+        normal(HIDDEN, 32, dtype=dtype, seed=20 + i) for i in range(9)
+    ]  # fmt: skip
+    for weight in (*gate_up, *down):
+        native.pack_weight_(weight)
+    clamp = ClampedGate(alpha=1.5, limit=2.0)
+    layers = [
+        ExpertWeights(Matrices(gate_up, None, None), Matrices(down, None, None), gate) for gate in ("silu", clamp)
+    ]
+    x, products = torch.zeros(5, HIDDEN, dtype=dtype), torch.zeros(5, 9, dtype=dtype)
+
+    def compute():
+        routes = native_experts.route(products, None, config)
+        return tuple(native_experts.experts(x, routes, weights, x, products[:, :1]) for weights in layers)
+
+    class Results(NamedTuple):
+        silu: torch.Tensor
+        clamped: torch.Tensor
+
+    captured = CpuDevice().capture(lambda: Results(*compute()), workspace)
+    assert captured.refusal is None
+    chosen = set()
+    for seed in range(4):
+        x.copy_(normal(5, HIDDEN, seed=seed + 50))
+        products.copy_(normal(5, 9, seed=seed))
+        captured.replay()
+        assert all(map(torch.equal, captured.output, compute()))
+        chosen.add(tuple(native_experts.route(products, None, config).experts.flatten().tolist()))
+    assert len(chosen) == 4, "different experts every time"
 
 
 @torch.inference_mode()

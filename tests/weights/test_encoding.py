@@ -6,9 +6,9 @@ from mxfp4 import VALUES, quantize
 
 from lullm.errors import ModelLoadError
 from lullm.weights.encoding.joining import Join, Joining, whole_name
-from lullm.weights.encoding.mxfp4 import MXFP4Tensor
+from lullm.weights.encoding.mxfp4 import MXFP4Tensor, encode_mxfp4
 
-JOIN = Join(("_blocks", "_scales"), MXFP4Tensor)
+JOIN = Join(("_blocks", "_scales"), encode_mxfp4)
 
 
 def random_parts(num_matrices=3, num_outputs=5, num_groups=2):
@@ -76,17 +76,32 @@ def test_parts_that_do_not_fit_are_refused(change):
 
 
 def test_joining():
-    """In any order, beside tensors that stand alone."""
-    joining = Joining((JOIN,))
+    """In any order, beside tensors that stand alone; `c_scales` is promised, and `b` lacks a half."""
+    names = ["a_scales", "b_blocks", "alone", "a_blocks", "c_scales"]
+    joining = Joining((JOIN,), names)
+    assert joining.wholes == {"a", "b", "c"}
     blocks, scales = random_parts()
     assert joining.add("a_scales", scales) is None
-    assert joining.add("b_blocks", blocks) is None
-    assert list(joining.incomplete()) == [("a", "a_blocks"), ("b", "b_scales")]
+    with pytest.raises(ModelLoadError, match="missing tensor b_scales"):
+        joining.add("b_blocks", blocks)
     alone = torch.ones(3)
-    name, tensor = joining.add("a", alone)
-    assert name == "a" and tensor is alone
+    name, tensor = joining.add("alone", alone)
+    assert name == "alone" and tensor is alone
+    assert list(joining.incomplete()) == [("a", "a_blocks"), ("c", "c_scales")]
     name, encoded = joining.add("a_blocks", blocks)
     assert name == "a" and encoded.parts == (blocks, scales)
-    assert list(joining.incomplete()) == [("b", "b_scales")]
-    assert (joining.num_joined, joining.num_bytes) == (1, blocks.nbytes + scales.nbytes)
+    assert joining.num_bytes("a") == blocks.nbytes + scales.nbytes
+    assert list(joining.incomplete()) == [("c", "c_scales")]
     assert whole_name((JOIN,), "x.a_scales") == "x.a" and whole_name((), "a_scales") == "a_scales"
+
+
+def test_a_part_under_the_whole_name():
+    """FP8 stores its numbers under the name of the weight; a norm of that name is a tensor of its own."""
+    join = Join((".weight", ".weight_scale"), lambda name, parts: (name, sorted(parts)), ".weight")
+    joining = Joining((join,), ["norm.weight", "a.weight", "a.weight_scale"])
+    assert joining.wholes == {"a.weight"}
+    norm = torch.ones(2)
+    assert joining.add("norm.weight", norm) == ("norm.weight", norm)
+    assert joining.add("a.weight", norm) is None
+    assert joining.add("a.weight_scale", norm) == ("a.weight", ("a.weight", [".weight", ".weight_scale"]))
+    assert whole_name((join,), "a.weight_scale") == "a.weight"

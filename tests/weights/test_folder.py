@@ -1,5 +1,7 @@
 """Finding a model's folder; the hub is always a stand-in here."""
 
+from types import SimpleNamespace
+
 import huggingface_hub
 import pytest
 import torch
@@ -24,17 +26,19 @@ def hub(monkeypatch, tmp_path):
             return str(result)
 
     hub = Hub()
-    hub.asked = []
+    hub.asked, hub.listed = [], []
 
     def snapshot_download(name, *, revision, allow_patterns, local_files_only=False, etag_timeout=None):
         hub.asked.append(("cache" if local_files_only else "network", name, revision))
+        hub.patterns = allow_patterns
         assert not any(pattern.endswith((".bin", ".pt", ".py")) for pattern in allow_patterns)
         return hub.answer(hub.cached if local_files_only else hub.online)
 
     class HfApi:
         def model_info(self, name, *, revision, timeout):
             assert timeout <= 10
-            hub.answer(hub.online)
+            listed = [SimpleNamespace(rfilename=file) for file in hub.listed]
+            return hub.answer(hub.online) and SimpleNamespace(siblings=listed)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     monkeypatch.setattr(huggingface_hub, "HfApi", HfApi)
@@ -111,4 +115,62 @@ def test_demo(hub, monkeypatch, model_folder):
     monkeypatch.setattr(folder, "DEMO_FOLDER", model_folder / "gone")
     with pytest.raises(ModelLoadError, match="no bundled demo model"):
         resolve_model("demo")
+    assert hub.asked == []
+
+
+NAMES = [
+    "README.md", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "m.IQ4_XS.gguf",
+    *(f"BF16/m-BF16-0000{number}-of-00002.gguf" for number in (1, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wish", "files"),
+    [
+        ("Q4_K_M", ["m-Q4_K_M.gguf"]),
+        ("q8_0", ["m-Q8_0.gguf"]),
+        ("BF16", ["BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf"]),
+    ],
+)
+def test_a_quantization_of_the_hub(hub, tmp_path, wish, files):
+    hub.online, hub.listed = tmp_path, NAMES
+    assert resolve_model(f"org/m-GGUF:{wish}", "v2") == tmp_path / files[0]
+    assert hub.patterns == files, "nothing else is fetched"
+    assert hub.asked == [("cache", "org/m-GGUF", "v2"), ("network", "org/m-GGUF", "v2")]
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    hub.cached, hub.online = tmp_path, ConnectionError("offline")
+    assert resolve_model(f"org/m-GGUF:{wish}") == tmp_path / files[0]
+    (tmp_path / files[-1]).unlink()
+    with pytest.raises(ModelLoadError, match="org/m-GGUF.* could not be fetched.*ConnectionError: offline"):
+        resolve_model(f"org/m-GGUF:{wish}")
+
+
+@pytest.mark.parametrize(
+    ("wish", "problem"), [("Q2_K", "no GGUF file is of 'Q2_K'; its .*m-Q8_0.gguf"), ("Q4_K", "no")]
+)
+def test_a_quantization_that_the_hub_lacks(hub, tmp_path, wish, problem):
+    hub.online, hub.listed = tmp_path, NAMES
+    with pytest.raises(ModelLoadError, match=problem):
+        resolve_model(f"org/m-GGUF:{wish}")
+
+
+def test_gguf_files(hub, tmp_path):
+    one = tmp_path / "one.gguf"
+    one.touch()
+    assert resolve_model(str(one)) == one
+    assert resolve_model(str(tmp_path)) == one, "the only one of a folder"
+    with pytest.raises(ModelLoadError, match="revision='v2' belongs to a hub id; .* is a file"):
+        resolve_model(str(one), "v2")
+    shards = [tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for shard in shards:
+        shard.touch()
+    assert resolve_model(str(shards[1])) == shards[0]
+    with pytest.raises(ModelLoadError, match="holds 2 models: m-00001-of-00002.gguf, one.gguf; pass the path"):
+        resolve_model(str(tmp_path))
+    (tmp_path / "config.json").touch()
+    assert resolve_model(str(tmp_path)) == tmp_path, "a folder of safetensors may hold others beside"
+    with pytest.raises(ModelLoadError, match="there is no file .*none.gguf"):
+        resolve_model(str(tmp_path / "none.gguf"))
     assert hub.asked == []

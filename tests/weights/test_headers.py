@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.weights.headers import check_headers
-from lullm.weights.loader import missing_files
+from lullm.weights.reading.files import missing_files
 
 
 @pytest.fixture

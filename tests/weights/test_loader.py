@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from lullm.errors import ModelLoadError
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights import loader
-from lullm.weights.loader import load_weights, missing_files
+from lullm.weights.loader import load_weights
+from lullm.weights.reading.files import missing_files
 from lullm.weights.rows import PlainRows
 
 
@@ -78,7 +79,8 @@ def test_every_fault_is_named(tmp_path, make_model, checkpoint, save_shards):
         "missing tensor model.layers.1.self_attn.k_proj.weight",
         "missing tensor model.norm.weight",
         "model.layers.0.mlp.gate_proj.weight has shape [24, 17], the model's has [24, 16]",
-        "model.layers.0.mlp.up_proj.weight is torch.int8: quantized checkpoints are not supported yet",
+        "model.layers.0.mlp.up_proj.weight is torch.int8, and config.json has no "
+        "quantization_config that says what it means",
         "unexpected tensor model.layers.0.self_attn.q_proj.bias",
         "unexpected tensor model.layers.7.mlp.up_proj.weight",
     ]
@@ -178,8 +180,9 @@ def test_pieces_and_threads(tmp_path, monkeypatch, make_model, checkpoint, save_
 
 def test_no_thread_gets_a_whole_vocabulary():
     def cut(values):
-        pieces = loader._cut(PlainRows(torch.empty(values.shape)), values)
-        return [(first_row, len(piece)) for _, first_row, piece in pieces]
+        pieces = list(loader._cut(PlainRows(torch.empty(values.shape)), values, 4 * values.numel()))
+        assert sum(piece.num_bytes for piece in pieces) in range(4 * values.numel() - 3, 4 * values.numel() + 1)
+        return [(piece.first_row, len(piece.values)) for piece in pieces]
 
     assert cut(torch.empty(40, 16)) == [(0, 40)], "little is one piece"
     assert cut(torch.empty(600_000, 16)) == [(0, 262_144), (262_144, 262_144), (524_288, 75_712)]

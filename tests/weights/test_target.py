@@ -102,7 +102,7 @@ def test_refusals(make_model):
         ("model.layers.0.self_attn.qkv_proj.weight", torch.ones(64, 16), "unexpected tensor"),  # our name, not theirs
         ("model.layers.2.mlp.up_proj.weight", torch.ones(24, 16), "unexpected tensor"),
         ("model.norm.weight", torch.ones(17), "has shape"),
-        ("model.norm.weight", torch.ones(16).to(torch.float8_e4m3fn), "quantized"),
+        ("model.norm.weight", torch.ones(16).to(torch.float8_e4m3fn), "quantization_config"),
     ]:
         with pytest.raises(ModelLoadError, match=words) as caught:
             write(targets, name, tensor)

@@ -1,5 +1,8 @@
 """What a worker takes it gives back: when it ends, and when it could not be built."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 from fake_device import FAKE_OPS, FakeDevice
 from safetensors.torch import load_file, save_file
@@ -8,6 +11,7 @@ from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.errors import CacheSizeError, ModelLoadError
 from lullm.types.sleep import UsedBlocks
+from lullm.worker.setup import WorkerSetup
 from lullm.worker.worker import Worker
 
 OPTIONS = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2, "enforce_eager": True}
@@ -113,3 +117,12 @@ def test_one_size_of_a_block(build):
     gather = BlockGather(worker.setup.device, worker.pools.device, worker.pools.host, used)
     assert sum(part.nbytes for part in gather.contents()) == 4 * worker.pools.block_bytes
     worker.shutdown()
+
+
+@pytest.mark.parametrize(("records_experts", "has_experts"), [(True, True), (False, True), (False, False)])
+def test_steps_with_experts_are_recorded_by_ops_that_can(records_experts, has_experts):
+    """On a GPU the numbers of rows per expert are waited for, which no graph can do."""
+    ops = replace(FAKE_OPS, records_experts=records_experts)
+    model_config = SimpleNamespace(family=SimpleNamespace(experts="some" if has_experts else None))
+    setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None)
+    assert setup.records_graphs == (records_experts or not has_experts)

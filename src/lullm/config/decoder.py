@@ -50,16 +50,12 @@ class DecoderConfig:
     @property
     def widest_row(self) -> int:
         """Elements of the widest row between two layers' results, for memory that is planned ahead."""
-        return 2 * self.intermediate_size
+        of_experts = 0 if self.experts is None else self.experts.num_used * 2 * self.experts.intermediate_size
+        return max(2 * self.intermediate_size, of_experts)
 
     def rotary_dim(self, head_dim: int) -> int:
         """Elements of a head that are rotated, from its start, in layers that rotate."""
         return next((rope.rotary_dim(head_dim) for rope in self.ropes if rope is not None), head_dim)
-
-    @property
-    def is_recordable(self) -> bool:
-        """Whether a step of some size always makes the same calls; experts are called by what tokens choose."""
-        return self.experts is None
 
     @property
     def attention_features(self) -> frozenset[AttentionFeature]:

@@ -122,9 +122,12 @@ class EngineConfig(EngineOptions):
                 f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
                 f"max_model_len ({max_model_len}): a prompt is computed in one step; lower max_model_len or raise it"
             )
+        if model.foreign is not None:
+            _refuse_for_foreign(self, model)
         on_gpu = self.device == "cuda"
         return ResolvedConfig(
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)},
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}
+            | {"quantization": self.quantization or (None if on_gpu else model.quantization)},
             served_model_name=self.served_model_name or self.model,
             dtype=model.dtype if self.dtype == "auto" else self.dtype,
             max_model_len=max_model_len,
@@ -170,6 +173,17 @@ def _check_together(config: EngineConfig) -> None:
         raise ConfigError(
             f"calculate_kv_scales needs kv_cache_dtype='fp8', not {config.kv_cache_dtype!r}, which has no such scales"
         )
+
+
+def _refuse_for_foreign(config: EngineConfig, model: ModelConfig) -> None:
+    """What needs lullm's own layers. Raises ConfigError."""
+    wishes = {"quantization": config.quantization is not None, "kv_cache_dtype": "fp8" in config.kv_cache_dtype}
+    for name, wanted in wishes.items():
+        if wanted:
+            raise ConfigError(
+                f"{name}={getattr(config, name)!r} needs a model that lullm computes itself, and transformers computes "
+                f"{model.architecture}; leave it out"
+            )
 
 
 def _check_sleep_options(config: EngineConfig) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 from lullm.config.option import option
 
 KVCacheDType = Literal["auto", "int8", "fp8", "fp8_e4m3"]
+ModelImpl = Literal["auto", "lullm", "transformers"]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 Quantization = Literal[None, "int8", "int4"]
 SchedulingPolicy = Literal["fcfs", "priority"]
@@ -30,6 +31,12 @@ class EngineOptions:
         None,
         "special tokens that a prompt spells are text, so that no user can forge a turn; default: on for what "
         "conversations say, off for plain prompts",
+        "model",
+    )
+    model_impl: ModelImpl = option(
+        "auto",
+        "whose code computes the model: lullm's own, or that of an installed transformers over lullm's attention; "
+        "'auto' takes the latter for architectures that lullm has no family for",
         "model",
     )
     load_format: LoadFormat = option(

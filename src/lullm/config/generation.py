@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from lullm.config.field import boolean, token_id_list
+from lullm.config.gguf.architecture import sampling_data
+from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import read_object
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.types.sampling_params import SamplingParams
@@ -24,12 +26,14 @@ class GenerationDefaults:
     def from_folder(cls, folder: Path) -> "GenerationDefaults":
         """Read `folder/generation_config.json`; a missing file gives lullm's own defaults.
 
+        A GGUF file may hold them itself.
+
         Raises:
             ModelLoadError: the file is not JSON or a value is out of range.
         """
-        path = folder / "generation_config.json"
+        path = folder if is_gguf(folder) else folder / "generation_config.json"
         try:
-            data = read_object(path)
+            data = sampling_data(read_gguf(path)) if is_gguf(path) else read_object(path)
         except FileNotFoundError:
             return cls(SamplingParams())
         greedy = not boolean(data, "do_sample", True, file=str(path))

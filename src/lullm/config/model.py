@@ -5,15 +5,19 @@ unknown ones are named in a warning (`family.keys`). Both spellings of the type 
 and `dtype`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.family import Family
+from lullm.config.encoding.scheme import CheckpointEncoding
+from lullm.config.encoding.table import read_encoding
 from lullm.config.family.keys import check_keys
 from lullm.config.family.table import FAMILIES, family_of
 from lullm.config.field import MOST_HEAD_DIM, boolean, positive_int, shown, token_id_list
+from lullm.config.gguf.architecture import config_data
+from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import read_object
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
@@ -42,7 +46,9 @@ class ModelConfig:
     Args:
         layer_kinds: what each layer keeps between steps, one per layer.
         family: what only the family's own file asks for.
+        encoding: how the matrices of the checkpoint are quantized; None: not, or in a way of the family's own.
         unknown_keys: keys of the file of which nothing is known.
+        foreign: the whole file, of a model whose code is that of transformers; None: lullm computes it.
     """
 
     architecture: str
@@ -58,7 +64,14 @@ class ModelConfig:
     dtype: ModelDType = "float32"
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
+    encoding: CheckpointEncoding | None = None
     unknown_keys: tuple[str, ...] = field(default=(), compare=False)
+    foreign: Mapping[str, Any] | None = field(default=None, compare=False)
+
+    @property
+    def quantization(self) -> Literal[None, "int8"]:
+        """What `lullm quantize` made the checkpoint for, if the rest is to be quantized as it is read."""
+        return None if self.encoding is None else self.encoding.quantization
 
     @property
     def num_hidden_layers(self) -> int:
@@ -66,11 +79,13 @@ class ModelConfig:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":
-        """Read `folder/config.json`.
+        """Read `folder/config.json`, or the same from the header of a GGUF file, if `folder` is one.
 
         Raises:
             ModelLoadError: no such file, not JSON, or a field is missing or makes no sense.
         """
+        if is_gguf(folder):
+            return cls.from_dict(config_data(read_gguf(folder)))
         path = folder / "config.json"
         try:
             data = read_object(path)
@@ -96,7 +111,7 @@ class ModelConfig:
                 "the text model alone"
             )
         family = family_of(architecture)
-        unknown_keys = check_keys(data, architecture, FAMILIES)
+        unknown_keys = check_keys(data, architecture, family, FAMILIES.values())
         data = family.fill(data)
         heads = positive_int(data, "num_attention_heads", most=_MOST_HEADS)
         kv_heads = positive_int(data, "num_key_value_heads", heads, _MOST_HEADS)
@@ -105,7 +120,8 @@ class ModelConfig:
             raise ModelLoadError(
                 f"config.json: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
             )
-        is_encoded = _is_encoded(data, family)
+        encoding = read_encoding(data.get("quantization_config"), family.encodings)
+        is_encoded = encoding is not None or bool(family.encodings and data.get("quantization_config"))
         dtype = data.get("dtype") or data.get("torch_dtype") or ("bfloat16" if is_encoded else "float32")
         if dtype not in _DTYPES:
             raise ModelLoadError(f"config.json: dtype {shown(dtype)} is not one of {', '.join(_DTYPES)}")
@@ -127,6 +143,7 @@ class ModelConfig:
             dtype=cast(ModelDType, dtype),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),
             bos_token_id=_bos_token_id(data),
+            encoding=encoding,
             unknown_keys=unknown_keys,
         )
 
@@ -134,29 +151,3 @@ class ModelConfig:
 def _bos_token_id(data: dict[str, Any]) -> int | None:
     ids = token_id_list(data.get("bos_token_id"), "config.json: bos_token_id")
     return ids[0] if ids else None
-
-
-def _is_encoded(data: dict[str, Any], family: Family) -> bool:
-    """Whether weights are quantized in a way that the family decodes. Raises ModelLoadError: in another way."""
-    quantization = data.get("quantization_config")
-    if not quantization or _is_kv_scheme(quantization):
-        return False
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-    if isinstance(method, str) and method in family.encodings:
-        return True
-    allowed = f", only {', '.join(sorted(family.encodings))}" if family.encodings else ""
-    raise ModelLoadError(
-        f"config.json: quantized checkpoints (quant_method {shown(method)}) are not supported yet for this "
-        f"architecture{allowed}; take one in bfloat16"
-    )
-
-
-def _is_kv_scheme(quantization: Any) -> bool:
-    """Whether nothing is quantized but, if one likes, the KV cache to fp8: such a checkpoint only adds its scales."""
-    if not isinstance(quantization, dict) or quantization.get("quant_method") != "compressed-tensors":
-        return False
-    groups, scheme = quantization.get("config_groups"), quantization.get("kv_cache_scheme")
-    if groups or not isinstance(scheme, dict):
-        return False
-    kind = (scheme.get("type"), scheme.get("num_bits"), scheme.get("symmetric", True), scheme.get("dynamic", False))
-    return kind == ("float", 8, True, False)

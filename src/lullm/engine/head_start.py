@@ -63,6 +63,8 @@ def _begin(config: EngineConfig) -> MemoryAhead | None:
         threading.Thread(target=_read_ahead, args=(files,), name="lullm-read-ahead", daemon=True).start()
         model = ModelConfig.from_folder(folder)
         resolved = config.resolve(model)
+        if model.encoding is not None:  # in memory it may take four times what it takes in the files, or the same
+            return None
         num_bytes = int(stored * _BYTES[resolved.quantization or resolved.dtype] / _BYTES[model.dtype])
         if resolved.device != "cpu" or resolved.load_format == "dummy" or num_bytes > available_memory_bytes():
             return None

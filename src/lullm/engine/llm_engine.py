@@ -9,7 +9,6 @@ import torch
 
 from lullm.config.engine import EngineConfig
 from lullm.config.generation import GenerationDefaults
-from lullm.config.model import ModelConfig
 from lullm.engine.assembly import open_scheduler
 from lullm.engine.input import InputProcessor
 from lullm.engine.interrupt import deferred_interrupt
@@ -22,6 +21,7 @@ from lullm.kv.layout import num_blocks_for_len
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
+from lullm.models.fallback.config import read_model_config
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Conversation, GenerateRequest, Prompt
@@ -66,7 +66,7 @@ class LLMEngine:
         if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
             raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
         folder = resolve_model(config.model, config.revision)
-        self.model_config = ModelConfig.from_folder(folder)
+        self.model_config = read_model_config(folder, config.model_impl)
         resolved = config.resolve(self.model_config)
         self.tokenizer = Tokenizer.from_folder(resolve_model(config.tokenizer) if config.tokenizer else folder)
         defaults = GenerationDefaults.from_folder(folder)

@@ -145,7 +145,9 @@ class Decoder(nn.Module):
         if context.input_embeddings is not None:
             return context.input_embeddings.clone()  # layers write over their input
         hidden = self.embed_tokens(token_ids, context.ops)
-        return hidden if self.embedding_scale == 1.0 else hidden * self.embedding_scale
+        if self.embedding_scale != 1.0:
+            context.ops.scale_(hidden, self.embedding_scale)
+        return hidden
 
 
 class CausalLM(Model):
@@ -166,6 +168,7 @@ class CausalLM(Model):
         logits = self.lm_head(hidden, self.model.embed_tokens, ops)
         family = self.config.family
         if family.logit_scale != 1.0:
-            logits.mul_(family.logit_scale)
-        soft_cap = family.final_soft_cap
-        return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
+            ops.scale_(logits, family.logit_scale)
+        if family.final_soft_cap is not None:
+            ops.soft_cap_(logits, family.final_soft_cap)
+        return logits

@@ -4,7 +4,11 @@ from collections.abc import Callable
 
 import torch
 
+from lullm.config.family.dense import LLAMA
+from lullm.config.family.family import Family
+from lullm.config.family.table import OUTSIDE
 from lullm.config.model import ModelConfig
+from lullm.errors import ConfigError
 from lullm.models.family.experts import (
     build_glm4_moe,
     build_mixtral,
@@ -22,7 +26,10 @@ from lullm.models.family.phi import build_phi3
 from lullm.models.family.qwen import build_qwen2, build_qwen3
 from lullm.models.protocol import Model
 
-BUILDERS: dict[str, Callable[[ModelConfig, torch.dtype, int], Model]] = {
+Builder = Callable[[ModelConfig, torch.dtype, int], Model]
+"""(config, dtype, max_model_len) -> the model, its parameters on the meta device; see `build_model`."""
+
+BUILDERS: dict[str, Builder] = {
     "GPT2LMHeadModel": build_gpt2,
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
@@ -46,6 +53,28 @@ BUILDERS: dict[str, Callable[[ModelConfig, torch.dtype, int], Model]] = {
 """The same architectures as `config.family.table`."""
 
 
+_OUTSIDE_BUILDERS: dict[str, Builder] = {}
+
+
+def register_model(architecture: str, builder: Builder, family: Family = LLAMA) -> None:
+    """Have lullm run an architecture of another package. A second call for it replaces the first.
+
+    An entry point of the group "lullm.models" calls this when a `config.json` first names its architecture.
+
+    Args:
+        architecture: as `architectures` in `config.json` names it.
+        builder: (config, dtype, max_model_len) -> the model.
+        family: how the `config.json` is read; default: with Llama's keys.
+
+    Raises:
+        ConfigError: the architecture is one of lullm's own.
+    """
+    if architecture in BUILDERS:
+        raise ConfigError(f"lullm has {architecture} itself; give your model's config.json another architecture")
+    OUTSIDE[architecture] = family
+    _OUTSIDE_BUILDERS[architecture] = builder
+
+
 def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> Model:
     """The model of a config, its parameters of `dtype` on the meta device (see `weights.materialize`).
 
@@ -54,4 +83,9 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
     Raises:
         ModelLoadError: a family cannot be built with these sizes, or there is no memory for its tables.
     """
-    return BUILDERS[config.architecture](config, dtype, max_model_len)
+    if config.foreign is not None:
+        from lullm.models.fallback.model import build_foreign  # loads transformers
+
+        return build_foreign(config, dtype, max_model_len)
+    builder = BUILDERS.get(config.architecture) or _OUTSIDE_BUILDERS[config.architecture]
+    return builder(config, dtype, max_model_len)

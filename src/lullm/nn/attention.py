@@ -79,8 +79,8 @@ class Attention(nn.Module):
                 head_norm = HeadNorm(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
             else:
                 q, k, _ = qkv.split(self.qkv_proj.part_sizes, dim=-1)
-                q.copy_(self.q_norm(q, ops))
-                k.copy_(self.k_norm(k, ops))
+                self.q_norm.norm_(q, ops)
+                self.k_norm.norm_(k, ops)
         qkv = qkv.unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
         if context.calibrates and self.kv_scales is not None:
             self.kv_scales.calibrate(qkv, head_norm, cos_sin_cache, attention.slot_mapping, context)

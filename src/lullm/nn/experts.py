@@ -1,11 +1,15 @@
 """Mixture of experts (https://arxiv.org/abs/2101.03961): a router chooses a few MLPs for every token."""
 
+from functools import cached_property
+
 import torch
 from torch import Tensor, nn
 
 from lullm.config.experts import ExpertsConfig
-from lullm.nn.linear import Linear, meta_parameter
-from lullm.nn.mlp import ClampedMLP, GatedMLP
+from lullm.nn.linear import FusedLinear, Linear, meta_parameter
+from lullm.nn.mlp import GatedMLP
+from lullm.ops.experts.routing import Routes
+from lullm.ops.experts.weights import ExpertWeights, Matrices
 from lullm.ops.table import Ops
 from lullm.types.arithmetic import Activation
 
@@ -27,43 +31,33 @@ class Router(Gate):
         if config.has_correction:
             self.e_score_correction_bias = meta_parameter((config.num_experts,), torch.float32)
 
-    def choose(self, x: Tensor, ops: Ops) -> tuple[Tensor, Tensor]:
-        """Of `x [T, H]`: the experts `[T, K]` int64, in no order, and their shares `[T, K]` float32."""
-        config = self.config
-        products = self(x, ops).float()  # [T, E]
-        scores = products.softmax(-1) if config.scoring == "softmax" else products.sigmoid()
-        experts = self._for_choice(scores).topk(config.num_used, dim=-1).indices
-        shares = scores.gather(1, experts)
-        if config.normalizes:
-            shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
-        return experts, shares * config.scale
+    def choose(self, x: Tensor, ops: Ops) -> Routes:
+        """Of `x [T, H]`."""
+        return ops.route(self(x, ops), self.e_score_correction_bias, self.config)
 
-    def _for_choice(self, scores: Tensor) -> Tensor:
-        """The scores that the choice goes by: corrected, and minus infinity outside the best groups."""
-        config = self.config
-        if self.e_score_correction_bias is not None:
-            scores = scores + self.e_score_correction_bias
-        if config.num_used_groups == config.num_groups:
-            return scores
-        groups = scores.unflatten(-1, (config.num_groups, -1))  # [T, G, E / G]
-        best = groups.topk(2, dim=-1).values.sum(-1).topk(config.num_used_groups, dim=-1).indices
-        is_best = torch.zeros(groups.shape[:2], dtype=torch.bool, device=scores.device).scatter_(1, best, True)
-        return groups.masked_fill(~is_best.unsqueeze(-1), -torch.inf).flatten(1)
+
+class Expert(nn.Module):
+    """The matrices of one expert, which `Ops.experts` multiplies beside those of the others."""
+
+    def __init__(self, config: ExpertsConfig, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        size, bias = config.intermediate_size, config.has_biases
+        self.gate_up_proj = FusedLinear(hidden_size, (size, size), bias, dtype)
+        self.down_proj = Linear(size, hidden_size, bias, dtype)
 
 
 class MixtureOfExperts(nn.Module):
     """Router, experts, and maybe an expert that every token uses.
 
-    Only experts that a token of the step has chosen are read. A token's result depends on the token alone: its experts
-    are computed row by row, and summed in float32 in the order of their numbers.
+    Only experts that a token of the step has chosen are read.
     """
 
     def __init__(self, config: ExpertsConfig, hidden_size: int, activation: Activation, dtype: torch.dtype):
         super().__init__()
+        self.config = config
+        self.activation: Activation = activation
         self.gate = Router(config, hidden_size, dtype)
-        self.experts = nn.ModuleList(
-            _new_expert(config, hidden_size, activation, dtype) for _ in range(config.num_experts)
-        )
+        self.experts = nn.ModuleList(Expert(config, hidden_size, dtype) for _ in range(config.num_experts))
         self.shared_expert: GatedMLP | None = None
         self.shared_expert_gate: Gate | None = None
         if config.shared_intermediate_size is not None:
@@ -72,32 +66,19 @@ class MixtureOfExperts(nn.Module):
                 self.shared_expert_gate = Gate(hidden_size, 1, dtype)
 
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
-        experts, shares = self.gate.choose(x, ops)
-        num_used = experts.shape[1]
-        order = experts.flatten().argsort(stable=True)  # [T * K]: by expert
-        counts = experts.flatten().bincount(minlength=len(self.experts)).tolist()
-        total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-        places = iter(order.split([count for count in counts if count]))
-        for expert, count in zip(self.experts, counts, strict=True):
-            if count:
-                place = next(places)
-                rows = place // num_used
-                part = expert(x[rows], ops).float() * shares.flatten()[place].unsqueeze(-1)
-                total.index_add_(0, rows, part)
-        if self.shared_expert is not None:
-            total += self._share(x, ops)
-        return total.to(x.dtype)
+        routes = self.gate.choose(x, ops)
+        shared = None if self.shared_expert is None else self.shared_expert(x, ops)
+        shared_gate = None if self.shared_expert_gate is None else self.shared_expert_gate(x, ops)
+        return ops.experts(x, routes, self.weights, shared, shared_gate)
 
-    def _share(self, x: Tensor, ops: Ops) -> Tensor:
-        assert self.shared_expert is not None, "asked for where there is one"
-        shared: Tensor = self.shared_expert(x, ops).float()
-        if self.shared_expert_gate is not None:
-            shared = shared * self.shared_expert_gate(x, ops).float().sigmoid()
-        return shared
+    @cached_property
+    def weights(self) -> ExpertWeights:
+        """The experts' matrices, once they have memory."""
+        experts = [expert for expert in self.experts if isinstance(expert, Expert)]
+        gate_ups, downs = [expert.gate_up_proj for expert in experts], [expert.down_proj for expert in experts]
+        return ExpertWeights(_matrices(gate_ups), _matrices(downs), self.config.clamped_gate or self.activation)
 
 
-def _new_expert(config: ExpertsConfig, hidden_size: int, activation: Activation, dtype: torch.dtype) -> nn.Module:
-    sizes, gate = (hidden_size, config.intermediate_size), config.clamped_gate
-    if gate is not None:
-        return ClampedMLP(*sizes, gate, config.has_biases, dtype)
-    return GatedMLP(*sizes, activation, config.has_biases, dtype)
+def _matrices(layers: list[FusedLinear] | list[Linear]) -> Matrices:
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    return Matrices([layer.weight for layer in layers], biases or None, layers[0].layout)

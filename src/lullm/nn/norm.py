@@ -18,6 +18,10 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [..., size] -> the same
         return ops.rms_norm(x, self.weight, self.eps)
 
+    def norm_(self, x: Tensor, ops: Ops) -> None:
+        """Normalise `x [T, size]`, which may be a part of longer rows, in place."""
+        ops.rms_norm_(x, self.weight, self.eps)
+
     def add(self, x: Tensor, residual: Tensor, ops: Ops) -> tuple[Tensor, Tensor]:
         """Add `x` to the residual stream: (the normed sum, the sum). Overwrites both arguments."""
         return ops.add_rms_norm(x, residual, self.weight, self.eps)

@@ -56,6 +56,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight * normed.to(x.dtype)
 
 
+def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> None:
+    x.copy_(rms_norm(x, weight, eps))
+
+
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     x32 = x.float()
     centred = x32 - x32.mean(-1, keepdim=True)
@@ -66,6 +70,18 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     total = x + residual
     return rms_norm(total, weight, eps), total
+
+
+def add_(total: Tensor, x: Tensor) -> None:
+    total.copy_(total.float() + x.float())
+
+
+def scale_(x: Tensor, factor: float) -> None:
+    x.copy_(x.float() * factor)
+
+
+def soft_cap_(x: Tensor, cap: float) -> None:
+    x.copy_(cap * torch.tanh(x.float() / cap))
 
 
 def rope(q: Tensor, k: Tensor, positions: Tensor, cos_sin_cache: Tensor) -> tuple[Tensor, Tensor]:

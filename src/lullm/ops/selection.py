@@ -9,8 +9,10 @@ from lullm.log import get_logger
 from lullm.machine.processor import default_num_threads
 from lullm.ops import grouped_attention, reference, torch_cpu
 from lullm.ops.activation import activate
-from lullm.ops.cpu import native, native_attention, quantized_native
+from lullm.ops.cpu import native, native_attention, native_experts, quantized_native
 from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.experts import reference as expert_reference
+from lullm.ops.experts.grouped import experts_over
 from lullm.ops.quantized import reference as quantized_reference
 from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.types.arithmetic import AttentionFeature
@@ -26,13 +28,18 @@ REFERENCE_OPS = Ops(
     activate=reference.activate,
     layer_norm=reference.layer_norm,
     rms_norm=reference.rms_norm,
+    rms_norm_=reference.rms_norm_,
     add_rms_norm=reference.add_rms_norm,
+    experts=expert_reference.experts,
     rope_and_cache=reference.rope_and_cache,
     write_cache=reference.write_cache,
     prepare_attention=reference.prepare_attention,
     attention=reference.attention,
     copy_blocks=reference.copy_blocks,
     swap_blocks=reference.swap_blocks,
+    add_=reference.add_,
+    scale_=reference.scale_,
+    soft_cap_=reference.soft_cap_,
     quantized_embedding=quantized_reference.quantized_embedding,
     quantized_linear=quantized_reference.quantized_linear,
     quantized_logits=quantized_reference.quantized_logits,
@@ -49,7 +56,9 @@ TORCH_CPU_OPS = Ops(
     activate=activate,
     layer_norm=torch_cpu.layer_norm,
     rms_norm=torch_cpu.rms_norm,
+    rms_norm_=torch_cpu.rms_norm_,
     add_rms_norm=torch_cpu.add_rms_norm,
+    experts=experts_over(torch_cpu.linear),
     rope_and_cache=torch_cpu.rope_and_cache,
     write_cache=torch_cpu.write_cache,
     prepare_attention=torch_cpu.prepare_attention,
@@ -74,7 +83,9 @@ NATIVE_CPU_OPS = Ops(
     activate=native.activate,
     layer_norm=native.layer_norm,
     rms_norm=native.rms_norm,
+    rms_norm_=native.rms_norm_,
     add_rms_norm=native.add_rms_norm,
+    experts=native_experts.experts,
     rope_and_cache=native_attention.rope_and_cache,
     write_cache=torch_cpu.write_cache,
     prepare_attention=native_attention.prepare_attention,
@@ -83,6 +94,10 @@ NATIVE_CPU_OPS = Ops(
     swap_blocks=native_attention.swap_blocks,
     pack_weight_=native.pack_weight_,
     unpack_weight_=native.unpack_weight_,
+    route=native_experts.route,
+    add_=native.add_,
+    scale_=native.scale_,
+    soft_cap_=native.soft_cap_,
     quantize_rows_=quantized_native.quantize_rows_,
     quantized_embedding=quantized_native.quantized_embedding,
     quantized_linear=quantized_native.quantized_linear,
@@ -90,6 +105,7 @@ NATIVE_CPU_OPS = Ops(
     quantized_gated_linear=quantized_native.quantized_gated_linear,
     draw_tokens=native.draw_tokens,
     is_recordable=True,
+    records_experts=True,
     is_batch_invariant=_native_keeps_bits,
     attention_features=frozenset(),
 )

@@ -13,9 +13,14 @@ from typing import Any, Protocol, get_args
 import torch
 from torch import Tensor
 
+from lullm.config.experts import ExpertsConfig
+from lullm.ops import in_place
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.experts import routing
+from lullm.ops.experts.routing import Routes
+from lullm.ops.experts.weights import ExpertWeights
 from lullm.ops.quantized import expansion
 from lullm.ops.quantized.weight import QuantizedLayout, quantize_rows_
 from lullm.types.arithmetic import Activation, AttentionFeature
@@ -87,10 +92,21 @@ class Ops:
     The mean square is taken in float32. The quotient is rounded to x's dtype before the weight is applied.
     """
 
+    rms_norm_: Callable[[Tensor, Tensor, float], None]
+    """x `[T, N]`, a part of longer rows or not, weight `[N]`, eps -> None. As `rms_norm`, in place."""
+
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
     """x `[T, H]`, residual `[T, H]`, weight `[H]`, eps -> (rms_norm of the sum, the sum).
 
     The contents of both arguments are undefined afterwards.
+    """
+
+    experts: Callable[[Tensor, Routes, ExpertWeights, _Maybe, _Maybe], Tensor]
+    """x `[T, H]`, routes, weights, shared `[T, H]` or None, shared_gate `[T, 1]` or None -> `[T, H]`.
+
+    The sum of the results of a row's experts, each times its share, and of the shared result, times the sigmoid of its
+    gate if there is one. It is taken in float32, by ascending expert and the shared one last, and rounded once. Experts
+    that no row has chosen are not read.
     """
 
     rope_and_cache: Callable[[Tensor, HeadNorm | None, Tensor, Tensor, LayerCache, Tensor], Tensor]
@@ -141,6 +157,21 @@ class Ops:
     unpack_weight_: Callable[[Tensor], None] = _keep_weight
     """weight -> None. Undoes `pack_weight_`."""
 
+    route: Callable[[Tensor, _Maybe, ExpertsConfig], Routes] = routing.route
+    """products `[T, E]`, correction `[E]` float32 or None, config -> the experts of every row, and their shares.
+
+    Scores are float32. Of equal ones the first is chosen.
+    """
+
+    add_: Callable[[Tensor, Tensor], None] = in_place.add_
+    """total, x of its shape -> None. Adds x to the total in place; the sum is rounded once."""
+
+    scale_: Callable[[Tensor, float], None] = in_place.scale_
+    """x, factor -> None. In place; the product is taken in float32 and rounded once."""
+
+    soft_cap_: Callable[[Tensor, float], None] = in_place.soft_cap_
+    """x, cap -> None. `cap * tanh(x / cap)` in place (https://arxiv.org/abs/2408.00118)."""
+
     quantize_rows_: Callable[[Tensor, QuantizedLayout, int, Tensor], None] = quantize_rows_
     """weight, its layout, first row, rows `[n, in]` -> None. See `quantized.weight.quantize_rows_`."""
 
@@ -174,6 +205,9 @@ class Ops:
 
     On a CPU: whether it is worth trying (`ops.cpu.recording`).
     """
+
+    records_experts: bool = False
+    """Whether a graph may record `experts` as well."""
 
     is_batch_invariant: Callable[[str, str, int], bool] = _never
     """Names of the types of activations and of the KV cache, head size -> whether a row's bits follow no batch.

@@ -56,6 +56,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), None, eps).mul_(weight)
 
 
+def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> None:
+    x.copy_(rms_norm(x, weight, eps))
+
+
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     total = x.add_(residual)
     return rms_norm(total, weight, eps), total

@@ -7,11 +7,13 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
+from lullm.config.gguf.file import is_gguf
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.log import get_logger
 from lullm.text.chat_template import ChatTemplate, Message
 from lullm.text.token_bytes import TokenBytes
 from lullm.text.tokenizer_folder import read_tokenizer, reraise_foreign
+from lullm.text.tokenizer_gguf import read_tokenizer_gguf
 from lullm.text.verbatim import Verbatim
 
 logger = get_logger(__name__)
@@ -65,12 +67,15 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "Tokenizer":
-        """Read a model folder's tokenizer. Blocks on the disk; tenths of a second for a large vocabulary.
+        """Read the tokenizer of a model folder, or of a GGUF file.
+
+        Blocks on the disk; tenths of a second for a large vocabulary.
 
         Raises:
             ModelLoadError: a file is missing, damaged, or contradicts another.
         """
-        backend, special_tokens, sources = read_tokenizer(folder)
+        read = read_tokenizer_gguf if is_gguf(folder) else read_tokenizer
+        backend, special_tokens, sources = read(folder)
         template = ChatTemplate(sources, special_tokens) if sources else None
         if template is not None:
             template.try_out()

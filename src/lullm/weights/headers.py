@@ -5,14 +5,11 @@ of the files is read here.
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-
-from safetensors import SafetensorError, safe_open
 
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
-from lullm.weights.loader import weight_files
+from lullm.weights.reading.source import open_source
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d{1,9})\.")
 
@@ -26,22 +23,11 @@ def check_headers(config: ModelConfig, folder: Path) -> None:
         ModelLoadError: a file is missing or damaged, or a size of the config is not that of the tensors; the message
             names the keys of the config, each with one tensor.
     """
-    shapes = {name: shape for path, names in weight_files(folder).items() for name, shape in _shapes(path, names)}
+    shapes = open_source(folder).shapes()
     faults = _wrong_layers(config, shapes) or _wrong_sizes(config, shapes)
     if faults:
         lines = "\n  ".join(faults)
-        raise ModelLoadError(f"the weights in {folder} do not fit its config.json:\n  {lines}")
-
-
-def _shapes(path: Path, names: set[str] | None) -> Iterator[tuple[str, list[int]]]:
-    """Name and shape of the tensors of one file; of `names` only, if they are given."""
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            for name in file.keys():  # noqa: SIM118 - the file is no dict
-                if names is None or name in names:
-                    yield name, file.get_slice(name).get_shape()
-    except (SafetensorError, OSError) as error:
-        raise ModelLoadError(f"{path} is damaged or incomplete: {error}; fetch it again") from None
+        raise ModelLoadError(f"the weights in {folder} do not fit its config:\n  {lines}")
 
 
 def _wrong_layers(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]:

@@ -1,17 +1,18 @@
-"""The loader: streams a folder of safetensors into a model, and accounts for every name.
+"""The loader: streams a folder of safetensors, or a GGUF file, into a model, and accounts for every name.
 
 The files are mapped, not read into buffers, so loading needs memory for the parameters and the page cache only. Several
-threads copy pieces of tensors, because one thread spends as much time on page faults as on copying.
+threads copy pieces of tensors, because one thread spends as much time on page faults as on copying. The files do not
+wait for each other: while the last pieces of one are copied, the next one's are.
 """
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from lullm.config.json_file import read_object
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 from lullm.ops.table import Ops
@@ -19,134 +20,129 @@ from lullm.ops.threads import torch_threads
 from lullm.units import MIB, format_bytes
 from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.joining import Joining, whole_name
+from lullm.weights.reading.progress import Progress
+from lullm.weights.reading.source import open_source
 from lullm.weights.rows import Rows, TransposedRows
 from lullm.weights.target import Loadable, WeightTargets
 
 logger = get_logger(__name__)
 
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 _PIECE_BYTES = 16 * MIB
-_LARGEST_INDEX = 64 * MIB  # 90,000 tensors of a mixture of experts take 9 MB
-
-_Piece = tuple[Rows, int, Tensor | EncodedTensor]  # where to, from which row on, what
 
 
 def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) -> None:
-    """Fill the materialised parameters of `model` from `folder`. Blocking.
+    """Fill the materialised parameters of `model` from `folder`. Blocking; a terminal shows how far it is.
 
     A gigabyte from the page cache takes 0.2 s with two threads; from a disk it takes as long as the disk needs.
 
     Raises:
-        ModelLoadError: no safetensors, a file is missing or damaged, or tensors are missing, unexpected or of the
+        ModelLoadError: no weights, a file is missing or damaged, or tensors are missing, unexpected or of the
             wrong shape; the message names every one of them. The parameters are then partly filled.
     """
-    targets = WeightTargets(model, ops)
-    missing = set(targets.names)
-    joining = Joining(model.rules.joins)
-    faults: list[str] = []
-    for path, names in weight_files(folder).items():
+    reading = _Reading(model, folder, ops)
+    # With several threads here, torch must not split each copy over threads once more.
+    with torch_threads(1), ThreadPoolExecutor(num_threads) as pool, Progress("weights", reading.num_bytes) as progress:
+        written: list[Future[int]] = []
         try:
-            with safe_open(path, framework="pt", device="cpu") as file:
-                stored = set(file.keys())
-                pieces: list[_Piece] = []
-                for name in sorted(stored if names is None else stored & names):
-                    tensor = file.get_tensor(name)  # mapped: nothing is read yet
-                    try:
-                        whole = joining.add(name, tensor)
-                        target = None if whole is None else targets.find(*whole)
-                    except ModelLoadError as error:
-                        faults.append(str(error))
-                        missing.discard(
-                            model.rules.canonical_name(whole_name(model.rules.joins, name))
-                        )  # not missing, too
-                    else:
-                        if whole is not None and target is not None:
-                            missing.discard(target.name)
-                            pieces += _cut(target.rows, whole[1])
-                _write_all(pieces, num_threads)
-        except (SafetensorError, OSError) as error:
-            raise ModelLoadError(f"{path} is damaged or incomplete: {error}; fetch it again") from None
-    for name, part in joining.incomplete():
-        faults.append(f"missing tensor {part}")
-        missing.discard(model.rules.canonical_name(name))
-    faults += [f"missing tensor {name}" for name in sorted(missing)]
-    if faults:
-        raise ModelLoadError(f"the weights in {folder} do not fit its config.json:\n  " + "\n  ".join(faults))
-    if joining.num_joined:
-        logger.info(
-            "%d encoded tensors were decoded (%s in the files); in memory they take what the weights' type takes",
-            joining.num_joined,
-            format_bytes(joining.num_bytes),
-        )
+            for piece in reading.pieces():
+                written.append(pool.submit(piece.write))
+            for future in as_completed(written):
+                progress.add(future.result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    reading.finish()
 
 
-def _cut(rows: Rows, values: Tensor | EncodedTensor) -> list[_Piece]:
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows `values` that go to `rows` from `first_row` on; `num_bytes` of the files hold them."""
+
+    rows: Rows
+    first_row: int
+    values: Tensor | EncodedTensor
+    num_bytes: int
+
+    def write(self) -> int:
+        """The thread that writes is the first to touch the pages. Returns the bytes of the files."""
+        values = self.values
+        with torch.inference_mode():  # a mode belongs to one thread
+            if isinstance(values, Tensor):
+                self.rows.write(values, self.first_row)
+            else:
+                integers = values.integers(self.rows.bits) if self.rows.bits else None
+                self.rows.write(values.decode() if integers is None else integers, self.first_row)
+        return self.num_bytes
+
+
+class _Reading:
+    """The tensors of a folder, and what is missing or wrong among them."""
+
+    def __init__(self, model: Loadable, folder: Path, ops: Ops):
+        self._source = open_source(folder)
+        self._folder = folder
+        rules = self._source.rules(model.rules)
+        self._joins = rules.joins
+        self._canonical_name = rules.canonical_name
+        self._targets = WeightTargets(model, ops, rules)
+        self._missing = set(self._targets.names)
+        self._joining = Joining(self._joins, self._source.names() if self._joins else ())
+        self._faults: list[str] = []
+        self._num_decoded = self._num_decoded_bytes = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files."""
+        return self._source.num_bytes
+
+    def pieces(self) -> Iterator[_Piece]:
+        """All files' pieces. A tensor that is wrong is a fault of its own. Raises ModelLoadError: a damaged file."""
+        for name, tensor, num_bytes in self._source.tensors():
+            yield from self._pieces_of(name, tensor, num_bytes)
+
+    def finish(self) -> None:
+        """Raises ModelLoadError: tensors were missing or wrong; it names all of them."""
+        for name, part in self._joining.incomplete():
+            self._faults.append(f"missing tensor {part}")
+            self._missing.discard(self._canonical_name(name))
+        self._faults += [f"missing tensor {name}" for name in sorted(self._missing)]
+        if self._faults:
+            lines = "\n  ".join(self._faults)
+            raise ModelLoadError(f"the weights in {self._folder} do not fit its config:\n  {lines}")
+        if self._num_decoded:
+            logger.info(
+                "%d quantized tensors (%s in the files) are decoded: in memory they take what the weights' type takes",
+                self._num_decoded,
+                format_bytes(self._num_decoded_bytes),
+            )
+
+    def _pieces_of(self, name: str, tensor: Tensor | EncodedTensor, num_bytes: int) -> Iterator[_Piece]:
+        try:
+            whole = self._joining.add(name, tensor) if isinstance(tensor, Tensor) else (name, tensor)
+            target = None if whole is None else self._targets.find(*whole)
+        except ModelLoadError as error:
+            self._faults.append(str(error))
+            self._missing.discard(self._canonical_name(whole_name(self._joins, name)))  # not missing, too
+            return
+        if whole is None or target is None:
+            return
+        self._missing.discard(target.name)
+        values = whole[1]
+        if values is not tensor:
+            num_bytes = self._joining.num_bytes(whole[0])
+        if not isinstance(values, Tensor) and not target.rows.bits:
+            self._num_decoded += 1
+            self._num_decoded_bytes += num_bytes
+        yield from _cut(target.rows, values, num_bytes)
+
+
+def _cut(rows: Rows, values: Tensor | EncodedTensor, num_bytes: int) -> Iterator[_Piece]:
     """Runs of rows, so that at the end no thread has a whole vocabulary to itself."""
     if isinstance(values, Tensor):
         values = torch.atleast_1d(values)
     if isinstance(rows, TransposedRows):
-        return [(rows, 0, values)]
+        yield _Piece(rows, 0, values, num_bytes)
+        return
     num_rows = max(1, _PIECE_BYTES * len(values) // max(values.nbytes, 1))
-    return [(rows, number * num_rows, piece) for number, piece in enumerate(values.split(num_rows))]
-
-
-def _write_all(pieces: list[_Piece], num_threads: int) -> None:
-    """Write the pieces. The threads that write are the first to touch the pages."""
-
-    def write(piece: _Piece) -> None:
-        rows, first_row, values = piece
-        with torch.inference_mode():  # a mode belongs to one thread
-            rows.write(values if isinstance(values, Tensor) else values.decode(), first_row)
-
-    # With several threads here, torch must not split each copy over threads once more.
-    with torch_threads(1), ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(write, pieces))
-
-
-def missing_files(folder: Path) -> list[str]:
-    """Weight files that `folder` should hold and does not; empty if it is complete.
-
-    Raises:
-        ModelLoadError: the index is damaged.
-    """
-    if (folder / INDEX_FILE).exists():
-        return sorted(name for name in set(_read_index(folder).values()) if not (folder / name).is_file())
-    return [] if (folder / SINGLE_FILE).is_file() else [SINGLE_FILE]
-
-
-def weight_files(folder: Path) -> dict[Path, set[str] | None]:
-    """Files to read and the tensors to take from each; None: all of them.
-
-    Raises:
-        ModelLoadError: a file is missing, or the index is damaged.
-    """
-    if missing := missing_files(folder):
-        raise ModelLoadError(_explain_missing(folder, missing))
-    if not (folder / INDEX_FILE).exists():
-        return {folder / SINGLE_FILE: None}
-    files: dict[Path, set[str] | None] = {}
-    for name, file_name in _read_index(folder).items():
-        names = files.setdefault(folder / file_name, set())
-        assert names is not None
-        names.add(name)
-    return files
-
-
-def _read_index(folder: Path) -> dict[str, str]:
-    path = folder / INDEX_FILE
-    weight_map = read_object(path, _LARGEST_INDEX).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
-        raise ModelLoadError(f"{path} cannot be used: weight_map must map tensor names to file names")
-    for name in set(weight_map.values()):
-        if Path(name).name != name:
-            raise ModelLoadError(f"{path} names a file outside its folder: {name!r}")
-    return weight_map
-
-
-def _explain_missing(folder: Path, missing: list[str]) -> str:
-    if not folder.is_dir():
-        return f"there is no model folder {folder}"
-    if missing == [SINGLE_FILE] and (list(folder.glob("*.bin")) or list(folder.glob("*.pt*"))):
-        return f"{folder} holds pickled weights only; lullm reads safetensors only (convert them, or take a newer copy)"
-    return f"{folder} lacks the weight files {', '.join(missing)}"
+    for number, piece in enumerate(values.split(num_rows)):
+        yield _Piece(rows, number * num_rows, piece, num_bytes * len(piece) // max(len(values), 1))

@@ -14,11 +14,16 @@ def weights_bytes(model: nn.Module) -> int:
 def materialize(model: nn.Module, arena: Arena) -> None:
     """Replace every meta parameter by one in the arena, of the same name, shape and dtype; contents are undefined.
 
+    A parameter under two names (tied weights) stays one.
+
     Raises:
         CacheSizeError: the arena is smaller than `weights_bytes(model)`.
     """
+    made: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.is_meta:
-                memory = arena.empty(parameter.shape, parameter.dtype)
-                module.register_parameter(name, nn.Parameter(memory, requires_grad=False))
+                if parameter not in made:
+                    memory = arena.empty(parameter.shape, parameter.dtype)
+                    made[parameter] = nn.Parameter(memory, requires_grad=False)
+                module.register_parameter(name, made[parameter])

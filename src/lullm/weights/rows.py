@@ -1,13 +1,14 @@
 """Rows: where a tensor of a checkpoint is written to: plain rows, rows that are quantized by writing, KV scales."""
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from lullm.errors import ModelLoadError
 from lullm.nn.linear import Matrix
+from lullm.ops.quantized.integer_rows import IntegerRows, store_rows_
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.table import Ops
 from lullm.weights.rule import HeadOrder
@@ -19,12 +20,19 @@ class Rows(Protocol):
     @property
     def shape(self) -> torch.Size: ...
 
+    @property
+    def bits(self) -> int:
+        """Of the integers that `write` stores as they are (`IntegerRows`); 0: it takes floating point numbers only."""
+        ...
+
     def fits(self, shape: torch.Size) -> bool:
         """Whether a tensor of this shape can be written."""
         ...
 
-    def write(self, values: Tensor, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
         """Write into the rows from `first_row` on; any floating point type, from any device. Blocking.
+
+        `IntegerRows` are taken where `bits` says so.
 
         Raises:
             ModelLoadError: the values cannot be stored; nothing has been written.
@@ -40,6 +48,8 @@ class PlainRows:
     offset: float = 0.0
     scale: float = 1.0
 
+    bits: ClassVar[int] = 0
+
     @property
     def shape(self) -> torch.Size:
         return self.tensor.shape
@@ -47,10 +57,11 @@ class PlainRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor), "floating point numbers only"
         if self.offset or self.scale != 1.0:
             values = values.float() * self.scale + self.offset
-        self.tensor[first_row : first_row + len(values)].copy_(values)
+        torch.atleast_1d(self.tensor)[first_row : first_row + len(values)].copy_(values)
 
     def part(self, first_row: int, num_rows: int) -> "PlainRows":
         return PlainRows(self.tensor[first_row : first_row + num_rows], self.offset, self.scale)
@@ -73,10 +84,17 @@ class QuantizedRows:
     def shape(self) -> torch.Size:
         return torch.Size((self.num_rows, self.layout.in_features))
 
+    @property
+    def bits(self) -> int:
+        return self.layout.bits
+
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+        if isinstance(values, IntegerRows):
+            store_rows_(self.storage, self.layout, self.first_row + first_row, values.scaled(self.scale))
+            return
         if self.scale != 1.0:
             values = values.float() * self.scale
         try:
@@ -108,10 +126,14 @@ class OrderedRows:
     def shape(self) -> torch.Size:
         return self.rows.shape
 
+    @property
+    def bits(self) -> int:
+        return self.rows.bits
+
     def fits(self, shape: torch.Size) -> bool:
         return self.rows.fits(shape)
 
-    def write(self, values: Tensor, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
         for run in self.runs:
             start = max(run.source, first_row)
             end = min(run.source + run.num_rows, first_row + len(values))
@@ -126,6 +148,8 @@ class TransposedRows:
 
     rows: Rows
 
+    bits: ClassVar[int] = 0
+
     @property
     def shape(self) -> torch.Size:
         return torch.Size(reversed(self.rows.shape))
@@ -133,7 +157,8 @@ class TransposedRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor), "floating point numbers only"
         assert first_row == 0 and values.shape == self.shape, "its rows are columns here"
         self.rows.write(values.t().contiguous())
 
@@ -144,6 +169,8 @@ class InterleavedRows:
 
     places: tuple[Rows, ...]
 
+    bits: ClassVar[int] = 0
+
     @property
     def shape(self) -> torch.Size:
         num_rows, *rest = self.places[0].shape
@@ -152,7 +179,8 @@ class InterleavedRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor), "floating point numbers only"
         count = len(self.places)
         for number, place in enumerate(self.places):
             start = (number - first_row) % count
@@ -166,6 +194,8 @@ class StackedRows:
 
     places: tuple[Rows, ...]
 
+    bits: ClassVar[int] = 0
+
     @property
     def shape(self) -> torch.Size:
         return torch.Size((len(self.places), *self.places[0].shape))
@@ -173,7 +203,8 @@ class StackedRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor), "floating point numbers only"
         for place, part in zip(self.places[first_row:], values, strict=False):
             place.write(part)
 
@@ -201,6 +232,8 @@ class ScaleRows:
     name: str
     given: Tensor
 
+    bits: ClassVar[int] = 0
+
     @property
     def shape(self) -> torch.Size:
         return self.given.shape[1:]
@@ -208,7 +241,8 @@ class ScaleRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape.numel() in (1, *self.shape)
 
-    def write(self, values: Tensor, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor), "floating point numbers only"
         assert first_row == 0, "scales are written as a whole"
         if not (values.isfinite() & (values > 0)).all():
             raise ModelLoadError(

@@ -60,7 +60,7 @@ class Stack:
 class HeadOrder:
     """Rows of tensors whose canonical names match `pattern` are read in another order within each head.
 
-    Row `order[i]` of a head in the checkpoint is row i of the parameter's.
+    Row `order[i]` of a head in the checkpoint is row i of the parameter's. A table may be one head as a whole.
 
     Args:
         num_heads: the leading heads that are read so; None: all of the tensor.

@@ -62,12 +62,16 @@ class WeightTargets:
 
     `names` are the canonical names of all tensors that a complete checkpoint holds. They exclude the scales of an fp8
     KV cache, which a checkpoint may lack.
+
+    Args:
+        rules: of the checkpoint, where they are not the model's.
     """
 
-    def __init__(self, model: Loadable, ops: Ops):
-        self._rules = model.rules
+    def __init__(self, model: Loadable, ops: Ops, rules: WeightRules | None = None):
+        self._rules = model.rules if rules is None else rules
         self._targets: dict[str, WeightTarget] = {}
         scale_targets: dict[str, WeightTarget] = {}
+        seen: set[nn.Parameter] = set()
         for layer_name, layer in model.named_modules():
             prefix, _, last = layer_name.rpartition(".")
             if isinstance(layer, KVScales):
@@ -75,6 +79,9 @@ class WeightTargets:
                     scales, owner = ScaleRows(f"{prefix}.{name}", layer.given[sides]), f"{layer_name}.given"
                     scale_targets[f"{prefix}.{name}"] = WeightTarget(f"{prefix}.{name}", {owner: layer.given}, scales)
             for name, parameter in layer.named_parameters(recurse=False):
+                if parameter in seen:  # tied: the first of its names has it
+                    continue
+                seen.add(parameter)
                 owner, data = f"{layer_name}.{name}", parameter.data
                 all_rows = rows_of(layer, owner, parameter, ops)
                 parts = self._rules.parts_of(last)
@@ -135,7 +142,9 @@ class WeightTargets:
         if not target.rows.fits(tensor.shape):
             raise ModelLoadError(f"{name} has shape {list(tensor.shape)}, the model's has {list(target.rows.shape)}")
         if tensor.dtype not in _DTYPES:
-            raise ModelLoadError(f"{name} is {tensor.dtype}: quantized checkpoints are not supported yet")
+            raise ModelLoadError(
+                f"{name} is {tensor.dtype}, and config.json has no quantization_config that says what it means"
+            )
         return target
 
 

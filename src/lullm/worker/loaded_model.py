@@ -12,11 +12,13 @@ from lullm.nn.attention import add_kv_scales
 from lullm.nn.kv_scale import KVScales, kv_scales_of
 from lullm.units import format_bytes
 from lullm.weights.dummy import fill_dummy_weights
+from lullm.weights.encoding.checkpoint import with_encoding
 from lullm.weights.headers import check_headers
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
-from lullm.weights.quantization import quantize_model
+from lullm.weights.quantization import quantize_as_stored, quantize_model
+from lullm.weights.reading.source import open_source
 from lullm.weights.store import WeightStore
 from lullm.worker.setup import WorkerSetup
 
@@ -40,11 +42,10 @@ class LoadedModel:
 def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     """Build the model of a folder and fill its weights. Blocking. Raises ModelLoadError, CacheSizeError."""
     config = setup.config
-    if config.load_format != "dummy":
+    if config.load_format != "dummy" and setup.model_config.foreign is None:
         check_headers(setup.model_config, folder)
     model = build_model(setup.model_config, setup.dtype, config.max_model_len)
-    if config.quantization is not None:
-        quantize_model(model, config.quantization)
+    num_as_stored = _quantize(setup, model, folder)
     if config.kv_dtype == "fp8_e4m3":
         add_kv_scales(model)
     arena = setup.device.new_arena("weights", weights_bytes(model))
@@ -60,8 +61,23 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     except BaseException:
         arena.close()
         raise
-    logger.info("weights: %s in %s", format_bytes(arena.used_bytes), config.quantization or config.dtype)
+    kind: str = config.quantization or config.dtype
+    if num_as_stored:
+        kind += f", {num_as_stored} matrices quantized as they are stored"
+    logger.info("weights: %s in %s", format_bytes(arena.used_bytes), kind)
     return LoadedModel(model, store, arena)
+
+
+def _quantize(setup: WorkerSetup, model: Model, folder: Path) -> int:
+    """Choose how the matrices of a meta model are stored. Returns how many keep the integers of the checkpoint."""
+    config, encoding = setup.config, setup.model_config.encoding
+    if encoding is not None:
+        model.rules = with_encoding(model.rules, encoding)
+    if config.quantization is not None:
+        quantize_model(model, config.quantization)
+    elif encoding is not None and config.load_format != "dummy" and config.device == "cpu":
+        return quantize_as_stored(model, encoding, open_source(folder).names())
+    return 0
 
 
 def fill_weights(setup: WorkerSetup, model: Model, folder: Path) -> None:

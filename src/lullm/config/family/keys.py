@@ -63,26 +63,25 @@ def _says_none(value: Any) -> bool:
     return value is not True and value in (None, False, 0, 1.0, [], {}, "")
 
 
-def check_keys(data: dict[str, Any], architecture: str, families: Mapping[str, Family]) -> tuple[str, ...]:
+def check_keys(data: dict[str, Any], architecture: str, family: Family, others: Iterable[Family]) -> tuple[str, ...]:
     """The unknown keys of a file, sorted; nothing is known about them.
 
     Raises:
         ModelLoadError: a key changes the arithmetic, and this architecture does not implement its value. All such keys
             are named.
     """
-    family = families[architecture]
     fixed = {**COMMON_FIXED, **family.fixed}
     reads = COMMON_READS | family.reads | family.defaults.keys() | family.aliases.keys()
     known = (COMMON_IGNORES | family.ignores) - family.reads
     wrong, unknown = [], []
-    others = ARITHMETIC | _arithmetic_of(families.values())
+    foreign = ARITHMETIC | _arithmetic_of(others)
     for key, value in data.items():
         if key in known or key in reads:
             continue
         if key in fixed:
             if value is not None and value != fixed[key]:
                 wrong.append(f"{key} {shown(value)} (only {shown(fixed[key])} is)")
-        elif key in others:
+        elif key in foreign:
             if not _says_none(value):
                 wrong.append(f"{key} {shown(value)}")
         else:

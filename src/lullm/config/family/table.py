@@ -1,6 +1,6 @@
-"""The families by the architectures of a `config.json`."""
+"""The families by the architectures of a `config.json`: lullm's own, and those that other packages bring."""
 
-from collections.abc import Mapping
+from importlib.metadata import entry_points
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts import GLM4_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
@@ -11,7 +11,7 @@ from lullm.config.family.gpt_oss import GPT_OSS
 from lullm.config.family.llama_like import GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3
 from lullm.errors import ModelLoadError
 
-FAMILIES: Mapping[str, Family] = {
+FAMILIES: dict[str, Family] = {
     "GPT2LMHeadModel": GPT2,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
@@ -34,11 +34,38 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
+OUTSIDE: dict[str, Family] = {}
+"""Families of models outside the tree; see `models.registry.register_model`."""
+
+ENTRY_POINTS = "lullm.models"
+"""The group of entry points: a name is an architecture, its object a function that registers it, without arguments."""
+
+
+def is_known(architecture: str) -> bool:
+    """Whether lullm, or an installed package, has this architecture. Raises ModelLoadError as `family_of` does."""
+    if architecture in FAMILIES or architecture in OUTSIDE:
+        return True
+    for point in entry_points(group=ENTRY_POINTS, name=architecture):
+        try:
+            point.load()()
+        except Exception as error:
+            raise ModelLoadError(
+                f"the entry point {point.name} = {point.value} of {ENTRY_POINTS} failed: {error!r}; repair or "
+                "uninstall its package"
+            ) from error
+        if architecture not in OUTSIDE:
+            raise ModelLoadError(
+                f"the entry point {point.name} = {point.value} of {ENTRY_POINTS} has not called "
+                f"register_model({architecture!r}, ...)"
+            )
+        return True
+    return False
+
+
 def family_of(architecture: str) -> Family:
-    """Raises ModelLoadError: no family has this architecture."""
-    family = FAMILIES.get(architecture)
-    if family is None:
+    """Raises ModelLoadError: no family has this architecture, or its entry point fails."""
+    if not is_known(architecture):
         raise ModelLoadError(
-            f"the architecture {architecture!r} is not supported; known are: {', '.join(sorted(FAMILIES))}"
+            f"the architecture {architecture!r} is not supported; known are: {', '.join(sorted({*FAMILIES, *OUTSIDE}))}"
         )
-    return family
+    return FAMILIES.get(architecture) or OUTSIDE[architecture]

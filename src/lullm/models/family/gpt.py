@@ -21,10 +21,10 @@ from lullm.nn.mlp import MLP
 from lullm.nn.norm import LayerNorm
 from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
-from lullm.weights.rule import Fusion, Rename, WeightRules
+from lullm.weights.rule import Fusion, HeadOrder, Rename, WeightRules
 
 OPT_UNUSED_POSITIONS = 2
-"""OPT's table of positions starts with two rows that no token has."""
+"""OPT's table of positions starts with two rows that no token has. They are read to its end."""
 
 
 class GPTLayer(nn.Module):
@@ -41,12 +41,16 @@ class GPTLayer(nn.Module):
         self.mlp = MLP(config.hidden_size, family.intermediate_size, family.activation, family.mlp_bias, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """Writes over `x`."""
         ops = context.ops
         if self.norms_first:
-            x = x + self.self_attn(self.input_layernorm(x, ops), cos_sin_cache, context)
-            return x + self.mlp(self.post_attention_layernorm(x, ops), ops)
-        x = self.input_layernorm(x + self.self_attn(x, cos_sin_cache, context), ops)
-        return self.post_attention_layernorm(x + self.mlp(x, ops), ops)
+            ops.add_(x, self.self_attn(self.input_layernorm(x, ops), cos_sin_cache, context))
+            ops.add_(x, self.mlp(self.post_attention_layernorm(x, ops), ops))
+            return x
+        ops.add_(x, self.self_attn(x, cos_sin_cache, context))
+        x = self.input_layernorm(x, ops)
+        ops.add_(x, self.mlp(x, ops))
+        return self.post_attention_layernorm(x, ops)
 
 
 class GPT(nn.Module):
@@ -60,7 +64,6 @@ class GPT(nn.Module):
                 f"({max_model_len}) must not be more"
             )
         family, hidden_size = config.family, config.hidden_size
-        self.num_unused_positions = num_unused_positions
         embedding_size = family.embedding_size or hidden_size
         self.embed_tokens = Embedding(config.vocab_size, embedding_size, dtype)
         self.embed_positions = Embedding(config.max_position_embeddings + num_unused_positions, hidden_size, dtype)
@@ -75,12 +78,11 @@ class GPT(nn.Module):
         self.rotary = Rotary(config, None, max_model_len)
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
-        ops, x = context.ops, context.input_embeddings
-        if x is None:
-            x = self.embed_tokens(token_ids, ops)
+        ops, embeddings = context.ops, context.input_embeddings
+        x = self.embed_tokens(token_ids, ops) if embeddings is None else embeddings.clone()  # layers write over it
         if self.project_in is not None:
             x = self.project_in(x, ops)
-        x = x + self.embed_positions(context.positions + self.num_unused_positions, ops)
+        ops.add_(x, self.embed_positions(context.positions, ops))
         for layer in self.layers:
             x = layer(x, self.rotary.cos_sin_cache, context)
         return x if self.norm is None else self.norm(x, ops)
@@ -140,6 +142,11 @@ def build_gpt2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> G
     return GPTCausalLM(config, rules, 0, dtype, max_model_len)
 
 
+def _used_first(num_positions: int) -> tuple[int, ...]:
+    """The order of OPT's positions: row i is what position i has."""
+    return (*range(OPT_UNUSED_POSITIONS, num_positions + OPT_UNUSED_POSITIONS), *range(OPT_UNUSED_POSITIONS))
+
+
 def build_opt(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
     rules = WeightRules(
         renames=_renames(
@@ -153,5 +160,6 @@ def build_opt(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GP
         ),
         fusions=(Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),),
         drops=_drops(config),
+        head_orders=(HeadOrder(re.compile(r"\.embed_positions\."), _used_first(config.max_position_embeddings)),),
     )
     return GPTCausalLM(config, rules, OPT_UNUSED_POSITIONS, dtype, max_model_len)

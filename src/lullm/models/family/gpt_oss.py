@@ -12,7 +12,7 @@ from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
 from lullm.models.family.experts import experts_or_mlp
 from lullm.weights.encoding.joining import Join
-from lullm.weights.encoding.mxfp4 import MXFP4Tensor
+from lullm.weights.encoding.mxfp4 import encode_mxfp4
 from lullm.weights.rule import Rename, Stack
 
 ROUTER = Rename(re.compile(r"\.mlp\.router\."), ".mlp.gate.")
@@ -22,7 +22,7 @@ STACKS = (
     Stack("experts", "down_proj", ("down_proj.weight",), is_transposed=True),
     Stack("experts", "down_proj_bias", ("down_proj.bias",)),
 )
-JOIN = Join(("_blocks", "_scales"), MXFP4Tensor)
+JOIN = Join(("_blocks", "_scales"), encode_mxfp4)
 """`X_blocks` and `X_scales` are one tensor `X`."""
 
 

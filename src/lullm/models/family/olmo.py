@@ -28,9 +28,12 @@ class OlmoLayer(DecoderLayer):
         context: StepContext,
     ) -> tuple[Tensor, Tensor]:
         ops = context.ops
-        residual = hidden if residual is None else residual.add_(hidden)
+        if residual is None:
+            residual = hidden
+        else:
+            ops.add_(residual, hidden)
         hidden = self.self_attn(residual, cos_sin_cache, context)
-        residual = residual.add_(self.post_attention_layernorm(hidden, ops))
+        ops.add_(residual, self.post_attention_layernorm(hidden, ops))
         hidden = self.mlp(residual, ops)
         return self.post_feedforward_layernorm(hidden, ops), residual
 

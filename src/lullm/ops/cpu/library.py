@@ -23,7 +23,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 8
+_ABI_VERSION = 9
 
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _SIGNATURES: dict[str, list[type]] = {
@@ -34,13 +34,21 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_logits": [_POINTER] * 3 + [_SIZE] * 4 + [_INT],
     "lullm_gated_linear": [_POINTER] * 4 + [_SIZE] * 4 + [_INT] * 2,
     "lullm_embedding": [_POINTER] * 3 + [_SIZE] * 3 + [_INT],
-    "lullm_rms_norm": [_POINTER] * 5 + [_SIZE] * 4 + [_FLOAT, _INT],
+    "lullm_rms_norm": [_POINTER] * 5 + [_SIZE] * 5 + [_FLOAT, _INT],
     "lullm_rope_and_cache": [_POINTER] * 9 + [_SIZE] * 5 + [_FLOAT, _INT],
     "lullm_layer_norm": [_POINTER] * 4 + [_SIZE] * 3 + [_FLOAT, _INT],
     "lullm_activate": [_POINTER] * 2 + [_SIZE] * 3 + [_INT] * 3,
+    "lullm_add": [_POINTER] * 2 + [_SIZE, _INT],
+    "lullm_scale": [_POINTER, _SIZE, _FLOAT, _INT],
+    "lullm_soft_cap": [_POINTER, _SIZE, _FLOAT, _INT],
     "lullm_attention": [_POINTER] * 7 + [_SIZE] * 8 + [_FLOAT, _INT],
     "lullm_draw_tokens": [_POINTER] * 7 + [_SIZE] * 3 + [_INT],
     "lullm_copy_blocks": [_POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _SIZE],
+    "lullm_route": [_POINTER] * 4 + [_SIZE] * 6 + [_FLOAT] + [_INT] * 3,
+    "lullm_sort_rows": [_POINTER] * 4 + [_SIZE] * 3,
+    "lullm_grouped_linear": [_POINTER] * 6 + [_SIZE] * 5 + [_INT] * 3,
+    "lullm_clamped_gate": [_POINTER] * 2 + [_SIZE] * 2 + [_FLOAT] * 2 + [_INT],
+    "lullm_mix": [_POINTER] * 6 + [_SIZE] * 3 + [_INT],
     "lullm_quantize_rows": [_POINTER] * 2 + [_SIZE] * 3 + [_INT] * 2,
     "lullm_quantized_linear": [_POINTER] * 4 + [_SIZE] * 5 + [_INT] * 3,
     "lullm_quantized_logits": [_POINTER] * 3 + [_SIZE] * 4 + [_INT] * 2,
@@ -51,7 +59,7 @@ _SIGNATURES: dict[str, list[type]] = {
 }
 _RETURN_INT = (
     "lullm_embedding", "lullm_gated_linear", "lullm_quantize_rows", "lullm_quantized_embedding",
-    "lullm_operation_number", "lullm_replay",
+    "lullm_sort_rows", "lullm_grouped_linear", "lullm_operation_number", "lullm_replay",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lullm.ops import activation as torch_activation
-from lullm.ops import torch_cpu
+from lullm.ops import in_place, torch_cpu
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.draw_table import DrawTable
 from lullm.types.arithmetic import Activation
@@ -148,8 +148,21 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     else:
         x = x.contiguous()
         num_heads, stride = 1, size
-    num_rows = x.numel() // (num_heads * size)
     y = new_result(x.shape, x.dtype)
+    _norm_rows(x, y, weight, eps, (x.numel() // (num_heads * size), num_heads, stride, num_heads * size))
+    return y
+
+
+def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> None:
+    if x.dtype in DTYPES and x.stride(1) == 1:
+        _norm_rows(x, x, weight, eps, (x.shape[0], 1, x.stride(0), x.stride(0)))
+    else:
+        torch_cpu.rms_norm_(x, weight, eps)
+
+
+def _norm_rows(x: Tensor, y: Tensor, weight: Tensor, eps: float, sizes: tuple[int, int, int, int]) -> None:
+    """`sizes`: rows, heads of a row, the strides of rows of x and y."""
+    num_rows, num_heads, x_stride, y_stride = sizes
     call(
         "lullm_rms_norm",
         x.data_ptr(),
@@ -157,14 +170,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         weight.data_ptr(),
         y.data_ptr(),
         None,
-        stride,
+        x_stride,
+        y_stride,
         num_rows,
         num_heads,
-        size,
+        weight.shape[0],
         eps,
-        dtype,
+        DTYPES[x.dtype],
     )
-    return y
 
 
 def has_whole_heads(x: Tensor) -> bool:
@@ -187,6 +200,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
         weight.data_ptr(),
         y.data_ptr(),
         total,
+        size,
         size,
         num_rows,
         1,
@@ -248,6 +262,27 @@ def _activate(x: Tensor, activation: Activation, has_ups: bool) -> Tensor:
         dtype,
     )
     return y
+
+
+def add_(total: Tensor, x: Tensor) -> None:
+    if total.dtype in DTYPES and total.is_contiguous() and x.is_contiguous():
+        call("lullm_add", total.data_ptr(), x.data_ptr(), total.numel(), DTYPES[total.dtype])
+    else:
+        in_place.add_(total, x)
+
+
+def scale_(x: Tensor, factor: float) -> None:
+    if x.dtype in DTYPES and x.is_contiguous():
+        call("lullm_scale", x.data_ptr(), x.numel(), factor, DTYPES[x.dtype])
+    else:
+        in_place.scale_(x, factor)
+
+
+def soft_cap_(x: Tensor, cap: float) -> None:
+    if x.dtype in DTYPES and x.is_contiguous():
+        call("lullm_soft_cap", x.data_ptr(), x.numel(), cap, DTYPES[x.dtype])
+    else:
+        in_place.soft_cap_(x, cap)
 
 
 def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -> Tensor:

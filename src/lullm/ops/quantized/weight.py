@@ -80,36 +80,36 @@ def dequantize(storage: Tensor, layout: QuantizedLayout, first_row: int = 0, las
 
 def dequantize_rows(storage: Tensor, layout: QuantizedLayout, row_ids: Tensor) -> Tensor:
     """The rows `row_ids [n]` as float32 `[n, in]`."""
-    at = _place(row_ids)
+    at = place(row_ids)
     if layout.bits == 8:
-        integers = _bytes_view(storage, layout)[at].view(torch.int8).flatten(1).float()
+        integers = bytes_view(storage, layout)[at].view(torch.int8).flatten(1).float()
     else:
-        pairs = _digits_view(storage, layout)[at]  # [n, blocks, 8 lines, 4]
+        pairs = digits_view(storage, layout)[at]  # [n, blocks, 8 lines, 4]
         digits = torch.cat((pairs & 15, pairs >> 4), dim=-1).flatten(1).float() - 8
-        scales = _group_scales_view(storage, layout)[at].view(torch.int8).flatten(1).float()  # [n, groups]
+        scales = group_scales_view(storage, layout)[at].view(torch.int8).flatten(1).float()  # [n, groups]
         integers = (digits.unflatten(1, (-1, GROUP_INPUTS)) * scales[..., None]).flatten(1)
-    return integers[:, : layout.in_features] * _row_scales_view(storage)[at][:, None]
+    return integers[:, : layout.in_features] * row_scales_view(storage)[at][:, None]
 
 
 def _quantize_slab(storage: Tensor, layout: QuantizedLayout, first_row: int, rows: Tensor) -> None:
     largest = rows.abs().amax(dim=1)  # [n]
-    at = _place(torch.arange(first_row, first_row + len(rows), device=storage.device))
+    at = place(torch.arange(first_row, first_row + len(rows), device=storage.device))
     rows = torch.nn.functional.pad(rows, (0, layout.num_blocks * BLOCK_INPUTS - layout.in_features))
     is_zero = largest < _SMALLEST
     if layout.bits == 8:
         inverse = torch.full_like(largest, 127).div_(largest)  # `127 / largest` would round twice
         integers = (rows * inverse.masked_fill_(is_zero, 0)[:, None]).round_().to(torch.int8)
-        _bytes_view(storage, layout)[at] = integers.view(torch.uint8).view(len(rows), layout.num_blocks, 16, 4)
-        _row_scales_view(storage)[at] = (largest / 127).masked_fill_(is_zero, 0)
+        bytes_view(storage, layout)[at] = integers.view(torch.uint8).view(len(rows), layout.num_blocks, 16, 4)
+        row_scales_view(storage)[at] = (largest / 127).masked_fill_(is_zero, 0)
         return
     units = (largest / (8 * LARGEST_GROUP_SCALE)).masked_fill_(is_zero, 0)
     digits, scales = _choose_digits(rows.unflatten(1, (-1, GROUP_INPUTS)), units[:, None])
     biased = (digits + 8).to(torch.uint8).view(len(rows), layout.num_blocks, 8, 8)
-    _digits_view(storage, layout)[at] = biased[..., :4] | biased[..., 4:] << 4
-    _group_scales_view(storage, layout)[at] = (
+    digits_view(storage, layout)[at] = biased[..., :4] | biased[..., 4:] << 4
+    group_scales_view(storage, layout)[at] = (
         scales.to(torch.int8).view(torch.uint8).view(len(rows), layout.num_blocks, -1)
     )
-    _row_scales_view(storage)[at] = units
+    row_scales_view(storage)[at] = units
 
 
 def _choose_digits(groups: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,7 +135,7 @@ def _choose_digits(groups: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
     return best_digits, best_scales
 
 
-def _place(row_ids: Tensor) -> tuple[Tensor, Tensor]:
+def place(row_ids: Tensor) -> tuple[Tensor, Tensor]:
     """(panel, row of it) of rows."""
     return row_ids // PANEL_ROWS, row_ids % PANEL_ROWS
 
@@ -157,19 +157,19 @@ def _blocks_view(storage: Tensor, layout: QuantizedLayout) -> Tensor:  # [panels
     return storage[:, : layout.num_blocks * layout.block_bytes].unflatten(1, (layout.num_blocks, layout.block_bytes))
 
 
-def _bytes_view(storage: Tensor, layout: QuantizedLayout) -> _ByRow:  # [panels, 2, 16, blocks, 16 lines, 4]
+def bytes_view(storage: Tensor, layout: QuantizedLayout) -> _ByRow:  # [panels, 2, 16, blocks, 16 lines, 4]
     return _ByRow(_blocks_view(storage, layout).unflatten(2, (2, 16, _TILE_ROWS, 4)).permute(0, 2, 4, 1, 3, 5))
 
 
-def _digits_view(storage: Tensor, layout: QuantizedLayout) -> _ByRow:  # [panels, 2, 16, blocks, 8 lines, 4]
+def digits_view(storage: Tensor, layout: QuantizedLayout) -> _ByRow:  # [panels, 2, 16, blocks, 8 lines, 4]
     digits = _blocks_view(storage, layout)[:, :, : PANEL_ROWS * BLOCK_INPUTS // 2]
     return _ByRow(digits.unflatten(2, (2, 8, _TILE_ROWS, 4)).permute(0, 2, 4, 1, 3, 5))
 
 
-def _group_scales_view(storage: Tensor, layout: QuantizedLayout) -> Tensor:  # [panels, 32, blocks, 4]
+def group_scales_view(storage: Tensor, layout: QuantizedLayout) -> Tensor:  # [panels, 32, blocks, 4]
     scales = _blocks_view(storage, layout)[:, :, PANEL_ROWS * BLOCK_INPUTS // 2 :]
     return scales.unflatten(2, (-1, PANEL_ROWS)).permute(0, 3, 1, 2)
 
 
-def _row_scales_view(storage: Tensor) -> Tensor:  # [panels, 32] float32
+def row_scales_view(storage: Tensor) -> Tensor:  # [panels, 32] float32
     return storage[:, -PANEL_ROWS * 4 :].view(torch.float32)

@@ -72,6 +72,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return out
 
 
+def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> None:
+    x.copy_(rms_norm(x, weight, eps))
+
+
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Both results overwrite the arguments."""
     if not x.is_contiguous():

@@ -5,6 +5,7 @@ import dataclasses
 import torch
 
 from lullm.ops.activation import activate
+from lullm.ops.experts.grouped import experts_over
 from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.ops.triton import attention, block_copy, elementwise, gathered_attention, linear, rope_cache, sampling
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
@@ -18,7 +19,9 @@ TRITON_OPS = Ops(
     activate=activate,
     layer_norm=elementwise.layer_norm,
     rms_norm=elementwise.rms_norm,
+    rms_norm_=elementwise.rms_norm_,
     add_rms_norm=elementwise.add_rms_norm,
+    experts=experts_over(elementwise.linear),
     rope_and_cache=rope_cache.rope_and_cache,
     write_cache=rope_cache.write_cache,
     prepare_attention=attention.prepare_attention,
@@ -39,6 +42,7 @@ INVARIANT_OPS = dataclasses.replace(
     linear=linear.linear,
     logits=linear.logits,
     gated_linear=linear.gated_linear,
+    experts=experts_over(linear.linear),
     attention=attention.invariant_attention,
     is_batch_invariant=lambda dtype, cache_dtype, head_size: True,
 )

@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lullm.ops.quantized.integer_rows import IntegerRows
+
 
 class EncodedTensor(Protocol):
     """As far as loading needs it, a tensor: shape, type and size are those of what is decoded."""
@@ -27,4 +29,11 @@ class EncodedTensor(Protocol):
 
     def decode(self) -> Tensor:
         """Raises ModelLoadError: what is stored means no number."""
+        ...
+
+    def integers(self, bits: int) -> IntegerRows | None:
+        """The same as integers that a matrix of so many bits holds exactly; None: it does not.
+
+        Raises ModelLoadError as `decode` does.
+        """
         ...

@@ -1,6 +1,6 @@
 """Joining: tensors of a checkpoint that are one parameter's together, wherever in the files they stand."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -10,60 +10,82 @@ from lullm.weights.encoding.encoded import EncodedTensor
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Tensors of one name with these `suffixes` are one tensor without a suffix, encoded.
+    """Tensors whose names differ in these `suffixes` are one tensor, encoded; its name ends in `whole` instead.
 
     Args:
-        encode: (the name without a suffix, the tensors in the order of the suffixes) -> that tensor, which is decoded
-            as it is written. Raises ModelLoadError: they do not belong together.
+        encode: (the whole name, the tensors that there are by their suffixes) -> that tensor, which is decoded as it
+            is written. Raises ModelLoadError: one is missing, or they do not belong together.
     """
 
     suffixes: tuple[str, ...]
-    encode: Callable[[str, tuple[Tensor, ...]], EncodedTensor]
+    encode: Callable[[str, Mapping[str, Tensor]], EncodedTensor]
+    whole: str = ""
 
 
 def whole_name(joins: tuple[Join, ...], name: str) -> str:
     """The name of the tensor that this one is, or is a part of."""
-    suffixes = (suffix for join in joins for suffix in join.suffixes if name.endswith(suffix))
-    return name.removesuffix(next(suffixes, ""))
+    for join in joins:
+        for suffix in join.suffixes:
+            if name.endswith(suffix):
+                return name.removesuffix(suffix) + join.whole
+    return name
 
 
 class Joining:
     """Collects tensors by the `joins` of a family.
 
-    Attributes:
-        num_joined, num_bytes: tensors that were joined, and the bytes of what they were joined from.
+    Args:
+        names: of all tensors that will be added. A tensor that is alone, under its whole name, is no part.
     """
 
-    def __init__(self, joins: tuple[Join, ...]):
-        self._joins = joins
-        self._waiting: dict[str, dict[str, Tensor]] = {}
-        self.num_joined = self.num_bytes = 0
+    def __init__(self, joins: tuple[Join, ...], names: Iterable[str]):
+        self._groups: dict[str, tuple[Join, str]] = {}  # by name of a part: its join, and the whole name
+        self._missing: dict[str, set[str]] = {}  # by whole name: suffixes that are to come
+        self._found: dict[str, dict[str, Tensor]] = {}
+        self._num_bytes: dict[str, int] = {}
+        for name in names:
+            for join in joins:
+                suffix = next((suffix for suffix in join.suffixes if name.endswith(suffix)), None)
+                if suffix is not None:
+                    whole = name.removesuffix(suffix) + join.whole
+                    self._groups[name] = join, whole
+                    self._missing.setdefault(whole, set()).add(suffix)
+                    break
+        alone = [whole for whole, suffixes in self._missing.items() if whole in self._groups and len(suffixes) == 1]
+        for whole in alone:
+            del self._groups[whole], self._missing[whole]
+
+    @property
+    def wholes(self) -> frozenset[str]:
+        """The names of the tensors that are joined."""
+        return frozenset(whole for _, whole in self._groups.values())
 
     def add(self, name: str, tensor: Tensor) -> tuple[str, Tensor | EncodedTensor] | None:
         """The tensor, or the one that it completes, with its name; None: others are to come.
 
         Raises:
-            ModelLoadError: tensors do not belong together.
+            ModelLoadError: tensors do not belong together, or one is not in the checkpoint.
         """
-        for join in self._joins:
-            for suffix in join.suffixes:
-                if name.endswith(suffix):
-                    return self._collect(join, name.removesuffix(suffix), suffix, tensor)
-        return name, tensor
+        if name not in self._groups:
+            return name, tensor
+        join, whole = self._groups[name]
+        suffix = next(suffix for suffix in join.suffixes if name.endswith(suffix))
+        parts = self._found.setdefault(whole, {})
+        parts[suffix] = tensor
+        self._missing[whole].discard(suffix)
+        if self._missing[whole]:
+            return None
+        del self._missing[whole], self._found[whole]
+        self._num_bytes[whole] = sum(part.nbytes for part in parts.values())
+        return whole, join.encode(whole, parts)
+
+    def num_bytes(self, whole: str) -> int:
+        """What the parts of a joined tensor take in the files."""
+        return self._num_bytes[whole]
 
     def incomplete(self) -> Iterator[tuple[str, str]]:
-        """(name of a tensor, name of a part that it lacks)."""
-        for join in self._joins:
-            for whole, parts in self._waiting.items():
-                if parts.keys() <= set(join.suffixes):
-                    yield from ((whole, whole + suffix) for suffix in join.suffixes if suffix not in parts)
-
-    def _collect(self, join: Join, whole: str, suffix: str, tensor: Tensor) -> tuple[str, EncodedTensor] | None:
-        parts = self._waiting.setdefault(whole, {})
-        parts[suffix] = tensor
-        if len(parts) < len(join.suffixes):
-            return None
-        del self._waiting[whole]
-        self.num_joined += 1
-        self.num_bytes += sum(part.nbytes for part in parts.values())
-        return whole, join.encode(whole, tuple(parts[each] for each in join.suffixes))
+        """(name of a tensor, name of a part that an index has promised and no file holds)."""
+        for name, (join, whole) in self._groups.items():
+            suffix = next(suffix for suffix in join.suffixes if name.endswith(suffix))
+            if suffix in self._missing.get(whole, ()):
+                yield whole, name

@@ -4,7 +4,7 @@
 of two (e8m0). bfloat16 and float32 hold every product exactly.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lullm.errors import ModelLoadError
+from lullm.ops.quantized.integer_rows import IntegerRows
 
 GROUP_BYTES = 16
 """Of 32 inputs; the first of two is in the low bits."""
@@ -90,3 +91,14 @@ class MXFP4Tensor:
         values = words.view(torch.bfloat16).view(*exponents.shape, 2 * GROUP_BYTES)  # [N, out, G, 32]
         values *= scales[exponents.int()].unsqueeze(-1)
         return values.flatten(2).transpose(1, 2)
+
+    def integers(self, bits: int) -> IntegerRows | None:
+        """None: no native format holds these numbers."""
+
+
+def encode_mxfp4(name: str, parts: Mapping[str, Tensor]) -> MXFP4Tensor:
+    """The matrices of `NAME_blocks` and `NAME_scales`. Raises ModelLoadError: see `MXFP4Tensor`."""
+    for suffix in ("_blocks", "_scales"):
+        if suffix not in parts:
+            raise ModelLoadError(f"missing tensor {name}{suffix}")
+    return MXFP4Tensor(name, (parts["_blocks"], parts["_scales"]))

@@ -1,5 +1,5 @@
-// RMSNorm (with residual), LayerNorm, norm + rotation + cache, activations: one pass over the rows, float32 inside, rounded where the
-// reference rounds.
+// RMSNorm (with residual), LayerNorm, norm + rotation + cache, activations, changes in place: one pass over the rows,
+// float32 inside, rounded where the reference rounds.
 
 #include <cmath>
 
@@ -17,7 +17,7 @@ void rms_norm(const NormArgs& a, int64_t first_row, int64_t last_row) {
   for (int64_t row = first_row; row < last_row; row++) {
     for (int64_t head = 0; head < a.num_heads; head++) {
       const T* x = static_cast<const T*>(a.x) + row * a.x_stride + head * a.size;
-      T* y = static_cast<T*>(a.y) + (row * a.num_heads + head) * a.size;
+      T* y = static_cast<T*>(a.y) + row * a.y_stride + head * a.size;
       V squares = zero();
       if (a.residual != nullptr) {
         const T* residual = static_cast<const T*>(a.residual) + row * a.size;
@@ -123,9 +123,45 @@ void activate_rows(const ActivationArgs& a, int64_t first_row, int64_t last_row)
   }
 }
 
+template <class T, class Change>
+void change(T* y, int64_t first, int64_t last, Change&& changed) {
+  for (int64_t i = first; i < last; i += kLanes) store_up_to(y + i, changed(load_up_to(y + i, last - i), i), last - i);
+}
+
+template <class T>
+void add_elements(const InPlaceArgs& a, int64_t first, int64_t last) {
+  const T* x = static_cast<const T*>(a.x);
+  change(static_cast<T*>(a.y), first, last, [&](V y, int64_t i) { return add(y, load_up_to(x + i, last - i)); });
+}
+
+template <class T>
+void scale_elements(const InPlaceArgs& a, int64_t first, int64_t last) {
+  const V factor = set1(a.value);
+  change(static_cast<T*>(a.y), first, last, [&](V y, int64_t) { return mul(y, factor); });
+}
+
+// cap tanh(y / cap); tanh(u) is (1 - e**-2|u|) / (1 + e**-2|u|) with the sign of u, within 1e-7.
+template <class T>
+void soft_cap_elements(const InPlaceArgs& a, int64_t first, int64_t last) {
+  const V cap = set1(a.value);
+  change(static_cast<T*>(a.y), first, last, [&](V y, int64_t) {
+    const V u = div(y, cap), size = max(sub(zero(), u), u);
+    const V power = exp(mul(size, set1(-2.0f)));
+    // No tanh is larger than its argument; and in this order NaN stays.
+    const V capped = mul(cap, min(div(sub(set1(1.0f), power), add(set1(1.0f), power)), size));
+    return select_negative(u, sub(zero(), capped), capped);
+  });
+}
+
 }  // namespace
 
 void fill_elementwise(Kernels& kernels) {
+  kernels.add[kFloat32] = add_elements<float>;
+  kernels.add[kBFloat16] = add_elements<Bf16>;
+  kernels.scale[kFloat32] = scale_elements<float>;
+  kernels.scale[kBFloat16] = scale_elements<Bf16>;
+  kernels.soft_cap[kFloat32] = soft_cap_elements<float>;
+  kernels.soft_cap[kBFloat16] = soft_cap_elements<Bf16>;
   kernels.rms_norm[kFloat32] = rms_norm<float>;
   kernels.rms_norm[kBFloat16] = rms_norm<Bf16>;
   kernels.rope_and_cache[kFloat32] = rope_and_cache<float>;

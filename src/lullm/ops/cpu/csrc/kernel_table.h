@@ -6,6 +6,7 @@
 
 #include "attention/arguments.h"
 #include "dtype.h"
+#include "experts/arguments.h"
 #include "quantized.h"
 
 namespace lullm {
@@ -35,9 +36,9 @@ struct NormArgs {
   const void* x;        // rows of `num_heads` heads of `size` elements each; a head is what is normed
   const void* residual; // [num_rows, size] or null: added to x first (then num_heads is 1)
   const void* weight;   // [size]
-  void* y;              // [num_rows, num_heads, size], contiguous
+  void* y;              // rows of as many heads; may be x
   void* total;          // [num_rows, size]: x + residual; may be x or residual
-  int64_t x_stride;
+  int64_t x_stride, y_stride;
   int64_t num_heads, size;
   float eps;
 };
@@ -74,6 +75,13 @@ struct ActivationArgs {
   bool has_ups;   // y is activation(gate) * up
 };
 
+// Elements of a tensor in place: `y` plus `x`, times `value`, or within (-value, value) by its tanh.
+struct InPlaceArgs {
+  void* y;
+  const void* x;  // of `add`; null
+  float value;    // of `scale` and `soft_cap`
+};
+
 // One token per row of logits; see `draw.cpp`.
 struct DrawArgs {
   float* logits;             // [N, size]
@@ -105,6 +113,13 @@ struct Kernels {
   void (*rope_and_cache[2])(const RopeAndCacheArgs&, int64_t first_row, int64_t last_row);
   void (*layer_norm[2])(const LayerNormArgs&, int64_t first_row, int64_t last_row);
   void (*activate[2])(const ActivationArgs&, int64_t first_row, int64_t last_row);
+  void (*add[2])(const InPlaceArgs&, int64_t first, int64_t last);
+  void (*scale[2])(const InPlaceArgs&, int64_t first, int64_t last);
+  void (*soft_cap[2])(const InPlaceArgs&, int64_t first, int64_t last);
+
+  void (*route[2])(const RouteArgs&, int64_t first_row, int64_t last_row, void* scratch);
+  void (*clamped_gate[2])(const ClampedGateArgs&, int64_t first_row, int64_t last_row);
+  void (*mix[2])(const MixArgs&, int64_t first_row, int64_t last_row);
 
   int64_t (*draw_scratch_bytes)(int64_t size);
   int64_t (*draw_row)(const DrawArgs&, int64_t row, void* scratch);

@@ -82,7 +82,7 @@ void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)
 
 }  // namespace
 
-LULLM_EXPORT int lullm_abi_version() { return 8; }
+LULLM_EXPORT int lullm_abi_version() { return 9; }
 
 LULLM_EXPORT const char* lullm_available_isas() { return available_isas(); }
 LULLM_EXPORT int lullm_select_isa(const char* name) { return select_isa(name) ? 1 : 0; }
@@ -149,9 +149,9 @@ LULLM_EXPORT int lullm_embedding(const int64_t* token_ids, const void* weight, v
 }
 
 LULLM_EXPORT void lullm_rms_norm(const void* x, const void* residual, const void* weight, void* y, void* total,
-                                 int64_t x_stride, int64_t num_rows, int64_t num_heads, int64_t size, float eps,
-                                 int dtype) {
-  const NormArgs a = {x, residual, weight, y, total, x_stride, num_heads, size, eps};
+                                 int64_t x_stride, int64_t y_stride, int64_t num_rows, int64_t num_heads, int64_t size,
+                                 float eps, int dtype) {
+  const NormArgs a = {x, residual, weight, y, total, x_stride, y_stride, num_heads, size, eps};
   for_ranges(num_rows, 2 * num_heads * size * size_of(dtype),
              [&](int64_t first, int64_t last) { kernels().rms_norm[dtype](a, first, last); });
 }
@@ -179,6 +179,21 @@ LULLM_EXPORT void lullm_activate(const void* x, void* y, int64_t stride, int64_t
   const ActivationArgs a = {x, y, stride, size, static_cast<Activation>(activation), has_ups != 0};
   for_ranges(num_rows, 6 * size * size_of(dtype),
              [&](int64_t first, int64_t last) { kernels().activate[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_add(void* y, const void* x, int64_t count, int dtype) {
+  const InPlaceArgs a = {y, x, 0.0f};
+  for_ranges(count, 3 * size_of(dtype), [&](int64_t first, int64_t last) { kernels().add[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_scale(void* y, int64_t count, float factor, int dtype) {
+  const InPlaceArgs a = {y, nullptr, factor};
+  for_ranges(count, 2 * size_of(dtype), [&](int64_t first, int64_t last) { kernels().scale[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_soft_cap(void* y, int64_t count, float cap, int dtype) {
+  const InPlaceArgs a = {y, nullptr, cap};
+  for_ranges(count, 6 * size_of(dtype), [&](int64_t first, int64_t last) { kernels().soft_cap[dtype](a, first, last); });
 }
 
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,

@@ -21,8 +21,8 @@ LULLM_EXPORT int lullm_gated_linear(const void* x, const void* weight, const voi
 LULLM_EXPORT int lullm_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
                                  int64_t vocab_size, int64_t hidden_size, int dtype);
 LULLM_EXPORT void lullm_rms_norm(const void* x, const void* residual, const void* weight, void* y, void* total,
-                                 int64_t x_stride, int64_t num_rows, int64_t num_heads, int64_t size, float eps,
-                                 int dtype);
+                                 int64_t x_stride, int64_t y_stride, int64_t num_rows, int64_t num_heads, int64_t size,
+                                 float eps, int dtype);
 LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, const void* k_weight,
                                        const int64_t* positions, const float* cos_sin, void* q, void* key_cache,
                                        void* value_cache, const int64_t* slots, int64_t qkv_stride, int64_t num_rows,
@@ -33,6 +33,10 @@ LULLM_EXPORT void lullm_layer_norm(const void* x, const void* weight, const void
 // y [num_rows, size] = activation(x), or with ups activation(gate) * up of x [num_rows, 2 * size], gates first.
 LULLM_EXPORT void lullm_activate(const void* x, void* y, int64_t stride, int64_t num_rows, int64_t size, int activation,
                                  int has_ups, int dtype);
+// In place, of `count` elements: y + x; y * factor; cap * tanh(y / cap).
+LULLM_EXPORT void lullm_add(void* y, const void* x, int64_t count, int dtype);
+LULLM_EXPORT void lullm_scale(void* y, int64_t count, float factor, int dtype);
+LULLM_EXPORT void lullm_soft_cap(void* y, int64_t count, float cap, int dtype);
 LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const void* value_cache,
                                   const int64_t* block_tables, const int64_t* context_lens, const int64_t* query_starts,
                                   void* out, int64_t q_stride, int64_t table_stride, int64_t block_size,
@@ -41,6 +45,25 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
                                     const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits);
+// The experts of every row of products, ascending, and their shares; see `RouteArgs`.
+LULLM_EXPORT void lullm_route(const void* products, const float* correction, int64_t* experts, float* shares,
+                              int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
+                              int64_t num_groups, int64_t num_used_groups, float scale, int is_sigmoid, int normalizes,
+                              int dtype);
+// Sorts (row, expert) by expert: the sorted rows starts[e] .. starts[e + 1] are those of expert e, `rows` [num_rows *
+// num_used] are their rows, and `places` [num_rows, num_used] is where each has gone. 0 if an expert is out of range.
+LULLM_EXPORT int lullm_sort_rows(const int64_t* experts, int64_t* starts, int64_t* rows, int64_t* places,
+                                 int64_t num_rows, int64_t num_used, int64_t num_experts);
+// Sorted rows times the matrix [out, in] of their expert; `rows` null: x is sorted itself. With `bits` the matrices are
+// quantized, with 0 packed. With an activation as `lullm_gated_linear`. Experts without rows are not read.
+LULLM_EXPORT int lullm_grouped_linear(const void* x, const void* const* weights, const void* const* biases, void* y,
+                                      const int64_t* starts, const int64_t* rows, int64_t x_stride, int64_t y_stride,
+                                      int64_t num_groups, int64_t in, int64_t out, int bits, int activation, int dtype);
+LULLM_EXPORT void lullm_clamped_gate(const void* x, void* y, int64_t num_rows, int64_t size, float alpha, float limit,
+                                     int dtype);
+LULLM_EXPORT void lullm_mix(const void* parts, const int64_t* places, const float* shares, const void* shared,
+                            const void* shared_gate, void* y, int64_t num_rows, int64_t size, int64_t num_used,
+                            int dtype);
 LULLM_EXPORT void lullm_quantized_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                          int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int bits,
                                          int activation, int dtype);

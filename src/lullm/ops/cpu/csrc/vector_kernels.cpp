@@ -9,6 +9,7 @@ void fill_elementwise(Kernels&);
 void fill_linear(Kernels&);
 void fill_attention(Kernels&);
 void fill_draw(Kernels&);
+void fill_experts(Kernels&);
 void fill_quantized_linear(Kernels&);
 void fill_quantized_weight(Kernels&);
 
@@ -17,6 +18,7 @@ void fill(Kernels& kernels) {
   fill_linear(kernels);
   fill_attention(kernels);
   fill_draw(kernels);
+  fill_experts(kernels);
   fill_quantized_linear(kernels);
   fill_quantized_weight(kernels);
 }

@@ -1,0 +1,1 @@
+"""Sub-commands about model folders and the hub's cache."""

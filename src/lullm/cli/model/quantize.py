@@ -1,0 +1,80 @@
+"""`lullm quantize`: writes a quantized copy of a model folder, which a start reads as it is."""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+from lullm.config.json_file import read_object
+from lullm.config.model import ModelConfig
+from lullm.errors import ModelLoadError
+from lullm.units import MIB, format_bytes
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
+_LARGEST_COPY = 256 * MIB
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The sub-command and its flags."""
+    parser = commands.add_parser(
+        "quantize",
+        help="write a quantized copy of a model folder",
+        description="Write a copy of a model whose matrices are quantized, with its tokenizer. Starting the copy gives "
+        "the same bytes in memory as starting the original with --quantization, sooner and from a smaller file.",
+    )
+    parser.add_argument("model", metavar="IN", help="a model folder or a hub id, in floating point")
+    parser.add_argument("out", metavar="OUT", type=Path, help="the folder to write; it must not exist")
+    parser.add_argument("--quantization", choices=("int8", "int4"), required=True, help="bits of the matrices")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the copy. Raises LullmError."""
+    out: Path = args.out
+    if out.exists():
+        raise ModelLoadError(f"{out} exists; name a folder that does not, or remove it first")
+    from lullm.weights.folder import resolve_model
+
+    source = resolve_model(args.model)
+    if source.is_file():
+        raise ModelLoadError(f"{source} is quantized already; take the folder that it was made from")
+    config = ModelConfig.from_folder(source)
+    if config.encoding is not None:
+        raise ModelLoadError(
+            f"{source} is quantized already ({config.encoding.method}); start it as it is, or take the original"
+        )
+    partial = out.with_name(out.name + ".partial")
+    partial.mkdir(parents=True)
+    try:
+        _write(config, source, partial, args.quantization)
+        partial.rename(out)
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
+    old, new = _weights_bytes(source), _weights_bytes(out)
+    print(f"{out}: weights of {format_bytes(new)}, of {format_bytes(old)} before; start it with --model {out}")
+    return 0
+
+
+def _write(config: ModelConfig, source: Path, out: Path, quantization: str) -> None:
+    import torch
+
+    from lullm.models.registry import build_model
+    from lullm.ops.selection import select_ops
+    from lullm.weights.encoding.export import export_quantized
+    from lullm.weights.headers import check_headers
+    from lullm.weights.quantization import quantize_model
+
+    check_headers(config, source)
+    model = build_model(config, torch.bfloat16, config.max_position_embeddings)
+    quantize_model(model, quantization)
+    stated = export_quantized(model, source, out, "int8" if quantization == "int8" else "int4", select_ops("cpu"))
+    for path in source.iterdir():
+        if path.is_file() and not path.name.endswith(_WEIGHTS) and path.stat().st_size <= _LARGEST_COPY:
+            shutil.copyfile(path, out / path.name)
+    data = read_object(source / "config.json") | {"quantization_config": stated}
+    (out / "config.json").write_text(json.dumps(data, indent=1))
+
+
+def _weights_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

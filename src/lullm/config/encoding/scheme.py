@@ -1,0 +1,121 @@
+"""Schemes: how the matrices of a quantized checkpoint are stored, as plain data."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Packing = Literal["plain", "rows", "awq", "gptq"]
+"""Where the integers of a matrix `[out, in]` lie.
+
+plain: int8 `[out, in]`. rows: int32 `[out, in x bits / 32]`. awq: int32 `[in, out x bits / 32]`, outputs in an order of
+its own. gptq: int32 `[in x bits / 32, out]`. The first of the integers of a word is in its low bits.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerScheme:
+    """A weight is (integer - zero point) x scale.
+
+    Args:
+        group_size: inputs that share scale and zero point; None: all of a row.
+        is_symmetric: all zero points are the middle of the range.
+        zero_offset: what is added to a stored zero point.
+        has_order: a tensor says which group an input belongs to.
+    """
+
+    bits: int
+    group_size: int | None
+    is_symmetric: bool
+    packing: Packing
+    zero_offset: int = 0
+    has_order: bool = False
+
+    @property
+    def native_bits(self) -> Literal[8, 4, None]:
+        """The native format that holds every matrix of this scheme exactly: integers and one scale a row."""
+        if not self.is_symmetric or self.group_size is not None:
+            return None
+        return 4 if self.bits == 4 else 8
+
+
+@dataclass(frozen=True, slots=True)
+class Float8Scheme:
+    """A weight is a number of 8 bits (e4m3) x scale. block: (outputs, inputs) of a scale; None: a row or the tensor."""
+
+    block: tuple[int, int] | None = None
+
+    @property
+    def native_bits(self) -> None:
+        """No native format holds these numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeScheme:
+    """lullm's own files: digits of 4 bits, a scale of every 16 inputs and one of the row, as in memory."""
+
+    @property
+    def native_bits(self) -> Literal[4]:
+        """The format that they are made of."""
+        return 4
+
+
+Scheme = IntegerScheme | Float8Scheme | NativeScheme
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Modules of a checkpoint. A list may have hundreds of names, and a checkpoint 40,000 modules: names are sets.
+
+    Args:
+        names: whole names, or classes ("Linear", "Embedding").
+        patterns: regular expressions, which match from the start of a name.
+        parts: runs of a name between dots, such as "lm_head" or "mlp.gate".
+    """
+
+    names: frozenset[str] = frozenset()
+    patterns: tuple[re.Pattern[str], ...] = ()
+    parts: frozenset[str] = frozenset()
+
+    def rank(self, module: str) -> int:
+        """How closely the module is named: 3 by name, 2 by an expression or a part, 1 by its class, 0 not at all."""
+        if module in self.names:
+            return 3
+        if any(pattern.match(module) for pattern in self.patterns) or self._has_part(module):
+            return 2
+        return int(("Embedding" if _EMBEDDING.search(module) else "Linear") in self.names)
+
+    def _has_part(self, module: str) -> bool:
+        if not self.parts:
+            return False
+        words = module.split(".")
+        runs = (".".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1))
+        return any(run in self.parts for run in runs)
+
+
+EVERYTHING = Targets(patterns=(re.compile(""),))
+_EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte)$")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEncoding:
+    """All of a `quantization_config`: which modules are stored in which scheme.
+
+    Args:
+        method: `quant_method`.
+        groups: schemes, and the modules of each.
+        ignored: modules that are not quantized.
+        quantization: what lullm wrote the checkpoint for; what it left in floating point is quantized as it is read.
+    """
+
+    method: str
+    groups: tuple[tuple[Targets, Scheme], ...]
+    ignored: Targets = Targets()
+    quantization: Literal[None, "int8"] = None
+
+    def scheme_of(self, module: str) -> Scheme | None:
+        """The scheme of a module that is stored quantized, by the checkpoint's name; None: it should not be."""
+        if self.ignored.rank(module):
+            return None
+        ranked = [(targets.rank(module), scheme) for targets, scheme in self.groups]
+        best, scheme = max(ranked, key=lambda item: item[0], default=(0, None))
+        return scheme if best else None

@@ -1,0 +1,51 @@
+"""The methods of `quantization_config` that are read, and what to do about the others."""
+
+from collections.abc import Callable, Mapping
+
+from lullm.config.encoding.compressed_tensors import read_compressed_tensors
+from lullm.config.encoding.float8 import read_float8
+from lullm.config.encoding.keys import Data, fault
+from lullm.config.encoding.native import read_native
+from lullm.config.encoding.packed import read_awq, read_gptq
+from lullm.config.encoding.scheme import CheckpointEncoding
+from lullm.config.field import shown
+
+METHODS: Mapping[str, Callable[[Data], CheckpointEncoding | None]] = {
+    "awq": read_awq,
+    "compressed-tensors": read_compressed_tensors,
+    "fbgemm_fp8": read_float8,
+    "fp8": read_float8,
+    "gptq": read_gptq,
+    "lullm": read_native,
+}
+_ORIGINAL = "take the original in bfloat16, with quantization='int8' or 'int4' if memory is short"
+_OTHERS: Mapping[str, str] = {
+    "bitsandbytes": _ORIGINAL,
+    "eetq": _ORIGINAL,
+    "hqq": _ORIGINAL,
+    "quanto": _ORIGINAL,
+    "torchao": _ORIGINAL,
+    "gguf": "take the folder that the file was made from",
+    "modelopt": "take a copy in compressed-tensors or fp8",
+    "auto-round": "export it in the format 'auto_gptq' or 'auto_awq'",
+}
+
+
+def read_encoding(value: object, own_methods: frozenset[str]) -> CheckpointEncoding | None:
+    """What `quantization_config` says; None: nothing is quantized, or in a way of the family's own (`own_methods`).
+
+    Raises:
+        ModelLoadError: a method or a key that is not supported; the message names it and says what to do.
+    """
+    if not value:
+        return None
+    method = value.get("quant_method") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(method, str):
+        raise fault(f"quant_method must name the method by which the weights are quantized, not {shown(method)}")
+    if method in own_methods:
+        return None
+    if own_methods or method not in METHODS:
+        supported = ", ".join(sorted(own_methods or METHODS))
+        advice = _OTHERS.get(method, _ORIGINAL)
+        raise fault(f"quant_method {shown(method)} is not supported for this architecture, only {supported}; {advice}")
+    return METHODS[method](value)

@@ -1,0 +1,90 @@
+"""GGUFFile: a model's GGUF file, or all of its shards as one."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lullm.config.gguf.header import Header, TensorPlace, read_header
+from lullm.errors import ModelLoadError
+
+SUFFIX = ".gguf"
+_SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
+_MOST_SHARDS = 4096
+
+
+def is_gguf(path: Path) -> bool:
+    """By its name: a GGUF file rather than a folder."""
+    return path.suffix.lower() == SUFFIX
+
+
+def first_shards(paths: Sequence[Path]) -> list[Path]:
+    """One path per model: the first shard of those that come in several."""
+    shards = ((path, _SHARD.match(path.name)) for path in sorted(paths))
+    return [path for path, match in shards if match is None or int(match["number"]) == 1]
+
+
+def shard_paths(path: Path) -> list[Path]:
+    """All files of the model that `path` belongs to; it alone, unless its name says that it is a shard."""
+    match = _SHARD.match(path.name)
+    if match is None:
+        return [path]
+    count = int(match["count"])
+    if not 1 <= count <= _MOST_SHARDS:
+        raise ModelLoadError(f"{path} names {count} shards; there are 1 to {_MOST_SHARDS}")
+    return [path.with_name(f"{match['stem']}-{number + 1:05}-of-{count:05}{SUFFIX}") for number in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFFile:
+    """What all shards say together.
+
+    Args:
+        metadata: of the first shard; the others repeat or lack it.
+    """
+
+    path: Path
+    metadata: dict[str, Any]
+    tensors: dict[str, TensorPlace]
+
+    @property
+    def architecture(self) -> str:
+        """Such as 'llama' or 'qwen3'. Raises ModelLoadError: the file names none."""
+        return self.text("general.architecture")
+
+    def text(self, key: str) -> str:
+        """Raises ModelLoadError: there is no such key, or no string."""
+        value = self.metadata.get(key)
+        if not isinstance(value, str) or not value:
+            raise ModelLoadError(f"{self.path} has no {key}, or it is no string: {value!r:.80}")
+        return value
+
+
+def read_gguf(path: Path) -> GGUFFile:
+    """The headers of a model's files. Blocks on the disk.
+
+    Raises:
+        ModelLoadError: a file is missing or damaged, or two shards hold one tensor.
+    """
+    paths = shard_paths(path)
+    if missing := [each.name for each in paths if not each.is_file()]:
+        raise ModelLoadError(f"{path.parent} lacks {', '.join(missing[:4])}, which {path.name} needs")
+    headers = [read_header(each) for each in paths]
+    tensors: dict[str, TensorPlace] = {}
+    for header in headers:
+        if twice := tensors.keys() & header.tensors.keys():
+            raise ModelLoadError(f"{header.path} holds tensor {min(twice)}, which another shard holds too")
+        tensors |= header.tensors
+    _check_all_shards(headers, tensors)
+    return GGUFFile(path, headers[0].metadata, tensors)
+
+
+def _check_all_shards(headers: list[Header], tensors: dict[str, TensorPlace]) -> None:
+    first = headers[0]
+    stated = first.metadata.get("split.count", 0)
+    if stated not in (0, len(headers)):
+        raise ModelLoadError(f"{first.path} is one of {stated} shards and must be named NAME-00001-of-{stated:05}.gguf")
+    num_tensors = first.metadata.get("split.tensors.count", len(tensors))
+    if num_tensors != len(tensors):
+        raise ModelLoadError(f"{first.path}: split.tensors.count is {num_tensors}, the shards hold {len(tensors)}")

@@ -1,0 +1,54 @@
+"""The number formats of a GGUF file's tensors: how many values a block holds, and in how many bytes."""
+
+from dataclasses import dataclass
+
+from lullm.errors import ModelLoadError
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """Rows of a tensor are blocks of `num_values` values in `num_bytes` bytes."""
+
+    name: str
+    num_values: int
+    num_bytes: int
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.num_values > 1
+
+    def row_bytes(self, num_values: int) -> int:
+        """Of a row of so many values, which is whole blocks."""
+        return num_values // self.num_values * self.num_bytes
+
+
+FORMATS = {
+    0: BlockFormat("F32", 1, 4),
+    1: BlockFormat("F16", 1, 2),
+    2: BlockFormat("Q4_0", 32, 18),
+    8: BlockFormat("Q8_0", 32, 34),
+    12: BlockFormat("Q4_K", 256, 144),
+    13: BlockFormat("Q5_K", 256, 176),
+    14: BlockFormat("Q6_K", 256, 210),
+    30: BlockFormat("BF16", 1, 2),
+    39: BlockFormat("MXFP4", 32, 17),
+}
+"""By the numbers in a file."""
+
+_OTHERS = {
+    3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS",
+    18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32",
+    27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4",
+}  # fmt: skip
+
+
+def format_of(number: int, tensor: str) -> BlockFormat:
+    """Raises ModelLoadError: there is no such format, or lullm cannot read it."""
+    found = FORMATS.get(number)
+    if found is None:
+        name = _OTHERS.get(number, f"number {number}")
+        known = ", ".join(each.name for each in FORMATS.values())
+        raise ModelLoadError(
+            f"tensor {tensor} has the format {name}, which is not supported; take a file with {known} only"
+        )
+    return found

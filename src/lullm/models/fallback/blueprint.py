@@ -1,0 +1,276 @@
+"""Blueprint: a model of `transformers` on the meta device, and what each of its layers asks of attention.
+
+The model is run once without numbers, with an attention that writes down how it is called. So everything that goes past
+that interface is found before any weight is read, and refused by its name.
+"""
+
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from lullm.config.field import MOST_LAYERS, positive_int, shown
+from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import FullAttention, LayerKind, SlidingWindow
+from lullm.weights.rule import Rename
+
+PROBE = "lullm_probe"
+"""The name of the attention that writes down its calls."""
+_NUM_TOKENS = 7
+"""Of the run without numbers: unlike any size of a model, so that a faulty shape does not fit by chance."""
+_FAR = 1_000_000
+"""A position behind any window."""
+_HARMLESS = frozenset(
+    {"dropout", "position_ids", "use_cache", "output_attentions", "cache_position", "is_causal", "sliding_window"}
+)
+"""What layers pass to attention beside its arguments, and what changes nothing: windows are read from the masks."""
+_STATEFUL = re.compile(r"Conv1d|ShortConv|Mamba|SSM|Recurren|DeltaNet|Rwkv")
+"""In the names of classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """How one layer calls attention.
+
+    Args:
+        module: the name of the module that calls.
+        head_dim: elements of a query or key head, or of a value head if that is larger.
+    """
+
+    module: str
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    kind: LayerKind
+    has_sinks: bool
+    soft_cap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """The causal model on the meta device, its inner part, and the calls of attention, one per layer."""
+
+    causal: Any
+    calls: tuple[AttentionCall, ...]
+
+    @property
+    def config(self) -> Any:
+        """transformers' own."""
+        return self.causal.config
+
+    @property
+    def renames(self) -> tuple[Rename, ...]:
+        """Of older checkpoints' names."""
+        return tuple(rule for rule in _conversions(self.causal) if isinstance(rule, Rename))
+
+    @property
+    def prefix(self) -> str:
+        """The name of the inner model, which gives hidden states."""
+        return str(self.causal.base_model_prefix)
+
+
+def draw_blueprint(data: Mapping[str, Any], dtype: torch.dtype) -> Blueprint:
+    """The blueprint of a `config.json`. Takes tenths of a second, and no memory for weights.
+
+    Raises:
+        ModelLoadError: `transformers` is missing or lacks the architecture, or something in the model is not computed
+            through its attention interface.
+    """
+    architecture = data["architectures"][0]
+    causal = _build(data, architecture, dtype)
+    _refuse_state(causal, architecture)
+    return Blueprint(causal, _probe(causal, architecture))
+
+
+def installed() -> Any:
+    """The module `transformers`. Raises ModelLoadError: it is not installed."""
+    try:
+        import transformers
+    except ImportError:
+        raise ModelLoadError(
+            "model_impl='transformers' needs the library transformers; install lullm[transformers]"
+        ) from None
+    return transformers
+
+
+def has_architecture(architecture: str) -> bool:
+    """Whether the installed `transformers` has it as a causal language model."""
+    try:
+        module = installed()
+    except ModelLoadError:
+        return False
+    return architecture in module.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+
+
+def _build(data: Mapping[str, Any], architecture: str, dtype: torch.dtype) -> Any:
+    transformers = installed()
+    model_type = data.get("model_type")
+    if not has_architecture(architecture) or model_type not in transformers.CONFIG_MAPPING:
+        own_code = "; lullm runs no code of a checkpoint (trust_remote_code)" if data.get("auto_map") else ""
+        raise ModelLoadError(
+            f"the installed transformers ({transformers.__version__}) has no causal language model {architecture!r} "
+            f"(model_type {shown(model_type)}){own_code}; take a checkpoint of a known architecture, or a newer "
+            "transformers"
+        )
+    for name in ("num_hidden_layers", "n_layer", "num_layers"):
+        if data.get(name) is not None:
+            positive_int(dict(data), name, most=MOST_LAYERS)
+    transformers.AttentionInterface.register(PROBE, _write_down)
+    transformers.AttentionMaskInterface.register(PROBE, _MaskNote.of)
+    try:
+        config = transformers.CONFIG_MAPPING[model_type].from_dict(dict(data))
+        with torch.device("meta"):
+            causal = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=PROBE)
+    except Exception as error:  # whatever its classes run into with this file
+        raise ModelLoadError(
+            f"transformers cannot build {architecture} over another attention than its own: {error!r}"
+        ) from error
+    if type(causal).__name__ != architecture:
+        raise ModelLoadError(f"transformers makes a {type(causal).__name__} of this config.json, not a {architecture}")
+    merged = [rule for rule in _conversions(causal) if not isinstance(rule, Rename)]
+    if merged:
+        raise ModelLoadError(
+            f"transformers merges tensors of {architecture} as it loads them ({merged[0]}), which lullm does not; "
+            "there is no way yet to run this architecture"
+        )
+    return causal.eval().requires_grad_(False)
+
+
+def _conversions(causal: Any) -> list[Rename | str]:
+    """What transformers does with a checkpoint's tensors: names that are replaced, or a word for anything else."""
+    mapping = importlib.import_module("transformers.conversion_mapping")
+    rules = mapping.get_model_conversion_mapping(causal)
+    return [
+        Rename(re.compile("|".join(rule.source_patterns)), rule.target_patterns[0])
+        if type(rule).__name__ == "WeightRenaming" and rule.scope_prefix is None
+        else f"{', '.join(rule.source_patterns)} into {', '.join(rule.target_patterns)}"
+        for rule in rules
+    ]
+
+
+def _refuse_state(causal: Any, architecture: str) -> None:
+    """What mixes tokens by something else than attention."""
+    states = [name for name, module in causal.named_modules() if _STATEFUL.search(type(module).__name__)]
+    if causal._is_stateful or states:
+        where = f" ({states[0]})" if states else ""
+        raise ModelLoadError(f"{architecture} has layers that are recurrent or convolve{where}; {_ADVICE}")
+    if any(True for _ in (*causal.parameters(recurse=False), *causal.buffers(recurse=False))):
+        raise ModelLoadError(f"{architecture} has parameters beside its layers and its head; {_ADVICE}")
+
+
+_ADVICE = "model_impl='transformers' runs models whose layers call transformers' attention interface, and no others"
+
+
+class _MaskNote:
+    """What a mask allows, in place of a tensor: a layer that computes with its mask fails on it."""
+
+    def __init__(self, allows: Callable[..., Any], window: int | None):
+        self.allows, self.window = allows, window
+
+    @classmethod
+    def of(cls, mask_function: Callable[..., Any], local_size: int | None = None, **rest: Any) -> "_MaskNote":
+        """As `transformers` makes masks."""
+        return cls(mask_function, local_size)
+
+    def kind(self) -> LayerKind | None:
+        """None: neither causal nor with a window of fixed length."""
+        first = 0 if self.window is None else _FAR - self.window + 1
+        seen = [(_FAR, first), (_FAR, _FAR)]
+        unseen = [(_FAR, _FAR + 1)] if self.window is None else [(_FAR, _FAR + 1), (_FAR, first - 1)]
+        if self.window is not None:  # a chunk ends elsewhere a token later
+            seen.append((_FAR + 1, first + 1))
+            unseen.append((_FAR + 1, first))
+        try:
+            is_plain = all(self._sees(*pair) for pair in seen) and not any(self._sees(*pair) for pair in unseen)
+        except (RuntimeError, NotImplementedError):  # it asks for numbers of the run
+            return None
+        if not is_plain:
+            return None
+        return FullAttention() if self.window is None else SlidingWindow(self.window)
+
+    def _sees(self, query: int, key: int) -> bool:
+        zero = torch.zeros((), dtype=torch.int64, device="cpu")
+        return bool(self.allows(zero, zero, zero + query, zero + key))
+
+
+class _Places(TorchFunctionMode):
+    """Watches whether positions are used as they are given: counted anew, they would be wrong in a ragged batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given = torch.zeros(1, _NUM_TOKENS, dtype=torch.int64, device="meta")
+        self.are_used = self.has_own = False
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is torch.max and args[0] is self.given:  # ropes that may stretch compare it, so it is a number
+            return torch.zeros((), dtype=torch.int64, device="cpu")
+        result = function(*args, **(kwargs or {}))
+        self.are_used = self.are_used or any(value is self.given for value in args)
+        if function is torch.arange and len(result) == _NUM_TOKENS:
+            self.has_own = True
+        return result
+
+
+def _write_down(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
+) -> tuple[Tensor, None]:
+    """The attention of a run without numbers."""
+    module.lullm_notes.append((module, query, key, value, attention_mask, options))
+    batch, heads, rows, _ = query.shape
+    return query.new_empty(batch, rows, heads, value.shape[-1]), None
+
+
+def _probe(causal: Any, architecture: str) -> tuple[AttentionCall, ...]:
+    notes: list[tuple[Any, ...]] = []
+    names = {module: name for name, module in causal.named_modules()}
+    places = _Places()
+    for module in names:
+        module.lullm_notes = notes
+    rows = torch.zeros(1, _NUM_TOKENS, dtype=torch.int64, device="meta")
+    try:
+        with torch.inference_mode(), torch.device("meta"), places:
+            causal(input_ids=rows, position_ids=places.given, attention_mask=rows == 0, use_cache=False)
+    except Exception as error:  # whatever its layers run into
+        raise ModelLoadError(
+            f"a layer of {architecture} computes attention, or with its mask or its tokens, by itself: {error!r}; "
+            f"{_ADVICE}"
+        ) from error
+    if not places.are_used or places.has_own:
+        raise ModelLoadError(f"{architecture} takes the positions of its tokens from their number; {_ADVICE}")
+    num_layers = causal.config.num_hidden_layers
+    callers = [names[note[0]] for note in notes]
+    if len(set(callers)) != num_layers or len(callers) != num_layers:
+        raise ModelLoadError(
+            f"{architecture} has {num_layers} layers, and calls attention {len(callers)} times from "
+            f"{len(set(callers))} modules; {_ADVICE}"
+        )
+    calls = tuple(_call(names[note[0]], note) for note in notes)
+    if len({(call.num_kv_heads, call.head_dim, call.num_heads) for call in calls}) != 1:
+        raise ModelLoadError(f"{architecture} has layers with heads of different size or number; {_ADVICE}")
+    return calls
+
+
+def _call(name: str, note: tuple[Any, ...]) -> AttentionCall:
+    module, query, key, value, mask, options = note
+    kind = mask.kind() if isinstance(mask, _MaskNote) else None
+    if kind is None:
+        raise ModelLoadError(f"{name} attends through a mask that is neither causal nor a sliding window; {_ADVICE}")
+    sinks, soft_cap = options.pop("s_aux", None), options.pop("softcap", None)
+    options.pop("scaling", None)
+    if other := sorted(key for key, given in options.items() if given is not None and key not in _HARMLESS):
+        raise ModelLoadError(f"{name} asks attention for {', '.join(other)}, which lullm's has not; {_ADVICE}")
+    if options.get("is_causal") is False or not getattr(module, "is_causal", True):
+        raise ModelLoadError(f"{name} attends to tokens behind the own one; {_ADVICE}")
+    if sinks is None and any("sink" in name for name, _ in module.named_parameters()):
+        raise ModelLoadError(f"{name} has attention sinks and does not hand them to attention; {_ADVICE}")
+    heads, kv_heads, head_dim = query.shape[1], key.shape[1], max(query.shape[-1], value.shape[-1])
+    if query.shape[2] != _NUM_TOKENS or key.shape[2] != _NUM_TOKENS or heads % kv_heads:
+        raise ModelLoadError(f"{name} attends with other rows than one per token; {_ADVICE}")
+    return AttentionCall(name, heads, kv_heads, head_dim, kind, sinks is not None, soft_cap)

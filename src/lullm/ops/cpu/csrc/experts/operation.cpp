@@ -1,0 +1,241 @@
+// The operations of a mixture of experts, behind the C interface: rows choose experts, are brought in their order, and
+// are multiplied by the matrices of the experts that have rows; others are not read.
+//
+// One call multiplies by all experts: it cuts (expert, rows, panels) into items, so that threads meet once and not once
+// per expert. Each item is the work of a linear layer over a few rows, by the same kernels: a row's bits follow no batch.
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "../isa.h"
+#include "../kernel_table.h"
+#include "../operation.h"
+#include "../thread_pool.h"
+
+using namespace lullm;
+
+namespace {
+
+constexpr int64_t kItemBytes = 64 * 1024;
+constexpr int64_t kRunBytes = 8 * kItemBytes;   // of a weight, on one thread
+constexpr int64_t kCacheBytes = 1280 * 1024;    // of a second-level cache: the rows of a block
+constexpr int64_t kItemsPerThread = 4;
+constexpr int64_t kManyRows = 32;               // from here on panels are multiplied a few at a time
+
+// What a call multiplies: `Args` of one expert, but for its matrix and its rows.
+struct Call {
+  const void* x;
+  const void* const* weights;  // by expert
+  const void* const* biases;   // by expert, or null
+  char* y;
+  const int64_t* starts;       // [num_groups + 1]: the sorted rows of each expert
+  const int64_t* rows;         // of x, by sorted row; null: x is sorted itself
+  int64_t x_stride, y_stride, num_groups, in, out;
+  int bits;
+  Activation activation;
+  int dtype;
+};
+
+// Some rows of one expert, and the items from `first_item` on that multiply them.
+struct Block {
+  int64_t group, first_row, num_rows, first_item;
+};
+
+// The kernels of weights that lie in the dtype of the activations ...
+struct PlainKernels {
+  using Args = LinearArgs;
+  const Kernels& k = kernels();
+
+  static Args args(const Call& c, int64_t group, int64_t num_rows) {
+    const void* bias = c.biases == nullptr ? nullptr : c.biases[group];
+    return {nullptr, c.weights[group], bias, nullptr, c.in, c.y_stride, num_rows, c.in, c.out, nullptr, c.activation, false};
+  }
+  static int64_t panels(const Args& a, int dtype) { return num_panels(a.out_of_side(), a.in, dtype); }
+  static int64_t tail(const Args& a, int dtype) { return a.out - a.num_sides() * panels(a, dtype) * kPanelRows; }
+  static int64_t panel_bytes(const Call& c) { return kPanelRows * c.in * size_of(c.dtype); }
+  static int64_t most_panels(const Args& a) { return kLinearPanels / a.num_sides(); }
+  int64_t most_rows(const Args& a, int dtype) const {
+    const int64_t step = 2 * k.row_group[dtype](a);
+    return std::clamp(kCacheBytes / k.cached_row_bytes[dtype](a) / step * step - 2 * kPanelRows, int64_t{64}, kLinearRows);
+  }
+  void prepare(Args& a, int dtype) const {
+    const int64_t bytes = k.prepared_bytes[dtype](a), group = k.row_group[dtype](a);
+    if (bytes == 0) return;
+    a.x_prepared = scratch(kSharedScratch, bytes);
+    for (int64_t row = 0; row < a.num_rows; row += group) k.prepare_rows[dtype](a, row, std::min(a.num_rows, row + group));
+  }
+  void multiply(const Args& a, int dtype, int64_t first, int64_t last) const {
+    const int64_t bytes = k.linear_scratch_bytes[dtype];
+    void* memory = bytes > 0 ? scratch(kItemScratch, bytes) : nullptr;
+    k.linear_panels[dtype](a, 0, a.num_rows, first, last, memory);
+  }
+  void multiply_tail(const Args& a, int dtype) const {
+    k.linear_tail[dtype](a, a.out - tail(a, dtype), a.out);
+  }
+};
+
+// ... and of quantized ones.
+struct PanelKernels {
+  using Args = QuantizedArgs;
+  const QuantizedKernels& k = kernels().quantized;
+
+  static Args args(const Call& c, int64_t group, int64_t num_rows) {
+    const void* bias = c.biases == nullptr ? nullptr : c.biases[group];
+    const uint8_t* weight = static_cast<const uint8_t*>(c.weights[group]);
+    return {nullptr, weight, bias, nullptr, c.in, c.y_stride, num_rows, c.in, c.out, c.bits, c.activation, false, nullptr};
+  }
+  static int64_t panels(const Args& a, int) { return a.panels_of_side(); }
+  static int64_t tail(const Args&, int) { return 0; }
+  static int64_t panel_bytes(const Call& c) { return quantized_panel_bytes(c.bits, c.in); }
+  static int64_t most_panels(const Args& a) { return kQuantizedPanels / a.num_sides(); }
+  int64_t most_rows(const Args& a, int dtype) const {
+    return std::clamp(kCacheBytes / 2 / k.cached_row_bytes[dtype](a) / 32 * 32, int64_t{64}, kQuantizedRows);
+  }
+  void prepare(Args& a, int dtype) const {
+    a.x_prepared = static_cast<char*>(scratch(kSharedScratch, k.prepared_bytes[dtype](a)));
+    for (int64_t row = 0; row < a.num_rows; row += kTileRows)
+      k.prepare_rows[dtype](a, row, std::min(a.num_rows, row + kTileRows));
+  }
+  void multiply(const Args& a, int dtype, int64_t first, int64_t last) const {
+    const int64_t bytes = k.scratch_bytes[dtype](a);
+    void* memory = bytes > 0 ? scratch(kItemScratch, bytes) : nullptr;
+    k.multiply_panels[dtype](a, 0, a.num_rows, first, last, memory);
+  }
+  void multiply_tail(const Args&, int) const {}
+};
+
+// The rows of a block, one after the other: where they lie if that is so, else copied together.
+const void* rows_of(const Call& c, const Block& block) {
+  const int64_t element = size_of(c.dtype), row_bytes = c.in * element, stride = c.x_stride * element;
+  const char* x = static_cast<const char*>(c.x);
+  if (c.rows == nullptr && (c.x_stride == c.in || block.num_rows == 1)) return x + block.first_row * stride;
+  if (c.rows != nullptr && block.num_rows == 1) return x + c.rows[block.first_row] * stride;
+  char* to = static_cast<char*>(scratch(kGatheredScratch, block.num_rows * row_bytes));
+  for (int64_t i = block.first_row; i < block.first_row + block.num_rows; i++)
+    std::memcpy(to + (i - block.first_row) * row_bytes, x + (c.rows == nullptr ? i : c.rows[i]) * stride, row_bytes);
+  return to;
+}
+
+template <class Product>
+void multiply_groups(const Call& c) {
+  const Product product;
+  std::vector<Block> blocks;
+  const auto any = Product::args(c, 0, 1);
+  const int64_t panels = Product::panels(any, c.dtype), has_tail = Product::tail(any, c.dtype) > 0;
+  for (int64_t group = 0; group < c.num_groups; group++) {
+    const int64_t count = c.starts[group + 1] - c.starts[group];
+    if (count == 0) continue;
+    const int64_t most = product.most_rows(Product::args(c, group, count), c.dtype), parts = (count + most - 1) / most;
+    for (int64_t part = 0; part < parts; part++) {
+      const int64_t first = c.starts[group] + count * part / parts, last = c.starts[group] + count * (part + 1) / parts;
+      blocks.push_back({group, first, last - first, 0});
+    }
+  }
+  if (blocks.empty()) return;
+  const int64_t item_bytes = Product::panel_bytes(c) * any.num_sides();
+  const int64_t sorted_rows = c.starts[c.num_groups], num_blocks = static_cast<int64_t>(blocks.size());
+  const bool are_few = sorted_rows <= kManyRows * num_blocks;
+  const int64_t item_panels =
+      are_few ? std::max(int64_t{1}, kItemBytes / item_bytes)
+              : std::max(int64_t{1}, panels * num_blocks / (kItemsPerThread * get_num_threads()));
+  const int64_t columns = (panels + item_panels - 1) / item_panels, block_items = columns + has_tail;
+  for (int64_t i = 0; i < num_blocks; i++) blocks[i].first_item = i * block_items;
+  // Each thread prepares the rows of a block once, whichever of its items it does.
+  static std::atomic<uint64_t> num_calls{0};
+  const uint64_t this_call = ++num_calls;
+  const int64_t most = are_few ? std::max(int64_t{1}, kRunBytes / (item_panels * item_bytes)) : 1;
+  parallel_for_runs(num_blocks * block_items, most, [&](int64_t first, int64_t last) {
+    static thread_local struct {
+      uint64_t call = 0;
+      int64_t block = 0;
+      const void* x = nullptr;
+      const void* x_prepared = nullptr;
+    } prepared;
+    while (first < last) {
+      const Block& block = blocks[first / block_items];
+      const int64_t begin = first - block.first_item, end = std::min(last - block.first_item, block_items);
+      auto a = Product::args(c, block.group, block.num_rows);
+      if (prepared.call != this_call || prepared.block != first / block_items) {
+        a.x = rows_of(c, block);
+        if (panels > 0) product.prepare(a, c.dtype);
+        prepared = {this_call, first / block_items, a.x, a.x_prepared};
+      }
+      a.x = prepared.x;
+      a.x_prepared = static_cast<decltype(a.x_prepared)>(const_cast<void*>(prepared.x_prepared));
+      a.y = c.y + block.first_row * c.y_stride * size_of(c.dtype);
+      const int64_t last_panel = std::min(panels, end * item_panels);
+      const int64_t step = block.num_rows > kManyRows ? Product::most_panels(a) : panels;
+      for (int64_t panel = begin * item_panels; panel < last_panel; panel += step)
+        product.multiply(a, c.dtype, panel, std::min(last_panel, panel + step));
+      if (end > columns) product.multiply_tail(a, c.dtype);
+      first = block.first_item + end;
+    }
+  });
+}
+
+template <class Body>
+void for_rows(int64_t count, int64_t bytes, Body&& body) {
+  const int64_t size = std::max<int64_t>(1, kItemBytes / std::max<int64_t>(1, bytes));
+  parallel_for((count + size - 1) / size, [&](int64_t item) { body(item * size, std::min(count, (item + 1) * size)); });
+}
+
+}  // namespace
+
+LULLM_EXPORT void lullm_route(const void* products, const float* correction, int64_t* experts, float* shares,
+                              int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
+                              int64_t num_groups, int64_t num_used_groups, float scale, int is_sigmoid, int normalizes,
+                              int dtype) {
+  const RouteArgs a = {products, correction, experts,    shares,          stride, num_experts,
+                       num_used, num_groups, num_used_groups, scale, is_sigmoid != 0, normalizes != 0};
+  for_rows(num_rows, 32 * num_experts, [&](int64_t first, int64_t last) {
+    kernels().route[dtype](a, first, last, scratch(kItemScratch, a.scratch_bytes()));
+  });
+}
+
+LULLM_EXPORT int lullm_sort_rows(const int64_t* experts, int64_t* starts, int64_t* rows, int64_t* places,
+                                 int64_t num_rows, int64_t num_used, int64_t num_experts) {
+  const int64_t count = num_rows * num_used;
+  std::fill_n(starts, num_experts + 1, 0);
+  for (int64_t i = 0; i < count; i++) {
+    if (experts[i] < 0 || experts[i] >= num_experts) return 0;
+    starts[experts[i] + 1]++;
+  }
+  for (int64_t expert = 0; expert < num_experts; expert++) starts[expert + 1] += starts[expert];
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t place = starts[experts[i]]++;
+    rows[place] = i / num_used;
+    places[i] = place;
+  }
+  for (int64_t expert = num_experts; expert > 0; expert--) starts[expert] = starts[expert - 1];  // they have moved on
+  starts[0] = 0;
+  return 1;
+}
+
+LULLM_EXPORT int lullm_grouped_linear(const void* x, const void* const* weights, const void* const* biases, void* y,
+                                      const int64_t* starts, const int64_t* rows, int64_t x_stride, int64_t y_stride,
+                                      int64_t num_groups, int64_t in, int64_t out, int bits, int activation, int dtype) {
+  if (activation != kNoActivation && (out % (2 * kPanelRows) != 0 || (bits == 0 && num_panels(out, in, dtype) == 0)))
+    return 0;
+  const Call c = {x,  weights, biases, static_cast<char*>(y), starts, rows, x_stride, y_stride, num_groups,
+                  in, out,     bits,   static_cast<Activation>(activation), dtype};
+  if (bits == 0) multiply_groups<PlainKernels>(c);
+  else multiply_groups<PanelKernels>(c);
+  return 1;
+}
+
+LULLM_EXPORT void lullm_clamped_gate(const void* x, void* y, int64_t num_rows, int64_t size, float alpha, float limit,
+                                     int dtype) {
+  const ClampedGateArgs a = {x, y, size, alpha, limit};
+  for_rows(num_rows, 6 * size * size_of(dtype),
+           [&](int64_t first, int64_t last) { kernels().clamped_gate[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_mix(const void* parts, const int64_t* places, const float* shares, const void* shared,
+                            const void* shared_gate, void* y, int64_t num_rows, int64_t size, int64_t num_used,
+                            int dtype) {
+  const MixArgs a = {parts, places, shares, shared, shared_gate, y, size, num_used};
+  for_rows(num_rows, (num_used + 2) * size * size_of(dtype),
+           [&](int64_t first, int64_t last) { kernels().mix[dtype](a, first, last); });
+}

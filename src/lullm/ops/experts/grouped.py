@@ -1,0 +1,44 @@
+"""The mixture of experts in torch, on any device: the rows of one expert after those of another.
+
+Only experts that have rows are read. A device waits here for the numbers of rows, so that no graph can record it.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lullm.ops.experts.routing import Routes
+from lullm.ops.experts.weights import ExpertWeights, Matrices
+from lullm.ops.quantized.expansion import quantized_linear
+
+Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+Experts = Callable[[Tensor, Routes, ExpertWeights, Tensor | None, Tensor | None], Tensor]
+
+
+def experts_over(linear: Linear) -> Experts:
+    """`Ops.experts` over the `linear` of the same table, so that it has what that one promises."""
+
+    def multiply(x: Tensor, matrices: Matrices, expert: int) -> Tensor:
+        weight, bias = matrices.weights[expert], matrices.bias_of(expert)
+        if matrices.layout is None:
+            return linear(x, weight, bias)
+        return quantized_linear(x, weight, matrices.layout, bias)
+
+    def experts(
+        x: Tensor, routes: Routes, weights: ExpertWeights, shared: Tensor | None, shared_gate: Tensor | None
+    ) -> Tensor:
+        num_used = routes.experts.shape[1]
+        order = routes.experts.flatten().argsort(stable=True)  # [T * K]: by expert
+        counts = routes.experts.flatten().bincount(minlength=len(weights.down.weights)).tolist()
+        total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        for expert, places in enumerate(order.split(counts)):
+            if len(places):
+                rows = places // num_used
+                part = multiply(weights.join(multiply(x[rows], weights.gate_up, expert)), weights.down, expert)
+                total.index_add_(0, rows, part.float() * routes.shares.flatten()[places].unsqueeze(-1))
+        if shared is not None:
+            total += shared.float() * (1 if shared_gate is None else shared_gate.float().sigmoid())
+        return total.to(x.dtype)
+
+    return experts

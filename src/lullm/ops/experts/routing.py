@@ -1,0 +1,39 @@
+"""Routing (https://arxiv.org/abs/2101.03961): which experts a token uses, and how much of each. In torch."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lullm.config.experts import ExpertsConfig
+
+
+class Routes(NamedTuple):
+    """Of every token the experts that it uses `[T, K]` int64, ascending, and their shares `[T, K]` float32."""
+
+    experts: Tensor
+    shares: Tensor
+
+
+def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig) -> Routes:
+    """See `Ops.route`."""
+    products = products.float()
+    scores = products.softmax(-1) if config.scoring == "softmax" else products.sigmoid()
+    ranked = _in_best_groups(scores if correction is None else scores + correction, config)
+    order = ranked.argsort(dim=-1, descending=True, stable=True)
+    experts = order[:, : config.num_used].sort(-1).values
+    shares = scores.gather(1, experts)
+    if config.normalizes:
+        shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
+    return Routes(experts, shares * config.scale)
+
+
+def _in_best_groups(ranked: Tensor, config: ExpertsConfig) -> Tensor:
+    """Minus infinity outside the groups whose two best experts have the largest sum."""
+    if config.num_used_groups == config.num_groups:
+        return ranked
+    groups = ranked.unflatten(-1, (config.num_groups, -1))  # [T, G, E / G]
+    sums = groups.topk(2, dim=-1).values.sum(-1)
+    best = sums.argsort(dim=-1, descending=True, stable=True)[:, : config.num_used_groups]
+    is_best = torch.zeros(sums.shape, dtype=torch.bool, device=sums.device).scatter_(1, best, True)
+    return groups.masked_fill(~is_best.unsqueeze(-1), -torch.inf).flatten(1)

@@ -1,0 +1,73 @@
+"""ExpertWeights: the matrices of a layer's experts, and how gates and ups are joined between them."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from lullm.config.experts import ClampedGate
+from lullm.ops import activation
+from lullm.ops.quantized.weight import QuantizedLayout
+from lullm.types.arithmetic import Activation
+
+
+@dataclass(frozen=True, eq=False)
+class Matrices:
+    """One matrix per expert, all of one shape, at addresses that stay.
+
+    Args:
+        weights: by expert, `[out, in]`, or the storage of a quantized weight of `layout`.
+        biases: by expert, `[out]`; None: there are none.
+    """
+
+    weights: Sequence[Tensor]
+    biases: Sequence[Tensor] | None
+    layout: QuantizedLayout | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        if self.layout is not None:
+            return self.layout.out_features, self.layout.in_features
+        num_outputs, num_inputs = self.weights[0].shape
+        return num_outputs, num_inputs
+
+    def bias_of(self, expert: int) -> Tensor | None:
+        return None if self.biases is None else self.biases[expert]
+
+    @cached_property
+    def weight_pointers(self) -> ctypes.Array[ctypes.c_uint64]:
+        """The addresses of the weights, for a native call."""
+        return _pointers(self.weights)
+
+    @cached_property
+    def bias_pointers(self) -> ctypes.Array[ctypes.c_uint64] | None:
+        return None if self.biases is None else _pointers(self.biases)
+
+
+def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_uint64]:
+    return (ctypes.c_uint64 * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpertWeights:
+    """`down(gate(gate_up(x)))` of every expert.
+
+    Args:
+        gate_up: matrices `[2 * I, H]`, gates first. down: matrices `[H, I]`.
+        gate: `activation(gate) * up`, or a `ClampedGate`.
+    """
+
+    gate_up: Matrices
+    down: Matrices
+    gate: Activation | ClampedGate
+
+    def join(self, gate_up: Tensor) -> Tensor:
+        """Gates and ups `[N, 2 * I]` -> `[N, I]`, in torch on any device."""
+        if not isinstance(self.gate, ClampedGate):
+            return activation.gate(gate_up, self.gate)
+        gates, ups = gate_up.float().chunk(2, dim=-1)
+        gates, ups = gates.clamp(max=self.gate.limit), ups.clamp(-self.gate.limit, self.gate.limit)
+        return ((ups + 1) * gates * (gates * self.gate.alpha).sigmoid()).to(gate_up.dtype)

@@ -1,0 +1,218 @@
+"""The tokenizer that a GGUF file describes: its vocabulary, special tokens and chat template, as a backend.
+
+Two kinds: `gpt2`, byte-level BPE with a regular expression that the file names, and `llama`, SentencePiece's BPE whose
+merges follow from the scores of the tokens. The rules are those of the model's own `tokenizer.json`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
+
+from lullm.config.gguf.file import GGUFFile, read_gguf
+from lullm.errors import ModelLoadError
+
+_PREFIX = "tokenizer.ggml."
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+"""Types of tokens."""
+_ROLES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "seperator": "sep_token",
+          "padding": "pad_token"}  # fmt: skip
+"""The file's own spelling."""
+
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_CL100K = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%(end)s|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%(end)s|"
+    r"\p{N}%(digits)s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_LLAMA3 = _CL100K % "{1,3}"
+_REGEXES: dict[str, str | None] = {
+    "default": None,
+    "gpt-2": None,
+    "smollm": None,
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "dbrx": _LLAMA3,
+    "qwen2": _CL100K % "",
+    "gpt-4o": _O200K % {"end": _CONTRACTIONS + "?", "digits": "{1,3}"},
+    "tekken": _O200K % {"end": "", "digits": ""},
+}
+"""By `tokenizer.ggml.pre`; None: GPT-2's, which the library has."""
+_WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+"""A word of the vocabulary is one token, whatever the merges make of it."""
+_STARTS_WITH_BOS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+_NORMALIZED = {"qwen2"}
+_DIGIT_BY_DIGIT = {"smollm"}
+_SPACE = "▁"
+
+
+def read_tokenizer_gguf(path: Path) -> tuple[Backend, dict[str, str], dict[str, str]]:
+    """The library's tokenizer, special tokens by role, and chat templates by name, as `read_tokenizer` gives them.
+
+    Blocks on the disk; half a second for a large vocabulary.
+
+    Raises:
+        ModelLoadError: the file describes no tokenizer, one of another kind, or one that cannot be.
+    """
+    file = read_gguf(path)
+    kind, tokens = file.text(_PREFIX + "model"), _tokens(file)
+    if kind not in _BACKENDS:
+        raise ModelLoadError(
+            f"{path}: tokenizer.ggml.model {kind!r} is not supported, only {' and '.join(_BACKENDS)}; pass the folder "
+            "of the model's own tokenizer (tokenizer=...)"
+        )
+    try:
+        backend = _BACKENDS[kind](file, tokens)
+    except ModelLoadError:
+        raise
+    except Exception as error:  # the library raises bare Exception for merges that are not in the vocabulary
+        raise ModelLoadError(f"{path}: the vocabulary and its merges are no tokenizer: {error}") from None
+    _add_tokens(backend, file, tokens)
+    roles = _special_tokens(file, tokens)
+    _surround(backend, file, kind, tokens)
+    return backend, roles, _templates(file)
+
+
+def _tokens(file: GGUFFile) -> list[str]:
+    tokens = file.metadata.get(_PREFIX + "tokens")
+    if not isinstance(tokens, Sequence) or not len(tokens) or not isinstance(tokens[0], str):
+        raise ModelLoadError(f"{file.path} has no vocabulary (tokenizer.ggml.tokens)")
+    return list(tokens)
+
+
+def _types(file: GGUFFile, tokens: list[str]) -> Sequence[int]:
+    types = file.metadata.get(_PREFIX + "token_type")
+    if types is None:
+        return [1] * len(tokens)
+    return _as_long(file, "token_type", types, tokens)
+
+
+def _as_long(file: GGUFFile, key: str, values: Any, tokens: list[str]) -> Sequence[Any]:
+    if isinstance(values, str) or not isinstance(values, Sequence) or len(values) != len(tokens):
+        raise ModelLoadError(f"{file.path}: {_PREFIX}{key} must be an array, as long as the vocabulary")
+    return values
+
+
+def _byte_level(file: GGUFFile, tokens: list[str]) -> Backend:
+    pre = file.metadata.get(_PREFIX + "pre", "default")
+    if pre not in _REGEXES:
+        raise ModelLoadError(
+            f"{file.path}: tokenizer.ggml.pre {pre!r} is not supported, only {', '.join(_REGEXES)}; pass the folder of "
+            "the model's own tokenizer (tokenizer=...)"
+        )
+    stored = file.metadata.get(_PREFIX + "merges", ())
+    merges = [_pair(merge) for merge in stored] if not isinstance(stored, str) else []
+    vocab = {token: number for number, token in enumerate(tokens)}
+    backend = Backend(BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORDS))
+    regex = _REGEXES[pre]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=regex is None)
+    steps: list[Any] = [byte_level]
+    if regex is not None:
+        steps = [pre_tokenizers.Split(Regex(regex), "isolated"), byte_level]
+    elif pre in _DIGIT_BY_DIGIT:
+        steps = [pre_tokenizers.Digits(individual_digits=True), byte_level]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    if pre in _NORMALIZED:
+        backend.normalizer = normalizers.NFC()
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, space, right = merge.partition(" ")
+    if not space or not right:
+        raise ModelLoadError(f"tokenizer.ggml.merges: {merge!r} is no pair of tokens")
+    return left, right
+
+
+def _sentence_piece(file: GGUFFile, tokens: list[str]) -> Backend:
+    scores = _as_long(file, "scores", file.metadata.get(_PREFIX + "scores"), tokens)
+    types = _types(file, tokens)
+    vocab = {token: number for number, token in enumerate(tokens)}
+    unknown = next((token for token, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN), None)
+    has_bytes = all(f"<0x{byte:02X}>" in vocab for byte in range(256))
+    backend = Backend(
+        BPE(
+            vocab=vocab,
+            merges=_merges(vocab, tokens, scores),
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback=has_bytes,
+        )
+    )
+    has_prefix = bool(file.metadata.get(_PREFIX + "add_space_prefix", True))
+    replaced = normalizers.Replace(" ", _SPACE)
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replaced]) if has_prefix else replaced
+    steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if has_prefix:
+        steps.append(decoders.Strip(" ", 1, 0))
+    backend.decoder = decoders.Sequence(steps)
+    return backend
+
+
+def _merges(vocab: dict[str, int], tokens: list[str], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """All pairs that make a token, the best token first: SentencePiece joins by the score of what comes out."""
+    found = []
+    for token, score in zip(tokens, scores, strict=True):
+        pairs = [(token[:at], token[at:]) for at in range(1, len(token))]
+        known = [(vocab[left], vocab[right], left, right) for left, right in pairs if left in vocab and right in vocab]
+        found += [(-score, -len(left), -len(right), left, right) for _, _, left, right in sorted(known)]
+    found.sort(key=lambda each: each[:3])
+    return [(left, right) for *_, left, right in found]
+
+
+def _add_tokens(backend: Backend, file: GGUFFile, tokens: list[str]) -> None:
+    kinds = list(zip(tokens, _types(file, tokens), strict=True))
+    special = [token for token, kind in kinds if kind in (_CONTROL, _UNKNOWN)]
+    own = [token for token, kind in kinds if kind == _USER_DEFINED]
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special if token])
+    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in own if token])
+
+
+def _token_of(file: GGUFFile, tokens: list[str], role: str) -> str | None:
+    number = file.metadata.get(f"{_PREFIX}{role}_token_id")
+    if number is None:
+        return None
+    if not isinstance(number, int) or not 0 <= number < len(tokens):
+        raise ModelLoadError(f"{file.path}: {_PREFIX}{role}_token_id {number!r} is not in the vocabulary")
+    return tokens[number]
+
+
+def _special_tokens(file: GGUFFile, tokens: list[str]) -> dict[str, str]:
+    found = {name: _token_of(file, tokens, role) for role, name in _ROLES.items()}
+    return {name: token for name, token in found.items() if token is not None}
+
+
+def _surround(backend: Backend, file: GGUFFile, kind: str, tokens: list[str]) -> None:
+    """Put the tokens around a text that the file asks for."""
+    pre = file.metadata.get(_PREFIX + "pre", "default")
+    bos, eos = _token_of(file, tokens, "bos"), _token_of(file, tokens, "eos")
+    starts = file.metadata.get(_PREFIX + "add_bos_token", kind == "llama" or pre in _STARTS_WITH_BOS)
+    ends = file.metadata.get(_PREFIX + "add_eos_token", False)
+    before, after = [bos] if starts and bos else [], [eos] if ends and eos else []
+    steps: list[Any] = [processors.ByteLevel(trim_offsets=False)] if kind == "gpt2" else []
+    if before or after:
+        around = [(token, tokens.index(token)) for token in dict.fromkeys([*before, *after])]
+        steps.append(processors.TemplateProcessing(single=[*before, "$A", *after], special_tokens=around))
+    if steps:
+        backend.post_processor = processors.Sequence(steps)
+
+
+def _templates(file: GGUFFile) -> dict[str, str]:
+    key = "tokenizer.chat_template"
+    sources: dict[str, str] = {}
+    for name, value in file.metadata.items():
+        if name == key or name.startswith(key + "."):
+            if not isinstance(value, str):
+                raise ModelLoadError(f"{file.path}: {name} must be a string")
+            sources[name.removeprefix(key).removeprefix(".") or "default"] = value
+    return sources
+
+
+_BACKENDS = {"gpt2": _byte_level, "llama": _sentence_piece}
+"""By `tokenizer.ggml.model`."""

@@ -1,0 +1,52 @@
+"""What `quantization_config` means for a checkpoint's tensors: how they are joined, and which are dropped."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from lullm.config.encoding.scheme import CheckpointEncoding, Float8Scheme, IntegerScheme
+from lullm.errors import ModelLoadError
+from lullm.weights.encoding.digits import SUFFIXES as DIGIT_SUFFIXES
+from lullm.weights.encoding.digits import encode_digits
+from lullm.weights.encoding.encoded import EncodedTensor
+from lullm.weights.encoding.float8 import encode_float8
+from lullm.weights.encoding.joining import Join
+from lullm.weights.encoding.packed import encode_integers
+from lullm.weights.rule import WeightRules
+
+_SUFFIXES = (
+    *DIGIT_SUFFIXES, ".weight", ".weight_scale_inv", ".weight_packed", ".weight_shape", ".weight_zero_point",
+    ".weight_g_idx", ".qweight", ".qzeros", ".scales", ".g_idx",
+)  # fmt: skip
+_OF_ACTIVATIONS = re.compile(r"\.(input_scale|input_zero_point|activation_scale)$")
+"""How other engines round activations to 8 bits."""
+_LONGEST_NAME = 500
+
+
+def with_encoding(rules: WeightRules, encoding: CheckpointEncoding) -> WeightRules:
+    """The rules of a family for a checkpoint that is quantized so.
+
+    Raises:
+        ModelLoadError: the family's matrices are stored in a way that no quantized checkpoint is.
+    """
+    if rules.transposes or rules.stacks:
+        raise ModelLoadError(
+            f"config.json: quantization_config: {encoding.method} is not supported for this architecture, whose files "
+            "hold matrices as [in, out] or several in one; take the original, with quantization='int8' or 'int4'"
+        )
+
+    def encode(name: str, parts: Mapping[str, Tensor]) -> EncodedTensor:
+        scheme = encoding.scheme_of(name.removesuffix(".weight")) if len(name) <= _LONGEST_NAME else None
+        if scheme is None:
+            raise ModelLoadError(
+                f"{name} is stored quantized, and config.json's quantization_config says that it is not; "
+                "fetch the checkpoint again"
+            )
+        if isinstance(scheme, IntegerScheme):
+            return encode_integers(name, parts, scheme)
+        return encode_float8(name, parts, scheme) if isinstance(scheme, Float8Scheme) else encode_digits(name, parts)
+
+    join = Join(_SUFFIXES, encode, ".weight")
+    return replace(rules, joins=(*rules.joins, join), drops=(*rules.drops, _OF_ACTIVATIONS))

@@ -1,0 +1,81 @@
+"""DigitTensor: a matrix as lullm's own 4-bit files hold it: digits, scales of 16 inputs, and scales of rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lullm.ops.quantized.integer_rows import IntegerRows
+from lullm.ops.quantized.weight import GROUP_INPUTS, LARGEST_GROUP_SCALE
+from lullm.units import cdiv
+from lullm.weights.encoding.integer import check
+from lullm.weights.encoding.unpacking import unpack_bytes
+
+SUFFIXES = (".weight_digits", ".weight_group_scale", ".weight_scale")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DigitTensor:
+    """A matrix `[out, in]`, in float32: (digit - 8) x group scale x row scale. See `EncodedTensor`.
+
+    Args:
+        digits: uint8 `[n, ceil(in / 2)]`, the first of two in the low bits.
+        group_scales: int8 `[n, ceil(in / 16)]`. row_scales: float32 `[n]`.
+    """
+
+    digits: Tensor
+    group_scales: Tensor
+    row_scales: Tensor
+    num_inputs: int
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.digits), self.num_inputs))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return len(self.digits)
+
+    def split(self, num_rows: int) -> "list[DigitTensor]":
+        pieces = (each.split(num_rows) for each in (self.digits, self.group_scales, self.row_scales))
+        return [
+            replace(self, digits=digits, group_scales=groups, row_scales=scales)
+            for digits, groups, scales in zip(*pieces, strict=True)
+        ]
+
+    def decode(self) -> Tensor:
+        rows = self.integers(4)
+        scales = self.group_scales.repeat_interleave(GROUP_INPUTS, 1)[:, : self.num_inputs]
+        return rows.integers.float() * scales * self.row_scales.unsqueeze(1)
+
+    def integers(self, bits: int) -> IntegerRows:
+        digits = (unpack_bytes(self.digits, 4)[:, : self.num_inputs] - 8).view(torch.int8)
+        return IntegerRows(digits, self.row_scales, self.group_scales)
+
+
+def encode_digits(name: str, parts: Mapping[str, Tensor]) -> DigitTensor:
+    """The matrix of these parts. Raises ModelLoadError: one is missing, or they do not belong together."""
+    for suffix in (*SUFFIXES, ".weight_shape"):
+        check(name, suffix in parts, f"missing tensor {name.removesuffix('.weight')}{suffix}")
+    digits, groups, scales = (parts[suffix] for suffix in SUFFIXES)
+    stated = parts[".weight_shape"]
+    check(name, stated.numel() == 2 and not stated.is_floating_point(), "weight_shape is no shape of a matrix")
+    num_rows, num_inputs = (int(size) for size in stated)
+    is_right = (
+        num_inputs > 0
+        and (digits.dtype, groups.dtype, scales.dtype) == (torch.uint8, torch.int8, torch.float32)
+        and digits.shape == (num_rows, cdiv(num_inputs, 2))
+        and groups.shape == (num_rows, cdiv(num_inputs, GROUP_INPUTS))
+        and scales.shape == (num_rows, 1)
+        and bool((groups.abs() <= LARGEST_GROUP_SCALE).all() & scales.isfinite().all())
+    )
+    check(name, is_right, "its digits and scales do not make a matrix of 4 bits")
+    return DigitTensor(digits, groups, scales.squeeze(1), num_inputs)

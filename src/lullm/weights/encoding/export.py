@@ -1,0 +1,164 @@
+"""Writing a quantized copy of a checkpoint, which a start reads as it is: the same bytes as quantizing at each start.
+
+With 8 bits it is a compressed-tensors checkpoint (pack-quantized, a scale per row). Others leave embedding and head in
+floating point; so does the file, and lullm quantizes them as it reads. With 4 bits compressed-tensors could hold the
+scales of 16 inputs in 2 bits a weight more; the file is lullm's own (`DigitTensor`).
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lullm.errors import ModelLoadError
+from lullm.nn.embedding import Embedding, LMHead
+from lullm.ops.quantized.integer_rows import IntegerRows, rows_of_storage
+from lullm.ops.quantized.weight import QuantizedLayout
+from lullm.ops.table import Ops
+from lullm.units import GIB
+from lullm.weights.reading.files import INDEX_FILE
+from lullm.weights.reading.progress import Progress
+from lullm.weights.reading.source import open_source
+from lullm.weights.target import Loadable, WeightTargets
+
+_SHARD_BYTES = 2 * GIB
+_METADATA = {"format": "pt"}
+
+
+def export_quantized(
+    model: Loadable, source: Path, out: Path, quantization: Literal["int8", "int4"], ops: Ops
+) -> dict[str, Any]:
+    """Write the tensors of the checkpoint in `source` into the folder `out`. Blocking; a shard of memory is needed.
+
+    Args:
+        model: of that checkpoint, on the meta device, its matrices quantized (`quantize_model`).
+
+    Returns:
+        The `quantization_config` that says what was written.
+
+    Raises:
+        ModelLoadError: the checkpoint does not fit the model, or holds what cannot be quantized.
+    """
+    if model.rules.transposes or model.rules.stacks:
+        raise ModelLoadError(
+            f"{source} holds matrices as [in, out], or several in one, which a quantized copy cannot; "
+            f"start it with --quantization {quantization} instead"
+        )
+    writer = _Writer(model, quantization, ops)
+    shards, weight_map, opened = _Shards(out), {}, open_source(source)
+    with Progress(f"quantizing to {quantization}", opened.num_bytes) as progress, torch.inference_mode():
+        for name, tensor, num_bytes in opened.tensors():
+            assert isinstance(tensor, Tensor), "a folder of safetensors"
+            for part, stored in writer.parts(name, tensor):
+                weight_map[part] = shards.add(part, stored)
+            progress.add(num_bytes)
+        shards.write()
+    names = shards.finish()
+    index = {"metadata": {"total_size": shards.num_bytes}, "weight_map": {k: names[v] for k, v in weight_map.items()}}
+    (out / INDEX_FILE).write_text(json.dumps(index, indent=1))
+    return writer.stated()
+
+
+class _Writer:
+    """Turns a checkpoint's tensors into those of the quantized one."""
+
+    def __init__(self, model: Loadable, quantization: Literal["int8", "int4"], ops: Ops):
+        self._targets = WeightTargets(model, ops)
+        self._ops = ops
+        self._quantization = quantization
+        self._as_bytes: list[str] = []  # modules that a 4-bit file holds in 8 bits
+        self._left: list[str] = []  # modules that stay in floating point
+        self._outer = {
+            f"{name}.weight" for name, layer in model.named_modules() if isinstance(layer, Embedding | LMHead)
+        }
+
+    def parts(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """What is written in place of one tensor. Raises ModelLoadError: it cannot be quantized."""
+        target = self._targets.find(name, tensor)
+        module = name.removesuffix(".weight")
+        if target is None:
+            if name.endswith("_scale"):  # of an fp8 KV cache; a copy of a tied head is not worth its bytes
+                yield name, tensor
+            return
+        is_outer = not self._outer.isdisjoint(target.parameters)
+        if not target.rows.bits or (is_outer and self._quantization == "int8"):
+            if tensor.dim() == 2:
+                self._left.append(module)
+            yield name, tensor
+            return
+        rows = self._quantized(name, tensor, 8 if target.rows.bits == 8 else 4)
+        shape = torch.tensor(tensor.shape)
+        scales = rows.row_scales.unsqueeze(1)
+        if self._quantization == "int8":
+            packed = torch.nn.functional.pad(rows.integers.view(torch.uint8) ^ 0x80, (0, -tensor.shape[1] % 4))
+            yield f"{module}.weight_packed", packed.view(torch.int32)
+            yield f"{module}.weight_scale", scales
+            yield f"{module}.weight_shape", shape
+        elif rows.group_scales is None:
+            self._as_bytes.append(module)
+            yield f"{module}.weight", rows.integers
+            yield f"{module}.weight_scale", scales
+        else:
+            digits = torch.nn.functional.pad((rows.integers + 8).view(torch.uint8), (0, tensor.shape[1] % 2))
+            yield f"{module}.weight_digits", digits[:, ::2] | digits[:, 1::2] << 4
+            yield f"{module}.weight_group_scale", rows.group_scales
+            yield f"{module}.weight_scale", scales
+            yield f"{module}.weight_shape", shape
+
+    def stated(self) -> dict[str, Any]:
+        """The `quantization_config`."""
+        if self._quantization == "int4":
+            return {"quant_method": "lullm", "version": 1, "bits": 4, "int8_modules": sorted(self._as_bytes)}
+        weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False}
+        group = {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}
+        return {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "quantization_status": "compressed",
+            "config_groups": {"group_0": group},
+            "ignore": sorted(self._left),
+            "lullm": "int8",
+        }
+
+    def _quantized(self, name: str, tensor: Tensor, bits: Literal[8, 4]) -> IntegerRows:
+        layout = QuantizedLayout(bits, *tensor.shape)
+        storage = torch.zeros(layout.shape, dtype=torch.uint8)
+        try:
+            self._ops.quantize_rows_(storage, layout, 0, tensor)
+        except ModelLoadError as error:
+            raise ModelLoadError(f"{name}: {error}") from None
+        return rows_of_storage(storage, layout)
+
+
+class _Shards:
+    """Files of about 2 GiB, named once their number is known."""
+
+    def __init__(self, out: Path):
+        self._out = out
+        self._tensors: dict[str, Tensor] = {}
+        self._waiting_bytes = self._number = self.num_bytes = 0
+
+    def add(self, name: str, tensor: Tensor) -> int:
+        """Returns the number of the shard that will hold the tensor."""
+        if self._tensors and self._waiting_bytes + tensor.nbytes > _SHARD_BYTES:
+            self.write()
+        self._tensors[name] = tensor.contiguous()
+        self._waiting_bytes += tensor.nbytes
+        self.num_bytes += tensor.nbytes
+        return self._number
+
+    def write(self) -> None:
+        """Write what waits as a shard."""
+        save_file(self._tensors, self._out / f"shard-{self._number}", _METADATA)
+        self._tensors, self._waiting_bytes, self._number = {}, 0, self._number + 1
+
+    def finish(self) -> list[str]:
+        """The names of all shards, in order."""
+        names = [f"model-{number + 1:05}-of-{self._number:05}.safetensors" for number in range(self._number)]
+        for number, name in enumerate(names):
+            (self._out / f"shard-{number}").rename(self._out / name)
+        return names

@@ -1,0 +1,78 @@
+"""Float8Tensor: a matrix of 8-bit floating point numbers (e4m3) with scales, per tensor, row or block."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lullm.config.encoding.scheme import Float8Scheme
+from lullm.ops.quantized.integer_rows import IntegerRows
+from lullm.units import cdiv
+from lullm.weights.encoding.integer import check
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Float8Tensor:
+    """A matrix `[out, in]`: number x scale of its block, in float32. See `EncodedTensor`.
+
+    Args:
+        values: float8_e4m3fn `[n, in]`, the rows from `first` on.
+        scales: `[blocks of all rows, blocks of inputs]`. block: (rows, inputs) of a scale.
+    """
+
+    values: Tensor
+    scales: Tensor
+    block: tuple[int, int]
+    first: int = 0
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.numel() * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def split(self, num_rows: int) -> "list[Float8Tensor]":
+        starts = range(0, len(self), num_rows)
+        return [replace(self, values=self.values[at : at + num_rows], first=self.first + at) for at in starts]
+
+    def decode(self) -> Tensor:
+        rows, size = torch.arange(self.first, self.first + len(self)) // self.block[0], self.block[1]
+        scales = self.scales.index_select(0, rows)
+        values, num_inputs = self.values.float(), self.values.shape[1]
+        if num_inputs % size:
+            return values * scales.index_select(1, torch.arange(num_inputs) // size)
+        blocks = values.unflatten(1, (-1, size))
+        blocks *= scales.unsqueeze(-1)
+        return blocks.flatten(1)
+
+    def integers(self, bits: int) -> IntegerRows | None:
+        """None: these numbers are no integers."""
+
+
+def encode_float8(name: str, parts: Mapping[str, Tensor], scheme: Float8Scheme) -> Float8Tensor:
+    """The matrix of these parts. Raises ModelLoadError: one is missing, or they do not belong together."""
+    stored = [parts[suffix] for suffix in (".weight_scale", ".weight_scale_inv") if suffix in parts]
+    check(name, ".weight" in parts and len(stored) == 1, f"{name} and one tensor of its scales are needed")
+    values, scales = parts[".weight"], stored[0]
+    check(name, values.dtype == torch.float8_e4m3fn and values.dim() == 2 and values.numel() > 0,
+          f"its numbers are {list(values.shape)} of {values.dtype}, not a matrix of float8_e4m3fn")  # fmt: skip
+    num_rows, num_inputs = values.shape
+    block = scheme.block or ((num_rows if scales.numel() == 1 else 1), num_inputs)
+    expected = (cdiv(num_rows, block[0]), cdiv(num_inputs, block[1]))
+    scales = scales.float()  # a scale may be a power of two of 8 bits
+    if scheme.block is None and scales.numel() == expected[0]:
+        scales = scales.reshape(expected)
+    fit = f"scales {list(scales.shape)} do not fit a matrix {list(values.shape)} in blocks of {list(block)}"
+    check(name, tuple(scales.shape) == expected, fit)
+    check(name, bool(scales.isfinite().all()), "a scale is infinite or NaN")
+    return Float8Tensor(values, scales, block)

@@ -1,0 +1,28 @@
+"""Unpacking: small integers out of the words in which checkpoints hold them, the first in the low bits."""
+
+import torch
+from torch import Tensor
+
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Where in its word AWQ puts each of eight neighbouring outputs: its kernel takes even and odd places in two steps."""
+
+
+def unpack(words: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
+    """uint8 `[rows, n x 32 / bits]` of words int32 `[rows, n]`. order: the place in its word of each integer."""
+    pieces = unpack_bytes(words.contiguous().view(torch.uint8), bits)  # little endian: the low byte is the first
+    if order is not None:
+        pieces = pieces.unflatten(1, (-1, len(order)))[..., list(order)].flatten(1)
+    return pieces
+
+
+def unpack_columns(words: Tensor, bits: int) -> Tensor:
+    """uint8 `[columns, n x 32 / bits]` of words int32 `[n, columns]`, which hold neighbours of a column."""
+    return unpack(words.t(), bits)
+
+
+def unpack_bytes(values: Tensor, bits: int) -> Tensor:
+    """uint8 `[rows, n x 8 / bits]` of bytes uint8 `[rows, n]`."""
+    if bits == 8:
+        return values
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device)
+    return (values.unsqueeze(-1) >> shifts & (2**bits - 1)).flatten(1)

@@ -1,0 +1,70 @@
+"""A GGUF file of the hub, chosen by its quantization: 'Qwen/Qwen3-0.6B-GGUF' holds a dozen of which one is wanted."""
+
+import re
+from pathlib import Path
+
+from lullm.config.gguf.file import SUFFIX, first_shards, shard_paths
+from lullm.errors import ModelLoadError
+from lullm.log import get_logger
+from lullm.weights.hub.download import bars_on_a_terminal, explain
+
+logger = get_logger(__name__)
+
+_TIMEOUT_S = 10.0
+
+
+def hub_gguf(repository: str, quantization: str, revision: str | None = None) -> Path:
+    """The (first) file of this quantization, from the hub's cache if it is complete there, else downloaded.
+
+    Raises:
+        ModelLoadError: there is no such file, several, or the hub cannot be reached.
+    """
+    return _cached(repository, quantization, revision) or _download(repository, quantization, revision)
+
+
+def choose(names: list[str], repository: str, quantization: str) -> str:
+    """The one name of a first shard that says this quantization, in either case. Raises ModelLoadError."""
+    models = [path for path in map(Path, names) if path.name.endswith(SUFFIX) and "mmproj" not in path.name]
+    firsts = [str(path) for path in first_shards(models)]
+    word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(quantization)}(?![A-Za-z0-9_])", re.IGNORECASE)
+    found = [name for name in firsts if word.search(Path(name).name)]
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join(found or firsts) or "none"
+    problem = f"{len(found)} GGUF files are" if found else "no GGUF file is"
+    raise ModelLoadError(f"{repository}: {problem} of {quantization!r}; its GGUF files: {listed}")
+
+
+def _shards(name: str) -> list[str]:
+    return [str(path) for path in shard_paths(Path(name))]
+
+
+def _cached(repository: str, quantization: str, revision: str | None) -> Path | None:
+    from huggingface_hub import snapshot_download  # heavy, and of no use to a local file
+
+    try:
+        folder = Path(
+            snapshot_download(repository, revision=revision, allow_patterns=[f"*{SUFFIX}"], local_files_only=True)
+        )
+        names = [str(path.relative_to(folder)) for path in folder.rglob(f"*{SUFFIX}")]
+        name = choose(names, repository, quantization)
+    except (OSError, ValueError, ModelLoadError):
+        return None
+    return folder / name if all((folder / each).is_file() for each in _shards(name)) else None
+
+
+def _download(repository: str, quantization: str, revision: str | None) -> Path:
+    from huggingface_hub import HfApi, snapshot_download
+
+    try:
+        info = HfApi().model_info(repository, revision=revision, timeout=_TIMEOUT_S)
+        name = choose([sibling.rfilename for sibling in info.siblings or ()], repository, quantization)
+        logger.info("downloading %s of %s from the hub", name, repository)
+        with bars_on_a_terminal():
+            files = _shards(name)
+            folder = snapshot_download(repository, revision=revision, allow_patterns=files, etag_timeout=_TIMEOUT_S)
+        return Path(folder) / name
+    except ModelLoadError:
+        raise
+    except Exception as error:  # by its version, the hub's client raises its own errors, httpx's or OSError
+        raise ModelLoadError(explain(error, repository, revision)) from error

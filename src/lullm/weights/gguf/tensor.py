@@ -1,0 +1,58 @@
+"""GGUFTensor: one tensor of a GGUF file, mapped, and decoded a piece at a time as it is written."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lullm.config.gguf.format import BlockFormat
+from lullm.weights.gguf.blocks import decode_rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GGUFTensor:
+    """Rows `raw [rows, row_bytes]` uint8 of a tensor of this shape. See `EncodedTensor`.
+
+    Args:
+        shape: of what is decoded; the first dimension is what is split.
+    """
+
+    raw: Tensor
+    block: BlockFormat
+    shape: torch.Size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what is decoded, as far as anyone asks: it is floating point."""
+        return torch.float32
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def split(self, num_rows: int) -> "list[GGUFTensor]":
+        rows_of_one = len(self.raw) * num_rows // len(self)  # a vector is one row, and is not split
+        if len(self.shape) == 1:
+            return [self]
+        return [
+            replace(self, raw=raw, shape=torch.Size((len(raw) * len(self) // len(self.raw), *self.shape[1:])))
+            for raw in self.raw.split(rows_of_one)
+        ]
+
+    def slices(self) -> "list[GGUFTensor]":
+        """What a tensor of several matrices stacks."""
+        return [replace(self, raw=raw, shape=self.shape[1:]) for raw in self.raw.chunk(len(self))]
+
+    def with_halves_apart(self, num_heads: int) -> "GGUFTensor":
+        """The rows of every head, of which pairs (2 i, 2 i + 1) turn, in the order of pairs (i, i + D / 2)."""
+        heads = self.raw.unflatten(0, (num_heads, -1, 2)).transpose(1, 2)
+        return replace(self, raw=heads.reshape(self.raw.shape))
+
+    def decode(self) -> Tensor:
+        return decode_rows(self.block, self.raw).view(self.shape)
+
+    def integers(self, bits: int) -> None:
+        """No native format of so many bits holds a file's blocks exactly."""

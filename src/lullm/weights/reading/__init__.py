@@ -1,0 +1,1 @@
+"""Reading a checkpoint: its files, and how far it is."""

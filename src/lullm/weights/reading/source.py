@@ -1,0 +1,76 @@
+"""Source: the tensors of a checkpoint on disk, whichever kind of files hold them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from lullm.config.gguf.file import is_gguf
+from lullm.weights.encoding.encoded import EncodedTensor
+from lullm.weights.gguf.checkpoint import GGUFSource
+from lullm.weights.reading.files import damaged, stored_names, weight_files
+from lullm.weights.rule import WeightRules
+
+
+class Source(Protocol):
+    """All tensors, under a checkpoint's names. Its methods raise ModelLoadError: a file is missing or damaged."""
+
+    num_bytes: int
+
+    def rules(self, rules: WeightRules) -> WeightRules:
+        """A family's rules, as they are for what is stored here."""
+        ...
+
+    def names(self) -> frozenset[str]: ...
+
+    def shapes(self) -> dict[str, list[int]]:
+        """Of all tensors, by name; only headers are read."""
+        ...
+
+    def tensors(self) -> Iterator[tuple[str, Tensor | EncodedTensor, int]]:
+        """Names, tensors and their bytes in the files. They are mapped: nothing is read yet."""
+        ...
+
+
+def open_source(path: Path) -> Source:
+    """A folder of safetensors, or a GGUF file. Raises ModelLoadError: files are missing or damaged."""
+    return GGUFSource(path) if is_gguf(path) else SafetensorsSource(path)
+
+
+class SafetensorsSource:
+    """The safetensors of a folder."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._files = folder, weight_files(folder)
+        self.num_bytes = sum(path.stat().st_size for path in self._files)
+
+    def rules(self, rules: WeightRules) -> WeightRules:
+        return rules
+
+    def names(self) -> frozenset[str]:
+        return stored_names(self._folder)
+
+    def shapes(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for path, names in self._files.items():
+            try:
+                with safe_open(path, framework="pt", device="cpu") as file:
+                    for name in file.keys():  # noqa: SIM118 - the file is no dict
+                        if names is None or name in names:
+                            found[name] = file.get_slice(name).get_shape()
+            except (SafetensorError, OSError) as error:
+                raise damaged(path, error) from None
+        return found
+
+    def tensors(self) -> Iterator[tuple[str, Tensor, int]]:
+        for path, names in self._files.items():
+            try:
+                with safe_open(path, framework="pt", device="cpu") as file:
+                    stored = set(file.keys())
+                    for name in sorted(stored if names is None else stored & names):
+                        tensor = file.get_tensor(name)
+                        yield name, tensor, tensor.nbytes
+            except (SafetensorError, OSError) as error:
+                raise damaged(path, error) from None

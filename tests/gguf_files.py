@@ -1,0 +1,188 @@
+"""GGUF files of a model folder, written by the `gguf` library: names by its own map, blocks by its own `quantize`."""
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from golden import architecture_of
+from safetensors.torch import load_file
+from tokenizers import Tokenizer as Backend
+
+ARCHITECTURES = {
+    "Llama": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3", "Qwen3Moe": "qwen3moe", "Gemma2": "gemma2",
+    "Gemma3": "gemma3", "Phi3": "phi3", "GptOss": "gpt-oss",
+}  # fmt: skip
+FORMATS = gguf.GGMLQuantizationType
+EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps"}
+
+
+def permuted(weight, num_heads):
+    """As llama.cpp converts Llama's queries and keys: the two halves of a head take turns."""
+    return weight.reshape(num_heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def gguf_tensors(folder, family):
+    """Name -> float32 array, as llama.cpp converts a checkpoint."""
+    config = json.loads((folder / "config.json").read_text())
+    architecture = ARCHITECTURES[family]
+    names = gguf.get_tensor_name_map(
+        {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[architecture], config["num_hidden_layers"]
+    )
+    stored = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        stored |= load_file(path)
+    found, experts = {}, {}
+    for name, tensor in stored.items():
+        values = tensor.float().numpy()
+        if family == "Llama" and name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")):
+            key = "num_attention_heads" if ".q_proj" in name else "num_key_value_heads"
+            values = permuted(values, config[key])
+        if "Gemma" in family and name.endswith("norm.weight"):
+            values = values + 1
+        prefix, is_expert, rest = name.partition(".mlp.experts.")
+        if is_expert and family == "GptOss":
+            layer = prefix.split(".")[2]
+            found |= {f"blk.{layer}.{key}": part for key, part in gpt_oss_experts(rest, values)}
+        elif is_expert:
+            number, projection, _ = rest.split(".")
+            key = f"blk.{prefix.split('.')[2]}.{EXPERTS[projection]}.weight"
+            experts.setdefault(key, {})[int(number)] = values
+        elif name != "lm_head.weight" or not config.get("tie_word_embeddings"):
+            # The converter gives sinks the ending that all weights have.
+            name += ".weight" if name.endswith(".sinks") else ""
+            found[names.get_name(name, try_suffixes=(".weight", ".bias"))] = values
+    return found | {key: np.stack([parts[i] for i in sorted(parts)]) for key, parts in experts.items()}
+
+
+def gpt_oss_experts(name, values):
+    last = "bias" if name.endswith("_bias") else "weight"
+    values = values if last == "bias" else values.swapaxes(1, 2)
+    if name.startswith("gate_up"):
+        yield f"ffn_gate_exps.{last}", values[:, ::2]
+        yield f"ffn_up_exps.{last}", values[:, 1::2]
+    else:
+        yield f"ffn_down_exps.{last}", values
+
+
+def rope_of(config, family):
+    parameters = config.get("rope_parameters") or {}
+    return parameters.get("full_attention", parameters) if family == "Gemma3" else parameters
+
+
+def add_config(writer, config, family):
+    """The keys that llama.cpp's converter writes."""
+    rope = rope_of(config, family)
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta", 10000.0))
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+    experts = config.get("num_experts") or config.get("num_local_experts")
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
+    if config.get("attn_logit_softcapping"):
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+    if config.get("final_logit_softcapping"):
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    kind = rope.get("rope_type", "default")
+    if kind in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        writer.add_rope_scaling_factor(rope["factor"])
+    original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+    if original:
+        writer.add_rope_scaling_orig_ctx_len(original)
+
+
+def add_tokenizer(writer, folder, vocab_size, pre="qwen2"):
+    """A byte-level tokenizer.json as a converter writes it."""
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
+    config_path = folder / "tokenizer_config.json"
+    config = json.loads(config_path.read_text()) if config_path.exists() else {}
+    tokens = [backend.id_to_token(i) for i in range(vocab_size)]
+    added = backend.get_added_tokens_decoder()
+    kinds = [5 if t is None else 1 if i not in added else 3 if added[i].special else 4 for i, t in enumerate(tokens)]
+    merges = json.loads(backend.to_str())["model"]["merges"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list([f"[PAD{i}]" if token is None else token for i, token in enumerate(tokens)])
+    writer.add_token_types(kinds)
+    writer.add_token_merges([" ".join(merge) for merge in merges])
+    for role, add in (("bos", writer.add_bos_token_id), ("eos", writer.add_eos_token_id)):
+        token = config.get(f"{role}_token")
+        if token:
+            add(backend.token_to_id(token if isinstance(token, str) else token["content"]))
+    if config.get("chat_template"):
+        writer.add_chat_template(config["chat_template"])
+
+
+def write_gguf(path, folder, family, block=FORMATS.F32, choose=None, pre="qwen2", extra=None, **options):
+    """The model of a folder as `path`, or as several shards with `split_max_tensors=`.
+
+    Args:
+        block: of all matrices. choose: name -> another format, or None. extra: more tensors. Vectors are F32.
+    """
+    config = json.loads((Path(folder) / "config.json").read_text())
+    assert config["architectures"] == [architecture_of(family)]
+    writer = gguf.GGUFWriter(path, ARCHITECTURES[family], **options)
+    add_config(writer, config, family)
+    if (Path(folder) / "tokenizer.json").exists():
+        add_tokenizer(writer, Path(folder), config["vocab_size"], pre)
+    for name, values in (gguf_tensors(Path(folder), family) | (extra or {})).items():
+        kind = (choose and choose(name)) or (block if values.ndim > 1 and "inp" not in name else FORMATS.F32)
+        add_values(writer, name, values, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def add_values(writer, name, values, kind):
+    values = np.ascontiguousarray(values, dtype=np.float32)
+    if kind == FORMATS.F32:
+        writer.add_tensor(name, values)
+    elif kind == FORMATS.F16:
+        writer.add_tensor(name, values.astype(np.float16))
+    else:
+        writer.add_tensor(name, quantized(values, kind), raw_dtype=kind)
+
+
+def quantized(values, kind):
+    """Rows of blocks. The library cannot quantize to the K formats; random blocks of the right size stand in."""
+    if kind in (FORMATS.Q8_0, FORMATS.Q4_0, FORMATS.BF16):
+        return gguf.quants.quantize(values, kind)
+    return random_blocks(values.shape, kind, float(values.std()))
+
+
+def random_blocks(shape, kind, deviation=0.15, seed=0):
+    """Blocks of a K format whose values have about this deviation."""
+    num_values, num_bytes = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(seed)
+    blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // num_values, num_bytes), dtype=np.uint8)
+    halves = {FORMATS.Q4_K: (0, 2), FORMATS.Q5_K: (0, 2), FORMATS.Q6_K: (208,), FORMATS.Q8_0: (0,), FORMATS.Q4_0: (0,)}
+    unit = {FORMATS.Q4_K: 300, FORMATS.Q5_K: 600, FORMATS.Q6_K: 1400, FORMATS.Q8_0: 74, FORMATS.Q4_0: 4.6}[kind]
+    for at in halves[kind]:
+        # The second one is the minimums': half of a group's digits, so that values lie around zero.
+        middle = 15.5 if kind == FORMATS.Q5_K else 7.5
+        factor = deviation / unit * (1.0 if at != 2 else middle) * rng.uniform(0.7, 1.3, blocks.shape[:-1])
+        blocks[..., at : at + 2] = factor.astype(np.float16)[..., None].view(np.uint8)
+    return blocks.reshape(*shape[:-1], -1)
+
+
+def as_tensor(path, name):
+    """A tensor of a file as the library dequantizes it."""
+    found = next(tensor for tensor in gguf.GGUFReader(path).tensors if tensor.name == name)
+    return torch.from_numpy(np.array(gguf.quants.dequantize(found.data, found.tensor_type)))

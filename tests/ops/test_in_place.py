@@ -1,0 +1,90 @@
+"""The ops that change elements in place: every version beside the definition, and rows by themselves."""
+
+import pytest
+import torch
+
+from lullm.ops.cpu import native
+from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+SHAPES = pytest.mark.parametrize("shape", [(1, 1024), (3, 7), (300, 80), (0, 16)], ids=str)
+LIBRARY = load_library()
+VERSIONS = ["reference", "torch", *(() if LIBRARY is None else LIBRARY.available_isas)]
+
+
+@pytest.fixture(params=VERSIONS)
+def ops(request):
+    if request.param in ("reference", "torch"):
+        return REFERENCE_OPS if request.param == "reference" else TORCH_CPU_OPS
+    assert absence() is None and LIBRARY.handle.lullm_select_isa(request.param.encode())
+    request.addfinalizer(lambda: LIBRARY.handle.lullm_select_isa(LIBRARY.isa.encode()))
+    return NATIVE_CPU_OPS
+
+
+def normal(*shape, dtype=torch.float64, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+@DTYPES
+@SHAPES
+def test_add(ops, dtype, shape):
+    total, x = normal(*shape, dtype=dtype), normal(*shape, dtype=dtype, seed=1)
+    expected = (total.double() + x.double()).to(dtype)
+    ops.add_(total, x)
+    assert torch.equal(total, expected)
+
+
+@DTYPES
+@SHAPES
+def test_scale(ops, dtype, shape):
+    x = normal(*shape, dtype=dtype)
+    expected = (x.double() * torch.tensor(0.3, dtype=torch.float32).double()).to(dtype)
+    ops.scale_(x, 0.3)
+    torch.testing.assert_close(x, expected, rtol=torch.finfo(dtype).eps, atol=0)
+
+
+@DTYPES
+@SHAPES
+def test_soft_cap(ops, dtype, shape):
+    x = (normal(*shape) * 20).to(dtype)
+    expected = (5 * torch.tanh(x.double() / 5)).to(dtype)
+    ops.soft_cap_(x, 5.0)
+    torch.testing.assert_close(x, expected, rtol=3 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_soft_cap_of_what_is_no_number(ops):
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, 1e30, -1e-30])
+    ops.soft_cap_(x, 30.0)
+    torch.testing.assert_close(x, torch.tensor([30, -30, torch.nan, 0, 30, -1e-30]), equal_nan=True)
+
+
+@DTYPES
+@pytest.mark.parametrize("part", [slice(0, 70), slice(70, 102)], ids=str)
+def test_rms_norm_of_a_part_of_the_rows(ops, dtype, part):
+    rows, weight = normal(9, 102, dtype=dtype), normal(102, dtype=dtype, seed=1)[part]
+    expected = rows.clone()
+    expected[:, part] = ops.rms_norm(rows[:, part], weight, 1e-5)
+    ops.rms_norm_(rows[:, part], weight, 1e-5)
+    assert torch.equal(rows, expected)
+
+
+@pytest.mark.skipif(LIBRARY is None, reason="the native ops are not built here")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("change", ["add_", "scale_", "soft_cap_", "rms_norm_"])
+def test_a_row_does_not_depend_on_its_batch(ops, dtype, change):
+    """Whatever lies beside it, and on however many threads."""
+    weight = normal(70, dtype=dtype, seed=1)
+
+    def changed(rows, num_threads):
+        native.set_num_threads(num_threads)
+        y = rows.clone()
+        arguments = {"add_": (rows * 0.7,), "rms_norm_": (weight, 1e-6)}.get(change, (0.7,))
+        getattr(ops, change)(y, *arguments)
+        return y
+
+    rows = normal(2000, 70, dtype=dtype)
+    whole = changed(rows, 2)
+    assert torch.equal(whole, changed(rows, 1))
+    for first, count in ((0, 1), (7, 1), (3, 40), (1999, 1)):
+        assert torch.equal(changed(rows[first : first + count], 2), whole[first : first + count])

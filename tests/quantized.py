@@ -1,0 +1,184 @@
+"""Writes quantized checkpoints without lullm: by compressed-tensors, or from the definitions of the other formats."""
+
+import torch
+from safetensors.torch import load_file, save_file
+
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def compressed(weights, stored, **changes):
+    """(config, encode) of a compressed-tensors checkpoint: `weights` are the arguments of the weights' quantization."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**weights))
+    group = {"targets": ["Linear"], "weights": scheme.weights.model_dump(mode="json"), "input_activations": None}
+    config = {"quant_method": "compressed-tensors", "format": stored, "config_groups": {"group_0": group},
+              "ignore": ["lm_head"], "quantization_status": "compressed", **changes}  # fmt: skip
+    compressor = BaseCompressor.get_value_from_registry(stored)
+
+    def encode(weight):
+        blocks, args = weight, scheme.weights
+        if args.strategy == "group":
+            blocks = weight.unflatten(1, (-1, args.group_size))
+        if args.strategy == "block":
+            rows, columns = args.block_structure
+            blocks = weight.unflatten(1, (-1, columns)).unflatten(0, (-1, rows)).transpose(1, 2).flatten(2)
+        low, high = blocks.amin(-1), blocks.amax(-1)
+        if args.strategy == "tensor":
+            low, high = weight.min()[None], weight.max()[None]
+        if args.strategy == "channel":
+            low, high = low[:, None], high[:, None]
+        scale, zero = calculate_qparams(low, high, args)
+        state = {"weight": weight, "weight_scale": scale, "weight_zero_point": zero}
+        parts = compressor.compress(state, scheme)
+        dense = compressor.decompress(parts, scheme)["weight"]
+        return {name: part.contiguous() for name, part in parts.items()}, dense.float()
+
+    return config, encode
+
+
+def _grouped(weight, bits, size):
+    """(integers [in, out], zeros, scales [groups, out]), unsigned and asymmetric, float16 scales."""
+    groups = weight.t().unflatten(0, (-1, size))  # [groups, size, out]
+    low, high = groups.amin(1).clamp(max=0), groups.amax(1).clamp(min=0)
+    scales = ((high - low) / (2**bits - 1)).half()
+    zeros = (-low / scales.float()).round().clamp(0, 2**bits - 1)
+    integers = (groups / scales.float().unsqueeze(1) + zeros.unsqueeze(1)).round().clamp(0, 2**bits - 1)
+    return integers.flatten(0, 1).long(), zeros.long(), scales
+
+
+def _pack(values, bits, dim, order=None):
+    """int32 words of `values` along a dimension, 32 / bits each, the first in the low bits."""
+    per_word = 32 // bits
+    values = values.movedim(dim, -1).unflatten(-1, (-1, per_word))
+    if order is not None:
+        values = values[..., list(order)]
+    words = sum(values[..., i] << (bits * i) for i in range(per_word))
+    words = torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
+    return words.movedim(-1, dim).contiguous()
+
+
+def awq(size=32, **changes):
+    """AutoAWQ's "gemm" format: nibble i of a word is the output `order[i]`."""
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+
+    def encode(weight):
+        integers, zeros, scales = _grouped(weight, 4, size)
+        parts = {"qweight": _pack(integers, 4, 1, order), "qzeros": _pack(zeros, 4, 1, order), "scales": scales}
+        groups = torch.arange(len(integers)) // size
+        return parts, ((integers - zeros[groups]) * scales.float()[groups]).t().contiguous()
+
+    config = {"quant_method": "awq", "bits": 4, "group_size": size, "zero_point": True, "version": "gemm",
+              "modules_to_not_convert": None}  # fmt: skip
+    return config | changes, encode
+
+
+def gptq(bits=4, size=32, version=1, act_order=False, symmetric=False, **changes):
+    """GPTQ: words along the inputs; version 1 stores zero points less one, over whole words."""
+
+    def encode(weight):
+        order = torch.arange(weight.shape[1])
+        width = weight.shape[1] if size == -1 else size
+        if act_order:
+            order = torch.randperm(weight.shape[1], generator=torch.Generator().manual_seed(7))
+        groups = torch.empty_like(order)
+        groups[order] = torch.arange(weight.shape[1]) // width
+        integers, zeros, scales = _grouped(weight[:, order], bits, width)
+        if symmetric:
+            largest = weight[:, order].t().unflatten(0, (-1, width)).abs().amax(1)
+            scales, zeros = (largest / (2 ** (bits - 1) - 1)).half(), torch.full_like(zeros, 2 ** (bits - 1))
+            values = weight[:, order].t().unflatten(0, (-1, width)) / scales.float().unsqueeze(1)
+            integers = (values.round() + 2 ** (bits - 1)).clamp(0, 2**bits - 1).flatten(0, 1).long()
+        back = torch.empty_like(integers)
+        back[order] = integers
+        words = _pack(zeros, bits, 1)
+        if version == 1:
+            words = (words.long() - sum(1 << (bits * i) for i in range(32 // bits))).to(torch.int32)
+        parts = {"qweight": _pack(back, bits, 0), "qzeros": words, "scales": scales, "g_idx": groups.to(torch.int32)}
+        return parts, ((back - zeros[groups]) * scales.float()[groups]).t().contiguous()
+
+    config = {"quant_method": "gptq", "bits": bits, "group_size": size, "desc_act": act_order, "sym": symmetric,
+              "checkpoint_format": "gptq" if version == 1 else "gptq_v2"}  # fmt: skip
+    return config | changes, encode
+
+
+def float8(block=None, per_row=False, name="weight_scale_inv", **changes):
+    """FP8 as Qwen and DeepSeek (blocks), Mistral (a tensor) and Meta (rows) release it."""
+
+    def encode(weight):
+        rows, columns = block or (1 if per_row else len(weight), weight.shape[1])
+        padded = torch.nn.functional.pad(weight, (0, -weight.shape[1] % columns, 0, -len(weight) % rows))
+        blocks = padded.unflatten(1, (-1, columns)).unflatten(0, (-1, rows))  # [R, rows, C, columns]
+        scale = blocks.abs().amax((1, 3)) / 448
+        spread = scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)[: len(weight), : weight.shape[1]]
+        values = (weight / spread).to(torch.float8_e4m3fn)
+        dense = values.float() * spread
+        scale = scale if block or per_row else scale.reshape(())
+        return {"weight": values, name: scale, "input_scale": torch.tensor(3.0)}, dense
+
+    size = None if block is None else list(block)
+    config = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": size, "modules_to_not_convert": ["lm_head"]}
+    return config | changes, encode
+
+
+INT4 = {"num_bits": 4, "strategy": "group", "group_size": 32}
+FORMATS = {
+    "w8a8": lambda: compressed({"num_bits": 8, "strategy": "channel"}, "int-quantized"),
+    "w8 tensor": lambda: compressed({"num_bits": 8, "strategy": "tensor"}, "int-quantized"),
+    "w8 asymmetric": lambda: compressed({"num_bits": 8, "strategy": "channel", "symmetric": False}, "naive-quantized"),
+    "w8a16": lambda: compressed({"num_bits": 8, "strategy": "channel"}, "pack-quantized"),
+    "w4a16": lambda: compressed(INT4, "pack-quantized"),
+    "w4a16 asymmetric": lambda: compressed(INT4 | {"symmetric": False}, "pack-quantized"),
+    "w4a16 channel": lambda: compressed({"num_bits": 4, "strategy": "channel"}, "pack-quantized"),
+    "fp8 tensor": lambda: compressed({"num_bits": 8, "type": "float", "strategy": "tensor"}, "float-quantized"),
+    "fp8 channel": lambda: compressed({"num_bits": 8, "type": "float", "strategy": "channel"}, "float-quantized"),
+    "fp8 blocks": lambda: compressed(
+        {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [16, 32]}, "float-quantized"
+    ),
+    "awq": awq,
+    "gptq v1": gptq,
+    "gptq v2": lambda: gptq(version=2),
+    "gptq act-order": lambda: gptq(act_order=True),
+    "gptq symmetric": lambda: gptq(symmetric=True),
+    "gptq 8 bits": lambda: gptq(bits=8),
+    "gptq 2 bits": lambda: gptq(bits=2),
+    "gptq rows": lambda: gptq(size=-1, symmetric=True),
+    "fp8 of Qwen": lambda: float8(block=(48, 24)),
+    "fp8 of Mistral": float8,
+    "fp8 of Meta": lambda: float8(per_row=True, name="weight_scale", quant_method="fbgemm_fp8"),
+}  # fmt: skip
+NATIVE = {"w8a8": 8, "w8 tensor": 8, "w8a16": 8, "w4a16 channel": 4, "gptq rows": 4}
+"""The formats whose integers a native one holds, and its bits."""
+
+
+def is_linear(name):
+    *_, layer, last = name.split(".")
+    return layer in LINEAR and last == "weight"
+
+
+def write(source, encoded, dense, make, leave=()):
+    """Two copies of a model folder: quantized, and in the floating point numbers that this means.
+
+    leave: names of modules that stay as they are.
+    """
+    import json
+    import shutil
+
+    config, encode = make()
+    tensors = load_file(source / "model.safetensors")
+    quantized, decoded = {}, dict(tensors)
+    for name, tensor in tensors.items():
+        module = name.removesuffix(".weight")
+        if not is_linear(name) or any(part in module for part in leave):
+            quantized[name] = tensor
+            continue
+        parts, decoded[name] = encode(tensor)
+        quantized |= {f"{module}.{part}": value for part, value in parts.items()}
+    for folder, content in ((encoded, quantized), (dense, decoded)):
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+        save_file(content, folder / "model.safetensors")
+    stated = json.loads((source / "config.json").read_text()) | {"quantization_config": config, "dtype": "bfloat16"}
+    (encoded / "config.json").write_text(json.dumps(stated))
+    return config

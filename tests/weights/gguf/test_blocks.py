@@ -1,0 +1,51 @@
+"""Every format's numbers, against the `gguf` library's."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf_files import FORMATS, random_blocks
+
+from lullm.config.gguf.format import FORMATS as BLOCK_FORMATS
+from lullm.weights.gguf.blocks import decode_rows, take_apart
+
+QUANTIZED = [FORMATS.Q8_0, FORMATS.Q4_0, FORMATS.Q4_K, FORMATS.Q5_K, FORMATS.Q6_K]
+
+
+def test_sizes():
+    for number, block in BLOCK_FORMATS.items():
+        assert (block.num_values, block.num_bytes) == gguf.GGML_QUANT_SIZES[FORMATS(number)]
+        assert block.name == FORMATS(number).name
+
+
+@pytest.mark.parametrize("kind", [*QUANTIZED, FORMATS.MXFP4], ids=lambda kind: kind.name)
+def test_any_bytes(kind):
+    """All bits of random blocks, with float16 factors that are finite."""
+    if kind == FORMATS.MXFP4:
+        raw = np.random.default_rng(0).integers(0, 256, (7, 3 * 17), dtype=np.uint8)
+        raw[:, ::17] = raw[:, ::17].clip(0, 250)
+        raw[0, 0], raw[1, 0], raw[2, 0] = 0, 1, 250
+    else:
+        raw = random_blocks((7, 768), kind)
+    expected = torch.from_numpy(gguf.quants.dequantize(raw, kind))
+    found = decode_rows(BLOCK_FORMATS[kind], torch.from_numpy(raw))
+    assert expected.std() > 0
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [FORMATS.F32, FORMATS.F16, FORMATS.BF16], ids=lambda kind: kind.name)
+def test_numbers_of_a_type(kind):
+    values = torch.randn(5, 6)
+    raw = gguf.quants.quantize(values.numpy(), kind)
+    expected = torch.from_numpy(np.array(gguf.quants.dequantize(raw, kind)))
+    found = decode_rows(BLOCK_FORMATS[kind], torch.from_numpy(np.ascontiguousarray(raw).view(np.uint8).reshape(5, -1)))
+    torch.testing.assert_close(found.float(), expected, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
+def test_parts_have_small_digits(kind):
+    """What the native kernels count on."""
+    blocks = take_apart(BLOCK_FORMATS[kind], torch.from_numpy(random_blocks((7, 768), kind)))
+    reach = {"Q8_0": (-128, 127), "Q4_0": (-8, 7), "Q4_K": (0, 15), "Q5_K": (0, 31), "Q6_K": (-32, 31)}[kind.name]
+    assert (int(blocks.digits.min()), int(blocks.digits.max())) == reach
+    assert blocks.codes is None or blocks.codes.dtype == torch.int8

@@ -1,0 +1,125 @@
+"""A model from its GGUF file is the model from its folder: every architecture, to the bit in float32."""
+
+import json
+
+import pytest
+import torch
+from families import CASES, ROPE, longrope
+from gguf_files import ARCHITECTURES, FORMATS, write_gguf
+from golden import PagedRun, load_model, prompt, save_model
+
+from lullm.config.model import ModelConfig
+from lullm.errors import ModelLoadError
+from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.weights.headers import check_headers
+
+GROUPED = {"hidden_size": 256, "intermediate_size": 512}
+VARIANTS = {
+    "Llama": {"tie_word_embeddings": True},
+    "Qwen2": {},
+    "Qwen3": {"rope_parameters": ROPE["yarn"]},
+    "Qwen3Moe": CASES["Qwen3Moe"].variants["plain"] | {"norm_topk_prob": True},
+    "Gemma2": {"sliding_window": 20, "query_pre_attn_scalar": 16},
+    "Gemma3": CASES["Gemma3"].variants["plain"] | {"query_pre_attn_scalar": 16},
+    "Phi3": {"sliding_window": 20},
+    "GptOss": next(iter(CASES["GptOss"].variants.values())),
+}
+
+
+def logits(path):
+    model = load_model(path)
+    return PagedRun(model, TORCH_CPU_OPS, 1).step([(0, prompt(1))])
+
+
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_logits(tmp_path, family):
+    save_model(tmp_path, family, VARIANTS[family])
+    path = tmp_path / "model.gguf"
+    write_gguf(path, tmp_path, family)
+    theirs, ours = ModelConfig.from_folder(tmp_path), ModelConfig.from_folder(path)
+    check_headers(ours, path)
+    assert ours.layer_kinds == theirs.layer_kinds
+    assert ours.head_dim == theirs.head_dim and ours.tie_word_embeddings == theirs.tie_word_embeddings
+    expected = logits(tmp_path)
+    assert expected.std() > 0.3
+    torch.testing.assert_close(logits(path), expected, atol=1e-4, rtol=0)
+
+
+def test_phi_with_factors_for_every_frequency(tmp_path):
+    """They are tensors in a file."""
+    options = longrope(6, 64)
+    save_model(tmp_path, "Phi3", options)
+    extra = {
+        f"rope_factors_{name}.weight": torch.tensor(options["rope_parameters"][f"{name}_factor"]).numpy()
+        for name in ("long", "short")
+    }
+    path = tmp_path / "model.gguf"
+    write_gguf(path, tmp_path, "Phi3", extra=extra)
+    torch.testing.assert_close(logits(path), logits(tmp_path), atol=1e-4, rtol=0)
+
+
+def test_llama_3s_stretched_rope_is_a_tensor(tmp_path):
+    from lullm.config.rope import RopeConfig
+    from lullm.nn.rotary import rotary_frequencies
+
+    save_model(tmp_path, "Llama", {"rope_parameters": ROPE["llama3"]})
+    config = ModelConfig.from_folder(tmp_path)
+    stretched, _ = rotary_frequencies(config, config.family.ropes[0], 128)
+    plain, _ = rotary_frequencies(config, RopeConfig(rope_theta=10000.0), 128)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, tmp_path, "Llama", extra={"rope_freqs.weight": (plain / stretched).numpy()})
+    torch.testing.assert_close(logits(path), logits(tmp_path), atol=1e-4, rtol=0)
+
+
+def test_shards(tmp_path):
+    save_model(tmp_path, "Qwen3", {})
+    write_gguf(tmp_path / "model.gguf", tmp_path, "Qwen3", split_max_tensors=9)
+    first, *others = sorted(tmp_path.glob("*.gguf"))
+    assert len(others) > 1 and first.name.startswith("model-00001-of-")
+    torch.testing.assert_close(logits(first), logits(tmp_path), atol=1e-4, rtol=0)
+    others[1].unlink()
+    with pytest.raises(ModelLoadError, match=others[1].name):
+        load_model(first)
+
+
+def test_half_a_shard_set_under_another_name_is_refused(tmp_path):
+    save_model(tmp_path, "Qwen3", {})
+    write_gguf(tmp_path / "model.gguf", tmp_path, "Qwen3", split_max_tensors=9)
+    alone = tmp_path / "alone.gguf"
+    sorted(tmp_path.glob("model-*.gguf"))[0].rename(alone)
+    with pytest.raises(ModelLoadError, match="one of .* shards and must be named"):
+        ModelConfig.from_folder(alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_half_precision_files(tmp_path, dtype):
+    save_model(tmp_path, "Qwen3", {})
+    for kind in (FORMATS.F16, FORMATS.BF16):
+        path = tmp_path / f"{kind.name}.gguf"
+        write_gguf(path, tmp_path, "Qwen3", kind)
+        model, whole = load_model(path, dtype), load_model(tmp_path, dtype)
+        for (name, found), (_, expected) in zip(model.named_parameters(), whole.named_parameters(), strict=True):
+            torch.testing.assert_close(found, expected, atol=2e-2, rtol=1e-2, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_what_is_stored_says_the_type(tmp_path):
+    save_model(tmp_path, "Qwen3", {})
+    for kind, dtype in ((FORMATS.F32, "float32"), (FORMATS.F16, "float16"), (FORMATS.BF16, "bfloat16")):
+        path = tmp_path / f"{kind.name}.gguf"
+        write_gguf(path, tmp_path, "Qwen3", kind)
+        assert ModelConfig.from_folder(path).dtype == dtype
+
+
+def test_tensors_that_lack_or_are_too_many_are_named(tmp_path):
+    save_model(tmp_path, "Qwen3", {})
+    config = json.loads((tmp_path / "config.json").read_text())
+    path = tmp_path / "model.gguf"
+    extra = {"blk.1.attn_rot.weight": torch.ones(4).numpy()}
+    write_gguf(path, tmp_path, "Qwen3", extra=extra)
+    with pytest.raises(ModelLoadError, match="unexpected tensor blk.1.attn_rot.weight"):
+        load_model(path)
+    config["num_hidden_layers"] += 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_gguf(path, tmp_path, "Qwen3")
+    with pytest.raises(ModelLoadError, match="num_hidden_layers is 4, and the files hold 3"):
+        check_headers(ModelConfig.from_folder(path), path)

@@ -1,0 +1,230 @@
+"""Quantized checkpoints beside the formats' own arithmetic: numbers, integers for the native formats, refusals."""
+
+import pytest
+import quantized
+import torch
+from quantized import FORMATS, NATIVE, compressed
+
+from lullm.config.encoding.table import read_encoding
+from lullm.errors import ModelLoadError
+from lullm.ops.quantized.integer_rows import rows_of_storage, store_rows_
+from lullm.ops.quantized.weight import QuantizedLayout, dequantize
+from lullm.weights.encoding.checkpoint import with_encoding
+from lullm.weights.encoding.joining import Joining
+from lullm.weights.rule import WeightRules
+
+
+def decoded(config, parts, module="model.layers.0.mlp.up_proj"):
+    """The encoded tensor that the parts of a module are."""
+    rules = with_encoding(WeightRules(), read_encoding(config, frozenset()))
+    names = {f"{module}.{part}": tensor for part, tensor in parts.items() if part != "input_scale"}
+    joining = Joining(rules.joins, names)
+    *_, found = (joining.add(name, tensor) for name, tensor in names.items())
+    return found
+
+
+def weight(seed=0, shape=(64, 96)):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * torch.logspace(-1, 1, shape[0])[:, None]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_numbers(name):
+    """As the format's own arithmetic: in pieces, too."""
+    config, encode = FORMATS[name]()
+    parts, expected = encode(weight(shape=(64, 192)))
+    whole, found = decoded(config, parts)
+    assert whole == "model.layers.0.mlp.up_proj.weight" and found.shape == expected.shape
+    assert (expected - weight(shape=(64, 192))).abs().max() < 9, "a check of the test's own arithmetic"
+    torch.testing.assert_close(found.decode(), expected, rtol=2e-6, atol=0)
+    pieces = found.split(13)
+    assert [len(piece) for piece in pieces] == [13, 13, 13, 13, 12]
+    torch.testing.assert_close(torch.cat([piece.decode() for piece in pieces]), found.decode(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_integers(name):
+    """A native format holds just what the checkpoint holds, or says that it does not."""
+    config, encode = FORMATS[name]()
+    parts, expected = encode(weight())
+    _, found = decoded(config, parts)
+    for bits in (8, 4):
+        rows = found.integers(bits)
+        if NATIVE.get(name, 9) > bits:
+            assert rows is None
+            continue
+        layout = QuantizedLayout(bits, 70, 96)
+        storage = torch.zeros(layout.shape, dtype=torch.uint8)
+        for first, piece in ((0, rows[:40]), (40, rows[40:])):
+            store_rows_(storage, layout, first + 5, piece)
+        torch.testing.assert_close(dequantize(storage, layout, 5, 69), expected, rtol=2e-6, atol=0)
+        assert not dequantize(storage, layout, 0, 5).any() and not dequantize(storage, layout, 69, 70).any()
+        back = rows_of_storage(storage, layout)[5:69]
+        assert torch.equal(back.integers, rows.integers) and torch.equal(back.row_scales, rows.row_scales)
+
+
+def test_a_zero_point_of_zero():
+    """Version 1 stores zero points less one: zero borrows from its neighbour, as GPTQModel writes it."""
+    values = weight().abs()
+    config, encode = quantized.gptq()
+    parts, expected = encode(values)
+    torch.testing.assert_close(decoded(config, parts)[1].decode(), expected, rtol=2e-6, atol=0)
+    assert (decoded(config, parts)[1].zeros == 0).all()
+
+
+def test_symmetric_by_the_config_and_not_in_the_file():
+    config, encode = quantized.gptq(size=-1)
+    parts, expected = encode(weight())
+    _, found = decoded(config | {"sym": True}, parts)
+    assert found.integers(4) is None and found.integers(8) is None
+    torch.testing.assert_close(found.decode(), expected, rtol=2e-6, atol=0)
+
+
+def test_the_smallest_byte():
+    """-128 is in int8's range, and beyond that of lullm's own quantizing."""
+    config, encode = compressed({"num_bits": 8, "strategy": "channel"}, "int-quantized")
+    parts, _ = encode(weight())
+    parts["weight"][:, ::2] = -128
+    rows = decoded(config, parts)[1].integers(8)
+    layout = QuantizedLayout(8, 64, 96)
+    storage = torch.zeros(layout.shape, dtype=torch.uint8)
+    store_rows_(storage, layout, 0, rows)
+    assert (rows_of_storage(storage, layout).integers[:, ::2] == -128).all()
+
+
+def test_modules_by_name_expression_and_class():
+    group = {"targets": ["Linear"], "weights": {"num_bits": 8, "strategy": "channel"}}
+    few = {"targets": ["re:.*down_proj", "model.layers.1.mlp.up_proj"],
+           "weights": {"num_bits": 4, "strategy": "group", "group_size": 32}, "format": "pack-quantized"}  # fmt: skip
+    config = {"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head", "re:.*q_proj"],
+              "config_groups": {"a": group, "b": few}}  # fmt: skip
+    encoding = read_encoding(config, frozenset())
+    bits = {name: scheme and scheme.bits for name in (
+        "lm_head", "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj",
+        "model.layers.9.mlp.down_proj", "model.embed_tokens",
+    ) for scheme in [encoding.scheme_of(name)]}  # fmt: skip
+    assert list(bits.values()) == [None, None, 8, 4, 4, None]
+    awq, _ = quantized.awq(modules_to_not_convert=["visual", "mlp.gate"])
+    encoding = read_encoding(awq, frozenset())
+    assert encoding.scheme_of("model.layers.0.mlp.gate") is None and encoding.scheme_of("visual.a.b") is None
+    assert encoding.scheme_of("model.layers.0.mlp.gate_proj") is not None
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "'bitsandbytes' is not supported.*original in bfloat"),
+        ({"quant_method": "eetq"}, "eetq.*take the original"),
+        ({"quant_method": "hqq"}, "hqq.*take the original"),
+        ({"quant_method": "auto-round"}, "export it"),
+        ({"quant_method": "x" * 10_000}, "is not supported"),
+        ({"quant_method": 3}, "quant_method must name"),
+        ([1], "quant_method must name"),
+        (quantized.awq(version="gemv")[0], "version is 'gemv'; supported: 'gemm'"),
+        (quantized.awq(bits=3)[0], "bits is 3; supported: 4"),
+        (quantized.awq(group_size=0)[0], "group_size"),
+        (quantized.awq(modules_to_not_convert="lm_head")[0], "list of names"),
+        (quantized.gptq(bits=3, checkpoint_format="gptq")[0], "bits is 3"),
+        (quantized.gptq(checkpoint_format="marlin")[0], "checkpoint_format is 'marlin'"),
+        (quantized.gptq(is_marlin_format=True)[0], "is_marlin_format True: not implemented"),
+        (quantized.gptq(dynamic={"-:.*": {}})[0], "dynamic .*not implemented"),
+        (quantized.float8(fmt="e5m2")[0], "fmt is 'e5m2'"),
+        (quantized.float8(weight_block_size=[128])[0], "weight_block_size must be two"),
+        (quantized.float8(expert_dtype="fp4")[0], "expert_dtype"),
+        (compressed({"num_bits": 8}, "int-quantized", transform_config={"a": 1})[0], "transform_config"),
+        (compressed({"num_bits": 8}, "int-quantized", sparsity_config={"format": "sparse-24-bitmask"})[0], "sparse"),
+        (compressed({"num_bits": 8}, "int-quantized", format="marlin-24")[0], "format is 'marlin-24'"),
+        (compressed({"num_bits": 8}, "int-quantized", config_groups={})[0], "config_groups is empty"),
+        (compressed({"num_bits": 8}, "int-quantized", config_groups={"a": 1})[0], "config_groups must map"),
+        (compressed({"num_bits": 8}, "int-quantized", ignore=["re:("])[0], "no regular expression"),
+        (compressed({"num_bits": 8}, "int-quantized", ignore=["re:(a+)+b"])[0], "repeats a group"),
+        (compressed({"num_bits": 8}, "int-quantized", ignore=["re:" + ".*a" * 9])[0], "too long"),
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_refused(config, match):
+    with pytest.raises(ModelLoadError, match=match):
+        read_encoding(config, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"num_bits": 3}, "num_bits is 3"),
+        ({"dynamic": True}, "dynamic is True"),
+        ({"type": "float"}, "floating point weights in the format"),
+        ({"strategy": "group", "group_size": None}, "contradict"),
+        ({"strategy": "tensor_group"}, "strategy is 'tensor_group'"),
+        ({"strategy": "block"}, "strategy 'block'"),
+        ({"symmetric": "no"}, "symmetric is 'no'"),
+    ],
+)
+def test_weights_of_a_group_that_are_not_supported(change, match):
+    config, _ = compressed({"num_bits": 8, "strategy": "channel"}, "int-quantized")
+    config["config_groups"]["group_0"]["weights"] |= change
+    with pytest.raises(ModelLoadError, match=match):
+        read_encoding(config, frozenset())
+    config["config_groups"]["group_0"] = {"targets": ["LlamaAttention"], "weights": {}}
+    with pytest.raises(ModelLoadError, match="class 'LlamaAttention'"):
+        read_encoding(config, frozenset())
+
+
+def test_what_nothing_is_known_about_is_named_in_a_warning(caplog):
+    with caplog.at_level("WARNING", logger="lullm"):
+        read_encoding(quantized.awq(a_note=3)[0], frozenset())
+    assert "a_note" in caplog.text
+
+
+def cut(part, dim=0):
+    return lambda parts: parts.__setitem__(part, parts[part].narrow(dim, 0, parts[part].shape[dim] - 1))
+
+
+def put(part, value):
+    return lambda parts: parts.__setitem__(part, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "match"),
+    [
+        ("awq", lambda parts: parts.pop("qzeros"), "missing tensor model.layers.0.mlp.up_proj.qzeros"),
+        ("awq", cut("qzeros"), "zero points .* do not fit"),
+        ("awq", cut("scales", 1), "scales .* do not fit"),
+        ("awq", cut("qweight", 1), "scales .* do not fit"),
+        ("awq", put("qweight", torch.zeros(4, 4)), "not a matrix of torch.int32"),
+        ("gptq act-order", lambda parts: parts.pop("g_idx"), "g_idx is missing"),
+        ("gptq act-order", cut("g_idx"), "g_idx .* does not say"),
+        ("gptq act-order", lambda parts: parts["g_idx"].fill_(99), "without scales"),
+        ("gptq v1", lambda parts: parts["scales"].fill_(float("nan")), "infinite or NaN"),
+        ("w4a16", put("weight_shape", torch.tensor([64])), "weight_shape"),
+        ("w4a16", put("weight_shape", torch.tensor([64, 1 << 40])), "do not hold a matrix"),
+        ("w4a16", put("weight_shape", torch.tensor([-64, 96])), "do not hold a matrix"),
+        ("w4a16 asymmetric", lambda parts: parts.pop("weight_zero_point"), "zero points are missing"),
+        ("w4a16 asymmetric", cut("weight_zero_point"), "zero points .* do not fit"),
+        ("w8a8", lambda parts: parts.pop("weight"), "missing tensor"),
+        ("w8a8", put("weight", torch.zeros(64, 96, dtype=torch.uint8)), "not a matrix of torch.int8"),
+        ("w8a8", put("weight_scale", torch.ones(63, 1)), "scales"),
+        ("fp8 of Qwen", cut("weight_scale_inv"), "scales .* do not fit"),
+        ("fp8 of Qwen", lambda parts: parts.pop("weight"), "needed"),
+        ("fp8 of Mistral", put("weight_scale_inv", torch.tensor(float("inf"))), "infinite"),
+        ("fp8 of Mistral", put("weight", torch.zeros(64, 96).to(torch.float8_e5m2)), "not a matrix of float8_e4m3fn"),
+    ],
+)  # fmt: skip
+def test_parts_that_do_not_fit_are_refused(name, change, match):
+    config, encode = FORMATS[name]()
+    parts, _ = encode(weight())
+    change(parts)
+    with pytest.raises(ModelLoadError, match=f"mlp.up_proj.*({match})"):
+        decoded(config, parts)
+
+
+def test_a_module_that_should_not_be_quantized():
+    config, encode = FORMATS["w8a8"]()
+    parts, _ = encode(weight())
+    with pytest.raises(ModelLoadError, match="lm_head.weight is stored quantized"):
+        decoded(config, parts, "lm_head")
+
+
+def test_architectures_that_hold_matrices_otherwise():
+    import re
+
+    rules = WeightRules(transposes=(re.compile("x"),))
+    with pytest.raises(ModelLoadError, match="awq is not supported for this architecture"):
+        with_encoding(rules, read_encoding(quantized.awq()[0], frozenset()))
