@@ -18,7 +18,7 @@ from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
 from lullm.weights.quantization import quantize_as_stored, quantize_model
-from lullm.weights.reading.files import stored_names
+from lullm.weights.reading.source import open_source
 from lullm.weights.store import WeightStore
 from lullm.worker.setup import WorkerSetup
 
@@ -76,7 +76,7 @@ def _quantize(setup: WorkerSetup, model: Model, folder: Path) -> int:
     if config.quantization is not None:
         quantize_model(model, config.quantization)
     elif encoding is not None and config.load_format != "dummy" and config.device == "cpu":
-        return quantize_as_stored(model, encoding, stored_names(folder))
+        return quantize_as_stored(model, encoding, open_source(folder).names())
     return 0
 
 
