@@ -19,6 +19,7 @@ from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
 from lullm.weights.quantization import quantize_as_stored, quantize_model
 from lullm.weights.reading.files import stored_names
+from lullm.weights.reading.source import open_source
 from lullm.weights.store import WeightStore
 from lullm.worker.setup import WorkerSetup
 
@@ -75,8 +76,10 @@ def _quantize(setup: WorkerSetup, model: Model, folder: Path) -> int:
         model.rules = with_encoding(model.rules, encoding)
     if config.quantization is not None:
         quantize_model(model, config.quantization)
-    elif encoding is not None and config.load_format != "dummy" and config.device == "cpu":
-        return quantize_as_stored(model, encoding, stored_names(folder))
+    elif config.load_format != "dummy" and config.device == "cpu":
+        if encoding is not None:
+            return quantize_as_stored(model, encoding, stored_names(folder))
+        return open_source(folder).keep_blocks(model)
     return 0
 
 
