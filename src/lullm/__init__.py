@@ -11,6 +11,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "LLM": "lullm.llm",
     "SamplingParams": "lullm.types.sampling_params",
+    "PoolingParams": "lullm.types.pooling.params",
+    "PoolingRequestOutput": "lullm.types.pooling.outputs",
+    "EmbeddingRequestOutput": "lullm.types.pooling.outputs",
+    "ClassificationRequestOutput": "lullm.types.pooling.outputs",
+    "ScoringRequestOutput": "lullm.types.pooling.outputs",
     "RequestOutput": "lullm.types.outputs",
     "CompletionOutput": "lullm.types.outputs",
     "EngineConfig": "lullm.config.engine",
@@ -20,12 +25,17 @@ _HOMES = {
 }
 __all__ = [
     "AsyncLLMEngine",
+    "ClassificationRequestOutput",
     "CompletionOutput",
+    "EmbeddingRequestOutput",
     "EngineConfig",
     "LLM",
     "LLMEngine",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "RequestOutput",
     "SamplingParams",
+    "ScoringRequestOutput",
     "register_model",
 ]
 
@@ -36,6 +46,13 @@ if TYPE_CHECKING:
     from lullm.llm import LLM
     from lullm.models.registry import register_model
     from lullm.types.outputs import CompletionOutput, RequestOutput
+    from lullm.types.pooling.outputs import (
+        ClassificationRequestOutput,
+        EmbeddingRequestOutput,
+        PoolingRequestOutput,
+        ScoringRequestOutput,
+    )
+    from lullm.types.pooling.params import PoolingParams
     from lullm.types.sampling_params import SamplingParams
 
 

@@ -6,14 +6,25 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
-from tqdm import tqdm
-
 from lullm.config.engine import EngineConfig
+from lullm.config.pooling.pooler import reads_pairs
 from lullm.engine.head_start import head_start
 from lullm.engine.interrupt import deferred_interrupt
-from lullm.errors import InvalidRequestError, UnsupportedError
+from lullm.engine.offline import run_all
+from lullm.errors import InvalidRequestError, LullmError, UnsupportedError
 from lullm.types.outputs import RequestOutput
-from lullm.types.request import Conversation, GenerateRequest, Prompt
+from lullm.types.pooling.outputs import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringRequestOutput,
+)
+from lullm.types.pooling.params import PoolingParams, PoolingTask
+from lullm.types.pooling.score import Scoring
+from lullm.types.request import Conversation, Input, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 from lullm.types.sleep import ForecastArguments, SleepArguments, SleepForecast, SleepReport, SleepState, WakeReport
 
@@ -79,14 +90,24 @@ class LLM:
         priorities = [0] * len(prompts) if priority is None else list(priority)
         if len(priorities) != len(prompts):
             raise InvalidRequestError(f"{len(priorities)} priorities for {len(prompts)} prompts", "priority")
+        final = [one.replace(output_kind=OutputKind.FINAL_ONLY) for one in params]
+        return self._process_and_run(prompts, final, use_tqdm, priorities)
+
+    def _process_and_run(
+        self,
+        prompts: Sequence[Input],
+        params: Sequence[SamplingParams | PoolingParams],
+        use_tqdm: bool,
+        priorities: Sequence[int] = (),
+    ) -> list[Any]:
+        """The last output of each request, in the order of the prompts."""
+        process = self.llm_engine.input_processor.process
         requests = [
-            self.llm_engine.input_processor.process(
-                str(next(self._request_ids)), prompt, one.replace(output_kind=OutputKind.FINAL_ONLY), rank
-            )
-            for prompt, one, rank in zip(prompts, params, priorities, strict=True)
+            process(str(next(self._request_ids)), prompt, one, rank)
+            for prompt, one, rank in zip(prompts, params, priorities or [0] * len(prompts), strict=True)
         ]
         with self._exclusive() as interrupt:
-            return self._run(requests, use_tqdm, interrupt)
+            return run_all(self.llm_engine, requests, use_tqdm, interrupt)
 
     def chat(
         self,
@@ -107,6 +128,83 @@ class LLM:
         options = chat_template_kwargs or {}
         prompts = [Conversation(messages, options, split_special_tokens) for messages in conversations]
         return self._generate(prompts, sampling_params, use_tqdm)
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        pooling_task: PoolingTask | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """Pool each prompt as the model does; the outputs are in their order. Blocks until all are done.
+
+        Args:
+            prompts: as for `generate`. pooling_params: one for all, or one each.
+            pooling_task: the task that is expected; None: whatever the model does.
+
+        Raises:
+            InvalidRequestError: the model pools nothing, or does another task; or as `generate` does.
+        """
+        return self._encode(_as_prompts(prompts), pooling_params, use_tqdm, pooling_task)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: bool = True,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """The embedding of each prompt. Raises as `encode` does."""
+        outputs = self._encode(_as_prompts(prompts), pooling_params, use_tqdm, "embed")
+        return [output.of(EmbeddingOutput(output.outputs.data)) for output in outputs]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[ClassificationRequestOutput]:
+        """The probability of each label, for each prompt. Raises as `encode` does."""
+        outputs = self._encode(_as_prompts(prompts), pooling_params, use_tqdm, "classify")
+        return [output.of(ClassificationOutput(output.outputs.data)) for output in outputs]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        *,
+        use_tqdm: bool = True,
+        pooling_params: PoolingParams | None = None,
+        instruction: str | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """The score of each pair: one text with one, one with each of several, or pair by pair.
+
+        A reranker reads both texts at once; of a model for embeddings the score is the cosine of the two.
+
+        Args:
+            instruction: what counts as relevant, for rerankers that are told so; None: what the model is used to.
+
+        Raises as `encode` does; also InvalidRequestError when the two sides do not match.
+        """
+        scoring = Scoring(data_1, data_2, reads_pairs(self.llm_engine.model_config.pooler), instruction)
+        return scoring.scores(self._encode(scoring.prompts, pooling_params, use_tqdm))
+
+    def _encode(
+        self,
+        prompts: Sequence[Input],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None,
+        use_tqdm: bool,
+        task: PoolingTask | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        params = self._one_each("pooling_params", pooling_params or PoolingParams(), PoolingParams, prompts)
+        outputs = self._process_and_run(prompts, [one.expecting(task) for one in params], use_tqdm)
+        failed = next((output for output in outputs if output.finish_reason == "abort"), None)
+        if failed is not None and failed.stop_reason is not None:
+            raise LullmError(f"prompt {outputs.index(failed)} was aborted: {failed.stop_reason}")
+        return outputs
 
     def beam_search(
         self,
@@ -234,36 +332,6 @@ class LLM:
         """The engine for this thread alone. Ctrl-C meanwhile sets the event and breaks nothing off."""
         with self._turn, deferred_interrupt() as interrupt:
             yield interrupt
-
-    def _run(self, requests: list[GenerateRequest], use_tqdm: bool, interrupt: threading.Event) -> list[RequestOutput]:
-        """The requests' outputs in their order; some are missing after an interrupt."""
-        engine = self.llm_engine
-        outputs: dict[str, RequestOutput] = {}
-        wanted: set[str] = set()
-        progress = tqdm(total=len(requests), desc="Processed prompts", disable=not use_tqdm, dynamic_ncols=True)
-        num_input = num_output = 0
-        try:
-            for request in requests:
-                engine.add_processed(request)  # may refuse an id that a request of `add_request` has
-                wanted.add(request.request_id)
-            while len(outputs) < len(wanted) and not interrupt.is_set():
-                for output in engine.step():
-                    if output.request_id not in wanted:
-                        continue
-                    outputs[output.request_id] = output
-                    num_input += len(output.prompt_token_ids)
-                    num_output += sum(len(completion.token_ids) for completion in output.outputs)
-                    elapsed = max(progress.format_dict["elapsed"], 1e-9)
-                    progress.set_postfix_str(
-                        f"in: {num_input / elapsed:.1f} tok/s, out: {num_output / elapsed:.1f} tok/s", refresh=False
-                    )
-                    progress.update()
-        finally:
-            # An interrupt or a refusal half-way must not leave work behind that the next call would pay for.
-            progress.close()
-            for request_id in wanted - outputs.keys():
-                engine.abort_request(request_id, wants_output=False)
-        return [outputs[request.request_id] for request in requests if request.request_id in outputs]
 
 
 def _as_prompts(prompts: Any) -> Sequence[Prompt]:

@@ -8,7 +8,7 @@ import pytest
 
 from lullm.types.draw import Draw, DrawParams, LogitEdits
 from lullm.types.packed import num_packed, pack, pack_one, unpack
-from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, Span, StepPlan, StepResult
+from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, PooledSum, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
 
 EDITS = LogitEdits(
@@ -30,6 +30,7 @@ def test_a_plan():
         [
             Span(9, 30, pack([4, PENDING_TOKEN]), (pack([0, -1, 2**31 - 1]), pack([])), draws),
             Span(2, 0, pack([151_935]), (pack([3]),), (), pack([6]), 5),
+            Span(4, 8, pack([1, 2]), (pack([5]),), pooled_rows=(0, 2)),
         ],
         [(1, 2)],
         [(3, 4), (5, 6)],
@@ -38,7 +39,7 @@ def test_a_plan():
     received = decode_plan(encode_plan(plan))
     assert received == plan and repr(received) == repr(plan), "types, too"
     assert decode_plan(encode_plan(StepPlan([]))).is_empty
-    assert [span.end for span in received.spans] == [32, 1] and received.num_tokens == 3
+    assert [span.end for span in received.spans] == [32, 1, 10] and received.num_tokens == 5
 
 
 def test_a_result():
@@ -48,6 +49,7 @@ def test_a_result():
         {9: 2},
         0.25,
         1e-9,
+        [PooledSum(3, 2, struct.pack("2f", -math.inf, 0.5))],
     )
     received = decode_result(encode_result(result))
     assert received == result and repr(received) == repr(result)

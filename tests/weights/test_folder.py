@@ -143,7 +143,7 @@ def test_a_quantization_of_the_hub(hub, tmp_path, wish, files):
     hub.cached, hub.online = tmp_path, ConnectionError("offline")
     assert resolve_model(f"org/m-GGUF:{wish}") == tmp_path / files[0]
     (tmp_path / files[-1]).unlink()
-    with pytest.raises(ModelLoadError, match=f"org/m-GGUF:{wish} could not be fetched.*ConnectionError: offline"):
+    with pytest.raises(ModelLoadError, match="org/m-GGUF.* could not be fetched.*ConnectionError: offline"):
         resolve_model(f"org/m-GGUF:{wish}")
 
 

@@ -123,6 +123,8 @@ def test_one_size_of_a_block(build):
 def test_steps_with_experts_are_recorded_by_ops_that_can(records_experts, has_experts):
     """On a GPU the numbers of rows per expert are waited for, which no graph can do."""
     ops = replace(FAKE_OPS, records_experts=records_experts)
-    model_config = SimpleNamespace(family=SimpleNamespace(experts="some" if has_experts else None))
+    model_config = SimpleNamespace(
+        family=SimpleNamespace(experts="some" if has_experts else None), foreign=None, generates=True
+    )
     setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None)
     assert setup.records_graphs == (records_experts or not has_experts)

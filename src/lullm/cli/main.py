@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import lullm
 from lullm.cli import chat, doctor, memory, ps, run, serve, sleep, wake
-from lullm.cli.model import quantize
+from lullm.cli.model import hub, quantize
 from lullm.errors import LullmError
 
 USER_ERROR = 2
@@ -19,7 +19,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lullm", description="An LLM inference engine with a paged KV cache.")
     parser.add_argument("--version", action="version", version=f"lullm {lullm.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (run, chat, memory, serve, sleep, wake, ps, quantize, doctor):
+    for command in (run, chat, memory, serve, sleep, wake, ps, hub, quantize, doctor):
         command.add_parser(commands)
     return parser
 

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lullm.cli.flag.engine import engine_config
 from lullm.cli.flag.sampling import sampling_params
@@ -88,7 +88,7 @@ class Terminal:
                 if interrupt.is_set():
                     self.engine.abort_request(request_id, wants_output=False)
                     break
-                for output in self.engine.step():
+                for output in cast(list[RequestOutput], self.engine.step()):  # it asks for text only
                     self.summary.count(output)
                     for completion in output.outputs:
                         if completion.text:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from lullm.config.engine_option import EngineOptions
 from lullm.config.model import ModelConfig
 from lullm.config.option import described, option, options_of
+from lullm.config.pooling.use import Convert, Runner
 from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.config.sleep_after import parse_sleep_after
 from lullm.errors import ConfigError, UnsupportedError
@@ -32,6 +33,18 @@ class EngineConfig(EngineOptions):
 
     served_model_name: str | None = option(
         None, "the name clients use for the model; default: the model as given", "model"
+    )
+    runner: Runner = option(
+        "auto",
+        "what the model gives: 'generate' next tokens, 'pooling' embeddings, scores or classes; 'auto' what its folder "
+        "says",
+        "model",
+    )
+    convert: Convert = option(
+        "auto",
+        "give a model for next tokens a pooling, beside them: 'embed' is the hidden state of the last token, "
+        "normalized, 'rerank' a score by the tokens 'yes' and 'no' (Qwen3-Reranker); 'auto' what its folder says",
+        "model",
     )
     dtype: DType = option("auto", "type of weights, activations and KV cache; 'auto' takes the checkpoint's", "model")
     max_model_len: int | None = option(

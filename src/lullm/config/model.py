@@ -19,6 +19,8 @@ from lullm.config.field import MOST_HEAD_DIM, boolean, positive_int, shown, toke
 from lullm.config.gguf.architecture import config_data
 from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import read_object
+from lullm.config.pooling.architecture import split_architecture
+from lullm.config.pooling.pooler import PoolerConfig, TokenScore
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
@@ -46,6 +48,9 @@ class ModelConfig:
     Args:
         layer_kinds: what each layer keeps between steps, one per layer.
         family: what only the family's own file asks for.
+        generates: the model gives next tokens; else there is no head for them, or the user does not want any.
+        num_labels: of a checkpoint with a matrix of labels in place of that head.
+        pooler: what it gives for whole sequences (`pooling.use`); None: nothing.
         encoding: how the matrices of the checkpoint are quantized; None: not, or in a way of the family's own.
         unknown_keys: keys of the file of which nothing is known.
         foreign: the whole file, of a model whose code is that of transformers; None: lullm computes it.
@@ -64,6 +69,9 @@ class ModelConfig:
     dtype: ModelDType = "float32"
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
+    generates: bool = True
+    num_labels: int | None = None
+    pooler: PoolerConfig | None = None
     encoding: CheckpointEncoding | None = None
     unknown_keys: tuple[str, ...] = field(default=(), compare=False)
     foreign: Mapping[str, Any] | None = field(default=None, compare=False)
@@ -76,6 +84,11 @@ class ModelConfig:
     @property
     def num_hidden_layers(self) -> int:
         return len(self.layer_kinds)
+
+    @property
+    def has_lm_head(self) -> bool:
+        """Whether logits of tokens are computed: to draw from, or to score by."""
+        return self.generates or (self.pooler is not None and isinstance(self.pooler.head, TokenScore))
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":
@@ -104,7 +117,7 @@ class ModelConfig:
         architectures = data.get("architectures")
         if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
             raise ModelLoadError('config.json names no architecture ("architectures": ["Qwen3ForCausalLM"])')
-        architecture = architectures[0]
+        architecture, has_lm_head, has_labels = split_architecture(architectures[0])
         if "text_config" in data and "num_hidden_layers" not in data:
             raise ModelLoadError(
                 f"config.json: {architecture} reads more than text, which is not supported yet; choose a checkpoint of "
@@ -143,9 +156,20 @@ class ModelConfig:
             dtype=cast(ModelDType, dtype),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),
             bos_token_id=_bos_token_id(data),
+            generates=has_lm_head,
+            num_labels=_num_labels(data) if has_labels else None,
             encoding=encoding,
             unknown_keys=unknown_keys,
         )
+
+
+_MOST_LABELS = 1 << 16
+
+
+def _num_labels(data: dict[str, Any]) -> int:
+    """As transformers counts them: 2 where the file says nothing."""
+    names = data.get("id2label")
+    return positive_int(data, "num_labels", len(names) if isinstance(names, dict) and names else 2, _MOST_LABELS)
 
 
 def _bos_token_id(data: dict[str, Any]) -> int | None:

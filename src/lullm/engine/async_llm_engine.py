@@ -6,7 +6,7 @@ Everything here runs on the callers' event loops and asks for work, which the `E
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 import torch
 
@@ -19,10 +19,13 @@ from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.engine_thread import EngineThread
 from lullm.engine.thread.mailbox import EngineCall, Mailbox
 from lullm.engine.thread.sleep_watch import SleepWatch
+from lullm.errors import EngineDeadError
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.text.template.failure import WouldBlock
 from lullm.types.outputs import RequestOutput
-from lullm.types.request import Conversation, GenerateRequest, Prompt
+from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
+from lullm.types.pooling.params import PoolingParams
+from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import (
     ForecastArguments,
@@ -63,7 +66,7 @@ class AsyncLLMEngine:
         self._thread = EngineThread(self._engine, self._mailbox, self._watch, self._admission)
 
     async def prepare(
-        self, request_id: str, prompt: Prompt | Conversation, params: SamplingParams, priority: int = 0
+        self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
     ) -> GenerateRequest:
         """Render, tokenize and check a request. Raises InvalidRequestError, EngineDeadError."""
         self.check_health()
@@ -88,7 +91,7 @@ class AsyncLLMEngine:
 
     def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request that `prepare` has made, as they come; closing the generator aborts it."""
-        return self._admission.outputs(request, keep_alive)
+        return cast(AsyncGenerator[RequestOutput, None], self._admission.outputs(request, keep_alive))
 
     async def generate(
         self,
@@ -103,6 +106,28 @@ class AsyncLLMEngine:
         async with contextlib.aclosing(self.stream(request, keep_alive)) as outputs:
             async for output in outputs:
                 yield output
+
+    async def pool(
+        self, request: GenerateRequest, keep_alive: float | None = None
+    ) -> PoolingRequestOutput[PoolingOutput]:
+        """The output of a request that `prepare` has made for `PoolingParams`; cancelling the call aborts it."""
+        async with contextlib.aclosing(self._admission.outputs(request, keep_alive)) as outputs:
+            async for output in outputs:
+                if isinstance(output, PoolingRequestOutput):
+                    return output
+        raise EngineDeadError("the request was aborted")  # unreachable: a request has a last output, or an error
+
+    async def encode(
+        self,
+        prompt: Input,
+        pooling_params: PoolingParams,
+        request_id: str,
+        priority: int = 0,
+        keep_alive: float | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+        """`prepare` and `pool` in one, as a generator of the one output; errors of either come at the first item."""
+        request = await self.prepare(request_id, prompt, pooling_params, priority)
+        yield await self.pool(request, keep_alive)
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`."""

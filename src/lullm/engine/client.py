@@ -8,7 +8,9 @@ from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.config.sleep_after import SleepRung
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
-from lullm.types.request import Conversation, GenerateRequest, Prompt
+from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
+from lullm.types.pooling.params import PoolingParams
+from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import (
     ForecastArguments,
@@ -55,7 +57,7 @@ class EngineClient(Protocol):
     default_params: SamplingParams  # the model's generation_config.json
 
     async def prepare(
-        self, request_id: str, prompt: Prompt | Conversation, params: SamplingParams, priority: int = 0
+        self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
     ) -> GenerateRequest:
         """Render, tokenize and check a request; long ones in a thread, so that the event loop goes on.
 
@@ -90,6 +92,15 @@ class EngineClient(Protocol):
                 that. A request that was taken before is kept: its outputs pause, and go on after waking.
             WakeUpError: at the first item, when the engine could not be woken for it.
             EngineDeadError: the engine stopped before the request ended.
+        """
+        ...
+
+    async def pool(
+        self, request: GenerateRequest, keep_alive: float | None = None
+    ) -> PoolingRequestOutput[PoolingOutput]:
+        """The output of a request that `prepare` has made for `PoolingParams`; raises as `stream` does.
+
+        Cancelling the call aborts the request. One that was aborted otherwise has the `finish_reason` 'abort'.
         """
         ...
 

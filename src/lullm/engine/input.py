@@ -9,11 +9,14 @@ from collections.abc import Iterable
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
+from lullm.engine.pooling.rules import check_generates, resolved_pooling
 from lullm.errors import InvalidRequestError
 from lullm.text.bad_words import bad_words_ids
+from lullm.text.pair import PairReader
 from lullm.text.template.meter import deep_size
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.request import Conversation, GenerateRequest, Prompt
+from lullm.types.pooling.params import PoolingParams
+from lullm.types.request import NO_TOKENS, Conversation, GenerateRequest, Input, Prompt, TextPair
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 
 _MUCH = 1_000_000
@@ -27,6 +30,8 @@ class InputProcessor:
     def __init__(
         self, config: ResolvedConfig, model: ModelConfig, tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]
     ) -> None:
+        self._model = model
+        self._pairs = PairReader(tokenizer, model.pooler.pair_form if model.pooler else None)
         self._max_model_len = config.max_model_len
         self._max_logprobs = config.max_logprobs
         self._vocab_size = model.vocab_size
@@ -39,8 +44,8 @@ class InputProcessor:
     def process(
         self,
         request_id: str,
-        prompt: Prompt | Conversation,
-        params: SamplingParams,
+        prompt: Input,
+        params: SamplingParams | PoolingParams,
         priority: int = 0,
         may_block: bool = True,
     ) -> GenerateRequest:
@@ -50,17 +55,20 @@ class InputProcessor:
             WouldBlock: it does, and `may_block` is False.
             InvalidRequestError: the prompt is empty, too long or not a prompt; the model has no chat template, or it
                 refuses the messages; a token id or a number is out of the model's range; best-of-several is to be
-                streamed.
+                streamed; the model does not generate, or not pool, what is asked for.
         """
         if not isinstance(request_id, str) or not request_id:
             raise InvalidRequestError(f"request_id must be a non-empty string, not {request_id!r}", "request_id")
-        if not isinstance(params, SamplingParams):
-            raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise InvalidRequestError(f"priority must be an integer, not {priority!r}", "priority")
+        if isinstance(params, PoolingParams):
+            return self._process_pooling(request_id, prompt, params, priority, may_block)
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
+        check_generates(self._model)
         self._check_params(params)
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
-        self._check_prompt(_param(prompt), token_ids)
+        self._check_prompt(_param(prompt), token_ids, num_drawn=1)
         return GenerateRequest(
             request_id=request_id,
             prompt=text,
@@ -72,6 +80,18 @@ class InputProcessor:
             end_token_ids=() if params.ignore_eos else self._eos_token_ids,
             bad_words_ids=tuple(bad_words_ids(self._tokenizer, params.bad_words)) if params.bad_words else (),
         )
+
+    def _process_pooling(
+        self, request_id: str, prompt: Input, params: PoolingParams, priority: int, may_block: bool
+    ) -> GenerateRequest:
+        pooling = resolved_pooling(self._model, params)
+        text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
+        if params.truncate_prompt_tokens is not None:
+            num_kept = params.truncate_prompt_tokens
+            token_ids = token_ids[-(self._max_model_len if num_kept < 0 else num_kept) :]
+        self._check_prompt(_param(prompt), token_ids, num_drawn=0)
+        now = time.monotonic()
+        return GenerateRequest(request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling)
 
     def tokenize(
         self, prompt: Prompt | Conversation, add_special_tokens: bool = True, may_block: bool = True
@@ -88,11 +108,11 @@ class InputProcessor:
         self._check_ids("tokens", token_ids)
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
-    def _text_and_ids(
-        self, prompt: Prompt | Conversation, add_special_tokens: bool, may_block: bool
-    ) -> tuple[str | None, list[int]]:
+    def _text_and_ids(self, prompt: Input, add_special_tokens: bool, may_block: bool) -> tuple[str | None, list[int]]:
         """The prompt's text, where there is one, and its token ids."""
         try:
+            if isinstance(prompt, TextPair):
+                return self._pairs.encode(prompt, self._splits_prompts, self._splits_conversations, may_block)
             if isinstance(prompt, Conversation):
                 splits = prompt.split_special_tokens
                 splits = self._splits_conversations if splits is None else splits
@@ -107,13 +127,14 @@ class InputProcessor:
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), error.param or _param(prompt), error.code) from None
 
-    def _check_prompt(self, param: str, token_ids: list[int]) -> None:
+    def _check_prompt(self, param: str, token_ids: list[int], num_drawn: int) -> None:
+        """Args: num_drawn: tokens behind the prompt that it must leave room for."""
         if not token_ids:
             raise InvalidRequestError("the prompt is empty; it needs at least one token", param)
-        if len(token_ids) >= self._max_model_len:
+        if len(token_ids) > self._max_model_len - num_drawn:
             raise InvalidRequestError(
                 f"the prompt has {len(token_ids)} tokens; with a model length of {self._max_model_len} (max_model_len) "
-                f"it may have at most {self._max_model_len - 1}, since one more is generated",
+                f"it may have at most {self._max_model_len - num_drawn}{', since one more is generated' * num_drawn}",
                 param,
                 "context_length_exceeded",
             )
@@ -141,8 +162,10 @@ class InputProcessor:
                 )
 
 
-def num_chars(prompt: Prompt | Conversation) -> int:
+def num_chars(prompt: Input) -> int:
     """About how much work a prompt is, in characters to tokenize; a token id counts as one. Takes any object."""
+    if isinstance(prompt, TextPair):
+        return _len(prompt.query) + _len(prompt.document)
     if isinstance(prompt, Conversation):
         if not isinstance(prompt.messages, (list, tuple)):
             return 0
@@ -169,9 +192,9 @@ def _len(value: object) -> int:
     return len(value) if isinstance(value, (str, list, tuple)) else 0
 
 
-def _param(prompt: Prompt | Conversation) -> str:
+def _param(prompt: Input) -> str:
     """The field of a request that holds the prompt."""
-    return "messages" if isinstance(prompt, Conversation) else "prompt"
+    return {Conversation: "messages", TextPair: "document"}.get(type(prompt), "prompt")
 
 
 def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:

@@ -9,6 +9,7 @@ import torch
 
 from lullm.config.engine import EngineConfig
 from lullm.config.generation import GenerationDefaults
+from lullm.config.pooling.use import with_use
 from lullm.engine.assembly import open_scheduler
 from lullm.engine.input import InputProcessor
 from lullm.engine.interrupt import deferred_interrupt
@@ -22,9 +23,11 @@ from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.fallback.config import read_model_config
+from lullm.text.pair import has_pair_roles
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.outputs import RequestOutput
-from lullm.types.request import Conversation, GenerateRequest, Prompt
+from lullm.types.pooling.outputs import EngineOutput
+from lullm.types.pooling.params import PoolingParams
+from lullm.types.request import GenerateRequest, Input
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import (
     REMOTE_METHODS,
@@ -66,9 +69,13 @@ class LLMEngine:
         if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
             raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
         folder = resolve_model(config.model, config.revision)
-        self.model_config = read_model_config(folder, config.model_impl)
-        resolved = config.resolve(self.model_config)
+        model = read_model_config(folder, config.model_impl)
+        resolved = config.resolve(model)
         self.tokenizer = Tokenizer.from_folder(resolve_model(config.tokenizer) if config.tokenizer else folder)
+        reads_pairs = has_pair_roles(self.tokenizer.chat_template)
+        self.model_config = with_use(
+            model, folder, config.runner, config.convert, self.tokenizer.backend.token_to_id, reads_pairs
+        )
         defaults = GenerationDefaults.from_folder(folder)
         self.default_params = defaults.params
         eos_token_ids = defaults.eos_token_ids + self.model_config.eos_token_ids
@@ -97,11 +104,11 @@ class LLMEngine:
     def add_request(
         self,
         request_id: str,
-        prompt: Prompt | Conversation,
-        params: SamplingParams | None = None,
+        prompt: Input,
+        params: SamplingParams | PoolingParams | None = None,
         priority: int = 0,
     ) -> None:
-        """Queue a request; `params` None: the model's defaults.
+        """Queue a request; `params` None: the model's defaults for generating.
 
         Raises:
             InvalidRequestError: the request can never be served. EngineDeadError: the engine has stopped.
@@ -118,7 +125,7 @@ class LLMEngine:
         self.lifecycle.check_awake()
         self._loop.add(request)
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> list[EngineOutput]:
         """Run one step: plan, execute, take in the tokens. Blocks for as long as the model computes.
 
         Ctrl-C takes effect at the end of the step, whose outputs come with the next.
@@ -146,7 +153,7 @@ class LLMEngine:
         """
         self._loop.abort(request_id, wants_output)
 
-    def take_pending(self) -> list[RequestOutput]:
+    def take_pending(self) -> list[EngineOutput]:
         """Last outputs of aborted requests, without a step: an engine that is asleep has none."""
         return self._loop.take_pending()
 

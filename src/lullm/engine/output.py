@@ -1,12 +1,15 @@
-"""OutputProcessor: from drawn tokens to text, log-probabilities and `RequestOutput`s."""
+"""OutputProcessor: from drawn tokens to text, log-probabilities and `RequestOutput`s; vectors take their own way."""
 
 from collections.abc import Iterable
+from typing import Protocol
 
+from lullm.engine.pooling.output import RequestVector
 from lullm.sched.intake import SequenceUpdate
 from lullm.text.detokenizer import IncrementalDetokenizer
 from lullm.text.stop import StopStrings
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, LogprobList, LogprobRows, PositionLogprobs, RequestOutput
+from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
@@ -96,6 +99,22 @@ class SequenceText:
         return LogprobList(self.logprobs, range(len(self.logprobs)), self._tokenizer.decode_token)
 
 
+class RequestState(Protocol):
+    """What is known of one unfinished request: a text (`RequestText`), or a vector (`RequestVector`)."""
+
+    def take(self, update: SequenceUpdate) -> str | None:
+        """Apply a step's change of a sequence. Returns the stop string that ends the sequence now, if any."""
+        ...
+
+    def abort(self) -> None:
+        """The request has ended from outside."""
+        ...
+
+    def output(self) -> EngineOutput | None:
+        """The request's output after this step; None if there is none."""
+        ...
+
+
 class RequestText:
     """The texts of one request's sequences, and the form of its outputs."""
 
@@ -114,6 +133,25 @@ class RequestText:
         if text is None:
             text = self._texts[seq.index] = SequenceText(self._group.request, self._tokenizer)
         return text
+
+    def take(self, update: SequenceUpdate) -> str | None:
+        """See `RequestState`."""
+        seq = update.seq
+        text = self.text_of(seq)
+        if text.finish_reason is not None:  # by a stop string that a token before it in the same step completed
+            return None
+        is_end_token = update.is_end and seq.status is SequenceStatus.FINISHED_STOPPED
+        stop = text.append(update.drawn, is_end_token) if update.drawn is not None else None
+        if stop is not None:
+            text.finish("stop", stop, is_stop_string=True)
+        elif update.is_end:
+            text.finish(seq.status.finish_reason, seq.stop_reason)
+        return stop
+
+    def abort(self) -> None:
+        """See `RequestState`."""
+        for seq in self._group.seqs:
+            self.text_of(seq).finish(seq.status.finish_reason, seq.stop_reason)
 
     def output(self) -> RequestOutput | None:
         """The request's output after this step; None if there is none."""
@@ -175,32 +213,24 @@ class RequestText:
 
 
 class OutputProcessor:
-    """Keeps the texts of all unfinished requests."""
+    """Keeps what is known of all unfinished requests."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._requests: dict[str, RequestText] = {}
+        self._requests: dict[str, RequestState] = {}
 
     def add(self, group: SequenceGroup) -> None:
-        self._requests[group.request_id] = RequestText(group, self._tokenizer)
+        pooling = group.request.pooling
+        state = RequestText(group, self._tokenizer) if pooling is None else RequestVector(group, pooling)
+        self._requests[group.request_id] = state
 
     def take(self, update: SequenceUpdate) -> str | None:
         """Apply a step's change of a sequence. Returns the stop string that ends the sequence now, if any."""
-        seq = update.seq
-        text = self._requests[update.group.request_id].text_of(seq)
-        if text.finish_reason is not None:  # by a stop string that a token before it in the same step completed
-            return None
-        is_end_token = update.is_end and seq.status is SequenceStatus.FINISHED_STOPPED
-        stop = text.append(update.drawn, is_end_token) if update.drawn is not None else None
-        if stop is not None:
-            text.finish("stop", stop, is_stop_string=True)
-        elif update.is_end:
-            text.finish(seq.status.finish_reason, seq.stop_reason)
-        return stop
+        return self._requests[update.group.request_id].take(update)
 
-    def outputs(self, groups: Iterable[SequenceGroup]) -> list[RequestOutput]:
+    def outputs(self, groups: Iterable[SequenceGroup]) -> list[EngineOutput]:
         """The outputs of groups that a step has changed. Finished groups are removed."""
-        outputs = []
+        outputs: list[EngineOutput] = []
         for group in groups:
             output = self._requests[group.request_id].output()
             if output is not None:
@@ -209,10 +239,8 @@ class OutputProcessor:
                 del self._requests[group.request_id]
         return outputs
 
-    def abort(self, group: SequenceGroup) -> RequestOutput:
+    def abort(self, group: SequenceGroup) -> EngineOutput:
         """The terminal output of a group that was aborted."""
-        request = self._requests[group.request_id]
-        for seq in group.seqs:
-            request.text_of(seq).finish(seq.status.finish_reason, seq.stop_reason)
+        self._requests[group.request_id].abort()
         [output] = self.outputs([group])
         return output

@@ -23,6 +23,7 @@ def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]
         preemptions_total={**scheduler.preemption.counts},
         prompt_tokens_total=scheduler.stats.prompt_tokens,
         generation_tokens_total=scheduler.stats.generation_tokens,
+        pooled_total=scheduler.stats.pooled,
         kv_cache_full_total=scheduler.stats.kv_cache_full,
         steps_total=num_steps,
         finished_total=dict(finished),

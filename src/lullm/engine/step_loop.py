@@ -13,7 +13,7 @@ from lullm.executor.protocol import Executor
 from lullm.log import get_logger
 from lullm.sched.scheduler import Scheduler
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.outputs import RequestOutput
+from lullm.types.pooling.outputs import EngineOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.step import Running, StepPlan, StepResult
 
@@ -29,7 +29,7 @@ class StepLoop:
     """
 
     def __init__(self, scheduler: Scheduler, executor: Executor, tokenizer: Tokenizer):
-        self.pending: list[RequestOutput] = []
+        self.pending: list[EngineOutput] = []
         self.num_steps = 0
         self.finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
         self._scheduler = scheduler
@@ -42,7 +42,7 @@ class StepLoop:
         """Queue a request. Raises InvalidRequestError: it can never run, or its id is taken."""
         self._output_processor.add(self._scheduler.add(request))
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> list[EngineOutput]:
         """Keep as many steps launched as may be, and take in the oldest. Blocks until that has run.
 
         Raises:
@@ -65,7 +65,7 @@ class StepLoop:
         if wants_output:
             self.pending.append(output)
 
-    def take_pending(self) -> list[RequestOutput]:
+    def take_pending(self) -> list[EngineOutput]:
         """What is pending, without a step."""
         outputs, self.pending = self.pending, []
         return outputs
@@ -76,7 +76,7 @@ class StepLoop:
             cause = str(self._failure) or type(self._failure).__name__
             raise EngineDeadError(f"the engine died earlier: {cause}; build a new one") from self._failure
 
-    def _guarded(self, call: Callable[[], list[RequestOutput]]) -> list[RequestOutput]:
+    def _guarded(self, call: Callable[[], list[EngineOutput]]) -> list[EngineOutput]:
         try:
             return call()
         except BaseException as error:
@@ -89,7 +89,7 @@ class StepLoop:
             logger.exception("the step failed; the engine is dead")
             raise EngineDeadError(f"the engine died in a step: {type(error).__name__}: {error}") from error
 
-    def _step(self) -> list[RequestOutput]:
+    def _step(self) -> list[EngineOutput]:
         while self._scheduler.can_plan:
             plan = self._scheduler.plan()
             if plan.is_empty:
@@ -101,7 +101,7 @@ class StepLoop:
             self.drain()  # steps planned too far ahead: an idle engine must have none in flight
         return outputs
 
-    def _take_in(self) -> list[RequestOutput]:
+    def _take_in(self) -> list[EngineOutput]:
         """Wait for the oldest step in flight, if there is one, and apply its tokens to the requests."""
         if self._in_flight:
             plan, running = self._in_flight.popleft()
@@ -119,7 +119,8 @@ class StepLoop:
             self._count_finished(output)
         return outputs
 
-    def _count_finished(self, output: RequestOutput) -> None:
+    def _count_finished(self, output: EngineOutput) -> None:
         if output.finished:
-            reason = output.outputs[0].finish_reason if output.outputs else None
+            first = output if isinstance(output, PoolingRequestOutput) else next(iter(output.outputs), None)
+            reason = None if first is None else first.finish_reason
             self.finished[reason or "abort"] += 1

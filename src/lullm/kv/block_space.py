@@ -337,8 +337,7 @@ class BlockSpaceManager:
         return [table for seq in group.unfinished for table in self._tables[seq.seq_id]]
 
     def _find_cached(self, group: SequenceGroup) -> CachedPrefix:
-        # Prompt log-probabilities need the logits of every prompt token, so nothing of the prompt may be skipped.
-        if not self.enable_prefix_caching or group.request.params.prompt_logprobs is not None:
+        if not self.enable_prefix_caching or group.reads_whole_prompt:
             return nothing_cached(self.groups)
         leader, *others = group.unfinished
         token_ids = leader.token_ids

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
+from lullm.config.pooling.pooler import Classifier, TokenScore
 from lullm.kv.cache_group import cache_layout
 from lullm.models.protocol import Model
 from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import Embedding, LMHead
+from lullm.nn.embedding import Embedding, LabelHead, LMHead
 from lullm.nn.mlp import GatedMLP
 from lullm.nn.norm import RMSNorm
 from lullm.nn.rotary import Rotary
@@ -27,7 +28,8 @@ from lullm.weights.rule import Scale, WeightRules, decoder_rules
 def rules_of(config: ModelConfig) -> WeightRules:
     """The rules of a family that has Llama's names."""
     rotary_dim = config.family.rotary_dim(config.head_dim)
-    rules = decoder_rules(config.tie_word_embeddings, config.head_dim, rotary_dim)
+    has_no_head = config.tie_word_embeddings or not config.has_lm_head
+    rules = decoder_rules(has_no_head, config.head_dim, rotary_dim)
     if config.family.residual_scale == 1.0:
         return rules
     # Folded into the last matrices of attention and MLP: rounded as a product would be, without a pass of its own.
@@ -151,12 +153,18 @@ class Decoder(nn.Module):
 
 
 class CausalLM(Model):
-    """A decoder with its language-model head."""
+    """A decoder with its language-model head, or with what pools in its place, or with both."""
+
+    has_pooling_heads = True
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__(config, style.rules)
         self.model = Decoder(config, style, dtype, max_model_len)
-        self.lm_head = LMHead(config.vocab_size, config.hidden_size, config.tie_word_embeddings, dtype)
+        is_shared = config.tie_word_embeddings or not config.has_lm_head
+        self.lm_head = LMHead(config.vocab_size, config.hidden_size, is_shared, dtype)
+        head = None if config.pooler is None else config.pooler.head
+        if isinstance(head, Classifier):
+            self.score = LabelHead(head.num_labels, config.hidden_size, dtype)
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
         """See `Model.forward`."""
@@ -165,7 +173,23 @@ class CausalLM(Model):
 
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.compute_logits`."""
-        logits = self.lm_head(hidden, self.model.embed_tokens, ops)
+        return self._scaled(self.lm_head(hidden, self.model.embed_tokens, ops), ops)
+
+    def pool(self, hidden: Tensor, ops: Ops) -> Tensor:
+        """See `Model.pool`."""
+        match None if self.config.pooler is None else self.config.pooler.head:
+            case TokenScore(true_token_id, false_token_id):
+                wanted = [true_token_id] if false_token_id is None else [true_token_id, false_token_id]
+                token_ids = torch.tensor(wanted, device=hidden.device)
+                logits = self.lm_head.some_logits(hidden, token_ids, self.model.embed_tokens, ops)
+                logits = self._scaled(logits, ops)
+                return logits if false_token_id is None else logits[:, :1] - logits[:, 1:]
+            case Classifier():
+                scores: Tensor = self.score(hidden)
+                return scores
+        return hidden.float()
+
+    def _scaled(self, logits: Tensor, ops: Ops) -> Tensor:
         family = self.config.family
         if family.logit_scale != 1.0:
             ops.scale_(logits, family.logit_scale)

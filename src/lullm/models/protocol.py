@@ -22,11 +22,18 @@ class Model(nn.Module):
         rules: how a checkpoint's names become parameters.
 
     Attributes:
+        has_pooling_heads: `pool` knows the heads of a `PoolerConfig`; else it gives hidden states only.
         update_weights: see `WeightStore.update`; None: there is no memory for weights yet.
     """
 
+    has_pooling_heads = False
+
     def __init__(self, config: ModelConfig, rules: WeightRules):
         super().__init__()
+        if config.pooler is not None and config.pooler.head is not None and not self.has_pooling_heads:
+            raise ModelLoadError(
+                f"{config.architecture} gives embeddings only, not scores or classes; use convert='embed'"
+            )
         self.config = config
         self.rules = rules
         self.update_weights: Callable[[Iterable[tuple[str, Tensor]]], list[str]] | None = None
@@ -41,6 +48,14 @@ class Model(nn.Module):
     @abstractmethod
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """Logits `[N, V]` float32 of the rows `hidden [N, H]` that are to be sampled from."""
+
+    def pool(self, hidden: Tensor, ops: Ops) -> Tensor:
+        """What callers get of the rows `hidden [N, H]` for `config.pooler`: `[N, K]` float32, before any activation.
+
+        Hidden states as they are, or numbers by a head: one per label, or one score. What is called hidden states is
+        what transformers gives as `last_hidden_state`.
+        """
+        return hidden.float()
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Replace some weights, under the checkpoint's names; those that were replaced. See `WeightStore.update`."""

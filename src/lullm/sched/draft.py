@@ -124,6 +124,7 @@ class Draft:
         start, end = seq.num_computed_tokens, seq.num_computed_tokens + num_tokens
         num_tokens += len(drafts)
         self.budget -= num_tokens
+        pooled = group.pooled
         copies = self._block_space.append_slots(group, seq, num_tokens)
         if copies:
             self._copies.extend(copies)
@@ -132,9 +133,10 @@ class Draft:
             start,
             pack_one(token_ids[start]) if num_tokens == 1 else pack(token_ids[start:end] + drafts),
             self._block_space.packed_block_ids(seq),
-            self._draws(group, seq, end - start - 1, drafts) if end == len(token_ids) else (),
+            self._draws(group, seq, end - start - 1, drafts) if end == len(token_ids) and pooled is None else (),
             b"" if params.prompt_logprobs is None else self._prompt_targets(group, seq, start, end),
             params.prompt_logprobs or 0,
+            None if pooled is None else pooled.wanted(start, end),
         )
 
     def _prompt_targets(self, group: SequenceGroup, seq: Sequence, start: int, end: int) -> PackedInts:

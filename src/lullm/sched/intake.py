@@ -1,8 +1,9 @@
 """Intake: applies the result of a step: sequences get tokens, and some end.
 
 Every drawn token that counts is appended to its sequence, which ends with it if it is an end token or a stop token, or
-if a length is reached; later tokens are dropped. Stop strings belong to the text and end a sequence from outside
-(`Scheduler.finish`). The tokens of a beam search are offers, which are applied for all beams of a group at once.
+if a length is reached; later tokens are dropped. A sequence whose prompt is pooled ends once all its rows are there.
+Stop strings belong to the text and end a sequence from outside (`Scheduler.finish`). The tokens of a beam search are
+offers, which are applied for all beams of a group at once.
 """
 
 from collections import Counter
@@ -31,12 +32,13 @@ class SequenceUpdate(msgspec.Struct):
 
 
 class Intake:
-    """Applies results in order. Counters since the start: `num_drawn` tokens, offers to beams included;
-    `num_outgrown` groups that the whole pool was too small for.
+    """Applies results in order. Counters since the start: `num_drawn` tokens, offers to beams included; `num_pooled`
+    requests that got what is pooled; `num_outgrown` groups that the whole pool was too small for.
     """
 
     def __init__(self, block_space: BlockSpaceManager, roster: Roster, max_model_len: int) -> None:
         self.num_drawn = 0
+        self.num_pooled = 0
         self.num_outgrown = 0
         self._block_space = block_space
         self._roster = roster
@@ -54,6 +56,7 @@ class Intake:
             member = self._roster.find_member(seq_id)
             if member is not None:
                 member[0].prompt_logprobs.extend(rows)
+        self._take_pooled(result, updates)
         offers: dict[str, list[DrawnToken]] = {}
         find_member = self._roster.find_member
         for drawn in self._accepted(result) if result.num_accepted else result.tokens:
@@ -81,6 +84,24 @@ class Intake:
             if group.is_finished:
                 updates.append(SequenceUpdate(group, leader, None, True))
         return updates
+
+    def _take_pooled(self, result: StepResult, updates: list[SequenceUpdate]) -> None:
+        """Add the sums up; a sequence ends with its last one."""
+        for pooled in result.pooled:
+            member = self._roster.find_member(pooled.seq_id)
+            if member is None or member[1].status.is_finished or (rows := member[0].pooled) is None:
+                continue
+            group, seq = member
+            rows.add(pooled.values, pooled.num_rows)
+            if not rows.is_complete:
+                continue
+            if rows.is_finite:
+                self.num_pooled += 1
+                self._roster.end(seq, SequenceStatus.FINISHED_STOPPED)
+            else:
+                reason = "nothing can be pooled: the model gave no finite hidden states for this request"
+                self._roster.end(seq, SequenceStatus.FINISHED_ABORTED, reason)
+            updates.append(SequenceUpdate(group, seq, None, True))
 
     def end_outgrown(self, group: SequenceGroup) -> None:
         """End a group that has grown beyond the whole pool, with a warning. `take_capped` gives its updates."""

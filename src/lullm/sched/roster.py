@@ -5,6 +5,7 @@ from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.beam import BeamSearch
 from lullm.sched.queue import Order
 from lullm.types.outputs import KV_CACHE_FULL, RequestMetrics
+from lullm.types.pooling.rows import PooledRows
 from lullm.types.request import GenerateRequest
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import DrawnToken
@@ -66,6 +67,8 @@ class Roster:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", "request_id")
         prompt_len = len(request.prompt_token_ids)
         group = SequenceGroup(request, [], RequestMetrics(request.arrival_time))
+        if request.pooling is not None:
+            group.pooled = PooledRows(request.pooling.kind, prompt_len)
         leader = self._make(group, list(request.prompt_token_ids))
         required = self._block_space.num_required_blocks(group)
         if required > self._block_space.num_blocks:

@@ -161,7 +161,7 @@ class Scheduler:
         self._lookahead.remove(plan)
         self.preemption.observe(plan, result)
         updates = self._intake.take(result, self._clock())
-        self.stats.generation_tokens = self._intake.num_drawn
+        self.stats.generation_tokens, self.stats.pooled = self._intake.num_drawn, self._intake.num_pooled
         self._forget_finished(updates)
         if not self._lookahead.is_ahead:  # a plan that was made already holds blocks that have left the window since
             self._slide()
@@ -330,8 +330,7 @@ class Scheduler:
         for seq in group.unfinished:
             self.block_space.release(seq)
             seq.status = SequenceStatus.WAITING
-        if len(group.prompt_logprobs) < group.seqs[0].prompt_len - 1:
-            group.prompt_logprobs.clear()
+        group.forget_partial_prompt()
         self.waiting.push(group)
 
     def _forget_finished(self, updates: list[SequenceUpdate]) -> None:

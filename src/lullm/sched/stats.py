@@ -7,9 +7,11 @@ from dataclasses import dataclass
 class SchedulerStats:
     """Counters since the start. Prompt tokens count once per request, recomputed ones not again.
 
-    `kv_cache_full`: requests that were cut because the whole pool was too small for them.
+    `pooled`: requests whose prompts were pooled. `kv_cache_full`: requests that were cut because the whole pool was too
+    small for them.
     """
 
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    pooled: int = 0
     kv_cache_full: int = 0

@@ -35,6 +35,7 @@ _COUNTERS = (
     ("prefix_cache_host_hits", "Prompt tokens found in the host pool.", "prefix_cache_host_hits_total"),
     ("prompt_tokens", "Prompt tokens taken in.", "prompt_tokens_total"),
     ("generation_tokens", "Tokens generated.", "generation_tokens_total"),
+    ("requests_pooled", "Requests whose prompts were pooled: embedded, scored or classified.", "pooled_total"),
     ("kv_cache_full", "Requests cut because they alone needed more than all KV blocks.", "kv_cache_full_total"),
     ("steps", "Steps the engine ran.", "steps_total"),
 )

@@ -7,6 +7,7 @@ import numpy as np
 from lullm.step.limits import StepLimits
 from lullm.types.draw import Draw
 from lullm.types.packed import PackedInts, num_packed
+from lullm.types.pooling.rows import RowRange
 from lullm.types.step import Span, StepPlan
 from lullm.units import cdiv
 
@@ -17,7 +18,7 @@ class Batch:
 
     `drawn_rows` are the distinct rows whose logits are drawn from, and `draw_index` says which of them each draw uses
     (None: one draw per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their
-    first row.
+    first row. `pooled_rows`: (sequence, rows of the batch) of the spans whose rows are pooled.
     """
 
     token_ids: np.ndarray  # [T] int64
@@ -30,6 +31,7 @@ class Batch:
     draws: list[Draw]
     draw_index: list[int] | None
     prompt_spans: list[tuple[int, Span]]
+    pooled_rows: list[tuple[int, RowRange]]
 
     @property
     def num_tokens(self) -> int:
@@ -44,7 +46,7 @@ class Batch:
         """One token and one draw per span, and nothing else."""
         num_spans = len(self.query_lens)
         has_one_each = len(self.token_ids) == num_spans and len(self.draws) == num_spans
-        return has_one_each and self.draw_index is None and not self.prompt_spans
+        return has_one_each and self.draw_index is None and not (self.prompt_spans or self.pooled_rows)
 
 
 class BatchBuilder:
@@ -74,10 +76,14 @@ class BatchBuilder:
         draws: list[Draw] = []
         draw_index: list[int] = []
         prompt_spans: list[tuple[int, Span]] = []
+        pooled_rows: list[tuple[int, RowRange]] = []
         first_row = 0
         for place, span in enumerate(plan.spans):
             if span.prompt_targets:
                 prompt_spans.append((first_row, span))
+            if span.pooled_rows is not None:
+                first, end = span.pooled_rows
+                pooled_rows.append((span.seq_id, (first_row + first, first_row + end)))
             num_tokens = num_packed(span.token_ids)
             end = span.start + num_tokens
             query_lens.append(num_tokens)
@@ -110,6 +116,7 @@ class BatchBuilder:
             draws,
             draw_index=None if len(draws) == len(drawn_rows) else draw_index,
             prompt_spans=prompt_spans,
+            pooled_rows=pooled_rows,
         )
 
     def _place(self, query_lens: list[int], context_lens: np.ndarray, num_tokens: int) -> None:

@@ -25,6 +25,7 @@ from lullm.step.block_move import BlockMoves, CachePools, StepMarks
 from lullm.step.graphs import DecodeGraphs, DecodeOutput, decode_sizes
 from lullm.step.input import InputBuilder, PreparedInput, StepInput
 from lullm.step.limits import StepLimits
+from lullm.step.pooling import PooledStep, pool_rows
 from lullm.types.packed import unpack
 from lullm.types.step import Running, Span, StepPlan, StepResult, TokenLogprobs
 
@@ -40,6 +41,7 @@ class _Outcome:
 
     sampled: Sampled | None
     prompt_logprobs: dict[int, list[TokenLogprobs]]
+    pooled: PooledStep | None = None
 
 
 class ModelRunner:
@@ -113,6 +115,8 @@ class ModelRunner:
             outcome = _Outcome(self._draw_decodes(prepared, prepared.decode_size, calibrates), {})
         else:
             outcome = self._draw_ragged(prepared, calibrates)
+        if outcome.pooled is not None:
+            outcome = replace(outcome, pooled=outcome.pooled.on_host(self._device.to_host))
         if outcome.sampled is None:
             return outcome
         self._inputs.keep(prepared, outcome.sampled.tokens)
@@ -130,12 +134,13 @@ class ModelRunner:
         batch, step = prepared.batch, self._inputs.placed(prepared)
         hidden = self._forward(step, calibrates)
         prompt_logprobs = {span.seq_id: self._prompt_logprobs(hidden[row:], span) for row, span in batch.prompt_spans}
+        pooled = pool_rows(self._model, self._ops, hidden, batch.pooled_rows) if batch.pooled_rows else None
         if not batch.draws:
-            return _Outcome(None, prompt_logprobs)
+            return _Outcome(None, prompt_logprobs, pooled)
         logits = self._model.compute_logits(hidden[step.drawn_rows], self._ops)  # [R, V]
         if len(step.draw_index):
             logits = logits[step.draw_index]
-        return _Outcome(self._sampler.draw(logits, batch.draws, step.draws), prompt_logprobs)
+        return _Outcome(self._sampler.draw(logits, batch.draws, step.draws), prompt_logprobs, pooled)
 
     def _draw_decodes(self, prepared: PreparedInput, size: int, calibrates: bool) -> Sampled:
         """The model over one token per sequence, replayed if it was recorded, and one draw each.
@@ -186,4 +191,5 @@ class _RunningStep:
             outcome.prompt_logprobs,
             swap_s=marks.swap_s(self.device),
             compute_s=marks.compute_s(self.device),
+            pooled=[] if outcome.pooled is None else outcome.pooled.taken(),
         )

@@ -116,17 +116,18 @@ class Tokenizer:
         options: Mapping[str, Any],
         split_special_tokens: bool = True,
         may_block: bool = True,
+        template: ChatTemplate | None = None,
     ) -> tuple[str, list[int]]:
         """What the chat template makes of messages: the text, and its ids.
 
         Args:
             options: of `ChatTemplate.render`. split_special_tokens: those that messages and options spell are text.
-            may_block: wait for another process, if the template needs it.
+            may_block: wait for another process, if the template needs it. template: another than the model's.
 
         Raises:
             InvalidRequestError: there is no template, or it refuses the messages. WouldBlock: without `may_block`.
         """
-        template = self.chat_template
+        template = template or self.chat_template
         if template is None:
             raise InvalidRequestError(
                 "this model has no chat template; give it a plain prompt (generate, /v1/completions, `lullm run`)",

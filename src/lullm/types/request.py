@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.pooling.params import Pooling
+from lullm.types.sampling_params import OutputKind, SamplingParams
 
 
 class TextPrompt(TypedDict):
@@ -38,12 +39,26 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
+class TextPair:
+    """A query and a document, which a cross-encoder reads as one prompt. `instruction`: what counts as relevant."""
+
+    query: str
+    document: str
+    instruction: str | None = None
+
+
+Input = Prompt | Conversation | TextPair
+"""Whatever an engine reads as a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """Prompt ids within the vocabulary and the model length, resolved parameters.
 
     `seed` is the parameters' seed or one the engine drew; `priority`: lower goes first (policy 'priority').
     `arrival_time` in seconds of `time.monotonic()`. `end_token_ids`: the model's end-of-sequence tokens, none with
-    `ignore_eos`. `bad_words_ids`: `bad_words` as the token sequences to forbid.
+    `ignore_eos`. `bad_words_ids`: `bad_words` as the token sequences to forbid. `pooling`: what is wanted of the
+    prompt, instead of tokens behind it; then `params` are `NO_TOKENS`.
     """
 
     request_id: str
@@ -55,3 +70,8 @@ class GenerateRequest:
     priority: int = 0
     end_token_ids: tuple[int, ...] = ()
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    pooling: Pooling | None = None
+
+
+NO_TOKENS = SamplingParams(output_kind=OutputKind.FINAL_ONLY)
+"""Parameters of a request that draws nothing: one sequence, one output."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 from lullm.types.draw import DrawParams
 from lullm.types.outputs import LogprobRows, RequestMetrics
+from lullm.types.pooling.rows import PooledRows
 from lullm.types.request import GenerateRequest
 from lullm.types.step import PENDING_TOKEN
 
@@ -133,12 +134,28 @@ class SequenceGroup:
     num_cached_tokens: int | None = None
     # One entry per prompt token but the first, as they are computed; complete before the first token is drawn.
     prompt_logprobs: LogprobRows = field(default_factory=LogprobRows)
+    # What is wanted of the prompt instead of tokens; the group ends once it is complete.
+    pooled: PooledRows | None = None
     # The answer of a beam search, best first, once it is done. The live beams are `seqs`.
     hypotheses: list[Hypothesis] = field(default_factory=list)
 
     @property
     def request_id(self) -> str:
         return self.request.request_id
+
+    @property
+    def reads_whole_prompt(self) -> bool:
+        """Whether something is wanted of every row of the prompt, so that no cached prefix may replace rows."""
+        if self.pooled is not None:
+            return self.pooled.needs_whole_prompt
+        return self.request.params.prompt_logprobs is not None
+
+    def forget_partial_prompt(self) -> None:
+        """The sequences are computed again: forget what some of the prompt's rows gave, unless all have."""
+        if len(self.prompt_logprobs) < self.seqs[0].prompt_len - 1:
+            self.prompt_logprobs.clear()
+        if self.pooled is not None:
+            self.pooled.clear()
 
     @property
     def unfinished(self) -> list[Sequence]:

@@ -9,8 +9,8 @@ class EngineStats:
 
     Requests are counted as sequence groups, blocks in KV blocks, the prefix cache in tokens. A block whose content is
     only kept for the prefix cache counts as free. `preemptions_total` is by (action, reason): ('swap', 'cheaper').
-    `kv_cache_full_total` counts requests cut because they alone needed more than all KV blocks. `finished_total` has a
-    request's first completion's finish reason.
+    `pooled_total` counts requests whose prompts were pooled, `kv_cache_full_total` those cut because they alone needed
+    more than all KV blocks. `finished_total` has a request's first completion's finish reason.
     """
 
     num_running: int = 0
@@ -26,6 +26,7 @@ class EngineStats:
     preemptions_total: dict[tuple[str, str], int] = field(default_factory=dict)
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0
+    pooled_total: int = 0
     steps_total: int = 0
     kv_cache_full_total: int = 0
     finished_total: dict[str, int] = field(default_factory=dict)

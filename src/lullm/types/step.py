@@ -11,6 +11,7 @@ import msgspec
 
 from lullm.types.draw import Draw
 from lullm.types.packed import PackedInts, num_packed
+from lullm.types.pooling.rows import PackedFloats, RowRange
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -33,7 +34,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     entry per KV cache group: the sequence's blocks in order, which cover all positions up to the span's end.
     `draws` is empty while the sequence has more tokens to catch up with. It has several entries when sequences are
     about to be forked (of one row), or when the last tokens are drafts (one per row). `prompt_targets`: for
-    `prompt_logprobs`, the token that follows each of the first rows; empty otherwise.
+    `prompt_logprobs`, the token that follows each of the first rows; empty otherwise. `pooled_rows`: the rows whose
+    hidden states, or what the model's head makes of them, are summed for the caller.
     """
 
     seq_id: int
@@ -43,6 +45,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     draws: tuple[Draw, ...] = ()
     prompt_targets: PackedInts = b""
     num_prompt_logprobs: int = 0
+    pooled_rows: RowRange | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -88,12 +91,20 @@ class DrawnToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     logprobs: TokenLogprobs = ()
 
 
+class PooledSum(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The sum of the rows of one span that are pooled: `Model.pool` of each, added up. `num_rows`: of how many."""
+
+    seq_id: int
+    num_rows: int
+    values: PackedFloats
+
+
 class StepResult(msgspec.Struct, frozen=True, array_like=True):
     """The draws of all spans in plan order; for each span with `prompt_targets`, by seq_id, one entry per target.
 
     `num_accepted`: for a sequence that drew at several rows, how many of its tokens count, from the first on; all do
-    if it is not listed. `swap_s` and `compute_s`: seconds that the block moves between the pools, and all the rest,
-    have taken.
+    if it is not listed. `pooled`: one sum for each span that has `pooled_rows`. `swap_s` and `compute_s`: seconds that
+    the block moves between the pools, and all the rest, have taken.
     """
 
     tokens: list[DrawnToken]
@@ -101,6 +112,7 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
     num_accepted: dict[int, int] = {}
     swap_s: float = 0.0
     compute_s: float = 0.0
+    pooled: list[PooledSum] = []
 
 
 class Running(Protocol[T_co]):

@@ -5,18 +5,13 @@ from pathlib import Path
 
 from lullm.config.gguf.file import SUFFIX, first_shards, is_gguf, shard_paths
 from lullm.errors import ModelLoadError
-from lullm.log import get_logger
 from lullm.weights.gguf.hub import hub_gguf
-from lullm.weights.reading.files import missing_files
-
-logger = get_logger(__name__)
+from lullm.weights.hub.download import cached_snapshot, download
 
 DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "model"
 
 _HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 _QUANTIZATION = re.compile(r"[A-Za-z0-9][\w.-]*")
-_HUB_PATTERNS = ["*.json", "model*.safetensors", "*.jinja"]  # not: original/, consolidated.safetensors
-_HUB_TIMEOUT_S = 10.0
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:
@@ -50,7 +45,16 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
         return hub_gguf(repository, quantization, revision)
     if not _HUB_ID.fullmatch(name):
         raise ModelLoadError(f"there is no model folder {name!r}")
-    return _cached_snapshot(name, revision) or _download(name, revision)
+    return cached_snapshot(name, revision) or download(name, revision)
+
+
+def hub_id(name: str) -> str:
+    """The name, if it can be a hub id. Raises ModelLoadError: it is a folder, or a path only."""
+    if name == "demo" or Path(name).expanduser().exists():
+        raise ModelLoadError(f"{name} is a folder, not a model of the hub")
+    if not _HUB_ID.fullmatch(name):
+        raise ModelLoadError(f"{name!r} is no hub id, such as Qwen/Qwen3-0.6B")
+    return name
 
 
 def _kind(path: Path) -> str:
@@ -73,33 +77,3 @@ def _gguf_in(folder: Path) -> Path | None:
         names = ", ".join(path.name for path in found[:8])
         raise ModelLoadError(f"{folder} holds {len(found)} models: {names}; pass the path of one of them")
     return found[0] if found else None
-
-
-def _cached_snapshot(name: str, revision: str | None) -> Path | None:
-    from huggingface_hub import snapshot_download  # heavy, and of no use to a local folder
-
-    try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_HUB_PATTERNS, local_files_only=True))
-    except (OSError, ValueError):
-        return None
-    # Another program may have fetched a few files of the snapshot only.
-    is_complete = (folder / "config.json").exists() and not missing_files(folder)
-    return folder if is_complete else None
-
-
-def _download(name: str, revision: str | None) -> Path:
-    from huggingface_hub import HfApi, snapshot_download
-
-    try:
-        # One short request first, so that an unreachable hub is found out within seconds.
-        HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT_S)
-        logger.info("downloading %s from the hub", name)
-        return Path(
-            snapshot_download(name, revision=revision, allow_patterns=_HUB_PATTERNS, etag_timeout=_HUB_TIMEOUT_S)
-        )
-    except Exception as error:  # by its version, the hub's client raises its own errors, httpx's or OSError
-        reason = str(error).strip().split("\n")[0]
-        raise ModelLoadError(
-            f"there is no folder {name!r}, and it could not be fetched from the hub "
-            f"({type(error).__name__}: {reason}); pass the path of a local model folder instead"
-        ) from error

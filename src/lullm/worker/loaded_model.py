@@ -18,7 +18,6 @@ from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
 from lullm.weights.quantization import quantize_as_stored, quantize_model
-from lullm.weights.reading.files import stored_names
 from lullm.weights.reading.source import open_source
 from lullm.weights.store import WeightStore
 from lullm.worker.setup import WorkerSetup
@@ -77,9 +76,8 @@ def _quantize(setup: WorkerSetup, model: Model, folder: Path) -> int:
     if config.quantization is not None:
         quantize_model(model, config.quantization)
     elif config.load_format != "dummy" and config.device == "cpu":
-        if encoding is not None:
-            return quantize_as_stored(model, encoding, stored_names(folder))
-        return open_source(folder).keep_blocks(model)
+        source = open_source(folder)
+        return source.keep_blocks(model) if encoding is None else quantize_as_stored(model, encoding, source.names())
     return 0
 
 

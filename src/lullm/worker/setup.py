@@ -44,11 +44,12 @@ class WorkerSetup:
 
     @property
     def records_graphs(self) -> bool:
-        """Whether decodes are recorded once and replayed."""
+        """Whether decodes are recorded once and replayed. A model that only pools has none."""
         model = self.model_config
         has_experts = model.family.experts is not None
         is_recordable = self.ops.is_recordable and (self.ops.records_experts or not has_experts)
-        return is_recordable and model.foreign is None and not self.config.enforce_eager
+        is_recordable = is_recordable and model.generates and model.foreign is None
+        return is_recordable and not self.config.enforce_eager
 
     def new_model_runner(
         self,

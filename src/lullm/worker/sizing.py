@@ -64,10 +64,11 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
     runner = setup.new_model_runner(model, caches, [])
     query_len = min(query_len, config.max_model_len)
     tokens, blocks = pack([0] * query_len), (pack([0] * cdiv(query_len, config.block_size)),) * len(layout.groups)
-    params = DrawParams(temperature=1.0, top_p=0.9)
+    params, pools = DrawParams(temperature=1.0, top_p=0.9), not setup.model_config.generates
     spans = []
     for number in range(min(config.max_num_seqs, config.max_num_batched_tokens // query_len)):
-        spans.append(Span(number, 0, tokens, blocks, (Draw(number, query_len - 1, params),)))
+        draws = () if pools else (Draw(number, query_len - 1, params),)
+        spans.append(Span(number, 0, tokens, blocks, draws, pooled_rows=(query_len - 1, query_len) if pools else None))
     return setup.device.peak_bytes(lambda: runner.launch(StepPlan(spans)).result())
 
 

@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     from lullm.weights.folder import resolve_model
 
     source = resolve_model(args.model)
+    if source.is_file():
+        raise ModelLoadError(f"{source} is quantized already; take the folder that it was made from")
     config = ModelConfig.from_folder(source)
     if config.encoding is not None:
         raise ModelLoadError(

@@ -34,6 +34,8 @@ COMMON_IGNORES = frozenset(
         "use_bfloat16",
         "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "experts_implementation",
         "gradient_checkpointing", "unsloth_fixed", "unsloth_version",
+        # of what pools; `config.pooling.use` reads them
+        "sentence_transformers", "sbert_ce_default_activation_function", "is_matryoshka", "matryoshka_dimensions",
         # generation defaults of older files; generation_config.json has them
         "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "temperature",
         "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "bad_words_ids",

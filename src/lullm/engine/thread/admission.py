@@ -24,7 +24,7 @@ from lullm.engine.thread.mailbox import Mailbox, OutputStream, call_on, unforese
 from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, LullmError, WakeUpError
 from lullm.log import get_logger
-from lullm.types.outputs import RequestOutput
+from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind
 
@@ -50,7 +50,7 @@ class Admission:
 
     # -- on event loops ------------------------------------------------------------------------------------------
 
-    async def outputs(self, request: GenerateRequest, keep_alive: float | None) -> AsyncGenerator[RequestOutput, None]:
+    async def outputs(self, request: GenerateRequest, keep_alive: float | None) -> AsyncGenerator[EngineOutput, None]:
         """Outputs of one request; closing the generator aborts it. Raises as `EngineClient.stream` does."""
         self._mailbox.check_running()
         self._check_keep_alive(keep_alive)
@@ -62,8 +62,8 @@ class Admission:
                 self._mailbox.send(lambda: self.admit(request, stream))
             while not finished:
                 item = await stream.items.get()
-                finished = not isinstance(item, RequestOutput) or item.finished
-                if not isinstance(item, RequestOutput):
+                finished = isinstance(item, LullmError) or item.finished
+                if isinstance(item, LullmError):
                     raise item
                 yield item
         finally:
@@ -161,9 +161,9 @@ class Admission:
                 self.admit(*self._parked.pop(0))
         self._parked = [(request, stream) for request, stream in self._parked if not stream.is_closed]
 
-    def deliver(self, outputs: list[RequestOutput]) -> None:
+    def deliver(self, outputs: list[EngineOutput]) -> None:
         """Hand outputs over, with one wake-up per event loop: 200 streams must not cost 200 wake-ups a step."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[OutputStream, RequestOutput]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[OutputStream, EngineOutput]]] = {}
         for output in outputs:
             stream = self._streams.get(output.request_id)
             if stream is None:
@@ -194,6 +194,6 @@ class Admission:
             self._engine.abort_request(request_id, wants_output=False)
 
 
-def _put_all(items: list[tuple[OutputStream, RequestOutput]]) -> None:
+def _put_all(items: list[tuple[OutputStream, EngineOutput]]) -> None:
     for stream, output in items:
         stream.items.put_nowait(output)

@@ -9,11 +9,12 @@ from collections import deque
 
 from lullm.errors import LullmError
 from lullm.types.outputs import RequestOutput
+from lullm.types.pooling.outputs import EngineOutput
 
 MAX_UNREAD = 64
 
 
-class Backlog(asyncio.Queue[RequestOutput | LullmError]):
+class Backlog(asyncio.Queue[EngineOutput | LullmError]):
     """A queue whose `put_nowait` keeps it short.
 
     Args:
@@ -25,9 +26,9 @@ class Backlog(asyncio.Queue[RequestOutput | LullmError]):
         self._is_delta = is_delta
 
     def _init(self, maxsize: int) -> None:
-        self._queue: deque[RequestOutput | LullmError] = deque()
+        self._queue: deque[EngineOutput | LullmError] = deque()
 
-    def _put(self, item: RequestOutput | LullmError) -> None:
+    def _put(self, item: EngineOutput | LullmError) -> None:
         last = self._queue[-1] if len(self._queue) >= MAX_UNREAD else None
         if not isinstance(last, RequestOutput) or not isinstance(item, RequestOutput):
             self._queue.append(item)

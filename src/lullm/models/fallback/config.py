@@ -11,6 +11,7 @@ from lullm.config.family.table import is_known
 from lullm.config.field import shown, token_id_list
 from lullm.config.json_file import read_object
 from lullm.config.model import ModelConfig, ModelDType
+from lullm.config.pooling.architecture import split_architecture
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 from lullm.models.fallback.blueprint import draw_blueprint, has_architecture
@@ -31,7 +32,9 @@ def read_model_config(folder: Path, model_impl: ModelImpl) -> ModelConfig:
         return ModelConfig.from_folder(folder)
     data = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
     architecture = _architecture(data)
-    if model_impl == "auto" and (architecture is None or is_known(architecture) or not has_architecture(architecture)):
+    if model_impl == "auto" and (
+        architecture is None or is_known(split_architecture(architecture).base) or not has_architecture(architecture)
+    ):
         return ModelConfig.from_folder(folder)
     if architecture is None:
         return ModelConfig.from_folder(folder)  # names what is missing

@@ -106,9 +106,15 @@ class GPTCausalLM(Model):
 
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.compute_logits`."""
-        if self.model.project_out is not None:
-            hidden = self.model.project_out(hidden, ops)
-        return self.lm_head(hidden, self.model.embed_tokens, ops)
+        return self.lm_head(self._projected(hidden, ops), self.model.embed_tokens, ops)
+
+    def pool(self, hidden: Tensor, ops: Ops) -> Tensor:
+        """See `Model.pool`."""
+        return self._projected(hidden, ops).float()
+
+    def _projected(self, hidden: Tensor, ops: Ops) -> Tensor:
+        projected: Tensor = hidden if self.model.project_out is None else self.model.project_out(hidden, ops)
+        return projected
 
 
 def _renames(*pairs: tuple[str, str]) -> tuple[Rename, ...]:

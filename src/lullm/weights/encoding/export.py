@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -21,8 +20,9 @@ from lullm.ops.quantized.integer_rows import IntegerRows, rows_of_storage
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.table import Ops
 from lullm.units import GIB
-from lullm.weights.reading.files import INDEX_FILE, damaged, weight_files
+from lullm.weights.reading.files import INDEX_FILE
 from lullm.weights.reading.progress import Progress
+from lullm.weights.reading.source import open_source
 from lullm.weights.target import Loadable, WeightTargets
 
 _SHARD_BYTES = 2 * GIB
@@ -49,12 +49,13 @@ def export_quantized(
             f"start it with --quantization {quantization} instead"
         )
     writer = _Writer(model, quantization, ops)
-    shards, weight_map, size = _Shards(out), {}, sum(path.stat().st_size for path in weight_files(source))
-    with Progress(f"quantizing to {quantization}", size) as progress, torch.inference_mode():
-        for name, tensor in _tensors(source):
+    shards, weight_map, opened = _Shards(out), {}, open_source(source)
+    with Progress(f"quantizing to {quantization}", opened.num_bytes) as progress, torch.inference_mode():
+        for name, tensor, num_bytes in opened.tensors():
+            assert isinstance(tensor, Tensor), "a folder of safetensors"
             for part, stored in writer.parts(name, tensor):
                 weight_map[part] = shards.add(part, stored)
-            progress.add(tensor.nbytes)
+            progress.add(num_bytes)
         shards.write()
     names = shards.finish()
     index = {"metadata": {"total_size": shards.num_bytes}, "weight_map": {k: names[v] for k, v in weight_map.items()}}
@@ -161,14 +162,3 @@ class _Shards:
         for number, name in enumerate(names):
             (self._out / f"shard-{number}").rename(self._out / name)
         return names
-
-
-def _tensors(source: Path) -> Iterator[tuple[str, Tensor]]:
-    for path, names in weight_files(source).items():
-        try:
-            with safe_open(path, framework="pt", device="cpu") as file:
-                stored = set(file.keys())
-                for name in sorted(stored if names is None else stored & names):
-                    yield name, file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise damaged(path, error) from None

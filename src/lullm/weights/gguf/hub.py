@@ -6,6 +6,7 @@ from pathlib import Path
 from lullm.config.gguf.file import SUFFIX, first_shards, shard_paths
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
+from lullm.weights.hub.download import bars_on_a_terminal, explain
 
 logger = get_logger(__name__)
 
@@ -59,13 +60,11 @@ def _download(repository: str, quantization: str, revision: str | None) -> Path:
         info = HfApi().model_info(repository, revision=revision, timeout=_TIMEOUT_S)
         name = choose([sibling.rfilename for sibling in info.siblings or ()], repository, quantization)
         logger.info("downloading %s of %s from the hub", name, repository)
-        folder = snapshot_download(repository, revision=revision, allow_patterns=_shards(name), etag_timeout=_TIMEOUT_S)
+        with bars_on_a_terminal():
+            files = _shards(name)
+            folder = snapshot_download(repository, revision=revision, allow_patterns=files, etag_timeout=_TIMEOUT_S)
         return Path(folder) / name
     except ModelLoadError:
         raise
     except Exception as error:  # by its version, the hub's client raises its own errors, httpx's or OSError
-        reason = str(error).strip().split("\n")[0]
-        raise ModelLoadError(
-            f"{repository}:{quantization} could not be fetched from the hub ({type(error).__name__}: {reason}); pass "
-            "the path of a local GGUF file instead"
-        ) from error
+        raise ModelLoadError(explain(error, repository, revision)) from error

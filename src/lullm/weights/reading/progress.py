@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 
 _DELAY_S = 0.5
 """What is done sooner shows nothing."""
+_INTERVAL_S = 0.1
 
 
 class Progress:
@@ -23,7 +24,15 @@ class Progress:
             from tqdm import tqdm  # 20 ms, for a terminal only
 
             self._bar = tqdm(
-                desc=what, total=total_bytes, unit="B", unit_scale=True, leave=False, delay=_DELAY_S, dynamic_ncols=True
+                desc=what,
+                total=total_bytes,
+                unit="B",
+                unit_scale=True,
+                leave=False,
+                delay=_DELAY_S,
+                mininterval=_INTERVAL_S,
+                miniters=1,
+                dynamic_ncols=True,
             )
 
     def add(self, num_bytes: int) -> None:

@@ -1,0 +1,151 @@
+"""`lullm pull`, `list`, `show` and `rm`: the models that the hub's cache holds."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from lullm.config.model import ModelConfig
+from lullm.errors import ModelLoadError
+from lullm.units import format_bytes
+
+_LARGEST_DAYS = 99
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The four sub-commands and their flags."""
+    pull = commands.add_parser(
+        "pull",
+        help="fetch a model from the hub",
+        description="Fetch a model from the hub into its cache, as far as the cache lacks it. Prints its folder. "
+        "HF_TOKEN names the account for private and gated models.",
+    )
+    pull.add_argument(
+        "name", metavar="NAME", help="a hub id, such as Qwen/Qwen3-0.6B, or ID:QUANTIZATION of GGUF files"
+    )
+    pull.add_argument("--revision", help="a branch, a tag or a commit (default: the newest of the main branch)")
+    pull.set_defaults(run=_pull)
+    listing = commands.add_parser(
+        "list", help="list the models in the hub's cache", description="List the models in the hub's cache."
+    )
+    listing.set_defaults(run=_list)
+    show = commands.add_parser(
+        "show",
+        help="say what a model is",
+        description="Say what a model of the hub's cache, or in a folder, is: its architecture, sizes and files, and "
+        "whether lullm can run it. Loads no torch, and fetches nothing.",
+    )
+    show.add_argument("name", metavar="NAME", help="a hub id in the cache, a folder, or demo")
+    show.set_defaults(run=_show)
+    remove = commands.add_parser(
+        "rm",
+        help="remove a model from the hub's cache",
+        description="Remove a model, all its revisions, from the cache.",
+    )
+    remove.add_argument("name", metavar="NAME", help="its hub id")
+    remove.set_defaults(run=_remove)
+    for parser in (listing, show):
+        parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def _pull(args: argparse.Namespace) -> int:
+    from lullm.weights.folder import hub_id, resolve_model
+    from lullm.weights.hub.download import download
+
+    repository, _, quantization = args.name.partition(":")
+    name = hub_id(repository)
+    print(resolve_model(args.name, args.revision) if quantization else download(name, args.revision))
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    from lullm.weights.hub.cache import cached_models
+
+    models = cached_models()
+    if args.json:
+        print(json.dumps([_described(model) for model in models], indent=1))
+        return 0
+    rows = [("NAME", "REVISION", "SIZE", "USED", "")]
+    for model in models:
+        note = "" if model.is_complete else "incomplete: lullm pull fetches the rest"
+        ref = model.refs[0] if model.refs else model.revision[:12]
+        rows.append((model.name, ref, format_bytes(model.num_bytes), _ago(model.last_used), note))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    facts = _facts(_local_folder(args.name))
+    if args.json:
+        print(json.dumps(facts, indent=1))
+        return 0
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        shown = format_bytes(value) if name.endswith("bytes") else value
+        print(f"{name.replace('_', ' ').ljust(width)}  {shown}")
+    return 0
+
+
+def _remove(args: argparse.Namespace) -> int:
+    from lullm.weights.folder import hub_id
+    from lullm.weights.hub.cache import remove_model
+
+    freed = remove_model(hub_id(args.name))
+    print(f"removed {args.name}: {format_bytes(freed)} are free again")
+    return 0
+
+
+def _local_folder(name: str) -> Path:
+    """The folder of a model that is here. Raises ModelLoadError."""
+    from lullm.weights.folder import hub_id, resolve_model
+    from lullm.weights.hub.cache import cached_models
+
+    if name == "demo" or Path(name).expanduser().is_dir():
+        return resolve_model(name)
+    models = [model for model in cached_models() if model.name == hub_id(name)]
+    if not models:
+        raise ModelLoadError(f"the hub's cache holds no model {name!r}; `lullm pull {name}` fetches it")
+    return max(models, key=lambda model: ("main" in model.refs, model.revision)).path
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """What a folder holds; 'runs': whether lullm can run it, or why not."""
+    facts: dict[str, Any] = {"folder": str(folder), "weights_bytes": _weights_bytes(folder)}
+    try:
+        config = ModelConfig.from_folder(folder)
+    except ModelLoadError as error:
+        return facts | {"runs": f"no: {error}"}
+    return facts | {
+        "architecture": config.architecture,
+        "layers": config.num_hidden_layers,
+        "hidden_size": config.hidden_size,
+        "heads": f"{config.num_attention_heads} of {config.head_dim}, {config.num_key_value_heads} for keys and values",
+        "vocabulary": config.vocab_size,
+        "positions": config.max_position_embeddings,
+        "dtype": config.dtype,
+        "quantized": "no" if config.encoding is None else config.encoding.method,
+        "runs": "yes",
+    }
+
+
+def _weights_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def _described(model: Any) -> dict[str, Any]:
+    names = ("name", "revision", "num_bytes", "last_used", "is_complete")
+    return {name: getattr(model, name) for name in names} | {"refs": list(model.refs), "path": str(model.path)}
+
+
+def _ago(then: float) -> str:
+    days = int((time.time() - then) // 86400)
+    return (
+        "today"
+        if days < 1
+        else f"{days} days ago"
+        if days <= _LARGEST_DAYS
+        else time.strftime("%Y-%m", time.gmtime(then))
+    )

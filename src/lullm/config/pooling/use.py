@@ -1,0 +1,129 @@
+"""What one model is used for: next tokens, a pooling, or both. The folder says it, and the user may change it.
+
+the folder                                  it gives
+modules.json with Pooling                   embeddings
+modules.json with LogitScore                scores of pairs, and next tokens
+architecture ...ForSequenceClassification   classes; with one label also scores of pairs
+anything else                               next tokens
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from lullm.config.field import optional_object, positive_int, shown
+from lullm.config.json_file import read_object
+from lullm.config.model import ModelConfig
+from lullm.config.pooling.pooler import Classifier, PairForm, PoolerConfig, TokenScore
+from lullm.config.pooling.sentence_transformers import read_activation, read_modules
+from lullm.errors import ConfigError, ModelLoadError
+from lullm.types.pooling.params import PoolingActivation
+
+Runner = Literal["auto", "generate", "pooling"]
+Convert = Literal["auto", "embed", "rerank"]
+
+_PROBLEMS: dict[str | None, PoolingActivation] = {
+    "regression": "none",
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+}
+
+
+def with_use(
+    model: ModelConfig,
+    folder: Path,
+    runner: Runner,
+    convert: Convert,
+    token_id: Callable[[str], int | None],
+    has_pair_template: bool,
+) -> ModelConfig:
+    """The config of a model that pools as its folder or the user says.
+
+    Args:
+        token_id: of a token as the vocabulary spells it. has_pair_template: the chat template reads queries and
+            documents.
+
+    Raises:
+        ConfigError: the model cannot be used so. ModelLoadError: a file asks for what is not implemented.
+    """
+    if runner == "generate":
+        if convert != "auto":
+            raise ConfigError(f"convert={convert!r} pools, which runner='generate' excludes; leave one of them out")
+        if not model.generates:
+            raise ConfigError("runner='generate': the checkpoint has no head for next tokens; leave runner out")
+        return model
+    data = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    stated = read_modules(folder) if folder.is_dir() else None  # else it is a GGUF file
+    form: PairForm = "template" if has_pair_template else "joined"
+    if convert == "rerank":
+        pooler: PoolerConfig | None = _reranker(model, token_id, form)
+    elif convert == "embed":
+        pooler = stated if stated is not None and stated.task == "embed" else PoolerConfig("embed")
+    elif model.num_labels is not None:
+        pooler = PoolerConfig(
+            "classify", "last", _label_activation(model.num_labels, data), Classifier(model.num_labels)
+        )
+    else:
+        pooler = stated or (PoolerConfig("embed") if runner == "pooling" or not model.generates else None)
+    if pooler is None:
+        return model
+    if pooler.task == "embed":
+        pooler = dataclasses.replace(pooler, dimensions=_read_dimensions(data, model.hidden_size))
+    elif pooler.can_score and pooler.pair_form is None:
+        pooler = dataclasses.replace(pooler, pair_form=form)
+    if isinstance(pooler.head, TokenScore):
+        _check_tokens(pooler.head, model)
+    only_embeds = stated is not None and stated.task == "embed" and convert == "auto"
+    return dataclasses.replace(
+        model, pooler=pooler, generates=model.generates and runner != "pooling" and not only_embeds
+    )
+
+
+def _reranker(model: ModelConfig, token_id: Callable[[str], int | None], form: PairForm) -> PoolerConfig:
+    ids = [token_id(word) for word in ("yes", "no")]
+    if ids[0] is None or ids[1] is None or not model.generates:
+        raise ConfigError(
+            "convert='rerank' scores by the next token, 'yes' or 'no'; this model has no head or no such tokens"
+        )
+    return PoolerConfig(
+        "classify",
+        "last",
+        "sigmoid",
+        TokenScore(ids[0], ids[1]),
+        pair_form=form if form == "template" else "qwen3_reranker",
+    )
+
+
+def _check_tokens(head: TokenScore, model: ModelConfig) -> None:
+    if not model.generates:
+        raise ModelLoadError("modules.json: LogitScore reads the logits of next tokens, for which there is no head")
+    for token in (head.true_token_id, head.false_token_id or 0):
+        if token >= model.vocab_size:
+            raise ModelLoadError(f"1_LogitScore/config.json names the token {token}, of {model.vocab_size} tokens")
+
+
+def _label_activation(num_labels: int, data: dict[str, Any]) -> PoolingActivation:
+    """As sentence-transformers and transformers state it; else probabilities."""
+    stated = optional_object(data, "sentence_transformers").get("activation_fn")
+    stated = stated or data.get("sbert_ce_default_activation_function")
+    activation = read_activation(stated, "config.json")
+    if activation is not None:
+        return activation
+    problem = data.get("problem_type")
+    if problem is not None and problem not in _PROBLEMS:
+        raise ModelLoadError(
+            f"config.json: problem_type {shown(problem)} is not one of {', '.join(map(str, _PROBLEMS))}"
+        )
+    return _PROBLEMS.get(problem, "softmax" if num_labels > 1 else "sigmoid")
+
+
+def _read_dimensions(data: dict[str, Any], hidden_size: int) -> tuple[int, ...] | None:
+    stated = data.get("matryoshka_dimensions")
+    if stated is None:
+        return (hidden_size,) if data.get("is_matryoshka") is False else None
+    if not isinstance(stated, list) or not stated:
+        raise ModelLoadError(f"config.json: matryoshka_dimensions must be a list of sizes, not {shown(stated)}")
+    return tuple(
+        positive_int({"matryoshka_dimensions": size}, "matryoshka_dimensions", None, hidden_size) for size in stated
+    )

@@ -1,0 +1,39 @@
+"""RequestVector: the one output of a request that pools."""
+
+from lullm.sched.intake import SequenceUpdate
+from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
+from lullm.types.pooling.params import Pooling
+from lullm.types.pooling.rows import finished
+from lullm.types.sequence import SequenceGroup, SequenceStatus
+
+
+class RequestVector:
+    """Gives its output once the request has ended; until then there is nothing to say."""
+
+    def __init__(self, group: SequenceGroup, pooling: Pooling):
+        self._group = group
+        self._pooling = pooling
+
+    def take(self, update: SequenceUpdate) -> None:
+        """Apply a step's change. Nothing of a text can stop it."""
+
+    def abort(self) -> None:
+        """The request has ended from outside."""
+
+    def output(self) -> PoolingRequestOutput[PoolingOutput] | None:
+        """The request's output after this step; None if there is none."""
+        group, rows = self._group, self._group.pooled
+        if not group.is_finished:
+            return None
+        assert rows is not None, "it pools"
+        seq = group.seqs[0]
+        is_whole = seq.status is SequenceStatus.FINISHED_STOPPED
+        return PoolingRequestOutput(
+            group.request_id,
+            PoolingOutput(finished(rows.mean(), self._pooling) if is_whole else []),
+            group.request.prompt_token_ids,
+            group.num_cached_tokens or 0,
+            finish_reason="stop" if is_whole else "abort",
+            stop_reason=seq.stop_reason,
+            metrics=group.metrics,
+        )

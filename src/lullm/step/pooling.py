@@ -1,0 +1,42 @@
+"""Pooling: the sums of the rows of a step that callers want, of many sequences at once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lullm.models.protocol import Model
+from lullm.ops.table import Ops
+from lullm.types.pooling.rows import RowRange
+from lullm.types.step import PooledSum
+
+
+@dataclass(frozen=True, slots=True)
+class PooledStep:
+    """The sums of one step, on the device until `on_host`. `owners`: (sequence, how many rows) of each sum."""
+
+    owners: Sequence[tuple[int, int]]
+    sums: Tensor  # [S, K] float32
+
+    def on_host(self, to_host: Callable[[Tensor], Tensor]) -> "PooledStep":
+        return PooledStep(self.owners, to_host(self.sums))
+
+    def taken(self) -> list[PooledSum]:
+        """As plain data. Blocks until it is on the host."""
+        rows = self.sums.numpy()
+        return [
+            PooledSum(seq_id, num_rows, row.tobytes())
+            for (seq_id, num_rows), row in zip(self.owners, rows, strict=True)
+        ]
+
+
+def pool_rows(model: Model, ops: Ops, hidden: Tensor, wanted: Sequence[tuple[int, RowRange]]) -> PooledStep:
+    """The sum of `Model.pool` over each range of rows of `hidden [T, H]`; the head computes these rows only."""
+    lens = [end - first for _, (first, end) in wanted]
+    rows = [row for _, (first, end) in wanted for row in range(first, end)]
+    values = model.pool(hidden[torch.tensor(rows, device=hidden.device)], ops)  # [N, K]
+    if len(rows) > len(wanted):
+        values = torch.stack([part.sum(0) for part in values.split(lens)])
+    owners = [(seq_id, num_rows) for (seq_id, _), num_rows in zip(wanted, lens, strict=True)]
+    return PooledStep(owners, values.contiguous())

@@ -1,0 +1,85 @@
+"""What a caller gets back of a pooling request, under vLLM's names."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from lullm.types.outputs import RequestMetrics, RequestOutput
+
+Output = TypeVar("Output")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingOutput:
+    """`data`: the vector of an embedding, the numbers of the labels, or one score."""
+
+    data: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """`embedding`: hidden_size elements, or as many as `dimensions` said."""
+
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        return len(self.embedding)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassificationOutput:
+    """`probs`: one number per label; probabilities, unless the activation was left out."""
+
+    probs: list[float]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.probs)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringOutput:
+    """`score`: of a pair; of a reranker mostly between 0 and 1, of embeddings their cosine."""
+
+    score: float
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput(Generic[Output]):
+    """The one output of a pooling request. `finish_reason` is 'stop', or 'abort'; then there is no data.
+
+    `num_cached_tokens`: prompt tokens whose KV came from the prefix cache. `stop_reason`: why it was aborted, where
+    that was the request's own fault.
+    """
+
+    request_id: str
+    outputs: Output
+    prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
+    finished: bool = True
+    finish_reason: str | None = "stop"
+    stop_reason: int | str | None = None
+    metrics: RequestMetrics | None = None
+
+    def of(self, outputs: "Output2") -> "PoolingRequestOutput[Output2]":
+        """The same request with its outputs in another form."""
+        return PoolingRequestOutput(
+            self.request_id,
+            outputs,
+            self.prompt_token_ids,
+            self.num_cached_tokens,
+            self.finished,
+            self.finish_reason,
+            self.stop_reason,
+            self.metrics,
+        )
+
+
+Output2 = TypeVar("Output2")
+
+EmbeddingRequestOutput = PoolingRequestOutput[EmbeddingOutput]
+ClassificationRequestOutput = PoolingRequestOutput[ClassificationOutput]
+ScoringRequestOutput = PoolingRequestOutput[ScoringOutput]
+
+EngineOutput = RequestOutput | PoolingRequestOutput[PoolingOutput]
+"""What an engine gives back of requests of either kind."""

@@ -1,0 +1,79 @@
+"""PoolingParams: what a caller asks of one pooling request, with vLLM's names. Checked once, when it is built."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from lullm.errors import InvalidRequestError
+
+PoolingTask = Literal["embed", "classify"]
+"""'embed': a vector of hidden states; 'classify': a number per label, or one score."""
+
+PoolingKind = Literal["last", "cls", "mean"]
+"""Which rows of a sequence count: the last one, the first one, or the mean of all."""
+
+PoolingActivation = Literal["none", "normalize", "sigmoid", "softmax"]
+"""What follows pooling and head: nothing, division by the L2 norm, or probabilities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingParams:
+    """Parameters of one pooling request.
+
+    Args:
+        dimensions: of an embedding: its first so many elements, for models that are trained for that (Matryoshka,
+            https://arxiv.org/abs/2205.13147); normalized afterwards.
+        use_activation: False leaves out what the model's folder puts behind the pooling: the L2 norm of an embedding,
+            the sigmoid or softmax of a score. None and True: as the folder says.
+        normalize: an older name of `use_activation` for embeddings; True normalizes even if the folder does not.
+        truncate_prompt_tokens: keep the last so many tokens of the prompt; -1: as many as the model's length.
+        task: the task that the caller expects, for `encode`; the others set it.
+
+    Raises:
+        InvalidRequestError: a value is out of range; `.param` names the field.
+    """
+
+    dimensions: int | None = None
+    use_activation: bool | None = None
+    normalize: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    task: PoolingTask | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("dimensions", 1), ("truncate_prompt_tokens", -1)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least or (name, value) == _NO_TOKENS:
+                bounds = "-1 or an integer of at least 1" if least < 0 else "an integer of at least 1"
+                raise InvalidRequestError(f"{name} must be {bounds}, not {value!r}", name)
+        for name in ("use_activation", "normalize"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise InvalidRequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
+        if None not in (self.normalize, self.use_activation) and self.normalize != self.use_activation:
+            raise InvalidRequestError("normalize and use_activation contradict each other; give one", "normalize")
+        if self.task is not None and self.task not in get_args(PoolingTask):
+            raise InvalidRequestError(f"task must be one of {', '.join(get_args(PoolingTask))}", "task")
+
+    def expecting(self, task: PoolingTask | None) -> "PoolingParams":
+        """The same for a caller that expects `task`; None: any. Raises InvalidRequestError: it expects another."""
+        if task is None or self.task == task:
+            return self
+        if self.task is not None:
+            raise InvalidRequestError(f"pooling_params ask for the task {self.task!r}, the call for {task!r}", "task")
+        return replace(self, task=task)
+
+
+_NO_TOKENS = ("truncate_prompt_tokens", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """A request's pooling after validation.
+
+    `dimensions`: the leading elements that are kept, before the activation; None: all.
+    """
+
+    task: PoolingTask
+    kind: PoolingKind
+    activation: PoolingActivation
+    dimensions: int | None = None

@@ -1,0 +1,88 @@
+"""PooledRows: the sum of the rows of one sequence that count, as its steps give it; and what becomes of the sum."""
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lullm.types.pooling.params import Pooling, PoolingActivation, PoolingKind
+
+PackedFloats = bytes
+"""float32 in the machine's byte order."""
+
+RowRange = tuple[int, int]
+"""(first row, row behind the last) of a span."""
+
+
+@dataclass(slots=True)
+class PooledRows:
+    """The rows of one sequence, summed over its spans.
+
+    A worker keeps nothing between steps, so each step sends the sum of its own rows, and the last one completes it.
+    """
+
+    kind: PoolingKind
+    prompt_len: int
+    num_rows: int = 0
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether rows count that a cached prefix would leave uncomputed."""
+        return self.kind != "last"
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_rows == (self.prompt_len if self.kind == "mean" else 1)
+
+    def wanted(self, start: int, end: int) -> RowRange | None:
+        """The rows that count of a span over the positions `start`..`end` - 1, from its first row; None: no row."""
+        first, last = {"last": (self.prompt_len - 1, self.prompt_len), "cls": (0, 1), "mean": (start, end)}[self.kind]
+        return (first - start, last - start) if start <= first < end else None
+
+    def add(self, packed: PackedFloats, num_rows: int) -> None:
+        """Take the sum of `num_rows` rows in."""
+        values = memoryview(packed).cast("f")
+        if not self.num_rows:
+            self.values = array("d", values)
+        else:
+            self.values = array("d", map(float.__add__, self.values, values))
+        self.num_rows += num_rows
+
+    def clear(self) -> None:
+        """Start over: the sequence is computed again."""
+        self.num_rows, self.values = 0, array("d")
+
+    @property
+    def is_finite(self) -> bool:
+        return all(map(math.isfinite, self.values))
+
+    def mean(self) -> list[float]:
+        """Of the rows that count, once it is complete."""
+        return [value / self.num_rows for value in self.values]
+
+
+def finished(values: Sequence[float], pooling: Pooling) -> list[float]:
+    """What the caller gets of the pooled values: the leading dimensions, then the activation."""
+    return activated(list(values[: pooling.dimensions]), pooling.activation)
+
+
+def activated(values: list[float], activation: PoolingActivation) -> list[float]:
+    """The values behind an activation. A vector of zeros stays one."""
+    if activation == "normalize":
+        norm = math.hypot(*values)
+        return [value / norm for value in values] if norm else values
+    if activation == "sigmoid":
+        return [_sigmoid(value) for value in values]
+    if activation == "softmax":
+        most = max(values)
+        exponentials = [math.exp(value - most) for value in values]
+        total = math.fsum(exponentials)
+        return [value / total for value in exponentials]
+    return values
+
+
+def _sigmoid(value: float) -> float:
+    if value >= 0:
+        return 1 / (1 + math.exp(-value))
+    return math.exp(value) / (1 + math.exp(value))

@@ -1,0 +1,91 @@
+"""Fetching a model from the hub, or from its local cache; every failure says what to do."""
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from lullm.errors import ModelLoadError
+from lullm.log import get_logger
+from lullm.weights.reading.files import missing_files
+
+logger = get_logger(__name__)
+
+_PATTERNS = ["*.json", "model*.safetensors", "*.jinja"]  # not: original/, consolidated.safetensors
+_TIMEOUT_S = 10.0
+
+
+def cached_snapshot(name: str, revision: str | None) -> Path | None:
+    """The folder of a model that is complete in the local cache."""
+    from huggingface_hub import snapshot_download  # heavy, and of no use to a local folder
+
+    try:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_PATTERNS, local_files_only=True))
+    except (OSError, ValueError):
+        return None
+    # Another program may have fetched a few files of the snapshot only.
+    is_complete = (folder / "config.json").exists() and not missing_files(folder)
+    return folder if is_complete else None
+
+
+def download(name: str, revision: str | None) -> Path:
+    """The folder of a model, fetched as far as the cache lacks it. A terminal shows bytes and rate. Blocking.
+
+    Raises:
+        ModelLoadError: it could not be fetched; the message says why, and what to do.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+
+    try:
+        # One short request first, so that an unreachable hub is found out within seconds.
+        HfApi().model_info(name, revision=revision, timeout=_TIMEOUT_S)
+        logger.info("downloading %s from the hub", name)
+        with bars_on_a_terminal():
+            return Path(snapshot_download(name, revision=revision, allow_patterns=_PATTERNS, etag_timeout=_TIMEOUT_S))
+    except Exception as error:  # by its version, the hub's client raises its own errors, httpx's or OSError
+        raise ModelLoadError(explain(error, name, revision)) from error
+
+
+def explain(error: Exception, name: str, revision: str | None) -> str:
+    """Why a model could not be fetched, and what to do."""
+    from huggingface_hub import errors
+
+    has_token = bool(os.environ.get("HF_TOKEN"))
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, errors.GatedRepoError):
+        access = "the account of HF_TOKEN has not been let in" if has_token else "set HF_TOKEN to a token of yours"
+        return f"{name} is gated: accept its terms on https://huggingface.co/{name}; {access}"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"the hub's {name} has no revision {revision!r}; leave it out, or take a branch, a tag or a commit of it"
+    if status == 401 and has_token:
+        return f"the hub refuses HF_TOKEN for {name}; take a valid token, or unset it for a public model"
+    if isinstance(error, errors.RepositoryNotFoundError) or status == 404:
+        hint = "the account of HF_TOKEN sees none" if has_token else "a private one needs HF_TOKEN"
+        return f"there is no folder {name!r} and no such model on the hub (check the spelling; {hint})"
+    if status == 429:
+        return f"the hub wants fewer requests than it got; wait, or set HF_TOKEN, before fetching {name}"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no space is left for {name}; `lullm list` shows what the cache holds, HF_HOME moves it elsewhere"
+    reason = str(error).strip().split("\n")[0]
+    offline = "; HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "on", "true") else ""
+    return (
+        f"there is no folder {name!r}, and it could not be fetched from the hub ({type(error).__name__}: "
+        f"{reason}{offline}); check the network (HTTPS_PROXY, HF_ENDPOINT), or pass the path of a local model folder"
+    )
+
+
+@contextlib.contextmanager
+def bars_on_a_terminal() -> Iterator[None]:
+    """The hub's client draws its bars into logs as well."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    hides = (sys.stderr is None or not sys.stderr.isatty()) and not are_progress_bars_disabled()
+    if hides:
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        if hides:
+            enable_progress_bars()

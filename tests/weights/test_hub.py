@@ -1,0 +1,161 @@
+"""What the hub's failures tell a user, and the cache; the client is huggingface_hub's, the hub a stand-in."""
+
+import errno
+import json
+import time
+
+import huggingface_hub
+import pytest
+from httpx import ConnectError, Request, Response
+from huggingface_hub import errors
+
+from lullm.cli.main import USER_ERROR, main
+from lullm.errors import ModelLoadError
+from lullm.weights.hub import cache
+from lullm.weights.hub.cache import cached_models, remove_model
+from lullm.weights.hub.download import download
+
+NAME = "acme/model-1b"
+HASH = "0123456789abcdef0123456789abcdef01234567"
+
+
+def refusal(kind, status):
+    response = Response(status, request=Request("GET", f"https://huggingface.co/api/models/{NAME}"))
+    return kind("no", response=response)
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """`offline(error)`: the hub answers so."""
+
+    def use(error):
+        class HfApi:
+            def model_info(self, name, *, revision, timeout):
+                raise error
+
+        monkeypatch.setattr(huggingface_hub, "HfApi", HfApi)
+
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    return use
+
+
+@pytest.mark.parametrize(
+    ("error", "token", "match"),
+    [
+        (refusal(errors.GatedRepoError, 403), None, "is gated: accept its terms on https://.*model-1b; set HF_TOKEN"),
+        (refusal(errors.GatedRepoError, 403), "x", "is gated: .*account of HF_TOKEN has not been let in"),
+        (refusal(errors.RepositoryNotFoundError, 404), None, "no such model on the hub .*private one needs HF_TOKEN"),
+        (refusal(errors.RepositoryNotFoundError, 401), None, "no such model on the hub"),
+        (refusal(errors.RepositoryNotFoundError, 401), "x", "refuses HF_TOKEN"),
+        (refusal(errors.RevisionNotFoundError, 404), None, "has no revision 'v9'"),
+        (refusal(errors.HfHubHTTPError, 429), None, "fewer requests.*HF_TOKEN"),
+        (refusal(errors.HfHubHTTPError, 500), None, "could not be fetched"),
+        (OSError(errno.ENOSPC, "No space left on device"), None, "no space is left.*lullm list.*HF_HOME"),
+        (ConnectError("Name or service not known"), None, "Name or service not known.*check the network"),
+    ],
+)
+def test_a_failure_says_what_to_do(offline, monkeypatch, error, token, match):
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    offline(error)
+    with pytest.raises(ModelLoadError, match=match) as caught:
+        download(NAME, "v9")
+    assert NAME in str(caught.value)
+
+
+def test_a_forbidden_network_is_named(monkeypatch, offline, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    offline(errors.OfflineModeIsEnabled("offline"))
+    assert main(["pull", NAME]) == USER_ERROR
+    assert "HF_HUB_OFFLINE is set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_bars_are_for_terminals(monkeypatch, is_terminal, offline):
+    from huggingface_hub.utils import are_progress_bars_disabled
+
+    class HfApi:
+        def model_info(self, name, *, revision, timeout):
+            pass
+
+    seen = []
+    monkeypatch.setattr(huggingface_hub, "HfApi", HfApi)
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda name, **_: seen.append(are_progress_bars_disabled()) or "x"
+    )
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal, raising=False)
+    before = are_progress_bars_disabled()
+    download(NAME, None)
+    assert seen == [not is_terminal] and are_progress_bars_disabled() == before
+
+
+@pytest.fixture
+def hub_cache(monkeypatch, tmp_path, qwen3_folder):
+    """A cache with one model, in the layout of the hub's client."""
+    monkeypatch.setattr(cache, "_scan", lambda: huggingface_hub.scan_cache_dir(tmp_path / "hub"))
+    repo = tmp_path / "hub" / ("models--" + NAME.replace("/", "--"))
+    snapshot = repo / "snapshots" / HASH
+    for folder in (snapshot, repo / "blobs", repo / "refs"):
+        folder.mkdir(parents=True)
+    (repo / "refs" / "main").write_text(HASH)
+    for path in qwen3_folder.iterdir():
+        (repo / "blobs" / path.name).write_bytes(path.read_bytes())
+        (snapshot / path.name).symlink_to(repo / "blobs" / path.name)
+    return repo
+
+
+def test_list(hub_cache, capsys):
+    [model] = cached_models()
+    assert (model.name, model.revision, model.refs, model.is_complete) == (NAME, HASH, ("main",), True)
+    assert main(["list"]) == 0
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.split() == ["NAME", "REVISION", "SIZE", "USED"]
+    assert line.split()[:2] == [NAME, "main"] and line.endswith("today")
+    (hub_cache / "snapshots" / HASH / "model.safetensors").unlink()
+    assert main(["list"]) == 0
+    assert "incomplete: lullm pull" in capsys.readouterr().out
+    assert main(["list", "--json"]) == 0
+    [told] = json.loads(capsys.readouterr().out)
+    assert told["name"] == NAME and not told["is_complete"] and abs(told["last_used"] - time.time()) < 3600
+
+
+def test_show(hub_cache, capsys, qwen3_folder, tmp_path):
+    for name in (NAME, str(qwen3_folder)):
+        assert main(["show", name]) == 0
+        told = capsys.readouterr().out
+        assert "Qwen3ForCausalLM" in told and "runs           yes" in told
+    assert main(["show", NAME, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["layers"] == 3 and facts["quantized"] == "no" and facts["weights_bytes"] > 100_000
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text('{"architectures": ["Strange"]}')
+    assert main(["show", str(tmp_path / "odd")]) == 0
+    assert "no: " in capsys.readouterr().out
+    assert main(["show", "acme/other"]) == USER_ERROR
+    assert "lullm pull acme/other" in capsys.readouterr().err
+
+
+def test_remove(hub_cache, capsys):
+    assert main(["rm", "acme/other"]) == USER_ERROR
+    assert "holds no model 'acme/other'" in capsys.readouterr().err
+    assert main(["rm", NAME]) == 0
+    assert f"removed {NAME}" in capsys.readouterr().out
+    assert not hub_cache.exists() and cached_models() == []
+    with pytest.raises(ModelLoadError, match="holds no model"):
+        remove_model(NAME)
+
+
+def test_no_cache_at_all(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(
+        huggingface_hub, "scan_cache_dir", lambda: huggingface_hub.utils.scan_cache_dir(tmp_path / "no")
+    )
+    assert main(["list"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["demo", "./x", "a/b/c"])
+def test_only_hub_ids_are_fetched_and_removed(name, capsys):
+    for command in ("pull", "rm"):
+        assert main([command, name]) == USER_ERROR
+        assert "folder, not a model" in (told := capsys.readouterr().err) or "no hub id" in told
