@@ -130,7 +130,7 @@ def _multiply(x: Tensor, matrices: Matrices, starts: Tensor, rows: Tensor | None
         len(matrices.weights),
         num_inputs,
         matrices.shape[0],
-        0 if matrices.layout is None else matrices.layout.bits,
+        0 if matrices.layout is None else matrices.layout.format,
         activation,
         DTYPES[x.dtype],
     )

@@ -74,4 +74,4 @@ LULLM_EXPORT void lullm_quantized_logits(const void* x, const void* weight, void
                                          int64_t in, int64_t out, int bits, int dtype);
 // Rows of a weight [V, H] of 8 bits. 0 if a token id is out of range.
 LULLM_EXPORT int lullm_quantized_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
-                                           int64_t vocab_size, int64_t hidden_size, int dtype);
+                                           int64_t vocab_size, int64_t hidden_size, int bits, int dtype);
