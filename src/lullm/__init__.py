@@ -16,6 +16,7 @@ _HOMES = {
     "EmbeddingRequestOutput": "lullm.types.pooling.outputs",
     "ClassificationRequestOutput": "lullm.types.pooling.outputs",
     "ScoringRequestOutput": "lullm.types.pooling.outputs",
+    "StructuredOutputsParams": "lullm.types.guided.params",
     "RequestOutput": "lullm.types.outputs",
     "CompletionOutput": "lullm.types.outputs",
     "EngineConfig": "lullm.config.engine",
@@ -36,6 +37,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "ScoringRequestOutput",
+    "StructuredOutputsParams",
     "register_model",
 ]
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from lullm.engine.llm_engine import LLMEngine
     from lullm.llm import LLM
     from lullm.models.registry import register_model
+    from lullm.types.guided.params import StructuredOutputsParams
     from lullm.types.outputs import CompletionOutput, RequestOutput
     from lullm.types.pooling.outputs import (
         ClassificationRequestOutput,

@@ -12,6 +12,7 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.engine.pooling.rules import check_generates, resolved_pooling
 from lullm.errors import InvalidRequestError
 from lullm.text.bad_words import bad_words_ids
+from lullm.text.guided.guides import GuideMaker
 from lullm.text.pair import PairReader
 from lullm.text.template.meter import deep_size
 from lullm.text.tokenizer import Tokenizer
@@ -40,6 +41,7 @@ class InputProcessor:
         self._splits_conversations = config.split_special_tokens is not False
         self._splits_prompts = config.split_special_tokens is True
         self._seeds = random.Random(config.seed)
+        self._guides = GuideMaker(tokenizer, eos_token_ids, model.vocab_size)
 
     def process(
         self,
@@ -54,8 +56,8 @@ class InputProcessor:
         Raises:
             WouldBlock: it does, and `may_block` is False.
             InvalidRequestError: the prompt is empty, too long or not a prompt; the model has no chat template, or it
-                refuses the messages; a token id or a number is out of the model's range; best-of-several is to be
-                streamed; the model does not generate, or not pool, what is asked for.
+                refuses the messages; a token id or a number is out of the model's range; a grammar is wrong;
+                best-of-several is to be streamed; the model does not generate, or not pool, what is asked for.
         """
         if not isinstance(request_id, str) or not request_id:
             raise InvalidRequestError(f"request_id must be a non-empty string, not {request_id!r}", "request_id")
@@ -69,6 +71,7 @@ class InputProcessor:
         self._check_params(params)
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
         self._check_prompt(_param(prompt), token_ids, num_drawn=1)
+        wanted = params.structured_outputs
         return GenerateRequest(
             request_id=request_id,
             prompt=text,
@@ -79,6 +82,7 @@ class InputProcessor:
             priority=priority,
             end_token_ids=() if params.ignore_eos else self._eos_token_ids,
             bad_words_ids=tuple(bad_words_ids(self._tokenizer, params.bad_words)) if params.bad_words else (),
+            guide=self._guides.make(wanted, may_block) if wanted is not None else None,
         )
 
     def _process_pooling(

@@ -1,4 +1,4 @@
-"""Which tokens a draw may choose: logit_bias, allowed_token_ids, bad words and min_tokens.
+"""Which tokens a draw may choose: logit_bias, allowed_token_ids, a grammar, bad words and min_tokens.
 
 A forbidden token's logit becomes minus infinity. Only the named places are read and written. Token ids outside the
 vocabulary are ignored.
@@ -7,9 +7,11 @@ vocabulary are ignored.
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lullm.sampling.masks import Masks
 from lullm.types.draw import Draw, LogitEdits
 from lullm.types.packed import unpack
 
@@ -17,11 +19,14 @@ Places = tuple[Tensor, Tensor]
 """(rows, token ids) on the logits' device: an index into them."""
 
 
-def apply_restrictions_(logits: Tensor, draws: Sequence[Draw]) -> None:
-    """Bias, allowed tokens, forbidden tokens, in this order, in place on logits [N, V]. Does not synchronise.
+def apply_restrictions_(logits: Tensor, draws: Sequence[Draw], masks: Masks | None = None) -> None:
+    """Bias, allowed tokens, grammars, forbidden tokens, in this order, in place on logits [N, V]. Does not synchronise.
 
-    If bad words and min_tokens would leave no token, this draw ignores them and takes any of `allowed_token_ids`, or of
-    the whole vocabulary.
+    Args:
+        masks: of the draws that have a guide.
+
+    If bad words and min_tokens would leave no token, this draw ignores them and takes any of `allowed_token_ids`, of
+    what its grammar allows, or of the whole vocabulary.
     """
     edits = [(row, draw.params.edits) for row, draw in enumerate(draws) if draw.params.edits is not None]
     biases = [(row, edit.logit_bias) for row, edit in edits if edit.logit_bias]
@@ -30,13 +35,25 @@ def apply_restrictions_(logits: Tensor, draws: Sequence[Draw]) -> None:
     allowed = [(row, edit.allowed_token_ids) for row, edit in edits if edit.allowed_token_ids is not None]
     if allowed:
         _forbid_all_but_allowed_(logits, allowed)
-    forbidden = [(row, ids) for row, edit in edits if (ids := forbidden_ids(draws[row], edit, logits.shape[1]))]
+    if masks is not None:
+        _forbid_all_but_grammatical_(logits, masks)
+    forbidden = [
+        (row, ids)
+        for row, edit in edits
+        if (ids := forbidden_ids(draws[row], edit, logits.shape[1], None if edit.guide is None else _mask(masks, row)))
+    ]
     if forbidden:
         logits[_places(forbidden, logits)] = -torch.inf
 
 
-def forbidden_ids(draw: Draw, edits: LogitEdits, vocab_size: int) -> set[int]:
-    """The tokens that bad words and min_tokens forbid now; empty if nothing would be left. Host only."""
+def forbidden_ids(
+    draw: Draw, edits: LogitEdits, vocab_size: int, mask: npt.NDArray[np.bool_] | None = None
+) -> set[int]:
+    """The tokens that bad words and min_tokens forbid now; empty if nothing would be left. Host only.
+
+    Args:
+        mask: [V], what the draw's grammar forbids.
+    """
     ids: set[int] = set()
     if edits.bad_words_ids:
         token_ids = unpack(draw.token_ids)
@@ -51,8 +68,26 @@ def forbidden_ids(draw: Draw, edits: LogitEdits, vocab_size: int) -> set[int]:
     if not ids:
         return ids
     allowed = edits.allowed_token_ids
+    if mask is not None:
+        grammatical = np.flatnonzero(~mask).tolist()
+        allowed = grammatical if allowed is None else tuple(set(allowed).intersection(grammatical))
     nothing_left = len(ids) == vocab_size if allowed is None else ids.issuperset(_within(allowed, vocab_size))
     return set() if nothing_left else ids
+
+
+def _forbid_all_but_grammatical_(logits: Tensor, masks: Masks) -> None:
+    """In place: a copy of 32 rows of 151,936 logits takes 5 ms on two cores."""
+    is_forbidden = torch.from_numpy(masks.forbidden).to(logits.device, non_blocking=True)
+    if len(masks.rows) == len(logits):
+        logits.masked_fill_(is_forbidden, -torch.inf)
+        return
+    for row, of_row in zip(masks.rows, is_forbidden, strict=True):
+        logits[row].masked_fill_(of_row, -torch.inf)
+
+
+def _mask(masks: Masks | None, row: int) -> npt.NDArray[np.bool_]:
+    assert masks is not None, "a draw with a guide needs its mask"
+    return masks.of_row(row)
 
 
 def _ends_with(token_ids: Sequence[int], end: Sequence[int]) -> bool:

@@ -2,7 +2,7 @@
 
 The stages, each one skipped when no draw of the batch needs it:
 
-    penalties -> bias -> allowed and forbidden tokens -> greedy choice (argmax)
+    penalties -> bias -> allowed tokens, grammars, forbidden tokens -> greedy choice (argmax)
               -> temperature -> top_k -> top_p -> min_p -> random choice (the race of `race`)
 
 The token of a draw depends on its own row and parameters only.
@@ -17,6 +17,7 @@ from torch import Tensor
 from lullm.errors import ConfigError
 from lullm.ops.draw_table import DrawTable
 from lullm.sampling.logprobs import pack_ranked_logprobs, unpack_ranked_logprobs
+from lullm.sampling.masks import Masks
 from lullm.sampling.penalties import apply_penalties_
 from lullm.sampling.race import choose_tokens
 from lullm.sampling.randomness import keys_of
@@ -86,12 +87,15 @@ class Sampler:
         self._wants_raw_logprobs = logprobs_mode == "raw_logprobs"
 
     @torch.inference_mode()
-    def draw(self, logits: Tensor, draws: Sequence[Draw], table: DrawTable | None = None) -> Sampled:
+    def draw(
+        self, logits: Tensor, draws: Sequence[Draw], table: DrawTable | None = None, masks: Masks | None = None
+    ) -> Sampled:
         """One token per draw, on the logits' device. Does not synchronise, except for random draws without `choose`.
 
         Args:
             logits: [N, V] float32, row i for draws[i]; may be changed in place.
             table: of these draws, on the logits' device; None: made here.
+            masks: what the grammars of these draws allow; None: no draw has a guide.
 
         Raises:
             ValueError: the shape of the logits does not fit.
@@ -105,11 +109,11 @@ class Sampler:
         if self._choose is not None and draws:
             table = self._table(draws).to(logits.device) if table is None else table
             apply_penalties_(logits, draws)
-            apply_restrictions_(logits, draws)
+            apply_restrictions_(logits, draws, masks)
             tokens = self._choose(logits, table, bool(ranked_rows) and not self._wants_raw_logprobs)
         else:
             keys = None if table is None else table.keys
-            tokens = draw_tokens_(logits, draws, keys) if draws else torch.zeros(0, dtype=torch.int64)
+            tokens = draw_tokens_(logits, draws, keys, masks) if draws else torch.zeros(0, dtype=torch.int64)
         if not ranked_rows:
             return Sampled(draws, tokens, None, {})
         if logprobs is None:
@@ -157,13 +161,15 @@ def greedy_tokens(logits: Tensor) -> Tensor:
     return best.indices.where(best.values.isfinite(), NO_TOKEN)
 
 
-def draw_tokens_(logits: Tensor, draws: Sequence[Draw], keys: Tensor | None = None) -> Tensor:
+def draw_tokens_(
+    logits: Tensor, draws: Sequence[Draw], keys: Tensor | None = None, masks: Masks | None = None
+) -> Tensor:
     """Token ids [N] int64 on the logits' device, NO_TOKEN where there is none. Changes logits [N, V] in place.
 
     Afterwards the logits are those of the draw, up to a constant per row. Synchronises unless all draws are greedy.
     """
     apply_penalties_(logits, draws)
-    apply_restrictions_(logits, draws)
+    apply_restrictions_(logits, draws, masks)
     best = logits.max(dim=-1)  # the first of equals
     tokens = best.indices
     random_rows = [row for row, draw in enumerate(draws) if not draw.params.is_greedy]

@@ -17,13 +17,11 @@ from lullm.server.error import ApiError
 
 INERT = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"})
 
-_TEXT_FORMAT = {"type": "text"}
 MISSING: dict[str, tuple[Any, ...]] = {
     "tools": (None, []),
     "tool_choice": (None, "none"),
     "functions": (None, []),
     "function_call": (None, "none"),
-    "response_format": (None, _TEXT_FORMAT),
     "suffix": (None, ""),
     "modalities": (None, ["text"]),
     "audio": (None,),
@@ -33,13 +31,7 @@ MISSING: dict[str, tuple[Any, ...]] = {
     "web_search_options": (None,),
     "service_tier": (None, "auto", "default"),
     "use_beam_search": (None, False),
-    "structured_outputs": (None,),
-    "guided_json": (None,),
-    "guided_regex": (None,),
-    "guided_choice": (None,),
-    "guided_grammar": (None,),
     "guided_decoding_backend": (None,),
-    "guided_whitespace_pattern": (None,),
 }
 """Field -> the values of it that ask for nothing."""
 

@@ -19,6 +19,7 @@ from lullm.models.protocol import Model
 from lullm.nn.context import StepContext
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
+from lullm.sampling.masks import MaskMaker, Masks
 from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
 from lullm.step.block_move import BlockMoves, CachePools, StepMarks
@@ -66,6 +67,7 @@ class ModelRunner:
         kv_caches: Sequence[LayerCache],
         pools: CachePools,
         sampler: Sampler,
+        masks: MaskMaker,
         limits: StepLimits,
         scope: Callable[[], AbstractContextManager[None]],
         workspace: Workspace | None = None,
@@ -75,6 +77,7 @@ class ModelRunner:
         self._model = model
         self._kv_caches = kv_caches
         self._sampler = sampler
+        self._masks = masks
         self._scope = scope
         self._moves = BlockMoves(device, ops, pools)
         self._decode_sizes = decode_sizes(device, limits.max_num_seqs)
@@ -109,12 +112,13 @@ class ModelRunner:
     def _compute_spans(self, prepared: PreparedInput | None) -> _Outcome:
         if prepared is None:
             return _Outcome(None, {})
+        masks = self._masks.start(prepared.batch.draws)
         self._inputs.place(prepared)
         calibrates = self._take_calibration(prepared.batch)
         if prepared.decode_size is not None:
-            outcome = _Outcome(self._draw_decodes(prepared, prepared.decode_size, calibrates), {})
+            outcome = _Outcome(self._draw_decodes(prepared, prepared.decode_size, calibrates, masks), {})
         else:
-            outcome = self._draw_ragged(prepared, calibrates)
+            outcome = self._draw_ragged(prepared, calibrates, masks)
         if outcome.pooled is not None:
             outcome = replace(outcome, pooled=outcome.pooled.on_host(self._device.to_host))
         if outcome.sampled is None:
@@ -129,7 +133,7 @@ class ModelRunner:
             logger.info("the scales of the KV cache are those of %d tokens", len(batch.token_ids))
         return calibrates
 
-    def _draw_ragged(self, prepared: PreparedInput, calibrates: bool) -> _Outcome:
+    def _draw_ragged(self, prepared: PreparedInput, calibrates: bool, masks: Callable[[], Masks | None]) -> _Outcome:
         """The model over spans of any lengths, and their draws."""
         batch, step = prepared.batch, self._inputs.placed(prepared)
         hidden = self._forward(step, calibrates)
@@ -140,9 +144,11 @@ class ModelRunner:
         logits = self._model.compute_logits(hidden[step.drawn_rows], self._ops)  # [R, V]
         if len(step.draw_index):
             logits = logits[step.draw_index]
-        return _Outcome(self._sampler.draw(logits, batch.draws, step.draws), prompt_logprobs, pooled)
+        return _Outcome(self._sampler.draw(logits, batch.draws, step.draws, masks()), prompt_logprobs, pooled)
 
-    def _draw_decodes(self, prepared: PreparedInput, size: int, calibrates: bool) -> Sampled:
+    def _draw_decodes(
+        self, prepared: PreparedInput, size: int, calibrates: bool, masks: Callable[[], Masks | None]
+    ) -> Sampled:
         """The model over one token per sequence, replayed if it was recorded, and one draw each.
 
         The recording draws by temperature and truncation only. Other draws are made from its logits afterwards.
@@ -151,7 +157,7 @@ class ModelRunner:
         output = self._forward_decodes(size, calibrates=True) if calibrates else self.graphs.run(size)
         if is_plain(draws, only_greedy=self._ops.draw_tokens is None):
             return Sampled(draws, output.tokens[:num_draws], None, {})
-        return self._sampler.draw(output.logits[:num_draws], draws, self._inputs.placed_draws(prepared))
+        return self._sampler.draw(output.logits[:num_draws], draws, self._inputs.placed_draws(prepared), masks())
 
     def _forward_decodes(self, size: int, calibrates: bool = False) -> DecodeOutput:
         """What is recorded: the placed batch, filled up to `size`, and a token of every row."""

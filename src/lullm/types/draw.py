@@ -5,12 +5,13 @@
 
 import msgspec
 
+from lullm.types.guided.params import Guide
 from lullm.types.packed import PackedInts
 from lullm.types.request import GenerateRequest
 
 
 class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What changes logits before a token is chosen: penalties, bias, allowed and forbidden tokens.
+    """What changes logits before a token is chosen: penalties, bias, allowed and forbidden tokens, a grammar.
 
     The meanings are those of `SamplingParams`. `end_token_ids` are the tokens that `min_tokens` forbids (end of
     sequence and stop tokens); `bad_words_ids` are the bad words as token sequences.
@@ -24,12 +25,13 @@ class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: tuple[int, ...] | None = None
+    guide: Guide | None = None
 
     @property
     def reads_tokens(self) -> bool:
         """Whether the change depends on which tokens the sequence holds, not only on how many."""
         has_penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
-        return bool(has_penalties or self.bad_words_ids)
+        return bool(has_penalties or self.bad_words_ids or self.guide)
 
 
 class DrawParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -87,6 +89,7 @@ def draw_params(request: GenerateRequest, seq_index: int) -> DrawParams:
         bad_words_ids=request.bad_words_ids,
         logit_bias=params.logit_bias or None,
         allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
+        guide=request.guide,
     )
     return DrawParams(
         seed=request.seed,

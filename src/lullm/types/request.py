@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
+from lullm.types.guided.params import Guide
 from lullm.types.pooling.params import Pooling
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
@@ -57,7 +58,8 @@ class GenerateRequest:
 
     `seed` is the parameters' seed or one the engine drew; `priority`: lower goes first (policy 'priority').
     `arrival_time` in seconds of `time.monotonic()`. `end_token_ids`: the model's end-of-sequence tokens, none with
-    `ignore_eos`. `bad_words_ids`: `bad_words` as the token sequences to forbid. `pooling`: what is wanted of the
+    `ignore_eos`. `bad_words_ids`: `bad_words` as the token sequences to forbid. `guide`: the grammar of
+    `structured_outputs`. `pooling`: what is wanted of the
     prompt, instead of tokens behind it; then `params` are `NO_TOKENS`.
     """
 
@@ -71,6 +73,7 @@ class GenerateRequest:
     end_token_ids: tuple[int, ...] = ()
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     pooling: Pooling | None = None
+    guide: Guide | None = None
 
 
 NO_TOKENS = SamplingParams(output_kind=OutputKind.FINAL_ONLY)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lullm.errors import InvalidRequestError, UnsupportedError
+from lullm.types.guided.params import StructuredOutputsParams
 
 MAX_N = 1024
 MAX_STOP_STRINGS = 64
@@ -44,6 +45,7 @@ class SamplingParams:
         logprobs, prompt_logprobs: how many of the best log-probabilities to return per position, besides the chosen.
         logit_bias: token id -> added to its logit. allowed_token_ids: nothing else can be drawn.
         bad_words: strings that cannot be generated.
+        structured_outputs: the form that the output must have, a JSON schema or a regular expression, say.
         beam_width: search with so many beams instead of drawing; the n best are returned.
             length_penalty: hypotheses are ranked by sum of log-probabilities / length ** length_penalty.
             early_stopping: True: end with `beam_width` finished hypotheses; False: when no better one is likely;
@@ -78,12 +80,20 @@ class SamplingParams:
     early_stopping: bool | Literal["never"] = False
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    structured_outputs: StructuredOutputsParams | None = None
     guided_decoding: Any = None
     output_kind: OutputKind = OutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
         if self.guided_decoding is not None:
-            raise UnsupportedError("guided_decoding does not exist in this version of lullm; leave it out")
+            raise UnsupportedError(
+                "guided_decoding is an old name; use structured_outputs=StructuredOutputsParams(...), with its fields"
+            )
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise InvalidRequestError(
+                f"structured_outputs must be StructuredOutputsParams, not {type(self.structured_outputs).__name__}",
+                "structured_outputs",
+            )
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         self._set("stop", _strings("stop", stop, MAX_STOP_STRINGS))
         self._set("bad_words", _strings("bad_words", self.bad_words, MAX_BAD_WORDS))
@@ -185,7 +195,7 @@ _FLOAT_RANGES = (
 )
 _NOT_WITH_BEAMS = (
     "best_of", "presence_penalty", "frequency_penalty", "repetition_penalty", "top_p", "top_k", "min_p", "seed", "stop",
-    "stop_token_ids", "min_tokens", "logprobs", "logit_bias", "allowed_token_ids", "bad_words",
+    "stop_token_ids", "min_tokens", "logprobs", "logit_bias", "allowed_token_ids", "bad_words", "structured_outputs",
 )  # fmt: skip
 _DEFAULTS: dict[str, Any] = {
     f.name: () if f.name in ("stop", "stop_token_ids", "bad_words") else f.default

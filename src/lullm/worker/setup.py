@@ -17,10 +17,13 @@ from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.selection import require_batch_invariance, select_ops, with_features
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
+from lullm.sampling.masks import MaskMaker
 from lullm.sampling.sampler import Sampler
 from lullm.step.block_move import CachePools
 from lullm.step.limits import StepLimits
 from lullm.step.runner import ModelRunner
+from lullm.text.tokenizer import Tokenizer
+from lullm.weights.folder import resolve_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,17 @@ class WorkerSetup:
             with_scales(of_layers, model),
             CachePools(kv_caches, host_kv_caches),
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
+            MaskMaker(self._tokenizer_json, self.model_config.vocab_size),
             limits,
             self.threads.scope,
             workspace,
         )
+
+    def _tokenizer_json(self) -> str:
+        """The text of the tokenizer, for grammars: a worker needs none before a request brings one."""
+        config = self.config
+        folder = resolve_model(config.tokenizer) if config.tokenizer else resolve_model(config.model, config.revision)
+        return Tokenizer.from_folder(folder).backend.to_str()
 
 
 def open_setup(config: ResolvedConfig, model_config: ModelConfig, ahead: MemoryAhead | None = None) -> WorkerSetup:

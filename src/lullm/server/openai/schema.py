@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, model_validator
 
 from lullm.server.error import ApiError
+from lullm.server.openai.structured import StructuredBody
 from lullm.server.wire import FAIL_FAST, Strings, TokenIds, WireModel
 from lullm.types.request import Conversation, Prompt
 
@@ -42,7 +43,7 @@ class QueuedBody(WireModel):
     keep_alive: float | str | None = None
 
 
-class GenerationBody(QueuedBody):
+class GenerationBody(StructuredBody, QueuedBody):
     """What completions and chat have in common. None: not given, the model's default applies."""
 
     n: int | None = None
@@ -93,7 +94,7 @@ class GenerationBody(QueuedBody):
 
     def field_of(self, param: str | None) -> str | None:
         """The body's field for the engine's parameter of that name."""
-        return param
+        return self.form_field() if param == "structured_outputs" else param
 
 
 class CompletionBody(GenerationBody):
@@ -179,7 +180,7 @@ class ChatBody(GenerationBody):
 
     def field_of(self, param: str | None) -> str | None:
         """The body's field for the engine's parameter of that name."""
-        return "top_logprobs" if param == "logprobs" else param
+        return "top_logprobs" if param == "logprobs" else super().field_of(param)
 
     def prompts(self) -> list[Conversation]:
         """The one conversation."""

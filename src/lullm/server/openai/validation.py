@@ -49,6 +49,8 @@ def sampling_params(body: CompletionBody | ChatBody, engine: EngineClient) -> Sa
     if body.stream and body.prompt_logprobs is not None:
         raise ApiError(400, "prompt_logprobs cannot be streamed", param="prompt_logprobs")
     changes = {name: getattr(body, name) for name in _SAME_NAME if getattr(body, name) is not None}
+    if (form := body.form()) is not None:
+        changes["structured_outputs"] = form
     changes["output_kind"] = OutputKind.DELTA if body.stream else OutputKind.FINAL_ONLY
     changes |= _completion_changes(body) if isinstance(body, CompletionBody) else _chat_changes(body)
     # The model's defaults say how to draw, and beam search does not draw.

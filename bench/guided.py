@@ -1,0 +1,99 @@
+"""Guided decoding beside plain decoding: the same streams with a JSON schema and without, in turn, in one engine.
+
+python bench/guided.py                          # the demo model: the highest cost, since a step takes 2 ms
+python bench/guided.py --shape qwen3-0.6b       # dummy weights, and a tokenizer made of as many tokens as the model has
+
+The schema asks for a list that does not end, so that all streams have the same length. A made tokenizer's tokens are
+random merges of letters, digits and JSON's signs, 1 to 16 bytes long.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import string
+import tempfile
+import time
+from pathlib import Path
+
+from throughput import SHAPES
+
+RECORD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 30},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "kind": {"enum": ["person", "robot", "cat"]},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 4},
+    },
+    "required": ["name", "age", "kind", "tags"],
+    "additionalProperties": False,
+}
+SCHEMA = {"type": "array", "items": RECORD, "minItems": 1000}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, help="dummy weights of this shape instead of the demo model")
+    parser.add_argument("--num-prompts", type=int, default=32)
+    parser.add_argument("--input-len", type=int, default=32)
+    parser.add_argument("--output-len", type=int, default=64)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--repeat", type=int, default=5)
+    args = parser.parse_args()
+    from lullm import LLM, SamplingParams, StructuredOutputsParams
+
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"model": "demo"}
+        if args.shape:
+            make_folder(Path(folder), SHAPES[args.shape])
+            options = {"model": folder, "load_format": "dummy"}
+        length = args.input_len + args.output_len
+        llm = LLM(**options, max_model_len=length, enable_prefix_caching=False)
+        rng = random.Random(0)
+        prompts = [[rng.randrange(5, 2000) for _ in range(args.input_len)] for _ in range(args.num_prompts)]
+        common = {"temperature": args.temperature, "max_tokens": args.output_len, "ignore_eos": True, "seed": 1}
+        plain = SamplingParams(**common)
+        guided = SamplingParams(**common, structured_outputs=StructuredOutputsParams(json=SCHEMA))
+        seconds: dict[str, list[float]] = {"plain": [], "guided": []}
+        for number in range(args.repeat + 1):
+            for name, params in (("plain", plain), ("guided", guided)):
+                started = time.perf_counter()
+                outputs = llm.generate(prompts, params, use_tqdm=False)
+                if number:  # the first round warms up
+                    seconds[name].append(time.perf_counter() - started)
+                assert all(len(output.outputs[0].token_ids) == args.output_len for output in outputs)
+        llm.shutdown()
+    num_tokens = args.num_prompts * args.output_len
+    speed = {name: num_tokens / statistics.median(found) for name, found in seconds.items()}
+    ratios = [one / other for one, other in zip(seconds["plain"], seconds["guided"], strict=True)]
+    print(
+        f"{args.shape or 'demo'}, {args.num_prompts} x ({args.input_len} in, {args.output_len} out): "
+        f"plain {speed['plain']:.1f} tokens/s, guided {speed['guided']:.1f}, "
+        f"ratio {speed['guided'] / speed['plain']:.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
+    )
+
+
+def make_folder(folder: Path, shape: dict[str, object]) -> None:
+    """A config and a tokenizer with a token for each row of the embedding."""
+    from lullm.weights.folder import DEMO_FOLDER
+
+    (folder / "config.json").write_text(json.dumps(shape))
+    shutil.copy(DEMO_FOLDER / "tokenizer_config.json", folder)
+    tokenizer = json.loads((DEMO_FOLDER / "tokenizer.json").read_text())
+    model, rng = tokenizer["model"], random.Random(0)
+    pieces = [piece for piece in model["vocab"] if piece.isascii() and len(piece) == 1]
+    letters = [piece for piece in pieces if piece in string.ascii_letters + string.digits + '{}[]":, ']
+    known = list(letters)
+    while len(model["vocab"]) < shape["vocab_size"]:
+        left, right = rng.choice(known), rng.choice(known)
+        if len(left) + len(right) <= 16 and left + right not in model["vocab"]:
+            model["vocab"][left + right] = len(model["vocab"])
+            model["merges"].append([left, right])
+            known.append(left + right)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Matchers: which tokens a grammar forbids behind an output, by llguidance (docs: github.com/guidance-ai/llguidance).
+
+The answer is a function of the grammar and the output tokens. What is kept between calls only makes it quick: a matcher
+per sequence is moved forward by the tokens that are new, or back to what still agrees. So a sequence may be preempted,
+forked, swapped or moved to another worker, and nobody has to say so.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lullm.errors import InvalidRequestError
+from lullm.log import get_logger
+from lullm.types.guided.params import Guide
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+
+logger = get_logger(__name__)
+
+_MAX_GRAMMARS = 64
+_MAX_SEQUENCES = 1024
+_MAX_LEXER_STATES = 20_000
+"""1 to 2 kB each; the library's own limit is 250,000."""
+_MAX_GRAMMAR_SIZE = 100_000
+
+
+class Guided(NamedTuple):
+    """A sequence whose next token a grammar restricts."""
+
+    seq_id: int
+    guide: Guide
+    output_token_ids: Sequence[int]
+
+
+@dataclass(slots=True)
+class _Place:
+    """A matcher and the tokens that it stands behind."""
+
+    guide: Guide
+    matcher: "LLMatcher"
+    token_ids: list[int] = field(default_factory=list)
+
+
+class Matchers:
+    """The matchers of one engine or worker. Not for several threads at once.
+
+    Args:
+        tokenizer_json: gives the text of a tokenizer.json; called at the first use.
+        vocab_size: V, the width of the logits.
+    """
+
+    def __init__(self, tokenizer_json: Callable[[], str], vocab_size: int) -> None:
+        self._tokenizer_json = tokenizer_json
+        self._vocab_size = vocab_size
+        self._num_ids = vocab_size
+        self._tokenizers: dict[tuple[int, ...], LLTokenizer] = {}
+        self._fresh: OrderedDict[Guide, LLMatcher] = OrderedDict()
+        self._places: OrderedDict[int, _Place] = OrderedDict()
+        self._executor: LLExecutor | None = None
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the tokenizer has been read, which takes about a second for 150,000 tokens."""
+        return bool(self._tokenizers)
+
+    def check(self, guide: Guide) -> None:
+        """Raises InvalidRequestError: the grammar is wrong or too large, with the library's reason."""
+        matcher = self._fresh_matcher(guide)
+        if not matcher.is_error():  # what is too large shows at the first mask
+            matcher.compute_bitmask()
+        if matcher.is_error():
+            self._fresh.pop(guide, None)
+            reason = matcher.get_error().split("\n<state>")[0].strip()
+            raise InvalidRequestError(f"structured_outputs: {reason[:500]}", "structured_outputs")
+
+    def forbidden(self, sequences: Sequence[Guided]) -> npt.NDArray[np.bool_]:
+        """[len(sequences), V]: the tokens that may not come next: all but the end's where a text is complete.
+
+        The same sequence may stand there several times, with different tokens.
+        """
+        from llguidance import LLExecutor
+        from llguidance.numpy import fill_next_token_bitmask_par
+
+        matchers: list[tuple[LLMatcher, int]] = []
+        seen: set[int] = set()
+        for row, sequence in enumerate(sequences):
+            place = self._place(sequence, is_again=sequence.seq_id in seen)
+            seen.add(sequence.seq_id)
+            matchers.append((place.matcher, row))
+        bits = np.zeros((len(sequences), -(-self._num_ids // 32)), np.int32)
+        if self._executor is None:
+            self._executor = LLExecutor()
+        fill_next_token_bitmask_par(self._executor, matchers, bits)
+        np.invert(bits, out=bits)
+        return np.unpackbits(bits.view(np.uint8), axis=1, count=self._vocab_size, bitorder="little").view(np.bool_)
+
+    def _place(self, sequence: Guided, is_again: bool) -> _Place:
+        """A matcher behind the sequence's tokens; one of its own for a sequence that has one in this call already."""
+        token_ids = list(sequence.output_token_ids)
+        place = None if is_again else self._places.pop(sequence.seq_id, None)
+        if place is not None:
+            num_common = _num_common(place.token_ids, token_ids)
+            is_usable = place.guide == sequence.guide and not place.matcher.is_error()
+            if not is_usable or not place.matcher.rollback(len(place.token_ids) - num_common):
+                place = None
+            else:
+                del place.token_ids[num_common:]
+        if place is None:
+            place = _Place(sequence.guide, self._fresh_matcher(sequence.guide).deep_copy())
+        new = token_ids[len(place.token_ids) :]
+        if new and not place.matcher.consume_tokens(new):  # it allows the end alone from now on
+            logger.debug("sequence %d left its grammar: %s", sequence.seq_id, place.matcher.get_error())
+        place.token_ids = token_ids
+        if not is_again:
+            self._places[sequence.seq_id] = place
+            if len(self._places) > _MAX_SEQUENCES:
+                self._places.popitem(last=False)
+        return place
+
+    def _fresh_matcher(self, guide: Guide) -> "LLMatcher":
+        """A matcher at the grammar's start, to be copied."""
+        from llguidance import LLMatcher
+
+        matcher = self._fresh.pop(guide, None)
+        if matcher is None:
+            tokenizer = self._tokenizer(guide.end_token_ids)
+            matcher = LLMatcher(tokenizer, guide.grammar, log_level=0, limits=_limits())
+            while len(self._fresh) >= _MAX_GRAMMARS:
+                self._fresh.popitem(last=False)
+        self._fresh[guide] = matcher
+        return matcher
+
+    def _tokenizer(self, end_token_ids: tuple[int, ...]) -> "LLTokenizer":
+        from llguidance import LLTokenizer
+
+        if end_token_ids not in self._tokenizers:
+            text = self._tokenizer_json()
+            try:
+                made = LLTokenizer(text, eos_token=list(end_token_ids))
+                if made.vocab_size < self._vocab_size:
+                    made = LLTokenizer(text, n_vocab=self._vocab_size, eos_token=list(end_token_ids))
+            except (ValueError, RuntimeError) as error:
+                raise InvalidRequestError(
+                    f"structured_outputs: llguidance cannot read this model's tokenizer: {error}", "structured_outputs"
+                ) from None
+            self._num_ids = made.vocab_size
+            self._tokenizers[end_token_ids] = made
+        return self._tokenizers[end_token_ids]
+
+
+def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """The length of the common start."""
+    shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:
+        return shorter
+    return next(i for i in range(shorter) if one[i] != other[i])
+
+
+def _limits() -> "LLParserLimits":
+    """Bounds of memory, and of time: with the library's own, `((a{100}){100}){100}` took a second."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_lexer_states=_MAX_LEXER_STATES,
+        max_grammar_size=_MAX_GRAMMAR_SIZE,
+        initial_lexer_fuel=300_000,
+        step_lexer_fuel=50_000,
+        verbose_errors=False,
+    )

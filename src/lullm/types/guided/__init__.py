@@ -1,0 +1,1 @@
+"""What an output must look like: what a caller asks, and what a draw carries."""

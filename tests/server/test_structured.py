@@ -1,0 +1,66 @@
+"""Structured outputs over the wire: OpenAI's client and vLLM's fields, the bundled model behind them."""
+
+import json
+import re
+
+import pytest
+from pydantic import BaseModel
+
+from lullm import AsyncLLMEngine, EngineConfig
+
+ASK = {"model": "demo", "messages": [{"role": "user", "content": "Who is it?"}], "max_tokens": 60, "seed": 4}
+COMPLETE = {"model": "demo", "prompt": "It is", "max_tokens": 60, "temperature": 0}
+
+
+class Pet(BaseModel):
+    kind: str
+    legs: int
+
+
+@pytest.fixture(scope="module")
+def server(start_for_module):
+    return start_for_module(AsyncLLMEngine(EngineConfig(max_model_len=256)))
+
+
+def test_parse_into_a_class(server):
+    """What the client's `parse` sends: a schema with `strict`, in which every property is required."""
+    schema = Pet.model_json_schema()
+    schema["properties"]["kind"]["maxLength"] = 10
+    schema |= {"additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "Pet", "schema": schema, "strict": True}}
+    with server.openai() as client:
+        answer = client.chat.completions.create(**ASK, response_format=form).choices[0]
+        assert answer.finish_reason == "stop"
+        pet = Pet.model_validate_json(answer.message.content)
+        assert set(json.loads(answer.message.content)) == {"kind", "legs"} and isinstance(pet.legs, int)
+        chunks = client.chat.completions.create(**ASK, response_format=form, stream=True)
+        assert "".join(c.choices[0].delta.content or "" for c in chunks) == answer.message.content
+
+
+def test_each_way_to_ask(server):
+    with server.openai() as client:
+
+        def text(**extra):
+            return client.completions.create(**COMPLETE, extra_body=extra).choices[0].text
+
+        assert re.fullmatch(r"[ab]{3}", text(structured_outputs={"regex": "[ab]{3}"}))
+        assert text(structured_outputs={"choice": ["red", "blue"]}) in ("red", "blue")
+        assert text(guided_choice=["red", "blue"]) in ("red", "blue")
+        assert re.fullmatch(r"[ab]{3}", text(guided_regex="[ab]{3}"))
+        assert re.fullmatch(r"x{2,4}", text(guided_grammar='root ::= "xx" "x"? "x"?'))
+        assert json.loads(text(guided_json={"enum": [12]}, guided_whitespace_pattern=" ?")) == 12
+        assert text(response_format={"type": "json_object"}).startswith("{")
+        assert text(response_format={"type": "text"}) == text()
+
+
+def test_wrong_grammars_stop_nothing(server):
+    with server.http() as http:
+        for field, value in (
+            ("structured_outputs", {"regex": "(" * 100}),
+            ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}),
+            ("guided_grammar", "start: nowhere"),
+        ):
+            answer = http.post("/v1/completions", json=COMPLETE | {field: value})
+            assert answer.status_code == 400 and answer.json()["error"]["param"] == field
+        assert http.get("/health").status_code == 200
+        assert http.post("/v1/completions", json=COMPLETE).status_code == 200

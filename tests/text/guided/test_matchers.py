@@ -1,0 +1,130 @@
+"""What a grammar allows next, whatever the matchers were asked before."""
+
+import random
+
+import numpy as np
+import pytest
+
+from lullm.errors import InvalidRequestError
+from lullm.text.guided import matchers as module
+from lullm.text.guided.grammar import grammar_of
+from lullm.text.guided.matchers import Guided, Matchers
+from lullm.types.guided.params import Guide, StructuredOutputsParams
+from lullm.weights.folder import DEMO_FOLDER
+
+VOCAB_SIZE = 2100  # more than the tokenizer has, as padded embeddings do
+END = (0, 2)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "tags": {"type": "array", "items": {"enum": [1, 2, 3]}},
+    },
+    "required": ["name", "tags"],
+}
+
+
+def new_matchers():
+    return Matchers((DEMO_FOLDER / "tokenizer.json").read_text, VOCAB_SIZE)
+
+
+def allowed(matchers, sequences):
+    return ~matchers.forbidden(sequences)
+
+
+def guide_of(**form):
+    return Guide(grammar_of(StructuredOutputsParams(**form)), END)
+
+
+def walk(matchers, guide, rng, num_tokens, seq_id=0):
+    """A random text of the grammar: its tokens, and the tokens that were allowed before each."""
+    tokens, allowed_ids = [], []
+    while len(tokens) < num_tokens:
+        allowed_ids.append(np.flatnonzero(allowed(matchers, [Guided(seq_id, guide, tokens)])[0]).tolist())
+        tokens.append(rng.choice(allowed_ids[-1]))
+        if tokens[-1] in END:
+            break
+    return tokens, allowed_ids
+
+
+def test_a_choice_token_by_token():
+    matchers, guide = new_matchers(), guide_of(choice=["yes", "no"])
+    tokens, expected = walk(matchers, guide, random.Random(1), 20)
+    assert tokens[-1] in END and set(expected[-1]) == set(END), "a complete text may only end"
+    assert all(token_id < 2048 for ids in expected for token_id in ids), "no id beyond the tokenizer's"
+
+
+@pytest.mark.parametrize("form", [{"json": SCHEMA}, {"regex": "(ab|c)*d{2,9}"}, {"grammar": 'start: "x" (" y")* "z"'}])
+def test_the_answer_depends_on_the_tokens_alone(form):
+    """Random walks, asked again in random order, with other sequences between, from one object and from new ones."""
+    guide, rng = guide_of(**form), random.Random(7)
+    matchers = new_matchers()
+    cases = []
+    for seq_id in range(6):
+        tokens, allowed_ids = walk(matchers, guide, rng, 25, seq_id)
+        cases += [(seq_id, tokens[:i], ids) for i, ids in enumerate(allowed_ids)]
+    rng.shuffle(cases)
+    for start in range(0, len(cases), 5):
+        part = cases[start : start + 5]  # some sequences stand there several times, as drafts do
+        found = allowed(matchers, [Guided(seq_id, guide, tokens) for seq_id, tokens, _ in part])
+        assert found.shape == (len(part), VOCAB_SIZE)
+        for row, (_, _, expected) in zip(found, part, strict=True):
+            assert np.flatnonzero(row).tolist() == expected
+    seq_id, tokens, expected = cases[0]
+    fresh = allowed(new_matchers(), [Guided(seq_id + 100, guide, tokens)])[0]
+    assert np.flatnonzero(fresh).tolist() == expected
+
+
+def test_bounded_caches_change_nothing(monkeypatch):
+    monkeypatch.setattr(module, "_MAX_SEQUENCES", 2)
+    monkeypatch.setattr(module, "_MAX_GRAMMARS", 2)
+    matchers, rng = new_matchers(), random.Random(3)
+    guides = [guide_of(regex=f"[a-{last}]{{5}}") for last in "cdef"]
+    texts = [walk(matchers, guide, rng, 4, seq_id) for seq_id, guide in enumerate(guides)]
+    assert len(matchers._places) == len(matchers._fresh) == 2
+    for seq_id, (guide, (tokens, allowed_ids)) in enumerate(zip(guides, texts, strict=True)):
+        again = allowed(matchers, [Guided(seq_id, guide, tokens[: len(allowed_ids) - 1])])[0]
+        assert np.flatnonzero(again).tolist() == allowed_ids[-1]
+
+
+def test_tokens_outside_the_grammar_leave_the_end_only():
+    """A bound of the library can be met in the middle, and nothing may hang or raise then."""
+    matchers, guide = new_matchers(), guide_of(regex="a{3}")
+    found = allowed(matchers, [Guided(1, guide, [100, 101])])[0]
+    assert np.flatnonzero(found).tolist() == list(END)
+    assert np.flatnonzero(allowed(matchers, [Guided(1, guide, [])])[0]).size, "and the sequence may start again"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"regex": "(a"},
+        {"regex": "(" * 5000},
+        {"grammar": "start: unknown"},
+        {"json": {"type": "strin"}},
+        {"json": {"$ref": "#/nowhere"}},
+        {"json": '{"type":"array","items":' * 300 + "{}" + "}" * 300},
+        {"json": {"allOf": [{"type": "string"}, {"type": "integer"}], "patternProperties": {"(": {}}}},
+    ],
+)
+def test_wrong_or_too_large(form):
+    with pytest.raises(InvalidRequestError, match="structured_outputs") as error:
+        new_matchers().check(guide_of(**form))
+    assert error.value.param == "structured_outputs" and len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize("regex", ["((a{100}){100}){100}", "(a{1000}b{1000}){1000}", "(.*a){50}.*b.{500}c"])
+def test_a_large_automaton_is_refused_or_answers(regex):
+    """The library's own limits let the first of these take 13 s for a few tokens; ours 0.3 s, whichever way it ends."""
+    matchers, guide = new_matchers(), guide_of(regex=regex)
+    try:
+        matchers.check(guide)
+    except InvalidRequestError:
+        return
+    tokens, expected = walk(matchers, guide, random.Random(1), 8)
+    assert tokens and all(expected)
+
+
+def test_a_tokenizer_that_cannot_be_read():
+    with pytest.raises(InvalidRequestError, match="tokenizer"):
+        Matchers(lambda: "{}", 100).check(guide_of(regex="a"))
