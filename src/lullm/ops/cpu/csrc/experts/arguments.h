@@ -31,10 +31,10 @@ struct MixArgs {
   const void* parts;       // [T * num_used, size], by expert
   const int64_t* places;   // [T, num_used]: of a row's results in `parts`, by ascending expert
   const float* shares;     // [T, num_used]
-  const void* shared;      // [T, size] or null
+  const void* shared;      // [T, size], rows `stride` apart, or null
   const void* shared_gate; // [T] or null: its sigmoid is the shared result's share, 1 otherwise
-  void* y;                 // [T, size]
-  int64_t size, num_used;
+  void* y;                 // [T, size], rows `stride` apart
+  int64_t stride, size, num_used;
 };
 
 }  // namespace lullm

@@ -13,8 +13,6 @@ namespace lullm {
 namespace LULLM_ISA {
 namespace {
 
-V sigmoid(V x) { return div(set1(1.0f), add(set1(1.0f), bounded_exp(sub(zero(), x)))); }
-
 template <class T>
 void score(const T* x, int64_t count, bool is_sigmoid, float* scores) {
   if (is_sigmoid) {
@@ -82,17 +80,13 @@ void route(const RouteArgs& a, int64_t first_row, int64_t last_row, void* scratc
 }
 
 template <class T>
-void clamped_gate(const ClampedGateArgs& a, int64_t first_row, int64_t last_row) {
-  const V limit = set1(a.limit), least = set1(-a.limit), alpha = set1(a.alpha);
+void gate_rows(const ClampedGateArgs& a, int64_t first_row, int64_t last_row) {
   for (int64_t row = first_row; row < last_row; row++) {
     const T* x = static_cast<const T*>(a.x) + row * 2 * a.size;
     T* y = static_cast<T*>(a.y) + row * a.size;
     for (int64_t i = 0; i < a.size; i += kLanes) {
-      // The limit comes first, so that NaN stays.
-      const V gates = min(limit, load_up_to(x + i, a.size - i));
-      const V ups = max(least, min(limit, load_up_to(x + a.size + i, a.size - i)));
-      const V gated = mul(gates, sigmoid(mul(gates, alpha)));
-      store_up_to(y + i, mul(add(ups, set1(1.0f)), gated), a.size - i);
+      const V gates = load_up_to(x + i, a.size - i), ups = load_up_to(x + a.size + i, a.size - i);
+      store_up_to(y + i, clamped_gate(gates, ups, a.alpha, a.limit), a.size - i);
     }
   }
 }
@@ -109,8 +103,8 @@ void mix(const MixArgs& a, int64_t first_row, int64_t last_row) {
       V total = zero();
       for (int64_t k = 0; k < a.num_used; k++)
         total = fma(load_up_to(parts + places[k] * a.size + i, a.size - i), set1(shares[k]), total);
-      if (shared != nullptr) total = fma(load_up_to(shared + row * a.size + i, a.size - i), share, total);
-      store_up_to(static_cast<T*>(a.y) + row * a.size + i, total, a.size - i);
+      if (shared != nullptr) total = fma(load_up_to(shared + row * a.stride + i, a.size - i), share, total);
+      store_up_to(static_cast<T*>(a.y) + row * a.stride + i, total, a.size - i);
     }
   }
 }
@@ -120,8 +114,8 @@ void mix(const MixArgs& a, int64_t first_row, int64_t last_row) {
 void fill_experts(Kernels& kernels) {
   kernels.route[kFloat32] = route<float>;
   kernels.route[kBFloat16] = route<Bf16>;
-  kernels.clamped_gate[kFloat32] = clamped_gate<float>;
-  kernels.clamped_gate[kBFloat16] = clamped_gate<Bf16>;
+  kernels.clamped_gate[kFloat32] = gate_rows<float>;
+  kernels.clamped_gate[kBFloat16] = gate_rows<Bf16>;
   kernels.mix[kFloat32] = mix<float>;
   kernels.mix[kBFloat16] = mix<Bf16>;
 }
