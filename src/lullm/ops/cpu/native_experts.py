@@ -51,8 +51,8 @@ def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig) ->
 
 
 _PIECE_BYTES = 16 << 20
-"""Of results that exist at once. From 32 MiB on malloc maps memory anew every time: page faults took half of the time of
-the last products of 1,024 tokens with 8 experts each."""
+"""Of results that exist at once. From 32 MiB on malloc maps memory anew every time: page faults took half of the time
+of the last products of 1,024 tokens with 8 experts each."""
 
 
 def experts(
