@@ -10,7 +10,7 @@ tokens everywhere, since reading a large head is the easy part.
 A decode step of one stream must read the weights, but of the experts only those that are used, and the keys and values.
 A prompt must multiply all its rows by the weights that each uses, or read all weights, whichever takes longer. The
 ceilings are measured first: a sum over a gigabyte of memory, and products of zeros in registers alone. Printed are
-medians over steps of the whole engine.
+medians over steps of the whole engine, and of the share what Qwen3's is in the same rounds, in turn.
 """
 
 import argparse
@@ -102,9 +102,9 @@ class Work:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--family", choices=FAMILIES, action="append", help="beside Qwen3 (default: all)")
-    parser.add_argument("--steps", type=int, default=24, help="of decode, each (default: 24)")
-    parser.add_argument("--prompts", type=int, default=3, help="of each family (default: 3)")
+    parser.add_argument("--family", choices=FAMILIES, action="append", help="(default: all)")
+    parser.add_argument("--steps", type=int, default=12, help="of decode, in each round (default: 12)")
+    parser.add_argument("--rounds", type=int, default=3, help="of a prompt and those steps (default: 3)")
     parser.add_argument("--input-len", type=int, default=1024)
     parser.add_argument("--tiny", action="store_true", help="sizes that are no model's, to try the script")
     parser.add_argument("--json", type=Path)
@@ -116,51 +116,69 @@ def main() -> None:
     print("| family | GB read | decode, ms | share | of Qwen3's | prefill, ms | share | of Qwen3's | recorded |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|---|")
     found: dict[str, dict[str, Any]] = {}
-    for family in dict.fromkeys(["Qwen3", *(args.family or FAMILIES)]):
-        found[family] = row = measure(family, args, ceilings)
-        decode, prefill = (row[kind] / found["Qwen3"][kind] for kind in ("decode_share", "prefill_share"))
+    base = Family("Qwen3", args.tiny)
+    for name in dict.fromkeys(args.family or FAMILIES):
+        family = base if name == "Qwen3" else Family(name, args.tiny)
+        found[name] = row = compare(family, base, args, ceilings)
         print(
-            f"| {family} | {row['decode_GB']:.2f} | {row['decode_ms']:.2f} | {row['decode_share']:.0%} | {decode:.2f} "
-            f"| {row['prefill_ms']:.0f} | {row['prefill_share']:.0%} | {prefill:.2f} | {row['recorded']} |",
+            f"| {name} | {row['decode_GB']:.2f} | {row['decode_ms']:.2f} | {row['decode_share']:.0%} "
+            f"| {row['decode_ratio']:.2f} | {row['prefill_ms']:.0f} | {row['prefill_share']:.0%} "
+            f"| {row['prefill_ratio']:.2f} | {row['recorded']} |",
             flush=True,
         )
+        if family is not base:
+            family.llm.shutdown()
     if args.json:
         args.json.write_text(json.dumps({"ceilings": ceilings, "families": found}, indent=1))
 
 
-def measure(family: str, args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str, Any]:
-    shape = FAMILIES[family]
-    if args.tiny:
-        shape = {key: SMALLER.get(key, value) for key, value in shape.items()}
-    with tempfile.TemporaryDirectory() as folder:
-        config = EVERY | shape | {"architectures": [architecture_of(family)]}
-        Path(folder, "config.json").write_text(json.dumps(config))
-        llm = LLM(
-            model=folder, tokenizer="demo", load_format="dummy", max_model_len=4096, max_num_seqs=2,
-            enable_prefix_caching=False, num_gpu_blocks_override=600,
-        )  # fmt: skip
-    prefills = [1e3 * prompt_s(llm.llm_engine, args.input_len) for _ in range(args.prompts + 1)][1:]
-    decodes = [1e3 * seconds for seconds in decode_s(llm.llm_engine, args.steps)]
-    model = model_of(llm)
-    decode, prefill = decode_work(model, 128 + args.steps // 2), prefill_work(model, args.input_len)
-    recorded = "yes" if recorded_sizes_of(llm) else "no"
-    llm.shutdown()
-    decode_ms, prefill_ms = statistics.median(decodes), statistics.median(prefills)
-    return {
-        "decode_ms": decode_ms,
-        "decode_GB": decode.num_bytes / 1e9,
-        "decode_share": 1e3 * decode.least_s(ceilings) / decode_ms,
-        "prefill_ms": prefill_ms,
-        "prefill_share": 1e3 * prefill.least_s(ceilings) / prefill_ms,
-        "recorded": recorded,
-    }
+class Family:
+    """An engine with a model of a family's sizes and random weights."""
+
+    def __init__(self, name: str, is_tiny: bool):
+        shape = FAMILIES[name]
+        if is_tiny:
+            shape = {key: SMALLER.get(key, value) for key, value in shape.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            config = EVERY | shape | {"architectures": [architecture_of(name)]}
+            Path(folder, "config.json").write_text(json.dumps(config))
+            self.llm = LLM(
+                model=folder, tokenizer="demo", load_format="dummy", max_model_len=4096, max_num_seqs=2,
+                enable_prefix_caching=False, num_gpu_blocks_override=600,
+            )  # fmt: skip
+        self.model = model_of(self.llm)
+
+
+def compare(family: Family, base: Family, args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str, Any]:
+    """Both take turns, so that other work on the machine meets both."""
+    both = {"own": family, "base": base}
+    prefills: dict[str, list[float]] = {name: [] for name in both}
+    decodes: dict[str, list[float]] = {name: [] for name in both}
+    for round_ in range(args.rounds + 1):
+        for name, one in both.items():
+            prefill, steps = prompt_s(one.llm.llm_engine, args.input_len), decode_s(one.llm.llm_engine, args.steps)
+            if round_:  # the first one records
+                prefills[name].append(prefill)
+                decodes[name] += steps
+    row: dict[str, Any] = {"recorded": "yes" if recorded_sizes_of(family.llm) else "no"}
+    for kind, seconds in (("decode", decodes), ("prefill", prefills)):
+        shares = {}
+        for name, one in both.items():
+            work = decode_work(one.model, 128 + args.steps // 2)
+            if kind == "prefill":
+                work = prefill_work(one.model, args.input_len)
+            shares[name] = work.least_s(ceilings) / statistics.median(seconds[name])
+            if name == "own":
+                row |= {f"{kind}_GB": work.num_bytes / 1e9, f"{kind}_ms": 1e3 * statistics.median(seconds[name])}
+        row |= {f"{kind}_share": shares["own"], f"{kind}_ratio": shares["own"] / shares["base"]}
+    return row
 
 
 def decode_s(engine: Any, num_steps: int) -> list[float]:
-    """Seconds of each decode step of one stream, after the first three."""
-    params = SamplingParams(temperature=0.0, max_tokens=num_steps + 4, ignore_eos=True)
+    """Seconds of each decode step of one stream, after the first two."""
+    params = SamplingParams(temperature=0.0, max_tokens=num_steps + 3, ignore_eos=True)
     engine.add_request("decode", random_prompt(128), params)
-    for _ in range(4):
+    for _ in range(3):
         engine.step()
     seconds = []
     for _ in range(num_steps):

@@ -38,8 +38,8 @@ RUNS = {
         rf"(?s)parallel sampling, n \| {FIGURE}% .*beam search, width; .* \| {FIGURE}% \|",
     ),
     "models": (
-        "--tiny --steps 1 --prompts 1 --input-len 16 --family Qwen3Moe",
-        rf"(?s)\| Qwen3 \| {FIGURE} .*\| Qwen3Moe \| {FIGURE} \| {FIGURE} \| \d+% \| {FIGURE} .* yes \|",
+        "--tiny --steps 1 --rounds 1 --input-len 16 --family Qwen3Moe",
+        rf"\| Qwen3Moe \| {FIGURE} \| {FIGURE} \| \d+% \| {FIGURE} .* yes \|",
     ),
     "preemption modes": ("--block-size 16 --repeat 1", rf"\| 16 \| {FIGURE} \| {FIGURE} \| {FIGURE} \|"),
     "preemption block-size": ("--block-size 16 --repeat 1", r"\| 16 \| \d+ \| \d+-\d+ \|"),

@@ -50,9 +50,9 @@ def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig) ->
     return Routes(experts, shares)
 
 
-_PIECE_BYTES = 16 << 20
-"""Of results that exist at once. From 32 MiB on malloc maps memory anew every time: page faults took half of the time
-of the last products of 1,024 tokens with 8 experts each."""
+_PIECE_BYTES = 32 << 20
+"""Of results that exist at once, so that a step's memory is bounded: 2,048 tokens with 8 experts each have 64 MiB.
+Pieces of half the size cost 3 %."""
 
 
 def experts(
@@ -68,7 +68,7 @@ def experts(
         shared = shared.contiguous()
     y = new_result(x.shape, x.dtype)
     num_used, size = routes.experts.shape[1], weights.down.shape[1]
-    step = max(256, 2 * _PIECE_BYTES // (num_used * size * x.dtype.itemsize))
+    step = max(256, _PIECE_BYTES // (num_used * size * x.dtype.itemsize))
     for first in range(0, x.shape[0], step):
         part = slice(first, first + step)
         these = Routes(routes.experts[part], routes.shares[part])
