@@ -15,6 +15,9 @@ pytestmark = pytest.mark.skipif(absence() is not None, reason="the native ops ar
 
 ENGINE_SIZES = SIZES | {"vocab_size": 2048, "max_position_embeddings": 128}
 OPTIONS = {"tokenizer": "demo", "load_format": "dummy", "dtype": "bfloat16", "max_model_len": 128, "block_size": 8}
+EAGER = {"DeepseekV2", "DeepseekV3", "Glm4MoeLite"}
+"""Those that no step records, because torch computes what is around their attention (latent vectors)."""
+
 
 HEADS = {"hidden_size": 64, "n_embd": 64, "head_dim": 16}
 """Native attention wants heads of multiples of 16."""
@@ -39,5 +42,5 @@ def test_recorded_decodes_equal_eager_ones(tmp_path, family):
             if not enforce_eager:
                 graphs = graphs_of(llm)
                 assert graphs.refusal is None
-                assert graphs.sizes == [1, 2, 3, 4]
+                assert graphs.sizes == ([] if family in EAGER else [1, 2, 3, 4])
     assert found[True] == found[False]

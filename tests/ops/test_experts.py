@@ -23,6 +23,10 @@ ROUTERS = {
         num_experts=48, num_used=4, intermediate_size=1, layers=(True,), scoring="sigmoid", scale=1.7,
         num_groups=6, num_used_groups=2, has_correction=True,
     ),
+    "groups by their best": ExpertsConfig(
+        num_experts=60, num_used=6, intermediate_size=1, layers=(True,), num_groups=10, num_used_groups=3,
+        num_group_scores=1, normalizes=False,
+    ),
 }  # fmt: skip
 
 

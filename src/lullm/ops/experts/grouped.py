@@ -11,10 +11,10 @@ from torch import Tensor
 from lullm.ops.experts.routing import Routes
 from lullm.ops.experts.weights import ExpertWeights, Matrices
 from lullm.ops.quantized import expansion
-from lullm.ops.quantized.weight import QuantizedLayout
+from lullm.ops.quantized.weight import Layout
 
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-QuantizedLinear = Callable[[Tensor, Tensor, QuantizedLayout, Tensor | None], Tensor]
+QuantizedLinear = Callable[[Tensor, Tensor, Layout, Tensor | None], Tensor]
 Experts = Callable[[Tensor, Routes, ExpertWeights, Tensor | None, Tensor | None], Tensor]
 
 

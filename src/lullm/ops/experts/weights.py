@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lullm.config.experts import ClampedGate
 from lullm.ops import activation
-from lullm.ops.quantized.weight import QuantizedLayout
+from lullm.ops.quantized.weight import Layout
 from lullm.types.arithmetic import Activation
 
 
@@ -25,7 +25,7 @@ class Matrices:
 
     weights: Sequence[Tensor]
     biases: Sequence[Tensor] | None
-    layouts: Sequence[QuantizedLayout | None]
+    layouts: Sequence[Layout | None]
 
     @property
     def shape(self) -> tuple[int, int]:

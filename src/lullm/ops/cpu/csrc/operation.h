@@ -50,8 +50,8 @@ LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, co
 // The experts of every row of products, ascending, and their shares; see `RouteArgs`.
 LULLM_EXPORT void lullm_route(const void* products, const float* correction, int64_t* experts, float* shares,
                               int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
-                              int64_t num_groups, int64_t num_used_groups, float scale, int is_sigmoid, int normalizes,
-                              int dtype);
+                              int64_t num_groups, int64_t num_used_groups, int64_t num_group_scores, float scale,
+                              int is_sigmoid, int normalizes, int dtype);
 // Sorts (row, expert) by expert: the sorted rows starts[e] .. starts[e + 1] are those of expert e, `rows` [num_rows *
 // num_used] are their rows, and `places` [num_rows, num_used] is where each has gone. 0 if an expert is out of range.
 LULLM_EXPORT int lullm_sort_rows(const int64_t* experts, int64_t* starts, int64_t* rows, int64_t* places,
@@ -76,4 +76,4 @@ LULLM_EXPORT void lullm_quantized_logits(const void* x, const void* weight, void
                                          int64_t in, int64_t out, int bits, int dtype);
 // Rows of a weight [V, H] of 8 bits. 0 if a token id is out of range.
 LULLM_EXPORT int lullm_quantized_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
-                                           int64_t vocab_size, int64_t hidden_size, int dtype);
+                                           int64_t vocab_size, int64_t hidden_size, int bits, int dtype);

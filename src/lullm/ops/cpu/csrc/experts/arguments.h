@@ -12,10 +12,11 @@ struct RouteArgs {
   int64_t* experts;         // [T, num_used], ascending
   float* shares;            // [T, num_used]
   int64_t stride, num_experts, num_used, num_groups, num_used_groups;
+  int64_t num_group_scores;  // a group's rank is the sum of so many of its best scores
   float scale;
   bool is_sigmoid, normalizes;  // else scores are a softmax; shares are parts of their sum
 
-  int64_t scratch_bytes() const { return 4 * (5 * num_experts + 3 * num_used + 64); }
+  int64_t scratch_bytes() const { return 4 * (7 * num_experts + 3 * num_used + 64); }
 };
 
 // y = (up + 1) gate sigmoid(alpha gate), gates at most `limit`, ups within it on both sides.

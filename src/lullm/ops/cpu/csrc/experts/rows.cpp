@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "../activation.h"
 #include "../kernel_table.h"
@@ -43,12 +44,12 @@ void choose(const float* values, int64_t count, int64_t most, float* best, int32
   }
 }
 
-// Leaves only the best groups: those whose two best experts have the largest sum.
+// Leaves only the best groups: those whose best experts have the largest sum.
 void keep_best_groups(const RouteArgs& a, float* ranked, float* group_scores, float* best, int32_t* chosen) {
-  const int64_t size = a.num_experts / a.num_groups;
+  const int64_t size = a.num_experts / a.num_groups, count = std::min(size, a.num_group_scores);
   for (int64_t group = 0; group < a.num_groups; group++) {
-    choose(ranked + group * size, size, 2, best, chosen);
-    group_scores[group] = best[0] + best[1];
+    choose(ranked + group * size, size, count, best, chosen);
+    group_scores[group] = std::accumulate(best, best + count, 0.0f);
   }
   choose(group_scores, a.num_groups, a.num_used_groups, best, chosen);
   for (int64_t group = 0; group < a.num_groups; group++) {
@@ -61,7 +62,7 @@ template <class T>
 void route(const RouteArgs& a, int64_t first_row, int64_t last_row, void* scratch) {
   const int64_t padded = (a.num_experts + kLanes - 1) / kLanes * kLanes;
   float *scores = static_cast<float*>(scratch), *ranked = scores + padded, *best = ranked + padded;
-  float* group_scores = best + a.num_used + a.num_groups;  // groups are chosen too
+  float* group_scores = best + a.num_used + a.num_experts;  // groups, and their best, are chosen too
   int32_t* chosen = reinterpret_cast<int32_t*>(group_scores + a.num_groups);
   for (int64_t row = first_row; row < last_row; row++) {
     score(static_cast<const T*>(a.products) + row * a.stride, a.num_experts, a.is_sigmoid, scores);
