@@ -22,6 +22,7 @@ from lullm.ops.experts import routing
 from lullm.ops.experts.routing import Routes
 from lullm.ops.experts.weights import ExpertWeights
 from lullm.ops.quantized import expansion
+from lullm.ops.quantized.integer_rows import IntegerRows, store_rows_
 from lullm.ops.quantized.weight import QuantizedLayout, quantize_rows_
 from lullm.types.arithmetic import Activation, AttentionFeature
 
@@ -174,6 +175,9 @@ class Ops:
 
     quantize_rows_: Callable[[Tensor, QuantizedLayout, int, Tensor], None] = quantize_rows_
     """weight, its layout, first row, rows `[n, in]` -> None. See `quantized.weight.quantize_rows_`."""
+
+    store_rows_: Callable[[Tensor, QuantizedLayout, int, IntegerRows], None] = store_rows_
+    """weight, its layout, first row, rows -> None. See `quantized.integer_rows.store_rows_`."""
 
     quantized_embedding: Callable[[Tensor, Tensor, QuantizedLayout, torch.dtype], Tensor] = (
         expansion.quantized_embedding

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lullm.errors import ModelLoadError
 from lullm.nn.linear import Matrix
-from lullm.ops.quantized.integer_rows import IntegerRows, store_rows_
+from lullm.ops.quantized.integer_rows import IntegerRows
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.table import Ops
 from lullm.weights.rule import HeadOrder
@@ -93,7 +93,7 @@ class QuantizedRows:
 
     def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
         if isinstance(values, IntegerRows):
-            store_rows_(self.storage, self.layout, self.first_row + first_row, values.scaled(self.scale))
+            self.ops.store_rows_(self.storage, self.layout, self.first_row + first_row, values.scaled(self.scale))
             return
         if self.scale != 1.0:
             values = values.float() * self.scale
