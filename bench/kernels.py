@@ -25,7 +25,9 @@ import torch
 from msgspec.structs import replace
 
 from lullm.arena.host import HostArena
+from lullm.kv.layout import SCALE_BYTES
 from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.cache import float8_cache, int8_cache
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.cpu.native import DTYPES, set_num_threads
@@ -33,6 +35,7 @@ from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.selection import NATIVE_CPU_OPS, TORCH_CPU_OPS
+from lullm.ops.table import Ops
 from lullm.sampling.sampler import draw_tokens_
 from lullm.types.draw import Draw, DrawParams
 from lullm.units import cdiv
@@ -263,29 +266,23 @@ def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str,
             tables[span, : len(part)] = part
         # Several layers' caches, so that a decode finds its keys in memory as it would in a model.
         num_layers = 28 if all(queries == 1 for queries, _ in shape) else 2
-        cache_shape = (len(ids), BLOCK_SIZE, NUM_KV_HEADS, HEAD_SIZE)
-        arena = HostArena("kv_cache", num_layers * 2 * (len(ids) * BLOCK_SIZE * NUM_KV_HEADS * HEAD_SIZE * 2 + 128))
-        caches = [
-            LayerCache(*(arena.empty(cache_shape, torch.bfloat16).normal_() for _ in range(2)))
-            for _ in range(num_layers)
-        ]
+        size = len(ids) * BLOCK_SIZE * NUM_KV_HEADS * HEAD_SIZE
+        arena = HostArena("kv_cache", num_layers * 2 * (4 * size + size // HEAD_SIZE * SCALE_BYTES + 384))
+        caches = make_caches(arena, (len(ids), BLOCK_SIZE, NUM_KV_HEADS, HEAD_SIZE), num_layers)
         num_tokens = sum(queries for queries, _ in shape)
         layout = AttentionLayout(
             [q for q, _ in shape], [c for _, c in shape], tables, torch.zeros(num_tokens, dtype=torch.int64), BLOCK_SIZE
         )
         q = torch.randn(num_tokens, NUM_Q_HEADS, HEAD_SIZE).bfloat16()
-        ops = {"native": NATIVE_CPU_OPS, "torch": TORCH_CPU_OPS}
-        prepared = {name: version.prepare_attention(DeviceLayout.of(layout)) for name, version in ops.items()}
-        versions = {name: version.attention for name, version in ops.items()}
-        seconds = measure(
-            {
-                version: lambda run=run, version=version, q=q, caches=caches, prepared=prepared: [
-                    run(q, layer, prepared[version], HEAD_SIZE**-0.5) for layer in caches
-                ]
-                for version, run in versions.items()
-            },
-            args.repeat,
-        )
+
+        def run(ops: Ops, layers: list[LayerCache], layout: AttentionLayout = layout, q: torch.Tensor = q) -> None:
+            prepared = ops.prepare_attention(DeviceLayout.of(layout))
+            for layer in layers:
+                ops.attention(q, layer, prepared, HEAD_SIZE**-0.5)
+
+        versions = {name: lambda layers=layers, run=run: run(NATIVE_CPU_OPS, layers) for name, layers in caches.items()}
+        versions["torch"] = lambda caches=caches, run=run: run(TORCH_CPU_OPS, caches["native"])
+        seconds = measure(versions, args.repeat)
         seconds = {version: value / num_layers for version, value in seconds.items()}
         arena.close()
         if num_layers == 28:
@@ -295,7 +292,25 @@ def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str,
             pairs = sum(queries * (context - (queries - 1) / 2) for queries, context in shape)
             amount = pairs * NUM_Q_HEADS * HEAD_SIZE * 4 / 1e12
             report[name] = show(name, seconds, amount, "TFLOP/s", ceilings["TFLOP/s"])
+        of_8_bits = (f"{kind} x{seconds['native'] / seconds[kind]:.2f}" for kind in ("int8", "fp8"))
+        print(f"  {'':24} over a cache of 8 bits, times as fast: {', '.join(of_8_bits)}", flush=True)
     return report
+
+
+def make_caches(arena: HostArena, shape: tuple[int, ...], num_layers: int) -> dict[str, list[LayerCache]]:
+    """Of bfloat16 and of 8 bits, all with the same content in every layer."""
+    sides = [torch.randn(shape).bfloat16() for _ in range(2)]
+    contents = {
+        "native": sides,
+        "int8": [int8_cache.quantize(side) for side in sides],
+        "fp8": [float8_cache.quantize(side, None) for side in sides],
+    }
+    return {
+        name: [
+            LayerCache(*(arena.empty(side.shape, side.dtype).copy_(side) for side in own)) for _ in range(num_layers)
+        ]
+        for name, own in contents.items()
+    }
 
 
 def small(args: argparse.Namespace) -> dict[str, object]:

@@ -75,6 +75,12 @@ OLMO3_ROPES = {
 MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 5}
 GLM = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_routed_experts": 6}
 GROUPS = {"n_group": 3, "topk_group": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.7}
+LATENT = {
+    "kv_lora_rank": 24, "q_lora_rank": 12, "qk_nope_head_dim": 10, "qk_rope_head_dim": 8, "v_head_dim": 14,
+    "num_key_value_heads": 4, "head_dim": ..., "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+    "n_routed_experts": 6,
+}  # fmt: skip
+YARN_ON_ALL = {"rope_parameters": ROPE["yarn"] | {"mscale": 0.7, "mscale_all_dim": 0.9}}
 OSS = {"num_experts_per_tok": 2, "num_local_experts": 5}
 QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
 GPT2_SIZES = {
@@ -84,6 +90,33 @@ GPT2_SIZES = {
 }  # fmt: skip
 
 CASES = {
+    "DeepseekV2": Cases(
+        "DeepSeek-V2, DeepSeek-V2-Lite, DeepSeek-Coder-V2",
+        {
+            "plain, queries from hidden states (Lite)": LATENT | {"q_lora_rank": None, "first_k_dense_replace": 1},
+            "groups, yarn, biases": LATENT
+            | YARN_ON_ALL
+            | {"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.7}
+            | {"attention_bias": True},
+        },
+        LATENT | {"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2},
+        LATENT | {"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2, "first_k_dense_replace": 1},
+        "latent vectors in the cache; softmax router with groups, shared experts",
+    ),
+    "DeepseekV3": Cases(
+        "DeepSeek-V3, DeepSeek-R1",
+        {
+            "plain": LATENT | GROUPS | {"first_k_dense_replace": 1},
+            "yarn on all elements": LATENT | YARN_ON_ALL | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+            "halves turn, biases, tied": LATENT
+            | GROUPS
+            | TIED
+            | {"rope_interleave": False, "attention_bias": True, "first_k_dense_replace": 2, "q_lora_rank": None},
+        },
+        LATENT | GROUPS | {"first_k_dense_replace": 1},
+        LATENT | GROUPS | {"first_k_dense_replace": 1},
+        "latent vectors in the cache; sigmoid router with correction and groups, shared experts",
+    ),
     "GPT2": Cases(
         "GPT-2",
         {
@@ -142,6 +175,16 @@ CASES = {
         GLM | GROUPS | {"use_qk_norm": True},
         GLM | GROUPS | {"use_qk_norm": True},
         "sigmoid router with correction and groups, shared experts, heads that turn in part",
+    ),
+    "Glm4MoeLite": Cases(
+        "GLM-4.7-Flash",
+        {
+            "plain": LATENT,
+            "groups, other layers dense": LATENT | GROUPS | {"mlp_layer_types": ["sparse", "dense", "sparse"]},
+        },
+        LATENT | GROUPS,
+        LATENT | GROUPS,
+        "as DeepSeek-V3, one dense layer in front",
     ),
     "GptOss": Cases(
         "gpt-oss-20b, gpt-oss-120b",

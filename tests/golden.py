@@ -43,6 +43,7 @@ def random_model(family, options, seed=0):
     """A random transformers model whose activations are large enough for mistakes to show."""
     cls = model_class(family)
     # Models of this size need no care for their first values, which are replaced.
+    options = {key: value for key, value in options.items() if value is not ...}
     model = cls(cls.config_class(**copy.deepcopy(options))).eval()  # a config writes into its objects
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -88,9 +89,8 @@ class PagedRun:
         self.block_tables = torch.tensor(ids[: num_seqs * blocks_each]).view(num_seqs, blocks_each)
         config = model.config
         shape = (len(ids), BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
-        self.kv_caches = [
-            LayerCache(*torch.full((2, *shape), float("nan"), dtype=dtype)) for _ in range(config.num_hidden_layers)
-        ]
+        sides = [torch.full((config.num_cache_sides, *shape), float("nan"), dtype=dtype) for _ in config.layer_kinds]
+        self.kv_caches = [LayerCache(tensors[0], tensors[-1]) for tensors in (list(side) for side in sides)]
         self.computed = [0] * num_seqs
 
     @torch.inference_mode()

@@ -130,15 +130,16 @@ def test_every_flip_right_after_the_save_is_noticed(make_store, in_turn):
 @pytest.mark.parametrize("in_turn", [False, True])
 def test_a_copy_that_goes_wrong_is_noticed(make_store, monkeypatch, in_turn):
     """The checksum is of the tensor that was saved, not of its copy."""
-    copy_out = Transfer.copy_out
+    copy = Transfer.copy_on_host
 
     def wrong(transfer, destination, source):
-        copy_out(transfer, destination, source)
+        copy(transfer, destination, source)
         destination[len(destination) // 2] ^= 1
 
-    monkeypatch.setattr(Transfer, "copy_out", wrong)
     backup = Backup(make_store(), "x")
-    backup.save(contents(), in_turn)
+    with monkeypatch.context() as patch:
+        patch.setattr(Transfer, "copy_on_host", wrong)
+        backup.save(contents(), in_turn)
     with pytest.raises(WakeUpError, match="damaged"):
         backup.restore([torch.zeros(sum(SIZES), dtype=torch.uint8)])
 

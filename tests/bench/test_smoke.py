@@ -21,7 +21,7 @@ RUNS = {
     "decode": ("--shape tiny --streams 1 --steps 1", rf"1 streams  recorded +{FIGURE} .* eager +{FIGURE} "),
     "kernels": (
         '--repeat 1 --layers 1 --rows 1 --threads 1 --step "decode 1 x 128"',
-        rf"(?s)1 rows +native +{FIGURE} .*int4 +{FIGURE} x{FIGURE}.*logits, 1 rows .*decode 1 x 128 .*"
+        rf"(?s)1 rows +native +{FIGURE} .*int4 +{FIGURE} x{FIGURE}.*logits, 1 rows .*decode 1 x 128 .*int8 x{FIGURE}.*"
         rf"rope_and_cache, 1024 rows .* x{FIGURE}",
     ),
     "kv_dtype": (

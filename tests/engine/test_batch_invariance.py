@@ -26,7 +26,14 @@ SIZES = {
     "initializer_range": 0.1,
 }
 WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 48}
-FAMILIES = {"qwen3": {}, "llama": {"tie_word_embeddings": True}, "gemma3": WINDOWS | {"tie_word_embeddings": True}}
+FAMILIES = {
+    "qwen3": {},
+    "llama": {"tie_word_embeddings": True},
+    "gemma2": WINDOWS | {"attn_logit_softcapping": 2.0},
+    "gemma3": WINDOWS | {"tie_word_embeddings": True},
+}
+CACHES = {"llama": {"kv_cache_dtype": "int8"}, "gemma2": {"kv_cache_dtype": "fp8"}}
+"""Of 8 bits, in some families' engines."""
 KINDS = [
     {"temperature": 0.0, "logprobs": 3},
     {"temperature": 1.0, "seed": 1},
@@ -55,8 +62,12 @@ def make_requests(num):
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def folder(request, tmp_path_factory):
-    family = request.param
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(family, tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp(family), family, **SIZES, **FAMILIES[family])
 
 
@@ -134,8 +145,8 @@ class Proof:
 
 
 @pytest.fixture(scope="module")
-def proof(folder):
-    return Proof(folder, 28)
+def proof(family, folder):
+    return Proof(folder, 28, batch_invariant=True, **CACHES.get(family, {}))
 
 
 def test_batches(proof):
@@ -158,7 +169,7 @@ def test_sleep_in_the_middle(proof):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"quantization": "int8"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"quantization": "int8"}, {"kv_cache_dtype": "int8"}], ids=str)
 def test_two_hundred_requests(folder, options):
     proof = Proof(folder, 200, batch_invariant=True, **options)
     for threads in (1, 2):

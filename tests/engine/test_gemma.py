@@ -120,7 +120,6 @@ def test_a_sleep_in_the_middle_changes_nothing(folder, expected, level):
 
 
 def test_gemma_2_gets_attention_that_caps(tmp_path):
-    """Native kernels have no soft cap: the engine takes torch's attention, which does, and nothing is left uncapped."""
     folder = write_checkpoint(
         tmp_path / "gemma2", "gemma2", sliding_window=WINDOW, query_pre_attn_scalar=1, attn_logit_softcapping=2.0
     )

@@ -2,12 +2,16 @@
 
 import gguf
 import pytest
+import torch
 from conftest import write_tokenizer
 from gguf_files import FORMATS, write_gguf
 from golden import SIZES, random_model
+from safetensors.torch import save_file
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ModelLoadError
+from lullm.weights.gguf.checkpoint import GGUFSource
+from lullm.weights.gguf.tensor import GGUFTensor
 
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "block_size": 8}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -87,3 +91,64 @@ def test_a_file_without_a_vocabulary_says_so(tmp_path):
     write_gguf(tmp_path / "model.gguf", tmp_path, "Qwen3", FORMATS.F16)
     with pytest.raises(ModelLoadError, match="has no tokenizer.ggml.model"):
         LLM(str(tmp_path / "model.gguf"))
+
+
+def as_decoded(path, folder, family):
+    """A folder with the numbers that the blocks of a file mean, in float32, beside its config and tokenizer."""
+    stored = {}
+    for name, tensor, _ in GGUFSource(path).tensors():
+        stored[name] = (tensor.decode() if isinstance(tensor, GGUFTensor) else tensor).contiguous()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((path.parent / name).read_bytes())
+    save_file(stored, folder / "model.safetensors")
+
+
+def largest_first(name):
+    """As Q4_K_M: values and the last matrix of some layers in Q6_K, the embedding too."""
+    return FORMATS.Q6_K if "attn_v" in name or "blk.0.ffn_down" in name or "token_embd" in name else FORMATS.Q4_K
+
+
+MIXES = {
+    "Q8_0": ("Qwen3", FORMATS.Q8_0, None, 9),
+    "Q4_0": ("Llama", FORMATS.Q4_0, None, 10),
+    "Q4_K_M": ("Qwen3", FORMATS.Q4_K, largest_first, 9),
+    "Q5_K": ("Qwen2", FORMATS.Q5_K, None, 10),
+    "Q6_K, fused in the file": ("Phi3", FORMATS.Q6_K, None, 10),
+    "experts in Q8_0": ("Qwen3Moe", FORMATS.Q8_0, None, 2 * (2 * 4 + 2) + 2),
+}
+
+
+@pytest.mark.parametrize(("family", "block", "mix", "num_kept"), MIXES.values(), ids=MIXES)
+def test_blocks_are_computed_on_as_they_are(tmp_path, caplog, family, block, mix, num_kept):
+    """The log-probabilities of the decoded weights, with memory for the blocks only; both sleeps bring them back."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "head_dim": 64}
+    sizes["tie_word_embeddings"] = family == "Qwen3"
+    if family == "Qwen3Moe":
+        sizes |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "norm_topk_prob": True}
+    save(tmp_path, family, **sizes)
+    path, decoded = tmp_path / "model.gguf", tmp_path / "decoded"
+    decoded.mkdir()
+
+    def choose(name):
+        return mix(name) if mix and name.endswith("weight") and "norm" not in name else None
+
+    write_gguf(path, tmp_path, family, block, choose, pre="gpt-2")
+    as_decoded(path, decoded, family)
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=3, prompt_logprobs=1)
+    with LLM(str(decoded), **OPTIONS) as llm:
+        expected = llm.generate(PROMPTS, params, use_tqdm=False)
+    with caplog.at_level("INFO", logger="lullm"), LLM(str(path), **OPTIONS, enable_sleep_mode=True) as llm:
+        assert f"{num_kept} matrices quantized as they are stored" in caplog.text
+        for level in (0, 1, 2):
+            if level:
+                llm.sleep(level=level)
+                llm.wake_up()
+            found = llm.generate(PROMPTS, params, use_tqdm=False)
+            for ours, theirs in zip(found, expected, strict=True):
+                for mine, other in zip(ours.prompt_logprobs[1:], theirs.prompt_logprobs[1:], strict=True):
+                    token = next(iter(other))
+                    assert mine[token].logprob == pytest.approx(other[token].logprob, abs=2e-2)
+                assert ours.outputs[0].token_ids[0] == theirs.outputs[0].token_ids[0]
+        if family == "Qwen3" and mix is None:
+            with pytest.raises(ModelLoadError, match="holds the blocks of a GGUF file"):
+                llm.update_weights([("model.layers.0.mlp.down_proj.weight", torch.zeros(256, 512))])

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 import lullm
 from lullm.weights.folder import DEMO_FOLDER
-from lullm.weights.loader import INDEX_FILE
+from lullm.weights.reading.files import INDEX_FILE
 
 SIZES = {
     "vocab_size": (10**30, 1e30, 2**24, 2049, True, "2048"),

@@ -78,6 +78,8 @@ def mistral_folder(tmp_path_factory):
         ("mixed", {"dtype": "bfloat16", "async_scheduling": True}),
         ("qwen3", {"quantization": "int8", "dtype": "bfloat16"}),
         ("llama", {"quantization": "int4", **SMALL_POOL}),
+        ("qwen3", {"kv_cache_dtype": "int8", "dtype": "bfloat16", **SMALL_POOL}),
+        ("mixed", {"kv_cache_dtype": "fp8", "calculate_kv_scales": True}),
     ],
     ids=str,
 )
@@ -190,10 +192,9 @@ def rms_norm_of_torch(x, weight, eps):
     [
         ({}, {"rms_norm": rms_norm_of_torch}, "mul is torch's"),
         ({}, {"draw_tokens": lambda logits, table, writes: logits.argmax(-1)}, "argmax is torch's"),
-        ({"kv_cache_dtype": "int8"}, {}, "is torch's"),
         ({"dtype": "float16"}, {}, "is torch's"),
     ],
-    ids=["op", "draw", "int8 KV", "float16"],
+    ids=["op", "draw", "float16"],
 )
 def test_a_model_with_an_operation_of_torch_stays_eager(qwen3_folder, monkeypatch, replays, options, ops, refusal):
     table = dataclasses.replace(NATIVE_CPU_OPS, **ops)

@@ -146,8 +146,8 @@ def test_who_computes_what(tmp_path, caplog, monkeypatch):
     assert "no family for it" in caplog.text
     with pytest.raises(ModelLoadError, match="'StableLmForCausalLM' is not supported; known are"):
         read_model_config(tmp_path, "lullm")
-    for options in ({"quantization": "int8"}, {"kv_cache_dtype": "fp8"}):
-        with pytest.raises(ConfigError, match="needs a model that lullm computes itself"):
+    for options in ({"quantization": "int8"}, {"kv_cache_dtype": "fp8"}, {"batch_invariant": True}):
+        with pytest.raises(ConfigError, match="StableLmForCausalLM, which is computed by transformers"):
             EngineConfig(**options).resolve(config)
     (tmp_path / "config.json").write_text(json.dumps(config_of("Olmo2")))
     assert read_model_config(tmp_path, "auto").foreign is None

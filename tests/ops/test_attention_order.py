@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from lullm.ops.attention_layout import AttentionLayout
-from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
 
 from .test_attention import prepare
+from .test_native_cache import KINDS, cache_of
 
 if absence() is not None:
     pytest.skip(f"no native ops: {absence()}", allow_module_level=True)
@@ -34,9 +34,10 @@ def isa(request):
 class Sequences:
     """Queries, keys and values of all positions; `attend` computes any of their rows in one step."""
 
-    def __init__(self, num_q_heads, num_kv_heads, head_size, dtype, window=None):
+    def __init__(self, num_q_heads, num_kv_heads, head_size, dtype, window=None, kind="plain"):
         generator = torch.Generator().manual_seed(head_size)
-        self.window, self.dtype = window, dtype
+        self.window, self.dtype, self.kind = window, dtype, kind
+        self.extras = () if kind == "plain" else (60.0, torch.linspace(-20, 20, num_q_heads))  # soft cap, sinks
         # Keys of growing size: a later one often exceeds what came first by far, so bases are revised.
         self.q, self.keys, self.values = (
             [
@@ -56,20 +57,23 @@ class Sequences:
         rng.shuffle(ids)
         tables = torch.full((len(spans), max(needed)), 10**9, dtype=torch.int64)
         shape = (len(ids), block_size, *self.keys[0].shape[1:])
-        cache = LayerCache(*(torch.full(shape, float("nan"), dtype=self.dtype) for _ in range(2)))
+        sides = [torch.full(shape, float("nan"), dtype=self.dtype) for _ in range(2)]
         for span, (sequence, _, last) in enumerate(spans):
             blocks = torch.tensor([ids.pop() for _ in range(needed[span])])
             tables[span, : len(blocks)] = blocks
             positions = torch.arange(last)
             slots = blocks[positions // block_size] * block_size + positions % block_size
-            for side, rows in zip(cache.tensors, (self.keys, self.values), strict=True):
+            for side, rows in zip(sides, (self.keys, self.values), strict=True):
                 side.view(-1, *shape[2:])[slots] = rows[sequence][:last]
         layout = AttentionLayout(
             [last - first for _, first, last in spans], [last for _, _, last in spans], tables,
             torch.zeros(0, dtype=torch.int64), block_size, self.window,
         )  # fmt: skip
         q = torch.cat([self.q[sequence][first:last] for sequence, first, last in spans])
-        out = native_attention.attention(q, cache, prepare(native_attention, layout), q.shape[2] ** -0.5)
+        prepared = prepare(native_attention, layout)
+        cache = cache_of(self.kind, *sides)
+        out = native_attention.attention(q, cache, prepared, q.shape[2] ** -0.5, *self.extras)
+        assert "grouped" not in vars(prepared), "torch's attention has served"
         return out.split(layout.query_lens)
 
 
@@ -86,7 +90,16 @@ CASES = pytest.mark.parametrize(
 @CASES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_bits_of_a_row_depend_on_the_row_alone(dtype, heads, head_size, window):
-    sequences = Sequences(*heads, head_size, dtype, window)
+    assert_order(Sequences(*heads, head_size, dtype, window))
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize(("heads", "head_size", "window"), [((4, 2), 80, None), ((6, 2), 128, 1030)])
+def test_with_a_cache_of_8_bits_soft_cap_and_sinks_too(kind, heads, head_size, window):
+    assert_order(Sequences(*heads, head_size, torch.bfloat16, window, kind))
+
+
+def assert_order(sequences):
     native.set_num_threads(2)
     whole = sequences.attend([(i, 0, n) for i, n in enumerate(LENGTHS)])
     rng = random.Random(0)

@@ -7,10 +7,13 @@ bit for bit. Rows differ in scale, and some are so small that sums underflow.
 import pytest
 import torch
 
-from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
+from lullm.ops.cache.float8_cache import as_bytes
+from lullm.ops.cache.layer_cache import HeadNorm
 from lullm.ops.cpu import native, native_attention, quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.quantized.weight import QuantizedLayout
+
+from .test_native_cache import KINDS, empty_cache
 
 if absence() is not None:
     pytest.skip(f"no native ops: {absence()}", allow_module_level=True)
@@ -117,17 +120,18 @@ def test_norms(dtype, size):
 @DTYPES
 @pytest.mark.parametrize("with_norms", [False, True])
 @pytest.mark.parametrize("head_size", [16, 72])
-def test_rope_and_cache(dtype, with_norms, head_size):
+@pytest.mark.parametrize("kind", KINDS)
+def test_rope_and_cache(dtype, with_norms, head_size, kind):
     head_norm = HeadNorm(*(normal(head_size, dtype=dtype, seed=s) for s in (2, 3)), 1e-6) if with_norms else None
     cos_sin = normal(9, head_size, seed=4)
 
     def compute(qkv):  # every row at the same position of its sequence, so that only the row may decide
         count = len(qkv)
-        cache = LayerCache(*torch.zeros(2, NUM_ROWS, 1, 2, head_size, dtype=dtype))
+        cache = empty_cache(kind, NUM_ROWS, 1, 2, head_size, dtype=dtype)
         q = native_attention.rope_and_cache(
             qkv, head_norm, torch.full((count,), 8), cos_sin, cache, torch.arange(count)
         )
-        return torch.cat((q, cache.key[:count, 0], cache.value[:count, 0]), dim=1)
+        return torch.cat([as_bytes(side)[:count].flatten(1).double() for side in (q, *cache.tensors)], dim=1)
 
     assert_invariant(compute, make_rows(6 * head_size, dtype).unflatten(1, (6, head_size)))
 

@@ -63,21 +63,24 @@ def test_selection_of_attention():
 def test_batch_invariance_is_refused_where_torch_would_serve(dtype, cache_dtype, head_size):
     require_batch_invariance(NATIVE_CPU_OPS, "bfloat16", "bfloat16", 64)
     require_batch_invariance(NATIVE_CPU_OPS, "float32", "float32", 16)
+    for cache_type in ("int8", "fp8_e4m3"):
+        require_batch_invariance(NATIVE_CPU_OPS, "bfloat16", cache_type, 64)
     with pytest.raises(UnsupportedError, match="no native kernels serve"):
         require_batch_invariance(NATIVE_CPU_OPS, dtype, cache_dtype, head_size)
-    capped = with_features(NATIVE_CPU_OPS, frozenset({"soft_cap"}))
-    for ops in (TORCH_CPU_OPS, REFERENCE_OPS, capped):
+    gathered = select_ops("cpu", "torch")
+    for ops in (TORCH_CPU_OPS, REFERENCE_OPS, gathered):
         with pytest.raises(UnsupportedError, match=f"follow the batch in {ops.name}"):
             require_batch_invariance(ops, "bfloat16", "bfloat16", 64)
 
 
 @pytest.mark.parametrize("ops", [NATIVE_CPU_OPS, TORCH_CPU_OPS, REFERENCE_OPS], ids=lambda ops: ops.name)
 def test_a_model_gets_attention_that_has_what_it_asks_for(ops):
-    assert with_features(ops, frozenset()) is ops
+    plain = dataclasses.replace(ops, attention_features=frozenset())
+    assert with_features(plain, frozenset()) is plain
     for feature in ("soft_cap", "sinks"):
-        found = with_features(ops, frozenset({feature}))
-        assert feature in found.attention_features
-        assert (found is ops) == (ops is not NATIVE_CPU_OPS)
+        assert with_features(ops, frozenset({feature})) is ops
+        found = with_features(plain, frozenset({feature}))
+        assert feature in found.attention_features and found.attention is TORCH_CPU_OPS.attention
         assert found.is_recordable is False and found.linear is ops.linear
 
 

@@ -124,7 +124,7 @@ def test_steps_with_experts_are_recorded_by_ops_that_can(records_experts, has_ex
     """On a GPU the numbers of rows per expert are waited for, which no graph can do."""
     ops = replace(FAKE_OPS, records_experts=records_experts)
     model_config = SimpleNamespace(
-        family=SimpleNamespace(experts="some" if has_experts else None), foreign=None, generates=True
+        family=SimpleNamespace(experts="some" if has_experts else None), is_all_ops=True, generates=True
     )
     setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None)
     assert setup.records_graphs == (records_experts or not has_experts)

@@ -1,48 +1,29 @@
 """Backup: contents of tensors with checksums, kept in memory or in a file while the tensors' memory is released.
 
-Contents stream through chunks: while one chunk is written and hashed, the next is gathered. Threads hash beside the
-copies, and `save` returns once every checksum is there, so that no later change of the backup goes unnoticed. What the
-host can read is hashed where it comes from; what a device holds is hashed once it has reached the host. `restore`
-verifies some chunks ahead of the copy. Copies from and to a device run beside the host (`Transfer`); with pinned memory
-the bus sets the pace.
+Contents stream through chunks, and each chunk is a job of its own (`ChunkCopies`). What the host can read is hashed on
+its way, a part at a time: a part that was just hashed is still in the core's cache when it is copied. What a device
+held is hashed once it has reached the host. `save` returns once every checksum is there, so that no later change of the
+backup goes unnoticed. Copies from and to a device run beside the host (`Transfer`); with pinned memory the bus sets the
+pace.
 """
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from itertools import islice
 from typing import Literal
 
 import torch
 
 from lullm.arena.backend import Backend
-from lullm.arena.checksum import ChunkHash, bytes_of, checksum
+from lullm.arena.checksum import bytes_of, checksum
+from lullm.arena.chunk_copies import ChunkCopies
 from lullm.arena.chunk_store import ChunkStore
 from lullm.arena.host import HOST
 from lullm.arena.transfer import Transfer
 from lullm.errors import WakeUpError
 
-
-class _Filling:
-    """A chunk that is being filled, or that flies: its copies run."""
-
-    def __init__(self, memory: torch.Tensor):
-        self.memory = memory
-        self.num_bytes = 0
-        self.hash = ChunkHash()
-
-    def take(self, piece: torch.Tensor, transfer: Transfer) -> torch.Tensor:
-        """Start to copy as much of the piece as fits. Returns the rest of it."""
-        place = self.memory[self.num_bytes : self.num_bytes + len(piece)]
-        source = piece[: len(place)]
-        transfer.copy_out(place, source)
-        self.num_bytes += len(place)
-        self.hash.add(source if transfer.copies_on_host(source) else place)
-        return piece[len(place) :]
-
-    @property
-    def is_full(self) -> bool:
-        return self.num_bytes == len(self.memory)
+_MAX_THREADS = 8
 
 
 class Backup:
@@ -52,17 +33,18 @@ class Backup:
         what: the tensors' owner in words, for errors.
         verify: keep checksums, and compare them in `restore`.
         backend: the memory of those tensors that are not on the host.
-        num_threads: threads for the checksums.
+        num_threads: threads for the checksums, and for the copies of what the host can read; None: one per core, and
+            at most 8, which hash 100 GB/s from memory, more than a device's bus carries.
     """
 
     def __init__(
-        self, store: ChunkStore, what: str, verify: bool = True, backend: Backend = HOST, num_threads: int = 1
+        self, store: ChunkStore, what: str, verify: bool = True, backend: Backend = HOST, num_threads: int | None = None
     ):
         self.store = store
         self._what = what
         self._verify = verify
         self._backend = backend
-        self._num_threads = num_threads
+        self._num_threads = num_threads or min(_MAX_THREADS, len(os.sched_getaffinity(0)))
         self._lens: list[int] = []  # bytes of each chunk
         self._checksums: list[int] = []  # XXH3-64 of each chunk
 
@@ -95,30 +77,28 @@ class Backup:
         Raises:
             WakeUpError: a checksum or the size differs; some places are filled. LullmError: a driver fails.
         """
-        chunks = self._read()
-        chunk = torch.empty(0, dtype=torch.uint8)
-        with Transfer(self._backend) as transfer:
+        with ThreadPoolExecutor(self._num_threads) as pool, Transfer(self._backend) as transfer:
+            jobs: list[Future[int]] = []
+            chunks = self._opened(transfer, pool, jobs)
+            chunk: ChunkCopies | None = None
             for place in places:
                 data = bytes_of(place)
                 while len(data):
-                    if not len(chunk):
-                        if not self.store.keeps_chunks:
-                            transfer.wait()  # the store reads the next chunk into a buffer that may still be copied
-                        chunk = next(chunks, chunk)
-                    if not len(chunk):
+                    if chunk is None or chunk.is_through:
+                        chunk = next(chunks, None)
+                    if chunk is None:
                         raise WakeUpError(f"the backup of {self._what} holds less than is wanted back")
-                    size = min(len(chunk), len(data))
-                    transfer.copy_in(data[:size], chunk[:size])
-                    chunk, data = chunk[size:], data[size:]
-                if in_turn:
-                    transfer.wait()
-        for _ in chunks:  # ends the reader
-            raise WakeUpError(f"the backup of {self._what} holds more than is wanted back")
+                    data = chunk.empty(data)
+                if in_turn and chunk is not None:
+                    self._settle([chunk], transfer, jobs)
+            if (chunk is not None and not chunk.is_through) or next(chunks, None) is not None:
+                raise WakeUpError(f"the backup of {self._what} holds more than is wanted back")
+        self.store.drop_buffers()
 
     def moved(self, store: ChunkStore) -> "Backup":
         """A backup of the same contents in another store, verified while it is copied. Raises OSError, WakeUpError."""
         other = Backup(store, self._what, self._verify, self._backend, self._num_threads)
-        other._write(self._read(), in_turn=True)
+        other._write(self._verified(), in_turn=True)
         return other
 
     def close(self) -> None:
@@ -128,83 +108,92 @@ class Backup:
     def _write(self, pieces: Iterable[torch.Tensor], in_turn: bool) -> None:
         self._lens, self._checksums = [], []
         self.store.begin()
-        checksums: list[Future[int]] = []
-        hashing: list[Future[int]] = []  # those that may still run, and read pieces
         with (
-            ThreadPoolExecutor(self._num_threads) as hasher,
+            ThreadPoolExecutor(self._num_threads) as pool,
             ThreadPoolExecutor(1) as writer,
             Transfer(self._backend) as transfer,
         ):
-            pending: list[Future[None] | Future[int]] = []
-            for chunk in self._filled(pieces, in_turn, transfer, hashing):
-                for job in pending:
-                    job.result()
+            jobs: list[Future[int]] = []
+            writes: list[Future[None]] = []
+            for chunk in self._filled(pieces, in_turn, transfer, jobs):
+                jobs.append(pool.submit(chunk.digest))
+                if writes and not self.store.keeps_chunks:
+                    writes[-1].result()  # its buffer is filled next
+                writes.append(writer.submit(self._put, chunk, jobs[-1]))
                 self._lens.append(chunk.num_bytes)
-                pending = [writer.submit(self.store.put, chunk.memory, chunk.num_bytes)]
-                if self._verify:
-                    checksums.append(hasher.submit(chunk.hash.digest))
-                    hashing.append(checksums[-1])
-                    if not self.store.keeps_chunks:  # its buffer is filled again
-                        pending.append(checksums[-1])
-            for job in pending:
-                job.result()
-            self._checksums = [job.result() for job in checksums]
+            for write in writes:
+                write.result()
+            self._checksums = [job.result() for job in jobs]
         self.store.drop_buffers()
 
+    def _put(self, chunk: ChunkCopies, job: Future[int]) -> None:
+        job.result()
+        self.store.put(chunk.chunk, chunk.num_bytes)
+
     def _filled(
-        self, pieces: Iterable[torch.Tensor], in_turn: bool, transfer: Transfer, hashing: list[Future[int]]
-    ) -> Iterator[_Filling]:
-        """The chunks, complete. A store that keeps chunks lets the next one be copied meanwhile.
+        self, pieces: Iterable[torch.Tensor], in_turn: bool, transfer: Transfer, jobs: list[Future[int]]
+    ) -> Iterator[ChunkCopies]:
+        """The chunks: what a device copies has arrived, what the host copies is left to `run`.
 
-        `hashing`: jobs of the caller, which read the pieces. With `in_turn` they end before the next piece is taken.
+        A store that keeps chunks lets the next one be copied meanwhile. `jobs`: those of the chunks so far.
         """
-        flying: deque[tuple[_Filling, int]] = deque()  # chunk, mark
+        flying: deque[tuple[ChunkCopies, int]] = deque()  # chunk, mark
         num_ahead = 1 if self.store.keeps_chunks else 0
-        chunk: _Filling | None = None
+        chunk: ChunkCopies | None = None
 
-        def landed() -> _Filling:
+        def landed() -> ChunkCopies:
             chunk, mark = flying.popleft()
             transfer.wait(mark)
             return chunk
 
         for piece in pieces:
             while len(piece):
-                chunk = chunk or _Filling(self.store.new_chunk())
-                piece = chunk.take(piece, transfer)
-                if chunk.is_full:
+                chunk = chunk or ChunkCopies(self.store.new_chunk(), transfer, self._verify)
+                piece = chunk.fill(piece)
+                if chunk.is_through:
                     flying.append((chunk, transfer.mark()))
                     chunk = None
                     if len(flying) > num_ahead:
                         yield landed()
             if in_turn:
-                transfer.wait()
-                self._settle([one for one, _ in flying] + ([chunk] if chunk else []), hashing)
+                self._settle([one for one, _ in flying] + ([chunk] if chunk else []), transfer, jobs)
         if chunk is not None:
             flying.append((chunk, transfer.mark()))
         while flying:
             yield landed()
 
-    def _settle(self, chunks: list[_Filling], hashing: list[Future[int]]) -> None:
-        """Finish every hash over the pieces so far."""
-        if self._verify:
-            for chunk in chunks:
-                chunk.hash.settle()
-            wait(hashing)
-            hashing.clear()
+    def _settle(self, chunks: list[ChunkCopies], transfer: Transfer, jobs: list[Future[int]]) -> None:
+        """Wait until the tensors so far may change: their copies are done, and their checksums computed."""
+        transfer.wait()
+        for chunk in chunks:
+            chunk.run()
+        wait(jobs)
 
-    def _read(self) -> Iterator[torch.Tensor]:
-        """The chunks, verified; several ahead if the store keeps them, else one."""
-        with ThreadPoolExecutor(self._num_threads) as reader:
-            jobs = (reader.submit(self._checked, number) for number in range(len(self._lens)))
-            ahead = deque(islice(jobs, self._num_threads if self.store.keeps_chunks else 1))
-            while ahead:
-                chunk = ahead.popleft().result()
-                ahead.extend(islice(jobs, 1))
+    def _opened(self, transfer: Transfer, pool: ThreadPoolExecutor, jobs: list[Future[int]]) -> Iterator[ChunkCopies]:
+        """The chunks, to be emptied; the next one is read meanwhile. At the end all are verified, or WakeUpError."""
+        with ThreadPoolExecutor(1) as reader:
+            ahead = deque(reader.submit(self.store.get, number, size) for number, size in enumerate(self._lens[:1]))
+            for number in range(len(self._lens)):
+                chunk = ChunkCopies(ahead.popleft().result(), transfer, self._verify)
+                if number + 1 < len(self._lens):
+                    ahead.append(reader.submit(self.store.get, number + 1, self._lens[number + 1]))
                 yield chunk
+                jobs.append(pool.submit(chunk.digest))
+                if not self.store.keeps_chunks:  # the chunk after the next is read into its buffer
+                    self._check(number, jobs[-1].result())
+                    transfer.wait()
+            for number, job in enumerate(jobs):
+                self._check(number, job.result())
+
+    def _verified(self) -> Iterator[torch.Tensor]:
+        """The chunks as they lie in the store, each verified."""
+        for number, size in enumerate(self._lens):
+            chunk = self.store.get(number, size)
+            if self._verify:
+                self._check(number, checksum(chunk))
+            yield chunk
         self.store.drop_buffers()
 
-    def _checked(self, number: int) -> torch.Tensor:
-        chunk = self.store.get(number, self._lens[number])
-        if self._verify and checksum(chunk) != self._checksums[number]:
+    def _check(self, number: int, found: int) -> None:
+        if found != self._checksums[number]:
             raise WakeUpError(f"the backup of {self._what} is damaged: its checksum differs from the one at sleep")
-        return chunk

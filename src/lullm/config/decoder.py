@@ -8,6 +8,37 @@ from lullm.types.arithmetic import Activation, AttentionFeature
 
 
 @dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """Attention over one latent vector per token (MLA, https://arxiv.org/abs/2405.04434). Sizes in elements.
+
+    Args:
+        rank: of the latent vector, from which keys and values of all heads follow.
+        rope_size: of the part of a key that is rotated, which all heads share.
+        plain_size: of the part of a head's query and key that is not rotated.
+        value_size: of a head's value.
+        query_rank: of the latent vector that queries follow from; None: they follow from the hidden state.
+        interleaves: a checkpoint's pairs that turn are neighbours.
+    """
+
+    rank: int
+    rope_size: int
+    plain_size: int
+    value_size: int
+    query_rank: int | None
+    interleaves: bool
+
+    @property
+    def cached_size(self) -> int:
+        """What the cache keeps of a token."""
+        return self.rank + self.rope_size
+
+    @property
+    def query_size(self) -> int:
+        """Of a head's query."""
+        return self.plain_size + self.rope_size
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """What the shared decoder needs beside the common part of `ModelConfig`.
 
@@ -25,6 +56,7 @@ class DecoderConfig:
         logit_scale: factor on the logits.
         norms_first: norms stand in front of attention and MLP; of families that may have them behind the sums.
         embedding_size: of a token's embedding, where it is not `hidden_size`; of families that project it.
+        latent: keys and values follow from one latent vector per token; None: heads have keys and values.
         experts: in place of the MLP, in some layers or all.
         attention_soft_cap, final_soft_cap: `cap * tanh(x / cap)` of scores, and of logits; None: as they are.
     """
@@ -46,6 +78,7 @@ class DecoderConfig:
     norms_first: bool = True
     embedding_size: int | None = None
     experts: ExpertsConfig | None = None
+    latent: LatentConfig | None = None
 
     @property
     def widest_row(self) -> int:

@@ -135,8 +135,7 @@ class EngineConfig(EngineOptions):
                 f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
                 f"max_model_len ({max_model_len}): a prompt is computed in one step; lower max_model_len or raise it"
             )
-        if model.foreign is not None:
-            _refuse_for_foreign(self, model)
+        _refuse_for_model(self, model)
         on_gpu = self.device == "cuda"
         return ResolvedConfig(
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}
@@ -188,14 +187,20 @@ def _check_together(config: EngineConfig) -> None:
         )
 
 
-def _refuse_for_foreign(config: EngineConfig, model: ModelConfig) -> None:
-    """What needs lullm's own layers. Raises ConfigError."""
-    wishes = {"quantization": config.quantization is not None, "kv_cache_dtype": "fp8" in config.kv_cache_dtype}
+def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
+    """What needs lullm's own layers, with a cache of keys and values. Raises ConfigError."""
+    if model.is_all_ops:
+        return
+    wishes = {
+        "quantization": config.quantization is not None and model.foreign is not None,
+        "kv_cache_dtype": "fp8" in config.kv_cache_dtype,
+        "batch_invariant": config.batch_invariant,
+    }
+    reason = "keeps latent vectors" if model.foreign is None else "is computed by transformers"
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(
-                f"{name}={getattr(config, name)!r} needs a model that lullm computes itself, and transformers computes "
-                f"{model.architecture}; leave it out"
+                f"{name}={getattr(config, name)!r} is not there for {model.architecture}, which {reason}; leave it out"
             )
 
 

@@ -27,6 +27,7 @@ class ExpertsConfig:
         normalizes: the scores of the chosen experts are divided by their sum.
         scale: factor on the scores.
         num_groups, num_used_groups: experts stand in groups of equal size, and are chosen from the best groups.
+        num_group_scores: a group's rank is the sum of so many of its best scores.
         has_correction: a bias per expert is added to its score for the choice, not for the result
             (https://arxiv.org/abs/2408.15664).
         shared_intermediate_size: of an expert that every token uses; None: there is none.
@@ -44,6 +45,7 @@ class ExpertsConfig:
     scale: float = 1.0
     num_groups: int = 1
     num_used_groups: int = 1
+    num_group_scores: int = 2
     has_correction: bool = False
     shared_intermediate_size: int | None = None
     shared_is_gated: bool = False

@@ -82,6 +82,16 @@ class ModelConfig:
         return None if self.encoding is None else self.encoding.quantization
 
     @property
+    def is_all_ops(self) -> bool:
+        """Whether the functions of the ops compute all of a step; else torch's own stand between them."""
+        return self.foreign is None and self.family.latent is None
+
+    @property
+    def num_cache_sides(self) -> Literal[1, 2]:
+        """Tensors of a layer-slot in the KV cache: keys and values, or latent vectors that are both."""
+        return 2 if self.family.latent is None else 1
+
+    @property
     def num_hidden_layers(self) -> int:
         return len(self.layer_kinds)
 

@@ -24,9 +24,9 @@ def cache_layout_of(model: ModelConfig) -> CacheLayout:
 
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
-    """Bytes of one block: keys and values of `block_size` tokens in its layer-slots. `dtype`: as in `kv_dtype`."""
+    """Bytes of one block: what its layer-slots keep of `block_size` tokens. `dtype`: as in `kv_dtype`."""
     row_bytes = model.head_dim * DTYPE_BYTES[dtype] + (SCALE_BYTES if dtype == "int8" else 0)
-    return 2 * cache_layout_of(model).num_slots * model.num_key_value_heads * row_bytes * block_size
+    return model.num_cache_sides * cache_layout_of(model).num_slots * model.num_key_value_heads * row_bytes * block_size
 
 
 def num_blocks_for_len(model: ModelConfig, block_size: int, num_tokens: int) -> int:

@@ -55,6 +55,8 @@ class DecoderStyle:
         row_norms: RMSNorm over all query heads of a row, and over all key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
         make_mlp: (config, number of the layer, dtype) -> what follows attention in a layer.
+        make_attention: (config, style, number of the layer, its KV cache group, dtype) -> a layer's attention; None:
+            `Attention`.
         make_layer: (config, style, number of the layer, its KV cache group, dtype) -> the layer; None: `DecoderLayer`.
     """
 
@@ -64,6 +66,7 @@ class DecoderStyle:
     qkv_bias: bool = False
     o_bias: bool = False
     make_mlp: Callable[[ModelConfig, int, torch.dtype], nn.Module] = gated_mlp
+    make_attention: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], nn.Module] | None" = None
     make_layer: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], DecoderLayer] | None" = None
 
 
@@ -73,7 +76,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
         self.input_layernorm = new_norm(config, dtype)
-        self.self_attn = new_attention(config, style, layer, group, dtype)
+        self.self_attn = (style.make_attention or new_attention)(config, style, layer, group, dtype)
         self.post_attention_layernorm = new_norm(config, dtype)
         self.mlp = style.make_mlp(config, layer, dtype)
 
@@ -131,7 +134,8 @@ class Decoder(nn.Module):
         )
         self.norm = new_norm(config, dtype)
         ropes = list(dict.fromkeys(family.ropes))
-        self.rotaries = nn.ModuleList(Rotary(config, rope, max_model_len) for rope in ropes)
+        rotated = config if family.latent is None else replace(config, head_dim=family.latent.rope_size)
+        self.rotaries = nn.ModuleList(Rotary(rotated, rope, max_model_len) for rope in ropes)
         self.rotary_of_layer = [ropes.index(rope) for rope in family.ropes]
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:

@@ -9,6 +9,7 @@ from lullm.config.family.family import Family
 from lullm.config.family.table import OUTSIDE
 from lullm.config.model import ModelConfig
 from lullm.errors import ConfigError
+from lullm.models.family.deepseek import build_deepseek
 from lullm.models.family.experts import (
     build_glm4_moe,
     build_mixtral,
@@ -30,10 +31,13 @@ Builder = Callable[[ModelConfig, torch.dtype, int], Model]
 """(config, dtype, max_model_len) -> the model, its parameters on the meta device; see `build_model`."""
 
 BUILDERS: dict[str, Builder] = {
+    "DeepseekV2ForCausalLM": build_deepseek,
+    "DeepseekV3ForCausalLM": build_deepseek,
     "GPT2LMHeadModel": build_gpt2,
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
     "Glm4MoeForCausalLM": build_glm4_moe,
+    "Glm4MoeLiteForCausalLM": build_deepseek,
     "GptOssForCausalLM": build_gpt_oss,
     "GraniteForCausalLM": build_llama,
     "LlamaForCausalLM": build_llama,

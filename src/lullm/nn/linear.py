@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lullm.ops.quantized.weight import QuantizedLayout
+from lullm.ops.quantized.weight import Layout, QuantizedLayout
 from lullm.ops.table import Ops
 from lullm.types.arithmetic import Activation
 
@@ -22,13 +22,17 @@ class Matrix(nn.Module):
         super().__init__()
         self.weight = meta_parameter((num_rows, num_columns), dtype)
         self.dtype = dtype
-        self.layout: QuantizedLayout | None = None
+        self.layout: Layout | None = None
 
     def quantize(self, bits: Literal[8, 4]) -> None:
         """Take storage of `bits` in place of the weight, which has no memory yet."""
+        self.lay_out(QuantizedLayout(bits, *self.weight.shape))
+
+    def lay_out(self, layout: Layout) -> None:
+        """Take storage of this layout in place of the weight, which has no memory yet."""
         assert self.weight.is_meta and self.layout is None, "quantized as it is filled, not afterwards"
-        self.layout = QuantizedLayout(bits, *self.weight.shape)
-        self.weight = meta_parameter(self.layout.shape, torch.uint8)
+        self.layout = layout
+        self.weight = meta_parameter(layout.shape, torch.uint8)
 
     def multiply(self, x: Tensor, bias: Tensor | None, ops: Ops) -> Tensor:  # [T, columns] -> [T, rows]
         if self.layout is None:

@@ -71,7 +71,7 @@ TORCH_CPU_OPS = Ops(
 
 def _native_keeps_bits(dtype: str, cache_dtype: str, head_size: int) -> bool:
     """What native kernels serve without torch's: its sums follow the batch."""
-    return dtype in ("bfloat16", "float32") and cache_dtype == dtype and head_size % 16 == 0
+    return dtype in ("bfloat16", "float32") and cache_dtype in (dtype, "int8", "fp8_e4m3") and head_size % 16 == 0
 
 
 NATIVE_CPU_OPS = Ops(
@@ -108,7 +108,6 @@ NATIVE_CPU_OPS = Ops(
     is_recordable=True,
     records_experts=True,
     is_batch_invariant=_native_keeps_bits,
-    attention_features=frozenset(),
 )
 """Native kernels on a CPU; usable where `ops.cpu.library.absence()` is None."""
 
@@ -146,8 +145,8 @@ def require_batch_invariance(ops: Ops, dtype: str, cache_dtype: str, head_size: 
     else:
         reason = f"no native kernels serve {dtype} over a KV cache of {cache_dtype} with a head size of {head_size}"
     raise UnsupportedError(
-        f"batch_invariant=True: {reason}; on a CPU it needs the native ops, dtype bfloat16 or float32, "
-        "kv_cache_dtype='auto' and a model without soft caps and sinks. Change that, or leave batch_invariant out"
+        f"batch_invariant=True: {reason}; on a CPU it needs the native ops, dtype bfloat16 or float32 and a head size "
+        "that is a multiple of 16. Change that, or leave batch_invariant out"
     )
 
 

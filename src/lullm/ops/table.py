@@ -23,7 +23,7 @@ from lullm.ops.experts.routing import Routes
 from lullm.ops.experts.weights import ExpertWeights
 from lullm.ops.quantized import expansion
 from lullm.ops.quantized.integer_rows import IntegerRows, store_rows_
-from lullm.ops.quantized.weight import QuantizedLayout, quantize_rows_
+from lullm.ops.quantized.weight import Layout, QuantizedLayout, quantize_rows_
 from lullm.types.arithmetic import Activation, AttentionFeature
 
 _Maybe = Tensor | None
@@ -179,21 +179,19 @@ class Ops:
     store_rows_: Callable[[Tensor, QuantizedLayout, int, IntegerRows], None] = store_rows_
     """weight, its layout, first row, rows -> None. See `quantized.integer_rows.store_rows_`."""
 
-    quantized_embedding: Callable[[Tensor, Tensor, QuantizedLayout, torch.dtype], Tensor] = (
-        expansion.quantized_embedding
-    )
-    """token_ids `[T]` int64, weight of 8 bits, its layout (`quantized.weight`), dtype -> `[T, H]` of that dtype."""
+    quantized_embedding: Callable[[Tensor, Tensor, Layout, torch.dtype], Tensor] = expansion.quantized_embedding
+    """token_ids `[T]` int64, a quantized weight, its layout (`quantized.weight`), dtype -> `[T, H]` of that dtype."""
 
-    quantized_linear: Callable[[Tensor, Tensor, QuantizedLayout, _Maybe], Tensor] = expansion.quantized_linear
+    quantized_linear: Callable[[Tensor, Tensor, Layout, _Maybe], Tensor] = expansion.quantized_linear
     """x `[T, in]`, weight, its layout, bias `[out]` or None -> `[T, out]`.
 
     Versions may round x to 16-bit integers times a scale per row.
     """
 
-    quantized_logits: Callable[[Tensor, Tensor, QuantizedLayout], Tensor] = expansion.quantized_logits
+    quantized_logits: Callable[[Tensor, Tensor, Layout], Tensor] = expansion.quantized_logits
     """As `logits`, of a quantized weight and its layout."""
 
-    quantized_gated_linear: Callable[[Tensor, Tensor, QuantizedLayout, _Maybe, Activation], Tensor] = (
+    quantized_gated_linear: Callable[[Tensor, Tensor, Layout, _Maybe, Activation], Tensor] = (
         expansion.quantized_gated_linear
     )
     """x, weight, its layout, bias, activation: as `gated_linear`, of a quantized weight."""

@@ -44,7 +44,11 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
     embedding = hidden if size is None else ("word_embed_proj_dim", size)
     vocab = ("vocab_size", config.vocab_size)
     inner = ("intermediate_size", config.family.intermediate_size)
-    queries = ("num_attention_heads x head_dim", config.num_attention_heads * config.head_dim)
+    queries = outputs = ("num_attention_heads x head_dim", config.num_attention_heads * config.head_dim)
+    if (latent := config.family.latent) is not None:
+        heads = config.num_attention_heads
+        queries = ("num_attention_heads x (qk_nope_head_dim + qk_rope_head_dim)", heads * latent.query_size)
+        outputs = ("num_attention_heads x v_head_dim", heads * latent.value_size)
     keys = ("num_key_value_heads x head_dim", config.num_key_value_heads * config.head_dim)
     fused = config.num_attention_heads + 2 * config.num_key_value_heads
     all_heads = ("(num_attention_heads + 2 x num_key_value_heads) x head_dim", fused * config.head_dim)
@@ -54,7 +58,7 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
         "k_proj": (keys, hidden),
         "v_proj": (keys, hidden),
         "qkv_proj": (all_heads, hidden),
-        "o_proj": (hidden, queries),
+        "o_proj": (hidden, outputs),
         "gate_proj": (inner, hidden),
         "up_proj": (inner, hidden),
         "gate_up_proj": (("2 x intermediate_size", 2 * config.family.intermediate_size), hidden),

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from lullm.errors import ModelLoadError
 from lullm.nn.linear import Matrix
+from lullm.ops.quantized.grid import GridLayout, GridRows
 from lullm.ops.quantized.integer_rows import IntegerRows
-from lullm.ops.quantized.weight import QuantizedLayout
+from lullm.ops.quantized.weight import Layout, QuantizedLayout
 from lullm.ops.table import Ops
 from lullm.weights.rule import HeadOrder
 
@@ -22,17 +23,17 @@ class Rows(Protocol):
 
     @property
     def bits(self) -> int:
-        """Of the integers that `write` stores as they are (`IntegerRows`); 0: it takes floating point numbers only."""
+        """The format (`Layout.format`) of integers that `write` stores as they are; 0: it takes numbers only."""
         ...
 
     def fits(self, shape: torch.Size) -> bool:
         """Whether a tensor of this shape can be written."""
         ...
 
-    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
         """Write into the rows from `first_row` on; any floating point type, from any device. Blocking.
 
-        `IntegerRows` are taken where `bits` says so.
+        `IntegerRows` and `GridRows` are taken where `bits` says so.
 
         Raises:
             ModelLoadError: the values cannot be stored; nothing has been written.
@@ -57,7 +58,7 @@ class PlainRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
         assert isinstance(values, Tensor), "floating point numbers only"
         if self.offset or self.scale != 1.0:
             values = values.float() * self.scale + self.offset
@@ -74,7 +75,7 @@ class QuantizedRows:
     name: str
     """The parameter's, for errors."""
     storage: Tensor
-    layout: QuantizedLayout
+    layout: Layout
     ops: Ops
     first_row: int
     num_rows: int
@@ -86,14 +87,14 @@ class QuantizedRows:
 
     @property
     def bits(self) -> int:
-        return self.layout.bits
+        return self.layout.format
 
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
-        if isinstance(values, IntegerRows):
-            self.ops.store_rows_(self.storage, self.layout, self.first_row + first_row, values.scaled(self.scale))
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+        if not isinstance(values, Tensor) or not isinstance(self.layout, QuantizedLayout):
+            self._store(values, self.first_row + first_row)
             return
         if self.scale != 1.0:
             values = values.float() * self.scale
@@ -101,6 +102,18 @@ class QuantizedRows:
             self.ops.quantize_rows_(self.storage, self.layout, self.first_row + first_row, values)
         except ModelLoadError as error:
             raise ModelLoadError(f"{self.name}: {error}") from None
+
+    def _store(self, values: Tensor | IntegerRows | GridRows, first_row: int) -> None:
+        layout = self.layout
+        if isinstance(values, IntegerRows) and isinstance(layout, QuantizedLayout):
+            self.ops.store_rows_(self.storage, layout, first_row, values.scaled(self.scale))
+        elif isinstance(values, GridRows) and isinstance(layout, GridLayout) and self.scale == 1.0:
+            layout.store_(self.storage, first_row, values)
+        else:
+            raise ModelLoadError(
+                f"{self.name} holds the blocks of a GGUF file, which numbers cannot replace; load the file with "
+                "quantization='int8', or the model's safetensors"
+            )
 
     def part(self, first_row: int, num_rows: int) -> "QuantizedRows":
         return replace(self, first_row=self.first_row + first_row, num_rows=num_rows)
@@ -133,7 +146,7 @@ class OrderedRows:
     def fits(self, shape: torch.Size) -> bool:
         return self.rows.fits(shape)
 
-    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
         for run in self.runs:
             start = max(run.source, first_row)
             end = min(run.source + run.num_rows, first_row + len(values))
@@ -157,7 +170,7 @@ class TransposedRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
         assert isinstance(values, Tensor), "floating point numbers only"
         assert first_row == 0 and values.shape == self.shape, "its rows are columns here"
         self.rows.write(values.t().contiguous())
@@ -179,7 +192,7 @@ class InterleavedRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
         assert isinstance(values, Tensor), "floating point numbers only"
         count = len(self.places)
         for number, place in enumerate(self.places):
@@ -203,7 +216,7 @@ class StackedRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
         assert isinstance(values, Tensor), "floating point numbers only"
         for place, part in zip(self.places[first_row:], values, strict=False):
             place.write(part)
@@ -241,7 +254,7 @@ class ScaleRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape.numel() in (1, *self.shape)
 
-    def write(self, values: Tensor | IntegerRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
         assert isinstance(values, Tensor), "floating point numbers only"
         assert first_row == 0, "scales are written as a whole"
         if not (values.isfinite() & (values > 0)).all():

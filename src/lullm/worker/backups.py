@@ -1,6 +1,5 @@
 """Backups: the saved weights and KV blocks of one worker, in host memory or in a file."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,9 +18,6 @@ from lullm.worker.setup import WorkerSetup
 
 _DEVICE_CHUNK_BYTES = 16 * MIB
 """Chunk size of a backup in pinned memory: 0.3 ms over the bus; the host prepares the next chunk in 0.1 ms."""
-
-_NUM_HASH_THREADS = 8
-"""The most hash threads for a device: they do 100 GB/s, more than the bus."""
 
 
 class Backups:
@@ -65,7 +61,7 @@ class Backups:
             self.kept.pop(saving.tag).backup.close()
         with self._new_store(saving.num_bytes, saving.target) as store:
             what = "the KV cache" if saving.tag == KV_CACHE else "changed weights"
-            backup = Backup(store, what, self._verify, self._backend, self._num_threads)
+            backup = Backup(store, what, self._verify, self._backend)
             self._write(backup, saving)
         return Saved(backup, saving.contents, version)
 
@@ -118,10 +114,3 @@ class Backups:
         except BaseException:
             store.close()
             raise
-
-    @property
-    def _num_threads(self) -> int:
-        """Threads for the checksums, beside the copies."""
-        if not self._device.is_accelerator:
-            return 1  # one keeps up with the host's copies, and other engines use the cores
-        return min(_NUM_HASH_THREADS, len(os.sched_getaffinity(0)))

@@ -83,10 +83,9 @@ def _pool_bytes(setup: WorkerSetup, num_blocks: int) -> int:
 def _map_blocks(setup: WorkerSetup, arena: Arena, num_blocks: int) -> list[LayerCache]:
     of_block, dtype = block_shape(setup)
     shape = (num_blocks, *of_block)
-    caches = [
-        LayerCache(arena.empty(shape, dtype), arena.empty(shape, dtype))
-        for _ in range(cache_layout_of(setup.model_config).num_slots)
-    ]
+    num_sides, num_slots = setup.model_config.num_cache_sides, cache_layout_of(setup.model_config).num_slots
+    sides = ([arena.empty(shape, dtype) for _ in range(num_sides)] for _ in range(num_slots))
+    caches = [LayerCache(of_slot[0], of_slot[-1]) for of_slot in sides]
     logger.info(
         "%s: %d blocks of %d tokens, %s", arena.tag, num_blocks, setup.config.block_size, format_bytes(arena.used_bytes)
     )

@@ -75,8 +75,9 @@ def _quantize(setup: WorkerSetup, model: Model, folder: Path) -> int:
         model.rules = with_encoding(model.rules, encoding)
     if config.quantization is not None:
         quantize_model(model, config.quantization)
-    elif encoding is not None and config.load_format != "dummy" and config.device == "cpu":
-        return quantize_as_stored(model, encoding, open_source(folder).names())
+    elif config.load_format != "dummy" and config.device == "cpu":
+        source = open_source(folder)
+        return source.keep_blocks(model) if encoding is None else quantize_as_stored(model, encoding, source.names())
     return 0
 
 

@@ -48,7 +48,7 @@ class WorkerSetup:
         model = self.model_config
         has_experts = model.family.experts is not None
         is_recordable = self.ops.is_recordable and (self.ops.records_experts or not has_experts)
-        is_recordable = is_recordable and model.generates and model.foreign is None
+        is_recordable = is_recordable and model.generates and model.is_all_ops
         return is_recordable and not self.config.enforce_eager
 
     def new_model_runner(

@@ -63,10 +63,8 @@ def _read_olmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: in
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
-def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    first = integer(data, "first_k_dense_replace", 1)
-    layers = tuple(layer >= first for layer in range(len(kinds)))
-    experts = read_experts(data, "n_routed_experts", "moe_intermediate_size", layers)
+def read_groups(data: dict[str, Any], experts: ExpertsConfig) -> tuple[int, int]:
+    """How many groups there are, and how many are used."""
     num_groups, num_used_groups = positive_int(data, "n_group", 1), positive_int(data, "topk_group", 1)
     group_size, rest = divmod(experts.num_experts, num_groups)
     if rest or group_size < 2 or num_used_groups > num_groups or experts.num_used > num_used_groups * group_size:
@@ -74,16 +72,33 @@ def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
             f"config.json: n_group ({num_groups}) must part n_routed_experts ({experts.num_experts}) into groups of 2 "
             f"or more, of which topk_group ({num_used_groups}) hold num_experts_per_tok ({experts.num_used})"
         )
+    return num_groups, num_used_groups
+
+
+def read_shared(data: dict[str, Any], experts: ExpertsConfig) -> int | None:
+    """The size of the shared experts together."""
     num_shared = integer(data, "n_shared_experts", 1)
-    experts = replace(
+    return num_shared * experts.intermediate_size if num_shared > 0 else None
+
+
+def read_grouped_experts(data: dict[str, Any], layers: tuple[bool, ...]) -> ExpertsConfig:
+    """Of DeepSeek-V3, and of GLM-4.5 after it: sigmoids that are corrected for the choice."""
+    experts = read_experts(data, "n_routed_experts", "moe_intermediate_size", layers)
+    num_groups, num_used_groups = read_groups(data, experts)
+    return replace(
         experts,
         scoring="sigmoid",
         scale=positive_float(data, "routed_scaling_factor", 1.0),
         num_groups=num_groups,
         num_used_groups=num_used_groups,
         has_correction=True,
-        shared_intermediate_size=num_shared * experts.intermediate_size if num_shared > 0 else None,
+        shared_intermediate_size=read_shared(data, experts),
     )
+
+
+def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    first = integer(data, "first_k_dense_replace", 1)
+    experts = read_grouped_experts(data, tuple(layer >= first for layer in range(len(kinds))))
     partial = "partial_rotary_factor"
     rope = read_flat_rope({**data, partial: data.get(partial) or 0.5}, has_partial=True)
     plain = {key: value for key, value in data.items() if key not in ("rope_scaling", "rope_parameters", partial)}

@@ -26,6 +26,7 @@ class Family:
         ignores: keys that change nothing in inference.
         aliases: the architecture's own names of common keys.
         layer_kinds: data -> what each layer keeps. Raises ModelLoadError.
+        derive: data -> data with common keys that follow from the family's own. Raises ModelLoadError.
         encodings: values of `quant_method` in `quantization_config` whose tensors are decoded as they are read.
     """
 
@@ -36,19 +37,20 @@ class Family:
     ignores: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = field(default_factory=dict)
     layer_kinds: Callable[[Data], tuple[LayerKind, ...]] = full_attention
+    derive: Callable[[Data], Data] = dict
     encodings: frozenset[str] = frozenset()
 
     def fill(self, data: Data) -> Data:
-        """The data without what is ignored, with the defaults, under the common names.
+        """The data without what is ignored, with the defaults and what is derived, under the common names.
 
-        A null counts as missing, but where it says "none" (`NULL_IS_NONE`).
+        A null counts as missing, but where it says "none" (`NULL_IS_NONE`). Raises ModelLoadError: `derive` does.
         """
         read = {key: value for key, value in data.items() if key not in self.ignores}
         for key, value in self.defaults.items():
             if read.get(key) is None and not (key in read and key in NULL_IS_NONE):
                 read[key] = value
-        return {self.aliases.get(key, key): value for key, value in read.items()}
+        return self.derive({self.aliases.get(key, key): value for key, value in read.items()})
 
 
-NULL_IS_NONE = frozenset({"sliding_window", "attn_logit_softcapping", "final_logit_softcapping"})
+NULL_IS_NONE = frozenset({"sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "q_lora_rank"})
 """Keys for which null is a value of its own."""

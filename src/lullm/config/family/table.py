@@ -8,14 +8,18 @@ from lullm.config.family.family import Family
 from lullm.config.family.gemma import GEMMA2, GEMMA3
 from lullm.config.family.gpt import GPT2, OPT
 from lullm.config.family.gpt_oss import GPT_OSS
+from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from lullm.config.family.llama_like import GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3
 from lullm.errors import ModelLoadError
 
 FAMILIES: dict[str, Family] = {
+    "DeepseekV2ForCausalLM": DEEPSEEK_V2,
+    "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "GPT2LMHeadModel": GPT2,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Glm4MoeForCausalLM": GLM4_MOE,
+    "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteForCausalLM": GRANITE,
     "LlamaForCausalLM": LLAMA,

@@ -33,6 +33,11 @@ def experts_or_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Mo
     return MixtureOfExperts(family.experts, config.hidden_size, family.activation, dtype)
 
 
+def drafts_of(config: ModelConfig) -> re.Pattern[str]:
+    """The names of the layer behind the last one, which drafts tokens."""
+    return re.compile(rf"^model\.layers\.{config.num_hidden_layers}\.")
+
+
 def build_mixtral(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules = rules_of(config)
     style = DecoderStyle(replace(rules, renames=(*rules.renames, *MIXTRAL_RENAMES)), make_mlp=experts_or_mlp)
@@ -58,10 +63,8 @@ def build_olmoe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
 
 def build_glm4_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules = rules_of(config)
-    # Layers behind the last one draft tokens.
-    drafts = re.compile(rf"^model\.layers\.{config.num_hidden_layers}\.")
     style = DecoderStyle(
-        replace(rules, renames=(*rules.renames, *GLM_RENAMES), drops=(*rules.drops, drafts)),
+        replace(rules, renames=(*rules.renames, *GLM_RENAMES), drops=(*rules.drops, drafts_of(config))),
         head_norms=config.family.has_head_norms,
         qkv_bias=config.family.attention_bias,
         make_mlp=experts_or_mlp,

@@ -15,6 +15,7 @@ class LayerCache:
     Args:
         key, value: `[num_blocks, block_size, Hkv, D]` each, of the model's dtype or fp8 (`float8_cache`); or int8 with
             rows of D + 2 (`int8_cache`).
+            One tensor may be both, where a layer keeps latent vectors.
         key_scales, value_scales: `[Hkv]` float32, both or neither; only an fp8 cache has them. None: all are 1.
     """
 
@@ -24,9 +25,9 @@ class LayerCache:
     value_scales: Tensor | None = None
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor]:
-        """What lies in blocks: keys, values. Both have the same shape and dtype."""
-        return self.key, self.value
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What lies in blocks: keys, values, of the same shape and dtype; or the one tensor that is both."""
+        return (self.key,) if self.key is self.value else (self.key, self.value)
 
     @property
     def num_blocks(self) -> int:

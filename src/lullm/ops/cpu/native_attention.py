@@ -1,6 +1,6 @@
 """The ops over a KV cache in the native library: writing it, reading it, copying its blocks (see `recording`).
 
-They are native for the dtypes of `native`, if the cache has the dtype of the activations. Attention also needs a head
+They are native for the dtypes of `native`, over a cache of the same dtype or of 8 bits. Attention also needs a head
 size that is a multiple of 16. All other cases use the torch version.
 """
 
@@ -12,10 +12,24 @@ import torch
 from torch import Tensor
 
 from lullm.ops import grouped_attention, torch_cpu
+from lullm.ops.cache.float8_cache import FLOAT8
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu.native import DTYPES, has_whole_heads
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.device_layout import DeviceLayout
+
+_PLAIN_FORMAT = 0
+_FORMATS = {torch.int8: 1, FLOAT8: 2}
+"""Of a KV cache, by their number in `csrc/dtype.h`."""
+
+
+def _format_of(cache: LayerCache, dtype: torch.dtype) -> int | None:
+    """The number of the cache's format, for activations of `dtype`; None: there is no native version."""
+    return _PLAIN_FORMAT if cache.key.dtype == dtype else _FORMATS.get(cache.key.dtype)
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def rope_and_cache(
@@ -26,9 +40,9 @@ def rope_and_cache(
     cache: LayerCache,
     slot_mapping: Tensor,
 ) -> Tensor:
-    dtype = DTYPES.get(qkv.dtype)
+    dtype, cache_format = DTYPES.get(qkv.dtype), _format_of(cache, qkv.dtype)
     num_tokens, num_heads, head_size = qkv.shape
-    if dtype is None or cache.key.dtype != qkv.dtype or not has_whole_heads(qkv):
+    if dtype is None or cache_format is None or not has_whole_heads(qkv):
         return torch_cpu.rope_and_cache(qkv, head_norm, positions, cos_sin_cache, cache, slot_mapping)
     num_kv_heads = cache.num_kv_heads
     num_q_heads = num_heads - 2 * num_kv_heads
@@ -43,6 +57,8 @@ def rope_and_cache(
         q.data_ptr(),
         cache.key.data_ptr(),
         cache.value.data_ptr(),
+        _address(cache.key_scales),
+        _address(cache.value_scales),
         slot_mapping.data_ptr(),
         qkv.stride(0),
         num_tokens,
@@ -51,6 +67,7 @@ def rope_and_cache(
         head_size,
         0.0 if head_norm is None else head_norm.eps,
         dtype,
+        cache_format,
     )
     return q
 
@@ -84,10 +101,9 @@ def attention(
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    dtype = DTYPES.get(q.dtype)
+    dtype, cache_format = DTYPES.get(q.dtype), _format_of(cache, q.dtype)
     num_tokens, num_q_heads, head_size = q.shape
-    is_plain = soft_cap is None and sinks is None
-    if not is_plain or dtype is None or head_size % 16 or cache.key.dtype != q.dtype or not has_whole_heads(q):
+    if dtype is None or cache_format is None or head_size % 16 or not has_whole_heads(q):
         return grouped_attention.attention(q, cache, prepared.grouped, scale, soft_cap, sinks)
     out = new_result((num_tokens, num_q_heads, head_size), q.dtype)
     call(
@@ -95,6 +111,9 @@ def attention(
         q.data_ptr(),
         cache.key.data_ptr(),
         cache.value.data_ptr(),
+        _address(cache.key_scales),
+        _address(cache.value_scales),
+        _address(sinks),
         *prepared.pointers,
         out.data_ptr(),
         q.stride(0),
@@ -106,7 +125,9 @@ def attention(
         prepared.layout.num_spans,
         prepared.layout.window or 0,
         scale,
+        soft_cap or 0.0,
         dtype,
+        cache_format,
     )
     return out
 

@@ -21,7 +21,8 @@ _torch_experts = grouped.experts_over(torch_cpu.linear)
 
 
 def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig) -> Routes:
-    if products.dtype not in DTYPES or products.stride(1) != 1:
+    has_own_groups = config.num_used_groups < config.num_groups and config.num_group_scores != 2
+    if products.dtype not in DTYPES or products.stride(1) != 1 or has_own_groups:
         return routing.route(products, correction, config)
     num_rows, num_experts = products.shape
     experts = new_result((num_rows, config.num_used), torch.int64)
@@ -129,7 +130,7 @@ def _multiply(x: Tensor, matrices: Matrices, starts: Tensor, rows: Tensor | None
         len(matrices.weights),
         num_inputs,
         matrices.shape[0],
-        0 if matrices.layout is None else matrices.layout.bits,
+        0 if matrices.layout is None else matrices.layout.format,
         activation,
         DTYPES[x.dtype],
     )

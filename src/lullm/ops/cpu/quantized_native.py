@@ -13,7 +13,7 @@ from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, gate
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.quantized import expansion, integer_rows
 from lullm.ops.quantized.integer_rows import IntegerRows
-from lullm.ops.quantized.weight import NOT_FINITE, PANEL_ROWS, QuantizedLayout
+from lullm.ops.quantized.weight import NOT_FINITE, PANEL_ROWS, Layout, QuantizedLayout
 from lullm.types.arithmetic import Activation
 
 _MAX_INPUTS = 65536  # of a row: the sums of more products of a byte and a byte might not fit 32 bits
@@ -32,7 +32,7 @@ def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, row
         len(rows),
         layout.in_features,
         first_row,
-        layout.bits,
+        layout.format,
         DTYPES[rows.dtype],
     ):
         raise ModelLoadError(NOT_FINITE)
@@ -58,8 +58,8 @@ def store_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, rows: 
     )
 
 
-def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayout, dtype: torch.dtype) -> Tensor:
-    if dtype not in DTYPES or layout.bits != 8:
+def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
+    if dtype not in DTYPES or layout.format == 4:
         return expansion.quantized_embedding(token_ids, weight, layout, dtype)
     token_ids = token_ids.contiguous()
     out = new_result((token_ids.shape[0], layout.in_features), dtype)
@@ -71,17 +71,18 @@ def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayo
         token_ids.shape[0],
         layout.out_features,
         layout.in_features,
+        layout.format,
         DTYPES[dtype],
     ):
         raise IndexError(f"a token id is outside the vocabulary of {layout.out_features}")
     return out
 
 
-def quantized_linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
+def quantized_linear(x: Tensor, weight: Tensor, layout: Layout, bias: Tensor | None) -> Tensor:
     return _linear(x, weight, layout, bias, None)
 
 
-def quantized_logits(x: Tensor, weight: Tensor, layout: QuantizedLayout) -> Tensor:
+def quantized_logits(x: Tensor, weight: Tensor, layout: Layout) -> Tensor:
     dtype = DTYPES.get(x.dtype)
     if dtype is None or layout.in_features > _MAX_INPUTS:
         return expansion.quantized_logits(x, weight, layout)
@@ -97,23 +98,21 @@ def quantized_logits(x: Tensor, weight: Tensor, layout: QuantizedLayout) -> Tens
         x.shape[0],
         layout.in_features,
         layout.out_features,
-        layout.bits,
+        layout.format,
         dtype,
     )
     return y
 
 
 def quantized_gated_linear(
-    x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None, activation: Activation
+    x: Tensor, weight: Tensor, layout: Layout, bias: Tensor | None, activation: Activation
 ) -> Tensor:
     if layout.out_features % (2 * PANEL_ROWS):  # gates and ups may share a panel
         return gate(quantized_linear(x, weight, layout, bias), activation)
     return _linear(x, weight, layout, bias, activation)
 
 
-def _linear(
-    x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None, activation: Activation | None
-) -> Tensor:
+def _linear(x: Tensor, weight: Tensor, layout: Layout, bias: Tensor | None, activation: Activation | None) -> Tensor:
     dtype = DTYPES.get(x.dtype)
     if dtype is None or layout.in_features > _MAX_INPUTS:
         if activation is not None:
@@ -134,7 +133,7 @@ def _linear(
         num_rows,
         layout.in_features,
         layout.out_features,
-        layout.bits,
+        layout.format,
         0 if activation is None else ACTIVATIONS[activation],
         dtype,
     )

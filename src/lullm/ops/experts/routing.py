@@ -29,11 +29,11 @@ def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig) ->
 
 
 def _in_best_groups(ranked: Tensor, config: ExpertsConfig) -> Tensor:
-    """Minus infinity outside the groups whose two best experts have the largest sum."""
+    """Minus infinity outside the groups whose best experts have the largest sum."""
     if config.num_used_groups == config.num_groups:
         return ranked
     groups = ranked.unflatten(-1, (config.num_groups, -1))  # [T, G, E / G]
-    sums = groups.topk(2, dim=-1).values.sum(-1)
+    sums = groups.topk(config.num_group_scores, dim=-1).values.sum(-1)
     best = sums.argsort(dim=-1, descending=True, stable=True)[:, : config.num_used_groups]
     is_best = torch.zeros(sums.shape, dtype=torch.bool, device=sums.device).scatter_(1, best, True)
     return groups.masked_fill(~is_best.unsqueeze(-1), -torch.inf).flatten(1)

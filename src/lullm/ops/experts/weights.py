@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lullm.config.experts import ClampedGate
 from lullm.ops import activation
-from lullm.ops.quantized.weight import QuantizedLayout
+from lullm.ops.quantized.weight import Layout
 from lullm.types.arithmetic import Activation
 
 
@@ -24,7 +24,7 @@ class Matrices:
 
     weights: Sequence[Tensor]
     biases: Sequence[Tensor] | None
-    layout: QuantizedLayout | None
+    layout: Layout | None
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -8,18 +8,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lullm.ops.activation import gate
-from lullm.ops.quantized.weight import PANEL_ROWS, QuantizedLayout, dequantize, dequantize_rows
+from lullm.ops.quantized.weight import PANEL_ROWS, Layout, dequantize
 from lullm.types.arithmetic import Activation
 from lullm.units import round_up
 
 _SLAB_WEIGHTS = 1 << 21
 
 
-def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: QuantizedLayout, dtype: torch.dtype) -> Tensor:
-    return dequantize_rows(weight, layout, token_ids).to(dtype)
+def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
+    return layout.decode_rows(weight, token_ids).to(dtype)
 
 
-def quantized_linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None) -> Tensor:
+def quantized_linear(x: Tensor, weight: Tensor, layout: Layout, bias: Tensor | None) -> Tensor:
     # In float32, whatever x is: a matrix expands to it anyhow, and it is the type of all processors.
     rows = x.float()
     slab = round_up(max(1, _SLAB_WEIGHTS // layout.in_features), PANEL_ROWS)
@@ -31,11 +31,11 @@ def quantized_linear(x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: T
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def quantized_logits(x: Tensor, weight: Tensor, layout: QuantizedLayout) -> Tensor:
+def quantized_logits(x: Tensor, weight: Tensor, layout: Layout) -> Tensor:
     return quantized_linear(x.float(), weight, layout, None)
 
 
 def quantized_gated_linear(
-    x: Tensor, weight: Tensor, layout: QuantizedLayout, bias: Tensor | None, activation: Activation
+    x: Tensor, weight: Tensor, layout: Layout, bias: Tensor | None, activation: Activation
 ) -> Tensor:
     return gate(quantized_linear(x, weight, layout, bias), activation)

@@ -12,7 +12,7 @@ on each other, so a part of a fused matrix can be replaced alone.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -31,13 +31,44 @@ _SMALLEST = 1e-30  # a row whose largest value is smaller is stored as zeros
 _SLAB_INPUTS = 1 << 22  # weights that are handled at once, to bound the memory beside the storage
 
 
+class Layout(Protocol):
+    """How a quantized matrix lies in its storage: with scales of rows (`QuantizedLayout`) or of groups (`grid`)."""
+
+    @property
+    def out_features(self) -> int: ...
+
+    @property
+    def in_features(self) -> int: ...
+
+    @property
+    def format(self) -> int:
+        """Its number in the native library."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the storage, in bytes."""
+        ...
+
+    def decode_rows(self, storage: Tensor, row_ids: Tensor) -> Tensor:
+        """The rows `row_ids [n]` as float32 `[n, in]`."""
+        ...
+
+
 @dataclass(frozen=True)
 class QuantizedLayout:
-    """How a matrix `[out_features, in_features]` of `bits` (8 or 4) lies in its storage."""
+    """How a matrix `[out_features, in_features]` of `bits` (8 or 4) lies in its storage. See `Layout`."""
 
     bits: Literal[8, 4]
     out_features: int
     in_features: int
+
+    @property
+    def format(self) -> int:
+        return self.bits
+
+    def decode_rows(self, storage: Tensor, row_ids: Tensor) -> Tensor:
+        return dequantize_rows(storage, self, row_ids)
 
     @cached_property
     def num_panels(self) -> int:
@@ -72,10 +103,10 @@ def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, row
         first_row += len(slab)
 
 
-def dequantize(storage: Tensor, layout: QuantizedLayout, first_row: int = 0, last_row: int | None = None) -> Tensor:
+def dequantize(storage: Tensor, layout: Layout, first_row: int = 0, last_row: int | None = None) -> Tensor:
     """The rows `[first_row, last_row)` as float32 `[n, in]`."""
     last_row = layout.out_features if last_row is None else last_row
-    return dequantize_rows(storage, layout, torch.arange(first_row, last_row, device=storage.device))
+    return layout.decode_rows(storage, torch.arange(first_row, last_row, device=storage.device))
 
 
 def dequantize_rows(storage: Tensor, layout: QuantizedLayout, row_ids: Tensor) -> Tensor:
@@ -140,7 +171,7 @@ def place(row_ids: Tensor) -> tuple[Tensor, Tensor]:
     return row_ids // PANEL_ROWS, row_ids % PANEL_ROWS
 
 
-class _ByRow:
+class ByRow:
     """A view of storage that is indexed by (panel, row of it), though a panel's rows lie in two tiles."""
 
     def __init__(self, view: Tensor):  # [panels, 2, 16, ...]
@@ -157,13 +188,13 @@ def _blocks_view(storage: Tensor, layout: QuantizedLayout) -> Tensor:  # [panels
     return storage[:, : layout.num_blocks * layout.block_bytes].unflatten(1, (layout.num_blocks, layout.block_bytes))
 
 
-def bytes_view(storage: Tensor, layout: QuantizedLayout) -> _ByRow:  # [panels, 2, 16, blocks, 16 lines, 4]
-    return _ByRow(_blocks_view(storage, layout).unflatten(2, (2, 16, _TILE_ROWS, 4)).permute(0, 2, 4, 1, 3, 5))
+def bytes_view(storage: Tensor, layout: QuantizedLayout) -> ByRow:  # [panels, 2, 16, blocks, 16 lines, 4]
+    return ByRow(_blocks_view(storage, layout).unflatten(2, (2, 16, _TILE_ROWS, 4)).permute(0, 2, 4, 1, 3, 5))
 
 
-def digits_view(storage: Tensor, layout: QuantizedLayout) -> _ByRow:  # [panels, 2, 16, blocks, 8 lines, 4]
+def digits_view(storage: Tensor, layout: QuantizedLayout) -> ByRow:  # [panels, 2, 16, blocks, 8 lines, 4]
     digits = _blocks_view(storage, layout)[:, :, : PANEL_ROWS * BLOCK_INPUTS // 2]
-    return _ByRow(digits.unflatten(2, (2, 8, _TILE_ROWS, 4)).permute(0, 2, 4, 1, 3, 5))
+    return ByRow(digits.unflatten(2, (2, 8, _TILE_ROWS, 4)).permute(0, 2, 4, 1, 3, 5))
 
 
 def group_scales_view(storage: Tensor, layout: QuantizedLayout) -> Tensor:  # [panels, 32, blocks, 4]

@@ -185,7 +185,8 @@ def launch_decode(
     _decode_kernel[(num_kv_heads, layout.num_spans, splits)](
         out,
         q,
-        *cache.tensors,
+        cache.key,
+        cache.value,
         scratch if cache.key_scales is None else cache.key_scales,
         scratch if cache.value_scales is None else cache.value_scales,
         layout.query_starts,

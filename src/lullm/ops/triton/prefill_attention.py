@@ -313,7 +313,8 @@ def _launch(
     _prefill_kernel[(num_kv_heads, num_tiles, splits)](
         out,
         q,
-        *cache.tensors,
+        cache.key,
+        cache.value,
         q if cache.key_scales is None else cache.key_scales,
         q if cache.value_scales is None else cache.value_scales,
         layout.query_starts,

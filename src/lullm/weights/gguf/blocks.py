@@ -1,50 +1,18 @@
-"""Blocks: the parts of a GGUF tensor's blocks, taken apart without rounding, and the numbers that they mean.
+"""The blocks of a GGUF tensor: taken apart without rounding (`GridRows`), and the numbers that they mean.
 
-A weight is `digit * scale - minimum`. Scale and minimum belong to a group of 16 or 32 neighbours in a row; in the
-K formats each is a small integer times a float16 of the whole block of 256. Layouts: ggml's `ggml-common.h`.
+Layouts: ggml's `ggml-common.h`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lullm.config.gguf.format import BlockFormat
+from lullm.ops.quantized.grid import GridRows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
-    """Rows of a tensor, taken apart. G groups of a row; S spans of a row that share a float16.
-
-    Args:
-        digits: `[n, in]` int8; or uint8, without a sign.
-        factors: `[n, S]` float16. codes: `[n, G]` int8, factors on them; None: a group is a span.
-        min_factors, min_codes: the same of what is subtracted; None: nothing is. Codes are uint8.
-    """
-
-    digits: Tensor
-    factors: Tensor
-    codes: Tensor | None = None
-    min_factors: Tensor | None = None
-    min_codes: Tensor | None = None
-
-    def decode(self) -> Tensor:
-        """Float32 `[n, in]`; the same bits as ggml's."""
-        scales = _per_group(self.factors, self.codes)
-        values = self.digits.float().unflatten(1, (scales.shape[1], -1)) * scales[..., None]
-        if self.min_factors is not None:
-            values -= _per_group(self.min_factors, self.min_codes)[..., None]
-        return values.flatten(1)
-
-
-def _per_group(factors: Tensor, codes: Tensor | None) -> Tensor:  # float32 [n, G]
-    if codes is None:
-        return factors.float()
-    return (codes.float().unflatten(1, (factors.shape[1], -1)) * factors.float()[..., None]).flatten(1)
-
-
-def take_apart(block: BlockFormat, raw: Tensor) -> Blocks:
+def take_apart(block: BlockFormat, raw: Tensor) -> GridRows:
     """The parts of `raw [n, row_bytes]` uint8, rows of a tensor of Q8_0, Q4_0, Q4_K, Q5_K or Q6_K."""
     return _PARTS[block.name](raw.unflatten(1, (-1, block.num_bytes)))
 
@@ -71,32 +39,32 @@ def _nibbles(raw: Tensor, run: int) -> Tensor:
     return torch.cat((runs & 15, runs >> 4), dim=3).flatten(2)
 
 
-def _q8_0(raw: Tensor) -> Blocks:  # float16, 32 int8
-    return Blocks(raw[..., 2:].view(torch.int8).flatten(1), _halves(raw[..., :2]))
+def _q8_0(raw: Tensor) -> GridRows:  # float16, 32 int8
+    return GridRows(raw[..., 2:].view(torch.int8).flatten(1), _halves(raw[..., :2]))
 
 
-def _q4_0(raw: Tensor) -> Blocks:  # float16, 32 digits + 8
-    return Blocks((_nibbles(raw[..., 2:], 16).view(torch.int8) - 8).flatten(1), _halves(raw[..., :2]))
+def _q4_0(raw: Tensor) -> GridRows:  # float16, 32 digits + 8
+    return GridRows((_nibbles(raw[..., 2:], 16).view(torch.int8) - 8).flatten(1), _halves(raw[..., :2]))
 
 
-def _q4_k(raw: Tensor) -> Blocks:  # two float16, 12 bytes of codes, 256 digits
+def _q4_k(raw: Tensor) -> GridRows:  # two float16, 12 bytes of codes, 256 digits
     scales, mins = _six_bits(raw[..., 4:16])
-    return Blocks(_nibbles(raw[..., 16:], 32).flatten(1), _halves(raw[..., :2]), scales, _halves(raw[..., 2:4]), mins)
+    return GridRows(_nibbles(raw[..., 16:], 32).flatten(1), _halves(raw[..., :2]), scales, _halves(raw[..., 2:4]), mins)
 
 
-def _q5_k(raw: Tensor) -> Blocks:  # as Q4_K, with 32 bytes of fifth bits before the digits
+def _q5_k(raw: Tensor) -> GridRows:  # as Q4_K, with 32 bytes of fifth bits before the digits
     scales, mins = _six_bits(raw[..., 4:16])
     fifth = torch.stack([raw[..., 16:48] >> bit & 1 for bit in range(8)], dim=2).flatten(2)
     digits = _nibbles(raw[..., 48:], 32) | fifth << 4
-    return Blocks(digits.flatten(1), _halves(raw[..., :2]), scales, _halves(raw[..., 2:4]), mins)
+    return GridRows(digits.flatten(1), _halves(raw[..., :2]), scales, _halves(raw[..., 2:4]), mins)
 
 
-def _q6_k(raw: Tensor) -> Blocks:  # 256 x 4 low bits, 256 x 2 high bits, 16 int8, float16
+def _q6_k(raw: Tensor) -> GridRows:  # 256 x 4 low bits, 256 x 2 high bits, 16 int8, float16
     low = _nibbles(raw[..., :128], 64)
     pairs = raw[..., 128:192].unflatten(2, (2, 1, 32))
     high = torch.cat([pairs >> shift & 3 for shift in (0, 2, 4, 6)], dim=3).flatten(2)
     digits = (low | high << 4).view(torch.int8) - 32
-    return Blocks(digits.flatten(1), _halves(raw[..., 208:]), raw[..., 192:208].view(torch.int8).flatten(1))
+    return GridRows(digits.flatten(1), _halves(raw[..., 208:]), raw[..., 192:208].view(torch.int8).flatten(1))
 
 
 def _six_bits(raw: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,7 +75,7 @@ def _six_bits(raw: Tensor) -> tuple[Tensor, Tensor]:
     return codes.view(torch.int8), torch.cat((mins & 63, high_mins), dim=-1).flatten(1)
 
 
-_PARTS: dict[str, Callable[[Tensor], Blocks]] = {
+_PARTS: dict[str, Callable[[Tensor], GridRows]] = {
     "Q8_0": _q8_0,
     "Q4_0": _q4_0,
     "Q4_K": _q4_k,

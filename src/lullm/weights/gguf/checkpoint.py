@@ -13,8 +13,10 @@ from torch import Tensor
 from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.config.gguf.header import TensorPlace
 from lullm.errors import ModelLoadError
+from lullm.weights.gguf.plan import keep_blocks
 from lullm.weights.gguf.tensor import GGUFTensor
 from lullm.weights.rule import WeightRules
+from lullm.weights.target import Loadable
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _IN_LAYER = {
@@ -71,6 +73,13 @@ class GGUFSource:
     def shapes(self) -> dict[str, list[int]]:
         places = self._file.tensors.values()
         return {name: list(shape) for place in places for name, shape in _named_shapes(self._file.architecture, place)}
+
+    def keep_blocks(self, model: Loadable) -> int:
+        formats: dict[str, str] = {}
+        for place in self._file.tensors.values():
+            for name, _ in _named_shapes(self._file.architecture, place):
+                formats[name] = place.format.name
+        return keep_blocks(model, formats)
 
     def tensors(self) -> Iterator[tuple[str, Tensor | GGUFTensor, int]]:
         reorder, places = _reorder(self._file), self._file.tensors.values()

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from lullm.config.gguf.format import BlockFormat
-from lullm.weights.gguf.blocks import decode_rows
+from lullm.ops.quantized.grid import GRIDS, GridRows
+from lullm.weights.gguf.blocks import decode_rows, take_apart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,5 +55,9 @@ class GGUFTensor:
     def decode(self) -> Tensor:
         return decode_rows(self.block, self.raw).view(self.shape)
 
-    def integers(self, bits: int) -> None:
-        """No native format of so many bits holds a file's blocks exactly."""
+    def integers(self, bits: int) -> GridRows | None:
+        """The blocks taken apart, for a matrix that stores them; see `EncodedTensor`."""
+        return take_apart(self.block, self.raw) if bits in _GRIDS else None
+
+
+_GRIDS = {grid.number for grid in GRIDS}

@@ -12,6 +12,7 @@ from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.gguf.checkpoint import GGUFSource
 from lullm.weights.reading.files import damaged, stored_names, weight_files
 from lullm.weights.rule import WeightRules
+from lullm.weights.target import Loadable
 
 
 class Source(Protocol):
@@ -27,6 +28,10 @@ class Source(Protocol):
 
     def shapes(self) -> dict[str, list[int]]:
         """Of all tensors, by name; only headers are read."""
+        ...
+
+    def keep_blocks(self, model: Loadable) -> int:
+        """Let matrices of a meta model store what is quantized here as it is. Returns how many do."""
         ...
 
     def tensors(self) -> Iterator[tuple[str, Tensor | EncodedTensor, int]]:
@@ -63,6 +68,9 @@ class SafetensorsSource:
             except (SafetensorError, OSError) as error:
                 raise damaged(path, error) from None
         return found
+
+    def keep_blocks(self, model: Loadable) -> int:
+        return 0  # what is quantized there is several tensors (`encoding/`)
 
     def tensors(self) -> Iterator[tuple[str, Tensor, int]]:
         for path, names in self._files.items():

@@ -40,6 +40,15 @@ static inline V activate(Activation activation, V x) {
   return activation == kSilu ? silu(x) : activate_otherwise(activation, x);
 }
 
+// cap tanh(y / cap); tanh(u) is (1 - e**-2|u|) / (1 + e**-2|u|) with the sign of u, within 1e-7.
+static inline V soft_cap(V y, V cap) {
+  const V u = div(y, cap), size = max(sub(zero(), u), u);
+  const V power = exp(mul(size, set1(-2.0f)));
+  // No tanh is larger than its argument; and in this order NaN stays.
+  const V capped = mul(cap, min(div(sub(set1(1.0f), power), add(set1(1.0f), power)), size));
+  return select_negative(u, sub(zero(), capped), capped);
+}
+
 static inline V gate(Activation activation, V gates, V ups) { return mul(activate(activation, gates), ups); }
 
 }  // namespace LULLM_ISA

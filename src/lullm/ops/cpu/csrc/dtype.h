@@ -10,12 +10,32 @@ struct Bf16 {
   uint16_t bits;
 };
 
+// Elements of a KV cache of 8 bits: integers with a scale per row, and e4m3 (https://arxiv.org/abs/2209.05433).
+struct Int8 {
+  int8_t value;
+};
+struct Float8 {
+  uint8_t bits;
+};
+
 enum DType : int { kFloat32 = 0, kBFloat16 = 1 };
 
 // What is applied to the gates of a linear layer of gates and ups, or to a tensor.
 enum Activation : int { kNoActivation = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4 };
 
 inline int64_t size_of(int dtype) { return dtype == kFloat32 ? 4 : 2; }
+
+// What a KV cache holds: elements of the activations' type; int8, and behind each row of a head its scale, a float16; or
+// e4m3, with a scale per head, which lies elsewhere.
+enum CacheFormat : int { kPlainCache = 0, kInt8Cache = 1, kFloat8Cache = 2, kNumCacheFormats = 3 };
+
+constexpr int64_t kScaleBytes = 2;
+
+// Bytes of one head of one token.
+inline int64_t cache_row_bytes(int64_t head_size, int dtype, int format) {
+  if (format == kPlainCache) return head_size * size_of(dtype);
+  return head_size + (format == kInt8Cache ? kScaleBytes : 0);
+}
 
 // A weight [out, in] is packed in place, 32 rows at a time, so that one row of activations reads it as one stream.
 //

@@ -2,10 +2,13 @@
 // float32 inside, rounded where the reference rounds.
 
 #include <cmath>
+#include <type_traits>
 
 #include "activation.h"
+#include "cache_row.h"
 #include "kernel_table.h"
 #include "simd.h"
+#include "thread_pool.h"
 
 namespace lullm {
 namespace LULLM_ISA {
@@ -69,9 +72,11 @@ void rotate(const T* x, const T* weight, float eps, const float* cos, const floa
   }
 }
 
-template <class T>
+// C: of the cache.
+template <class T, class C>
 void rope_and_cache(const RopeAndCacheArgs& a, int64_t first_row, int64_t last_row) {
-  const int64_t half = a.head_size / 2, slot_size = a.num_kv_heads * a.head_size;
+  const int64_t half = a.head_size / 2, slot_bytes = a.num_kv_heads * a.row_bytes;
+  T* rotated = static_cast<T*>(scratch(kItemScratch, a.head_size * sizeof(T)));
   const T *q_weight = static_cast<const T*>(a.q_weight), *k_weight = static_cast<const T*>(a.k_weight);
   for (int64_t row = first_row; row < last_row; row++) {
     const float* cos = a.cos_sin + a.positions[row] * a.head_size;
@@ -80,11 +85,25 @@ void rope_and_cache(const RopeAndCacheArgs& a, int64_t first_row, int64_t last_r
     for (int64_t head = 0; head < a.num_q_heads; head++, x += a.head_size, q += a.head_size)
       rotate(x, q_weight, a.eps, cos, cos + half, half, q);
     if (a.slots[row] < 0) continue;
-    T* k = static_cast<T*>(a.key_cache) + a.slots[row] * slot_size;
-    for (int64_t head = 0; head < a.num_kv_heads; head++, x += a.head_size, k += a.head_size)
+    auto write = [&](char* side, const float* scales, auto&& values_of) {
+      char* to = side + a.slots[row] * slot_bytes;
+      for (int64_t head = 0; head < a.num_kv_heads; head++, x += a.head_size, to += a.row_bytes)
+        write_row(values_of(to), a.head_size, scales == nullptr ? nullptr : scales + head, reinterpret_cast<C*>(to));
+    };
+    write(a.key_cache, a.key_scales, [&](char* place) -> const T* {
+      T* k = std::is_same_v<T, C> ? reinterpret_cast<T*>(place) : rotated;
       rotate(x, k_weight, a.eps, cos, cos + half, half, k);
-    std::memcpy(static_cast<T*>(a.value_cache) + a.slots[row] * slot_size, x, slot_size * sizeof(T));
+      return k;
+    });
+    write(a.value_cache, a.value_scales, [&](char*) { return x; });
   }
+}
+
+template <class T>
+void fill_rope_and_cache(RopeAndCache (&by_format)[kNumCacheFormats]) {
+  by_format[kPlainCache] = rope_and_cache<T, T>;
+  by_format[kInt8Cache] = rope_and_cache<T, Int8>;
+  by_format[kFloat8Cache] = rope_and_cache<T, Float8>;
 }
 
 // Two passes: the mean, then the mean square of what is left; rounded once.
@@ -140,17 +159,10 @@ void scale_elements(const InPlaceArgs& a, int64_t first, int64_t last) {
   change(static_cast<T*>(a.y), first, last, [&](V y, int64_t) { return mul(y, factor); });
 }
 
-// cap tanh(y / cap); tanh(u) is (1 - e**-2|u|) / (1 + e**-2|u|) with the sign of u, within 1e-7.
 template <class T>
 void soft_cap_elements(const InPlaceArgs& a, int64_t first, int64_t last) {
   const V cap = set1(a.value);
-  change(static_cast<T*>(a.y), first, last, [&](V y, int64_t) {
-    const V u = div(y, cap), size = max(sub(zero(), u), u);
-    const V power = exp(mul(size, set1(-2.0f)));
-    // No tanh is larger than its argument; and in this order NaN stays.
-    const V capped = mul(cap, min(div(sub(set1(1.0f), power), add(set1(1.0f), power)), size));
-    return select_negative(u, sub(zero(), capped), capped);
-  });
+  change(static_cast<T*>(a.y), first, last, [&](V y, int64_t) { return soft_cap(y, cap); });
 }
 
 }  // namespace
@@ -164,8 +176,8 @@ void fill_elementwise(Kernels& kernels) {
   kernels.soft_cap[kBFloat16] = soft_cap_elements<Bf16>;
   kernels.rms_norm[kFloat32] = rms_norm<float>;
   kernels.rms_norm[kBFloat16] = rms_norm<Bf16>;
-  kernels.rope_and_cache[kFloat32] = rope_and_cache<float>;
-  kernels.rope_and_cache[kBFloat16] = rope_and_cache<Bf16>;
+  fill_rope_and_cache<float>(kernels.rope_and_cache[kFloat32]);
+  fill_rope_and_cache<Bf16>(kernels.rope_and_cache[kBFloat16]);
   kernels.layer_norm[kFloat32] = layer_norm<float>;
   kernels.layer_norm[kBFloat16] = layer_norm<Bf16>;
   kernels.activate[kFloat32] = activate_rows<float>;

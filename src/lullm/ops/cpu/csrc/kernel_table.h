@@ -50,13 +50,17 @@ struct RopeAndCacheArgs {
   const int64_t* positions;
   const float* cos_sin;     // [max_len, head_size]
   void* q;                  // [T, num_q_heads, head_size]
-  void* key_cache;          // [slots, num_kv_heads, head_size]
-  void* value_cache;
+  char* key_cache;          // [slots, num_kv_heads] rows of `row_bytes`
+  char* value_cache;
+  const float* key_scales;  // [num_kv_heads], of a cache of e4m3; null: all are 1
+  const float* value_scales;
   const int64_t* slots;     // [T]; below 0: this row is written nowhere
   int64_t qkv_stride;
-  int64_t num_q_heads, num_kv_heads, head_size;
+  int64_t num_q_heads, num_kv_heads, head_size, row_bytes;
   float eps;
 };
+
+using RopeAndCache = void (*)(const RopeAndCacheArgs&, int64_t first_row, int64_t last_row);
 
 struct LayerNormArgs {
   const void* x;       // [T, size]
@@ -110,7 +114,7 @@ struct Kernels {
   void (*unpack_panel)(void* panel, int64_t num_units, void* scratch);
 
   void (*rms_norm[2])(const NormArgs&, int64_t first_row, int64_t last_row);
-  void (*rope_and_cache[2])(const RopeAndCacheArgs&, int64_t first_row, int64_t last_row);
+  RopeAndCache rope_and_cache[2][kNumCacheFormats];
   void (*layer_norm[2])(const LayerNormArgs&, int64_t first_row, int64_t last_row);
   void (*activate[2])(const ActivationArgs&, int64_t first_row, int64_t last_row);
   void (*add[2])(const InPlaceArgs&, int64_t first, int64_t last);
@@ -124,9 +128,10 @@ struct Kernels {
   int64_t (*draw_scratch_bytes)(int64_t size);
   int64_t (*draw_row)(const DrawArgs&, int64_t row, void* scratch);
 
-  AttentionKernels attend_few[2], attend_many[2];  // by `AttentionItem::is_few`
+  AttentionKernels attend_few[2][kNumCacheFormats], attend_many[2][kNumCacheFormats];  // by `AttentionItem::is_few`
   // Folds a row's shares of `count` pieces, `stride` floats apart, into the first of them, and writes the result.
-  void (*merge[2])(float* shares, int64_t stride, int64_t count, int64_t head_size, void* out);
+  // `sink`: of the row's head; may be null.
+  void (*merge[2])(float* shares, int64_t stride, int64_t count, int64_t head_size, const float* sink, void* out);
 
   QuantizedKernels quantized;
 };

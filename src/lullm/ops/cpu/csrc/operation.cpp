@@ -82,7 +82,7 @@ void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)
 
 }  // namespace
 
-LULLM_EXPORT int lullm_abi_version() { return 9; }
+LULLM_EXPORT int lullm_abi_version() { return 10; }
 
 LULLM_EXPORT const char* lullm_available_isas() { return available_isas(); }
 LULLM_EXPORT int lullm_select_isa(const char* name) { return select_isa(name) ? 1 : 0; }
@@ -158,13 +158,14 @@ LULLM_EXPORT void lullm_rms_norm(const void* x, const void* residual, const void
 
 LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, const void* k_weight,
                                        const int64_t* positions, const float* cos_sin, void* q, void* key_cache,
-                                       void* value_cache, const int64_t* slots, int64_t qkv_stride, int64_t num_rows,
-                                       int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, float eps,
-                                       int dtype) {
-  const RopeAndCacheArgs a = {qkv,   q_weight,   k_weight,    positions,    cos_sin,   q,  key_cache, value_cache,
-                              slots, qkv_stride, num_q_heads, num_kv_heads, head_size, eps};
+                                       void* value_cache, const float* key_scales, const float* value_scales,
+                                       const int64_t* slots, int64_t qkv_stride, int64_t num_rows, int64_t num_q_heads,
+                                       int64_t num_kv_heads, int64_t head_size, float eps, int dtype, int format) {
+  const RopeAndCacheArgs a = {qkv, q_weight, k_weight, positions, cos_sin, q, static_cast<char*>(key_cache),
+                              static_cast<char*>(value_cache), key_scales, value_scales, slots, qkv_stride, num_q_heads,
+                              num_kv_heads, head_size, cache_row_bytes(head_size, dtype, format), eps};
   for_ranges(num_rows, 2 * (num_q_heads + 2 * num_kv_heads) * head_size * size_of(dtype),
-             [&](int64_t first, int64_t last) { kernels().rope_and_cache[dtype](a, first, last); });
+             [&](int64_t first, int64_t last) { kernels().rope_and_cache[dtype][format](a, first, last); });
 }
 
 LULLM_EXPORT void lullm_layer_norm(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,

@@ -25,9 +25,9 @@ LULLM_EXPORT void lullm_rms_norm(const void* x, const void* residual, const void
                                  float eps, int dtype);
 LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, const void* k_weight,
                                        const int64_t* positions, const float* cos_sin, void* q, void* key_cache,
-                                       void* value_cache, const int64_t* slots, int64_t qkv_stride, int64_t num_rows,
-                                       int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, float eps,
-                                       int dtype);
+                                       void* value_cache, const float* key_scales, const float* value_scales,
+                                       const int64_t* slots, int64_t qkv_stride, int64_t num_rows, int64_t num_q_heads,
+                                       int64_t num_kv_heads, int64_t head_size, float eps, int dtype, int format);
 LULLM_EXPORT void lullm_layer_norm(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                    int64_t num_rows, int64_t size, float eps, int dtype);
 // y [num_rows, size] = activation(x), or with ups activation(gate) * up of x [num_rows, 2 * size], gates first.
@@ -37,11 +37,13 @@ LULLM_EXPORT void lullm_activate(const void* x, void* y, int64_t stride, int64_t
 LULLM_EXPORT void lullm_add(void* y, const void* x, int64_t count, int dtype);
 LULLM_EXPORT void lullm_scale(void* y, int64_t count, float factor, int dtype);
 LULLM_EXPORT void lullm_soft_cap(void* y, int64_t count, float cap, int dtype);
-LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const void* value_cache,
-                                  const int64_t* block_tables, const int64_t* context_lens, const int64_t* query_starts,
-                                  void* out, int64_t q_stride, int64_t table_stride, int64_t block_size,
-                                  int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, int64_t num_spans,
-                                  int64_t window, float scale, int dtype);
+// `sinks` [num_q_heads] may be null, as the scales [num_kv_heads] of a cache of e4m3. No soft cap: 0.
+LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const void* value_cache, const float* key_scales,
+                                  const float* value_scales, const float* sinks, const int64_t* block_tables,
+                                  const int64_t* context_lens, const int64_t* query_starts, void* out, int64_t q_stride,
+                                  int64_t table_stride, int64_t block_size, int64_t num_q_heads, int64_t num_kv_heads,
+                                  int64_t head_size, int64_t num_spans, int64_t window, float scale, float soft_cap,
+                                  int dtype, int format);
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
                                     const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits);
@@ -72,4 +74,4 @@ LULLM_EXPORT void lullm_quantized_logits(const void* x, const void* weight, void
                                          int64_t in, int64_t out, int bits, int dtype);
 // Rows of a weight [V, H] of 8 bits. 0 if a token id is out of range.
 LULLM_EXPORT int lullm_quantized_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
-                                           int64_t vocab_size, int64_t hidden_size, int dtype);
+                                           int64_t vocab_size, int64_t hidden_size, int bits, int dtype);

@@ -33,8 +33,17 @@ constexpr int64_t kPanelScaleBytes = kPanelRows * 4;
 constexpr int kLargestDigit = 8;          // of a digit's absolute value
 constexpr int kLargestGroupScale = 15;
 
+
 inline int64_t num_blocks(int64_t in) { return (in + kBlockInputs - 1) / kBlockInputs; }
+
+}  // namespace lullm
+
+#include "grid.h"
+
+namespace lullm {
+
 inline int64_t quantized_panel_bytes(int bits, int64_t in) {
+  if (is_grid(bits)) return grid_panel_bytes(bits, in);
   return num_blocks(in) * (bits == 8 ? kByteBlockBytes : kDigitBlockBytes) + kPanelScaleBytes;
 }
 
@@ -45,7 +54,7 @@ struct QuantizedArgs {
   void* y;                // [num_rows, out], or [num_rows, out / 2] with an activation
   int64_t x_stride, y_stride;
   int64_t num_rows, in, out;
-  int bits;
+  int bits;               // 8 or 4; or the number of a grid (`grid.h`), which has no scales of rows
   Activation activation;  // see `LinearArgs`
   bool y_is_float;        // whatever the dtype of the rest
   char* x_prepared;       // what `prepare_rows` wrote

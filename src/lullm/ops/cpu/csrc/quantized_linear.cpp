@@ -4,6 +4,7 @@
 
 #include "integer_simd.h"
 #include "kernel_table.h"
+#include "prepared_row.h"
 #include "quantized_panel.h"
 
 namespace lullm {
@@ -33,14 +34,6 @@ inline void add_sum(Total& total, I sum) {
 }
 inline V value_of(const Total& total) { return fma(to_floats(total.high), set1(65536.0f), to_floats(total.low)); }
 
-// A prepared row: for each 8 inputs the pairs (0, 2), (1, 3), (4, 6), (5, 7); then, as 32 bits, -8 times the sum of each
-// group, which takes the 8 back that is in every digit; then its scale.
-int64_t pairs_bytes(int64_t blocks) { return blocks * kBlockInputs * 2; }
-int64_t row_bytes(int64_t blocks) { return pairs_bytes(blocks) + (blocks * kBlockGroups * 4 + 4 + 63) / 64 * 64; }
-float* scale_of(char* row, int64_t blocks) {
-  return reinterpret_cast<float*>(row + pairs_bytes(blocks) + blocks * kBlockGroups * 4);
-}
-
 int64_t prepared_bytes(const QuantizedArgs& a) { return a.num_rows * row_bytes(num_blocks(a.in)); }
 
 template <class T>
@@ -59,12 +52,6 @@ void prepare_rows(const QuantizedArgs& a, int64_t first, int64_t last) {
     }
     *scale_of(to, blocks) = scale.value;
   }
-}
-
-inline I pair_at(const char* x, int64_t index) {
-  int32_t pair;
-  std::memcpy(&pair, x + 4 * index, 4);
-  return set_integers(pair);
 }
 
 template <int kRows>

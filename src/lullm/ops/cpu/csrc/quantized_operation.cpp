@@ -67,6 +67,52 @@ void gather_row(const uint8_t* weight, int64_t row, int64_t in, T* y) {
   }
 }
 
+float float_of_half(uint16_t half) {
+  const uint32_t magnitude = half & 0x7fff, exponent_bias = magnitude < 0x7c00 ? 112 : 224;
+  const uint32_t bits = (magnitude << 13) + (exponent_bias << 23);
+  float value;
+  std::memcpy(&value, &bits, 4);
+  if (magnitude < 0x400) value = static_cast<float>(magnitude) * 0x1p-24f;  // denormal
+  return half & 0x8000 ? -value : value;
+}
+
+float half_at(const uint8_t* halves, int64_t index) {
+  uint16_t half;
+  std::memcpy(&half, halves + 2 * index, 2);
+  return float_of_half(half);
+}
+
+template <class T>
+void gather_grid_row(const uint8_t* weight, int64_t row, int64_t in, int format, T* y) {
+  const Grid& grid = grid_of(format);
+  const int64_t lane = row % kPanelRows, place = lane % kTileRows * 4;
+  const uint8_t* panel = weight + row / kPanelRows * grid_panel_bytes(format, in);
+  const uint8_t* spans = panel + num_blocks(in) * grid.block_bytes();
+  for (int64_t first = 0; first < in; first += grid.group_inputs) {
+    const int64_t group = first % kBlockInputs / grid.group_inputs;
+    const uint8_t* block = panel + first / kBlockInputs * grid.block_bytes();
+    const uint8_t* codes = block + grid.digit_bytes() + group * kPanelRows * (grid.has_codes ? 1 : 2);
+    const uint8_t* span = spans + first / (kBlockInputs * kSpanBlocks) * grid.span_bytes();
+    float scale = grid.has_codes ? 0 : half_at(codes, lane), minimum = 0;
+    if (grid.has_codes) scale = static_cast<float>(static_cast<int8_t>(codes[lane])) * half_at(span, lane);
+    if (grid.has_mins) minimum = static_cast<float>(codes[grid.scale_bytes() + lane]) * half_at(span, kPanelRows + lane);
+    const uint8_t* tile = block + lane / kTileRows * (grid.digit_bytes() / 2) + place;
+    for (int64_t i = first; i < std::min(in, first + grid.group_inputs); i++) {
+      const int64_t at = i % kBlockInputs;
+      int digit;
+      if (grid.digit_bits == 8) digit = static_cast<int8_t>(tile[at / 4 * 64 + at % 4]);
+      else digit = (tile[at / 8 * 64 + at % 4] >> (at % 8 / 4 * 4) & 15) - (grid.is_biased ? kLargestDigit : 0);
+      store(static_cast<float>(digit) * scale - minimum, y + i);
+    }
+  }
+}
+
+template <class T>
+void gather(const uint8_t* weight, int64_t row, int64_t in, int format, T* y) {
+  if (is_grid(format)) gather_grid_row(weight, row, in, format, y);
+  else gather_row(weight, row, in, y);
+}
+
 }  // namespace
 
 // Rows [num_rows, in] of `dtype`, contiguous, into the rows from `first_row` on of a weight of `bits`. 0, and nothing
@@ -112,17 +158,17 @@ LULLM_EXPORT void lullm_quantized_logits(const void* x, const void* weight, void
            dtype);
 }
 
-// Rows of a weight [V, H] of 8 bits. 0, and nothing done, if a token id is out of range.
+// Rows of a weight [V, H] of 8 bits or of a grid. 0, and nothing done, if a token id is out of range.
 LULLM_EXPORT int lullm_quantized_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
-                                           int64_t vocab_size, int64_t hidden_size, int dtype) {
+                                           int64_t vocab_size, int64_t hidden_size, int bits, int dtype) {
   for (int64_t i = 0; i < num_tokens; i++)
     if (token_ids[i] < 0 || token_ids[i] >= vocab_size) return 0;
   constexpr int64_t kRows = 8;
   parallel_for((num_tokens + kRows - 1) / kRows, [&](int64_t item) {
     for (int64_t i = item * kRows; i < std::min(num_tokens, (item + 1) * kRows); i++) {
       const uint8_t* from = static_cast<const uint8_t*>(weight);
-      if (dtype == kFloat32) gather_row(from, token_ids[i], hidden_size, static_cast<float*>(y) + i * hidden_size);
-      else gather_row(from, token_ids[i], hidden_size, static_cast<Bf16*>(y) + i * hidden_size);
+      if (dtype == kFloat32) gather(from, token_ids[i], hidden_size, bits, static_cast<float*>(y) + i * hidden_size);
+      else gather(from, token_ids[i], hidden_size, bits, static_cast<Bf16*>(y) + i * hidden_size);
     }
   });
   return 1;

@@ -91,18 +91,25 @@ static inline void expand_panel(const uint8_t* from, int64_t in, uint8_t* to) {
   std::memcpy(to, from, kPanelScaleBytes);
 }
 
+template <class T>
+static inline void add_bias(const QuantizedArgs& a, int64_t side, int64_t panel, V (&results)[2]) {
+  const int64_t out = panel * kPanelRows, left = a.out_of_side() - out;
+  for (int tile = 0; tile < 2; tile++) {
+    const int64_t tile_left = left - tile * kTileRows;
+    const T* bias = static_cast<const T*>(a.bias) + side * a.out_of_side() + out + tile * kTileRows;
+    results[tile] = add(results[tile], a.bias == nullptr || tile_left <= 0 ? zero() : load_up_to(bias, tile_left));
+  }
+}
+
 // Sums of a panel's 32 integers times a row's, to results: times both scales, plus the bias.
 template <class T>
 static inline void scale_outputs(const QuantizedArgs& a, const uint8_t* scales, int64_t side, int64_t panel, V row_scale,
                                  V (&sums)[2]) {
-  const int64_t out = panel * kPanelRows, left = a.out_of_side() - out;
   for (int tile = 0; tile < 2; tile++) {
     const float* weight_scale = reinterpret_cast<const float*>(scales) + tile * kTileRows;
     sums[tile] = mul(sums[tile], mul(load(weight_scale), row_scale));
-    const int64_t tile_left = left - tile * kTileRows;
-    const T* bias = static_cast<const T*>(a.bias) + side * a.out_of_side() + out + tile * kTileRows;
-    sums[tile] = add(sums[tile], a.bias == nullptr || tile_left <= 0 ? zero() : load_up_to(bias, tile_left));
   }
+  add_bias<T>(a, side, panel, sums);
 }
 
 // 32 results of one row, gates and ups combined if that is asked for.

@@ -12,6 +12,7 @@ void fill_draw(Kernels&);
 void fill_experts(Kernels&);
 void fill_quantized_linear(Kernels&);
 void fill_quantized_weight(Kernels&);
+void fill_grid(Kernels&);
 
 void fill(Kernels& kernels) {
   fill_elementwise(kernels);
@@ -21,6 +22,7 @@ void fill(Kernels& kernels) {
   fill_experts(kernels);
   fill_quantized_linear(kernels);
   fill_quantized_weight(kernels);
+  fill_grid(kernels);
 }
 
 }  // namespace LULLM_ISA

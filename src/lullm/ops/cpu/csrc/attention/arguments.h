@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "../dtype.h"
 
@@ -21,6 +22,9 @@ struct AttentionArgs {
   const void* q;                 // [T, num_q_heads, head_size]
   const char* key_cache;         // [num_blocks, block_size, num_kv_heads] rows of `row_bytes`
   const char* value_cache;
+  const float* key_scales;       // [num_kv_heads], of a cache of e4m3; null: all are 1
+  const float* value_scales;
+  const float* sinks;            // [num_q_heads] or null: of each head, a score more, whose value is 0
   const int64_t* block_tables;   // [S, table_stride]
   const int64_t* context_lens;   // [S]
   const int64_t* query_starts;   // [S + 1]
@@ -28,7 +32,7 @@ struct AttentionArgs {
   int64_t q_stride, table_stride, block_size;
   int64_t num_q_heads, num_kv_heads, head_size, row_bytes;
   int64_t window;                // a row sees so many keys at most, its own included; kNoWindow: all up to its own
-  float scale;
+  float scale, soft_cap;         // no cap: 0
 
   int64_t group() const { return num_q_heads / num_kv_heads; }  // query heads that share a key/value head
 };
@@ -57,6 +61,13 @@ constexpr int64_t kManyQueries = 1024;  // rows times query heads of a group in 
 
 // A row's share of a piece: its weighted sum of values, the base of its weights in powers of two, their sum.
 inline int64_t share_floats(int64_t head_size) { return head_size + 16; }
+
+constexpr float kLog2E = 1.44269504f;
+
+// What a row's sums are divided by: its total, and its head's sink (null: there is none) as a weight more.
+inline float with_sink(float total, float base, const float* sink) {
+  return sink == nullptr ? total : total + std::exp2(*sink * kLog2E - base);
+}
 
 struct AttentionKernels {
   int64_t (*scratch_bytes)(const AttentionArgs&, const AttentionItem&);

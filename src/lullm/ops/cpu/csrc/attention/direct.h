@@ -53,7 +53,7 @@ void multiply_columns(const Scores<E>& p, int64_t num_rows, const char* block) {
 template <class E, class C, class Between>
 void multiply_keys(int64_t head_size, const CacheRows& keys, int64_t count, const Scores<E>& p, int64_t num_rows,
                    Between&& between) {
-  constexpr bool kIsSplit = sizeof(C) < sizeof(E);
+  constexpr bool kIsSplit = std::is_same_v<C, Bf16> && std::is_same_v<E, float>;
   constexpr int64_t kElements = kTileUnits * 4 / sizeof(C);
   alignas(64) char block[kBlockBytes];
   std::memset(p.sums, 0, num_rows * kStepKeys * sizeof(float));
@@ -84,7 +84,7 @@ inline void load_columns(const CacheRows& values, int64_t unit, int64_t d, V* co
     const C* value = values.row<C>(unit) + d;
     LULLM_UNROLL for (int j = 0; j < kVectors; j++) columns[j] = load(value + j * kLanes);
   } else {
-    const E *first = values.row<E>(2 * unit) + d, *second = values.row<E>(2 * unit + 1) + d;
+    const C *first = values.row<C>(2 * unit) + d, *second = values.row<C>(2 * unit + 1) + d;
     if constexpr (kVectors == 1) columns[0] = pair_last(first, second);
     else LULLM_UNROLL for (int j = 0; j < kVectors; j += 2)
       pair(first + j * kLanes, second + j * kLanes, columns[j], columns[j + 1]);

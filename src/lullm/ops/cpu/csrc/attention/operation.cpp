@@ -10,6 +10,7 @@
 #include "../isa.h"
 #include "../kernel_table.h"
 #include "../thread_pool.h"
+#include "rows.h"
 
 using namespace lullm;
 
@@ -122,13 +123,13 @@ class Cut {
   const int64_t num_spans, num_threads, row_bytes;
 };
 
-void attention(const AttentionArgs& a, int64_t num_spans, int dtype) {
+void attention(const AttentionArgs& a, int64_t num_spans, int dtype, int format) {
   const Kernels& k = kernels();
   const Cut cut(a, num_spans, dtype);
   const int64_t num_items = static_cast<int64_t>(cut.items.size());
   parallel_for(num_items, [&](int64_t index) {
     const AttentionItem& item = cut.items[index];
-    const AttentionKernels& kernel = item.is_few ? k.attend_few[dtype] : k.attend_many[dtype];
+    const AttentionKernels& kernel = item.is_few ? k.attend_few[dtype][format] : k.attend_many[dtype][format];
     const AttentionItem* after = index + 1 < num_items ? &cut.items[index + 1] : nullptr;
     kernel.attend(a, item, after, scratch(kItemScratch, kernel.scratch_bytes(a, item)));
   });
@@ -139,7 +140,8 @@ void attention(const AttentionArgs& a, int64_t num_spans, int dtype) {
       for (int64_t row = 0; row < rows; row++) {
         const int64_t q_row = (split.first_row + row / a.group()) * a.num_q_heads + head * a.group() + row % a.group();
         k.merge[dtype](split.shares + (head * rows + row) * row_floats, cut.piece_floats(split), split.num_pieces,
-                       a.head_size, static_cast<char*>(a.out) + q_row * a.head_size * size_of(dtype));
+                       a.head_size, sink_of(a, head, row),
+                       static_cast<char*>(a.out) + q_row * a.head_size * size_of(dtype));
       }
     }
   });
@@ -148,12 +150,14 @@ void attention(const AttentionArgs& a, int64_t num_spans, int dtype) {
 }  // namespace
 
 LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const void* value_cache,
+                                  const float* key_scales, const float* value_scales, const float* sinks,
                                   const int64_t* block_tables, const int64_t* context_lens, const int64_t* query_starts,
                                   void* out, int64_t q_stride, int64_t table_stride, int64_t block_size,
                                   int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, int64_t num_spans,
-                                  int64_t window, float scale, int dtype) {
-  attention({q, static_cast<const char*>(key_cache), static_cast<const char*>(value_cache), block_tables, context_lens,
-             query_starts, out, q_stride, table_stride, block_size, num_q_heads, num_kv_heads, head_size,
-             head_size * size_of(dtype), window > 0 ? window : kNoWindow, scale},
-            num_spans, dtype);
+                                  int64_t window, float scale, float soft_cap, int dtype, int format) {
+  attention({q, static_cast<const char*>(key_cache), static_cast<const char*>(value_cache), key_scales, value_scales,
+             sinks, block_tables, context_lens, query_starts, out, q_stride, table_stride, block_size, num_q_heads,
+             num_kv_heads, head_size, cache_row_bytes(head_size, dtype, format), window > 0 ? window : kNoWindow, scale,
+             soft_cap},
+            num_spans, dtype, format);
 }

@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-#include "../simd.h"
+#include "../cache_element.h"
 #include "rows.h"
 
 namespace lullm {
@@ -98,18 +98,14 @@ inline void transpose_units(V* rows, char* to) {
 }
 #endif
 
-// The operand's elements that make up a block's row, in 16 units; those past `left` are zero.
+// The operand's elements that make up a block's row, in 16 units. `left`: a multiple of 16; those past it are zero.
 template <class E, class C>
-V load_units(const C* p, int64_t left) {
-  static_assert(std::is_same_v<E, float>);
-  return left >= kLanes ? load(p) : load_first(p, left);
-}
+inline V load_units(const C* p, [[maybe_unused]] int64_t left) {
+  if constexpr (std::is_same_v<E, float>) return load(p);
 #if defined(__AVX512BF16__)
-template <>
-inline V load_units<Bf16, Bf16>(const Bf16* p, int64_t left) {
-  return _mm512_castsi512_ps(left >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << left) - 1, p));
-}
+  else return _mm512_castsi512_ps(as_bf16(p, left));
 #endif
+}
 
 #if !defined(__AVX512BF16__)
 // The even and the odd elements of a block of pairs become two blocks of floats, unit after unit.
@@ -158,16 +154,18 @@ void pack_keys(int64_t head_size, const CacheRows& keys, char* to, Between&& bet
 #if defined(__AVX512BF16__)
 // Two neighbours in the sequence side by side. Of 32 elements of the head the even ones make a block and the odd ones the
 // next, which takes no permutation here; `write` puts them in order.
-inline void pair(const Bf16* first, const Bf16* second, V& even, V& odd) {
+template <class C>
+inline void pair(const C* first, const C* second, V& even, V& odd) {
   constexpr __mmask32 kHigh = 0xaaaaaaaa;
-  const __m512i low = _mm512_loadu_si512(first), high = _mm512_loadu_si512(second);
+  const __m512i low = as_bf16(first, 32), high = as_bf16(second, 32);
   even = _mm512_castsi512_ps(_mm512_mask_blend_epi16(kHigh, low, _mm512_slli_epi32(high, 16)));
   odd = _mm512_castsi512_ps(_mm512_mask_blend_epi16(kHigh, _mm512_srli_epi32(low, 16), high));
 }
 // Where 16 elements are left.
-inline V pair_last(const Bf16* first, const Bf16* second) {
-  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first)));
-  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(second)));
+template <class C>
+inline V pair_last(const C* first, const C* second) {
+  const __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(as_bf16(first, kLanes)));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(as_bf16(second, kLanes)));
   return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
 }
 #endif
@@ -175,26 +173,26 @@ inline V pair_last(const Bf16* first, const Bf16* second) {
 // A unit of keys, with all elements of the head. `to`: its place in the first block of columns.
 template <class E, class C>
 inline void pack_unit(int64_t head_size, const CacheRows& values, int64_t unit, char* to) {
-  static_assert(std::is_same_v<E, float>);
-  const C* value = values.row<C>(unit);
-  for (int64_t d = 0; d < head_size; d += kLanes, to += kStepBlocks<E> * kBlockBytes)
-    store(reinterpret_cast<float*>(to), load(value + d));
-}
-#if defined(__AVX512BF16__)
-template <>
-inline void pack_unit<Bf16, Bf16>(int64_t head_size, const CacheRows& values, int64_t unit, char* to) {
-  const Bf16 *first = values.row<Bf16>(2 * unit), *second = values.row<Bf16>(2 * unit + 1);
-  constexpr int64_t kNextBytes = kStepBlocks<Bf16> * kBlockBytes;
-  int64_t d = 0;
-  for (; d + 32 <= head_size; d += 32, to += 2 * kNextBytes) {
-    V even, odd;
-    pair(first + d, second + d, even, odd);
-    store(reinterpret_cast<float*>(to), even);
-    store(reinterpret_cast<float*>(to + kNextBytes), odd);
+  constexpr int64_t kNextBytes = kStepBlocks<E> * kBlockBytes;
+  if constexpr (std::is_same_v<E, float>) {
+    const C* value = values.row<C>(unit);
+    for (int64_t d = 0; d < head_size; d += kLanes, to += kNextBytes)
+      store(reinterpret_cast<float*>(to), load(value + d));
   }
-  if (d < head_size) store(reinterpret_cast<float*>(to), pair_last(first + d, second + d));
-}
+#if defined(__AVX512BF16__)
+  else {
+    const C *first = values.row<C>(2 * unit), *second = values.row<C>(2 * unit + 1);
+    int64_t d = 0;
+    for (; d + 32 <= head_size; d += 32, to += 2 * kNextBytes) {
+      V even, odd;
+      pair(first + d, second + d, even, odd);
+      store(reinterpret_cast<float*>(to), even);
+      store(reinterpret_cast<float*>(to + kNextBytes), odd);
+    }
+    if (d < head_size) store(reinterpret_cast<float*>(to), pair_last(first + d, second + d));
+  }
 #endif
+}
 
 template <class E, class C>
 inline void pack_values(int64_t head_size, const CacheRows& values, int64_t first_unit, int64_t last_unit, char* to) {

@@ -43,6 +43,11 @@ T* row_of(T* tensor, int64_t stride, const AttentionArgs& a, const AttentionItem
   return tensor + (item.first_row + row / a.group()) * stride + (head * a.group() + row % a.group()) * a.head_size;
 }
 
+// The sink of a row's query head; null: there is none.
+inline const float* sink_of(const AttentionArgs& a, int64_t head, int64_t row) {
+  return a.sinks == nullptr ? nullptr : a.sinks + head * a.group() + row % a.group();
+}
+
 // Where the keys of a step lie: offsets of head 0 in bytes. `first` to `last` are the item's own; the others repeat the
 // nearest of those: they are finite, and no row sees them.
 struct StepKeys {

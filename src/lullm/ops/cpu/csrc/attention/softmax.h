@@ -6,14 +6,13 @@
 
 #include <cmath>
 
-#include "../simd.h"
-#include "arguments.h"
+#include "../activation.h"
+#include "scales.h"
 
 namespace lullm {
 namespace LULLM_ISA {
 namespace {
 
-constexpr float kLog2E = 1.44269504f;
 constexpr float kReviseAbove = 60;  // in powers of two
 
 #if defined(__AVX512F__)
@@ -87,10 +86,33 @@ struct Weight<Bf16> {
 };
 #endif
 
-// What turns a step's products into scores.
+// What turns a step's products into scores, and weights into those of the values as the cache holds them.
+//
+// A cache of 8 bits holds numbers that are exact in the products. The scales of the step's keys go into the scores, those
+// of its values into the weights, after these have been summed up.
 struct Scoring {
-  float scale;
+  float scale, soft_cap;
+  const float *key_scales, *value_scales;  // [kStepKeys] each, or null: all are 1
+
+  Scoring with(const StepScales* scales) const {
+    if (scales == nullptr) return *this;
+    return {scale, soft_cap, scales->keys, scales->values};
+  }
 };
+
+inline Scoring scoring_of(const AttentionArgs& a) { return {a.scale, a.soft_cap, nullptr, nullptr}; }
+
+// Products that need more than one factor become those that need it no more, once.
+inline void adjust(float* products, const Scoring& scoring) {
+  if (scoring.key_scales == nullptr && scoring.soft_cap == 0) return;
+  const V scale = set1(scoring.scale), cap = set1(scoring.soft_cap);
+  LULLM_UNROLL for (int j = 0; j < 4; j++) {
+    V s = load(products + kLanes * j);
+    if (scoring.key_scales != nullptr) s = mul(s, load(scoring.key_scales + kLanes * j));
+    if (scoring.soft_cap != 0) s = div(soft_cap(mul(s, scale), cap), scale);
+    store(products + kLanes * j, s);
+  }
+}
 
 // A row's 64 products become weights, and their sum is added to `total [16]`. If these are the first, they set the base;
 // else it returns false and has done nothing where one exceeds the base by too much.
@@ -123,6 +145,9 @@ inline bool weigh_row(const float* products, const Scoring& scoring, uint64_t ma
   }
   const V sum = add(add(t[0], t[1]), add(t[2], t[3]));
   store(total, kIsFirst ? sum : add(load(total), sum));
+  if (scoring.value_scales != nullptr) {
+    LULLM_UNROLL for (int j = 0; j < 4; j++) t[j] = mul(t[j], load(scoring.value_scales + kLanes * j));
+  }
   Weight<W>::put(weights, half, t);
   return true;
 }

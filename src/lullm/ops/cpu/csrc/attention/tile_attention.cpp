@@ -32,6 +32,7 @@ struct Memory {
   float* base;     // [rows], in powers of two
   float* total;    // [rows][16]
   float* shares;   // [rows][share_floats], of several pieces
+  StepScales* scales;  // [kPieceSteps]
   int64_t bytes;
 };
 
@@ -54,6 +55,7 @@ Memory layout(const AttentionArgs& a, const AttentionItem& item, void* base) {
   m.base = reinterpret_cast<float*>(take(pairs * kPairRows * 4));
   m.total = reinterpret_cast<float*>(take(pairs * kPairRows * 16 * 4));
   m.shares = reinterpret_cast<float*>(take(item.num_pieces() > 1 ? rows * share_floats(a.head_size) * 4 : 0));
+  m.scales = reinterpret_cast<StepScales*>(take(kPieceSteps * sizeof(StepScales)));
   m.bytes = p - static_cast<char*>(base);
   return m;
 }
@@ -68,7 +70,7 @@ template <class C>
 class TileAttention {
  public:
   TileAttention(const AttentionArgs& args, const AttentionItem& item, void* scratch)
-      : a(args), item(item), m(layout(args, item, scratch)), rows(args, item), scoring{args.scale},
+      : a(args), item(item), m(layout(args, item, scratch)), rows(args, item), scoring(scoring_of(args)),
         depth(depth_of<Bf16>(args.head_size)), num_pairs((rows.count + kPairRows - 1) / kPairRows),
         has_shares(item.num_pieces() > 1) {}
 
@@ -83,7 +85,9 @@ class TileAttention {
       finish_piece();
     }
     if (has_shares) for_rows([&](int64_t row) {
-      write<Bf16>(result_of(row), a.head_size, total_of(share_of(row), a.head_size), {share_of(row), kLanes});
+      float* share = share_of(row);
+      const float total = total_of(share, a.head_size), base = base_of(share, a.head_size);
+      write<Bf16>(result_of(row), a.head_size, with_sink(total, base, sink_of(a, item.first_head, row)), {share, kLanes});
     });
   }
 
@@ -120,6 +124,7 @@ class TileAttention {
     find_keys(a, item, std::min(step + 1, item.last_step() - 1), next);
     Ahead ahead(a, next, item.first_head, item.last_head);
     const int64_t head_at = item.first_head * a.row_bytes, num_lines = ahead.num_lines() / (4 * depth) + 1;
+    find_scales<C>(a, item.first_head, own, m.scales + step % kPieceSteps);
     pack_keys<Bf16, C>(a.head_size, {a.key_cache + head_at, own.offset}, keys_of(step), [&] { ahead.fetch(num_lines); });
     pack_values<Bf16, C>(a.head_size, {a.value_cache + head_at, own.offset}, 0, kStepUnits<Bf16>, values_of(step));
   }
@@ -189,7 +194,8 @@ class TileAttention {
 
   template <bool kIsFirst, bool kMasked, class Between>
   void weigh_rows(const Step& step, int64_t turn, Between&& between) const {
-    const float* scores = m.scores + turn % 2 * kPairRows * kStepKeys;
+    float* scores = m.scores + turn % 2 * kPairRows * kStepKeys;
+    const Scoring step_scoring = scoring.with(has_scales<C>(a) ? m.scales + step.keys % kPieceSteps : nullptr);
     char* weights = m.weights + turn % 2 * 4 * kTileBytes;
     const int64_t first = step.pair * kPairRows;
     float *base = m.base + first, *total = m.total + first * 16;
@@ -198,14 +204,15 @@ class TileAttention {
       between();
       LULLM_UNROLL for (int64_t r = i; r < i + 2; r++) {
         const uint64_t mask = kMasked ? rows.mask(first + r, step.keys) : 0;
-        if (!weigh_row<Bf16, kIsFirst, kMasked>(scores + r * kStepKeys, scoring, mask, base[r], total + r * 16,
+        adjust(scores + r * kStepKeys, step_scoring);
+        if (!weigh_row<Bf16, kIsFirst, kMasked>(scores + r * kStepKeys, step_scoring, mask, base[r], total + r * 16,
                                                 weights + r / 16 * kTileBytes + r % 16 * 64, 2 * kTileBytes))
           set_aside |= 1u << r;
       }
     }
     for (; set_aside != 0; set_aside &= set_aside - 1) {
       const int64_t r = __builtin_ctz(set_aside);
-      revise<Bf16>(scores + r * kStepKeys, scoring, rows.mask(first + r, step.keys), base[r], total + r * 16,
+      revise<Bf16>(scores + r * kStepKeys, step_scoring, rows.mask(first + r, step.keys), base[r], total + r * 16,
                    weights + r / 16 * kTileBytes + r % 16 * 64, 2 * kTileBytes, sums_of(first + r), 512, a.head_size);
     }
   }
@@ -215,7 +222,7 @@ class TileAttention {
       const float base = m.base[row], total = sum(load(m.total + row * 16));
       const Sums sums = {sums_of(row), 512};
       if (has_shares) fold(share_of(row), a.head_size, base, total, sums);
-      else write<Bf16>(result_of(row), a.head_size, total, sums);
+      else write<Bf16>(result_of(row), a.head_size, with_sink(total, base, sink_of(a, item.first_head, row)), sums);
     });
   }
 
@@ -239,7 +246,9 @@ void attend(const AttentionArgs& a, const AttentionItem& item, const AttentionIt
 }  // namespace
 
 void fill_attention(Kernels& kernels) {
-  kernels.attend_many[kBFloat16] = {scratch_bytes, attend<Bf16>};
+  kernels.attend_many[kBFloat16][kPlainCache] = {scratch_bytes, attend<Bf16>};
+  kernels.attend_many[kBFloat16][kInt8Cache] = {scratch_bytes, attend<Int8>};
+  kernels.attend_many[kBFloat16][kFloat8Cache] = {scratch_bytes, attend<Float8>};
   fill_few_rows(kernels);
 }
 

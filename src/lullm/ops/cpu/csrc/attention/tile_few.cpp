@@ -24,13 +24,14 @@ template <class C>
 class FewRows {
  public:
   FewRows(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* after, void* scratch)
-      : a(args), item(item), after(after), rows(args, item), scoring{args.scale}, size(args.head_size),
+      : a(args), item(item), after(after), rows(args, item), scoring(scoring_of(args)), size(args.head_size),
         depth(depth_of<Bf16>(size)), num_heads(item.last_head - item.first_head) {
     char* p = static_cast<char*>(scratch);
     auto take = [&p](auto*& part, int64_t bytes) {
       part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(p);
       p += (bytes + 63) / 64 * 64;
     };
+    take(scales, sizeof(StepScales));
     take(weights, 2 * kTileBytes);
     take(across, kScoreFloats * 4);
     take(scores, kScoreFloats * 4);
@@ -96,7 +97,8 @@ class FewRows {
     for (int64_t group = 0; group < 4; group++) {
       for (int64_t row = 0; row < rows.count; row += 4) transpose_quad(across + group * 256 + row, scores + row * kStepKeys + group * 16);
     }
-    for (int64_t row = 0; row < rows.count; row++) weigh(step, head, row);
+    const Scoring head_scoring = scoring.with(find_scales<C>(a, head, own, scales));
+    for (int64_t row = 0; row < rows.count; row++) weigh(head_scoring, step, head, row);
     multiply_values(sums_of(head), [&] { ahead.fetch(share * 16 / size + 1); });
   }
 
@@ -165,25 +167,26 @@ class FewRows {
     TILE_STORE(across + 768, 64, 3);
   }
 
-  void weigh(int64_t step, int64_t head, int64_t row) const {
+  void weigh(const Scoring& own_scoring, int64_t step, int64_t head, int64_t row) const {
     const int64_t state = (head - item.first_head) * kFewQueries + row;
     const uint64_t mask = rows.mask(row, step);
-    const float* own_scores = scores + row * kStepKeys;
+    float* own_scores = scores + row * kStepKeys;
     float &own = base[state], *own_total = total + state * kLanes;
     char* to = weights + row * 64;
     bool is_done = true;
+    adjust(own_scores, own_scoring);
     if (mask == 0) {
       store(reinterpret_cast<float*>(to), zero());
       store(reinterpret_cast<float*>(to + kTileBytes), zero());
     } else if (own == -INFINITY) {
-      weigh_row<Bf16, true, true>(own_scores, scoring, mask, own, own_total, to, kTileBytes);
+      weigh_row<Bf16, true, true>(own_scores, own_scoring, mask, own, own_total, to, kTileBytes);
     } else if (~mask == 0) {
-      is_done = weigh_row<Bf16, false, false>(own_scores, scoring, mask, own, own_total, to, kTileBytes);
+      is_done = weigh_row<Bf16, false, false>(own_scores, own_scoring, mask, own, own_total, to, kTileBytes);
     } else {
-      is_done = weigh_row<Bf16, false, true>(own_scores, scoring, mask, own, own_total, to, kTileBytes);
+      is_done = weigh_row<Bf16, false, true>(own_scores, own_scoring, mask, own, own_total, to, kTileBytes);
     }
     if (!is_done)
-      revise<Bf16>(own_scores, scoring, mask, own, own_total, to, kTileBytes, sums_of(head) + row * 16, 256, size);
+      revise<Bf16>(own_scores, own_scoring, mask, own, own_total, to, kTileBytes, sums_of(head) + row * 16, 256, size);
   }
 
   template <class Between>
@@ -224,7 +227,8 @@ class FewRows {
         const float all = base[state] == -INFINITY ? 0 : sum(load(total + state * kLanes));
         const Sums own = {sums_of(head) + row * 16, 256};
         if (item.shares == nullptr) {
-          write<Bf16>(row_of(static_cast<Bf16*>(a.out), a.num_q_heads * size, a, item, head, row), size, all, own);
+          write<Bf16>(row_of(static_cast<Bf16*>(a.out), a.num_q_heads * size, a, item, head, row), size,
+                      with_sink(all, base[state], sink_of(a, head, row)), own);
           continue;
         }
         float* share = item.shares + (head * rows.count + row) * share_floats(size);
@@ -240,6 +244,7 @@ class FewRows {
   const Rows rows;
   const Scoring scoring;
   const int64_t size, depth, num_heads;
+  StepScales* scales;
   char* weights;  // [2 x 32 keys][16][32] bf16
   float* across;  // [4 x 16 keys][16][16]
   float* scores;  // [16][64]
@@ -262,7 +267,11 @@ void attend(const AttentionArgs& a, const AttentionItem& item, const AttentionIt
 
 }  // namespace
 
-void fill_few_rows(Kernels& kernels) { kernels.attend_few[kBFloat16] = {scratch_bytes, attend<Bf16>}; }
+void fill_few_rows(Kernels& kernels) {
+  kernels.attend_few[kBFloat16][kPlainCache] = {scratch_bytes, attend<Bf16>};
+  kernels.attend_few[kBFloat16][kInt8Cache] = {scratch_bytes, attend<Int8>};
+  kernels.attend_few[kBFloat16][kFloat8Cache] = {scratch_bytes, attend<Float8>};
+}
 
 }  // namespace amx
 }  // namespace lullm

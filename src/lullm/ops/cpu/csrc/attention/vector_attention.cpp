@@ -24,7 +24,7 @@ class VectorAttention {
 
  public:
   VectorAttention(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* after, void* scratch)
-      : a(args), item(item), after(after), rows(args, item), scoring{args.scale}, size(args.head_size),
+      : a(args), item(item), after(after), rows(args, item), scoring(scoring_of(args)), size(args.head_size),
         padded(depth_of<E>(size) * kBlockElements<E>), num_blocks(4 * depth_of<E>(size)), num_states((item.last_head - item.first_head) * rows.count) {
     char* p = static_cast<char*>(scratch);
     auto take = [&p](auto*& part, int64_t count) {
@@ -32,6 +32,7 @@ class VectorAttention {
       p += (count * static_cast<int64_t>(sizeof *part) + 63) / 64 * 64;
     };
     const int64_t num_packed = item.is_few ? 0 : kStepsAtOnce, num_rows = item.is_few ? kFewQueries : kRowsAtOnce;
+    take(scales, std::max<int64_t>(1, num_packed));
     take(keys, num_packed * key_bytes<E>(size));
     take(values, num_packed * value_bytes<E>(size));
     take(products, num_rows * kStepKeys);
@@ -64,7 +65,8 @@ class VectorAttention {
     }
     if (has_shares()) for_states([&](int64_t head, int64_t row) {
       float* share = share_of(head, row);
-      write<E>(result_of(head, row), size, total_of(share, size), {share, kLanes});
+      write<E>(result_of(head, row), size,
+               with_sink(total_of(share, size), base_of(share, size), sink_of(a, head, row)), {share, kLanes});
     });
   }
 
@@ -126,10 +128,11 @@ class VectorAttention {
     for (int64_t head = item.first_head; head < item.last_head; head++) {
       const int64_t head_at = head * a.row_bytes, state = state_of(head, 0);
       const CacheRows own_keys = {a.key_cache + head_at, own.offset}, own_values = {a.value_cache + head_at, own.offset};
+      const Scoring head_scoring = scoring.with(find_scales<C>(a, head, own, scales));
       Near values_ahead(own_values.first, own, a.row_bytes);
       multiply_keys<E, C>(size, own_keys, count, Scores<E>{q + state * padded, padded, products}, rows.count,
                           [&](int64_t num_lines) { values_ahead.fetch(num_lines); });
-      for (int64_t row = 0; row < rows.count; row++) weigh(state + row, row, step, row);
+      for (int64_t row = 0; row < rows.count; row++) weigh(head_scoring, state + row, row, step, row);
       const bool is_last = head + 1 == item.last_head;
       Near keys_ahead(a.key_cache + (is_last ? next_head : head + 1) * a.row_bytes, is_last ? next : own, a.row_bytes);
       for (int64_t row = 0; row < rows.count; row += kRowsAtOnce)
@@ -143,6 +146,7 @@ class VectorAttention {
       const AttentionItem& coming = find_next(step);
       Ahead ahead(a, found[(step + 1) % 2], coming.first_head, coming.last_head);
       const int64_t num_lines = ahead.num_lines() / num_blocks + 1;
+      find_scales<C>(a, item.first_head, found[step % 2], scales + step - first);
       pack(step, item.first_head, step - first, [&] { ahead.fetch(num_lines); });
     }
     for (int64_t row = 0; row < rows.count; row += kRowsAtOnce) {
@@ -156,16 +160,17 @@ class VectorAttention {
     multiply<false>(Product<E>{q + row * padded, padded, keys + place * key_bytes<E>(size), depth_of<E>(size),
                         4 * kBlockBytes, kBlockBytes, products, kStepKeys},
                     count, kStepKeys / kLanes);
-    for (int64_t i = 0; i < count; i++) weigh(row + i, row + i, step, i);
+    const Scoring step_scoring = scoring.with(has_scales<C>(a) ? scales + place : nullptr);
+    for (int64_t i = 0; i < count; i++) weigh(step_scoring, row + i, row + i, step, i);
     multiply<true>(Product<E>{weights, kStepKeys, values + place * value_bytes<E>(size), kStepBlocks<E>, kBlockBytes,
                        kStepBlocks<E> * kBlockBytes, sums + row * size, size},
                    count, size / kLanes);
   }
 
   // `place`: of the row's products and weights.
-  void weigh(int64_t state, int64_t row, int64_t step, int64_t place) const {
+  void weigh(const Scoring& own_scoring, int64_t state, int64_t row, int64_t step, int64_t place) const {
     const uint64_t mask = rows.mask(row, step);
-    const float* row_products = products + place * kStepKeys;
+    float* row_products = products + place * kStepKeys;
     char* to = reinterpret_cast<char*>(weights + place * kStepKeys);
     float &own = base[state], *own_total = total + state * kLanes;
     if (mask == 0) {
@@ -173,11 +178,12 @@ class VectorAttention {
       return;
     }
     bool is_done = true;
-    if (own == -INFINITY) weigh_row<E, true, true>(row_products, scoring, mask, own, own_total, to, kHalfBytes);
-    else if (~mask == 0) is_done = weigh_row<E, false, false>(row_products, scoring, mask, own, own_total, to, kHalfBytes);
-    else is_done = weigh_row<E, false, true>(row_products, scoring, mask, own, own_total, to, kHalfBytes);
+    adjust(row_products, own_scoring);
+    if (own == -INFINITY) weigh_row<E, true, true>(row_products, own_scoring, mask, own, own_total, to, kHalfBytes);
+    else if (~mask == 0) is_done = weigh_row<E, false, false>(row_products, own_scoring, mask, own, own_total, to, kHalfBytes);
+    else is_done = weigh_row<E, false, true>(row_products, own_scoring, mask, own, own_total, to, kHalfBytes);
     if (!is_done)
-      revise<E>(row_products, scoring, mask, own, own_total, to, kHalfBytes, sums + state * size, kLanes, size);
+      revise<E>(row_products, own_scoring, mask, own, own_total, to, kHalfBytes, sums + state * size, kLanes, size);
   }
 
   void finish_piece() const {
@@ -186,7 +192,7 @@ class VectorAttention {
       const float all = base[state] == -INFINITY ? 0 : sum(load(total + state * kLanes));
       const Sums own = {sums + state * size, kLanes};
       if (is_shared()) fold(share_of(head, row), size, base[state], all, own);
-      else write<E>(result_of(head, row), size, all, own);
+      else write<E>(result_of(head, row), size, with_sink(all, base[state], sink_of(a, head, row)), own);
     });
   }
 
@@ -197,6 +203,7 @@ class VectorAttention {
   const Scoring scoring;
   const int64_t size, padded, num_blocks, num_states;
   StepKeys found[2];  // of a step and the next, by their numbers' last bit
+  StepScales* scales;       // of a step of one head, or of those that are packed
   char *keys, *values;
   float* products;  // [rows at once, kStepKeys], of a step
   E* weights;       // the same
@@ -217,19 +224,30 @@ void attend(const AttentionArgs& a, const AttentionItem& item, const AttentionIt
 
 // The result of a row of one query head from its shares of `count` pieces, `stride` floats apart. The first becomes it.
 template <class T>
-void merge(float* shares, int64_t stride, int64_t count, int64_t head_size, void* out) {
+void merge(float* shares, int64_t stride, int64_t count, int64_t head_size, const float* sink, void* out) {
   for (int64_t i = 1; i < count; i++) {
     float* share = shares + i * stride;
     fold(shares, head_size, base_of(share, head_size), total_of(share, head_size), {share, kLanes});
   }
-  write<Operand<T>>(static_cast<T*>(out), head_size, total_of(shares, head_size), {shares, kLanes});
+  const float total = with_sink(total_of(shares, head_size), base_of(shares, head_size), sink);
+  write<Operand<T>>(static_cast<T*>(out), head_size, total, {shares, kLanes});
+}
+
+template <class T>
+void fill_formats(Kernels& kernels, DType dtype) {
+  auto fill = [&](CacheFormat format, AttentionKernels own) {
+    kernels.attend_few[dtype][format] = kernels.attend_many[dtype][format] = own;
+  };
+  fill(kPlainCache, {scratch_bytes<T, T>, attend<T, T>});
+  fill(kInt8Cache, {scratch_bytes<T, Int8>, attend<T, Int8>});
+  fill(kFloat8Cache, {scratch_bytes<T, Float8>, attend<T, Float8>});
 }
 
 }  // namespace
 
 void fill_attention(Kernels& kernels) {
-  kernels.attend_few[kFloat32] = kernels.attend_many[kFloat32] = {scratch_bytes<float, float>, attend<float, float>};
-  kernels.attend_few[kBFloat16] = kernels.attend_many[kBFloat16] = {scratch_bytes<Bf16, Bf16>, attend<Bf16, Bf16>};
+  fill_formats<float>(kernels, kFloat32);
+  fill_formats<Bf16>(kernels, kBFloat16);
   kernels.merge[kFloat32] = merge<float>;
   kernels.merge[kBFloat16] = merge<Bf16>;
 }

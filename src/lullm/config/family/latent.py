@@ -1,0 +1,155 @@
+"""Families with latent vectors in the cache: DeepSeek-V2 and V3, GLM-4.7-Flash."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig, LatentConfig
+from lullm.config.experts import ExpertsConfig
+from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
+from lullm.config.family.experts import TRAINING, read_experts, read_grouped_experts, read_groups, read_shared
+from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import num_layers
+from lullm.config.field import MOST_HEAD_DIM, boolean, integer, positive_float, positive_int, shown
+from lullm.config.rope import RopeConfig
+from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import LayerKind
+
+_MOST_RANK = 1 << 14
+"""The largest known has 1,536."""
+
+
+def _sizes(data: dict[str, Any]) -> LatentConfig:
+    query_rank = None if data.get("q_lora_rank") is None else positive_int(data, "q_lora_rank", most=_MOST_RANK)
+    sizes = LatentConfig(
+        rank=positive_int(data, "kv_lora_rank", 512, _MOST_RANK),
+        rope_size=positive_int(data, "qk_rope_head_dim", 64, MOST_HEAD_DIM),
+        plain_size=positive_int(data, "qk_nope_head_dim", most=MOST_HEAD_DIM),
+        value_size=positive_int(data, "v_head_dim", most=MOST_HEAD_DIM),
+        query_rank=query_rank,
+        interleaves=boolean(data, "rope_interleave", True),
+    )
+    if sizes.rope_size % 2 or sizes.cached_size > MOST_HEAD_DIM:
+        raise ModelLoadError(
+            f"config.json: qk_rope_head_dim ({sizes.rope_size}) must be even, and kv_lora_rank + qk_rope_head_dim "
+            f"({sizes.cached_size}) at most {MOST_HEAD_DIM}"
+        )
+    return sizes
+
+
+def _as_one_head(data: dict[str, Any]) -> dict[str, Any]:
+    """What the cache sees: one head per token. Raises ModelLoadError: keys are shared in another way."""
+    heads, kv_heads = data.get("num_attention_heads"), data.get("num_key_value_heads")
+    if kv_heads is not None and kv_heads != heads:
+        raise ModelLoadError(
+            f"config.json: num_key_value_heads {shown(kv_heads)} is not num_attention_heads ({shown(heads)}), and "
+            "all heads have keys of their own where they follow from latents"
+        )
+    sizes = _sizes(data)
+    if data.get("head_dim") not in (None, sizes.rope_size):
+        raise ModelLoadError(
+            f"config.json: head_dim {shown(data['head_dim'])} is not qk_rope_head_dim ({sizes.rope_size}), which is "
+            "what it means for this architecture"
+        )
+    return {**data, "num_key_value_heads": 1, "head_dim": sizes.cached_size}
+
+
+def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int, experts: ExpertsConfig) -> DecoderConfig:
+    config, sizes = read_dense(data, kinds, head_dim), _sizes(data)
+    rope = config.ropes[0]
+    assert rope is not None, "read_dense has one rope for all layers"
+    return replace(config, experts=experts, latent=sizes, attention_scale=_stretch(rope) * sizes.query_size**-0.5)
+
+
+def _stretch(rope: RopeConfig) -> float:
+    """The factor on scores of a rope that is stretched: what YaRN puts on all elements of queries and keys."""
+    if rope.rope_type == "default" or not rope.mscale_all_dim or rope.factor <= 1:
+        return 1.0
+    return (0.1 * rope.mscale_all_dim * math.log(rope.factor) + 1.0) ** 2
+
+
+def _behind_first(data: dict[str, Any], num_kinds: int, default: int) -> tuple[bool, ...]:
+    first = integer(data, "first_k_dense_replace", default)
+    return tuple(layer >= first for layer in range(num_kinds))
+
+
+def _read_second(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = read_experts(data, "n_routed_experts", "moe_intermediate_size", _behind_first(data, len(kinds), 0))
+    method = data.get("topk_method")
+    if method not in ("greedy", "group_limited_greedy"):
+        raise ModelLoadError(
+            f"config.json: topk_method {shown(method)} is not supported, only 'greedy' and 'group_limited_greedy'"
+        )
+    num_groups = read_groups(data, experts) if method == "group_limited_greedy" else (1, 1)
+    experts = replace(
+        experts,
+        normalizes=False,
+        scale=positive_float(data, "routed_scaling_factor", 1.0),
+        num_groups=num_groups[0],
+        num_used_groups=num_groups[1],
+        num_group_scores=1,
+        shared_intermediate_size=read_shared(data, experts),
+    )
+    return _read(data, kinds, head_dim, experts)
+
+
+def _read_third(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    return _read(data, kinds, head_dim, read_grouped_experts(data, _behind_first(data, len(kinds), 3)))
+
+
+def _read_glm4_lite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    count, stated = num_layers(data), data.get("mlp_layer_types")
+    types = ["dense"] + ["sparse"] * (count - 1) if stated is None else stated
+    if not isinstance(types, list) or len(types) != count or not all(kind in ("dense", "sparse") for kind in types):
+        raise ModelLoadError(
+            f"config.json: mlp_layer_types must name dense or sparse for each of {count} layers, not {shown(stated)}"
+        )
+    return _read(data, kinds, head_dim, read_grouped_experts(data, tuple(kind == "sparse" for kind in types)))
+
+
+_READS = DENSE_READS | {
+    "attention_bias", "kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+    "n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size", "routed_scaling_factor",
+    "n_group", "topk_group",
+}  # fmt: skip
+_IGNORES = TRAINING | UNUSED_WINDOW | {
+    "qk_head_dim", "ep_size", "aux_loss_alpha", "seq_aux", "num_mtp_layers", "num_nextn_predict_layers",
+}  # fmt: skip
+"""`qk_head_dim` follows from its parts. Layers behind the last one draft tokens; they are not loaded."""
+_SIGMOID = {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1}
+
+DEEPSEEK_V2 = Family(
+    _read_second,
+    defaults={
+        "q_lora_rank": 1536, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_shared_experts": 2,
+        "topk_method": "greedy", "n_routed_experts": 64, "moe_intermediate_size": 1407, "first_k_dense_replace": 0,
+    },
+    reads=_READS | {"topk_method", "first_k_dense_replace"},
+    fixed=NO_WINDOW | {"scoring_func": "softmax", "moe_layer_freq": 1, "norm_topk_prob": False, "mlp_bias": False},
+    ignores=_IGNORES,
+    derive=_as_one_head,
+)  # fmt: skip
+DEEPSEEK_V3 = Family(
+    _read_third,
+    defaults={
+        "q_lora_rank": 1536, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_group": 8, "topk_group": 4,
+        "n_routed_experts": 256, "moe_intermediate_size": 2048, "num_experts_per_tok": 8,
+        "first_k_dense_replace": 3, "routed_scaling_factor": 2.5,
+    },
+    reads=_READS | {"norm_topk_prob", "first_k_dense_replace", "rope_interleave"},
+    fixed=NO_WINDOW | _SIGMOID,
+    ignores=_IGNORES,
+    derive=_as_one_head,
+)  # fmt: skip
+GLM4_MOE_LITE = Family(
+    _read_glm4_lite,
+    aliases={"head_dim": "qk_rope_head_dim"},
+    defaults={
+        "q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256, "n_routed_experts": 64,
+        "moe_intermediate_size": 1536, "num_experts_per_tok": 4, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5,
+    },
+    reads=_READS | {"norm_topk_prob", "mlp_layer_types", "rope_interleave"},
+    fixed=NO_WINDOW | _SIGMOID | {"first_k_dense_replace": 1},
+    ignores=_IGNORES,
+    derive=_as_one_head,
+)  # fmt: skip

@@ -1,0 +1,49 @@
+"""DeepSeek-V2 (https://arxiv.org/abs/2405.04434), V3 and R1 (https://arxiv.org/abs/2412.19437), GLM-4.7-Flash.
+
+Attention over latent vectors, dense layers in front, and then experts with shared ones beside them.
+"""
+
+import re
+from dataclasses import replace
+
+import torch
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
+from lullm.models.family.experts import GLM_RENAMES, drafts_of, experts_or_mlp
+from lullm.nn.latent_attention import LatentAttention
+from lullm.weights.rule import HeadOrder, WeightRules
+
+
+def _latent_attention(
+    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
+) -> LatentAttention:
+    return LatentAttention(config, config.family.attention_bias, layer, group, dtype)
+
+
+def build_deepseek(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    style = DecoderStyle(_rules(config), make_mlp=experts_or_mlp, make_attention=_latent_attention)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def _rules(config: ModelConfig) -> WeightRules:
+    rules, sizes = rules_of(config), config.family.latent
+    assert sizes is not None, "of a family with latents"
+    orders: tuple[HeadOrder, ...] = ()
+    if sizes.interleaves:
+        orders = (
+            HeadOrder(re.compile(r"\.self_attn\.q(_b)?_proj\."), _evens_first(sizes.plain_size, sizes.rope_size)),
+            HeadOrder(re.compile(r"\.self_attn\.kv_a_proj_with_mqa\."), _evens_first(sizes.rank, sizes.rope_size)),
+        )
+    return replace(
+        rules,
+        renames=(*rules.renames, *GLM_RENAMES),
+        drops=(*rules.drops, drafts_of(config)),
+        head_orders=orders,
+    )
+
+
+def _evens_first(num_kept: int, num_turned: int) -> tuple[int, ...]:
+    """The order of a head that ends with pairs of neighbours: the first of each pair, then the second."""
+    turned = range(num_kept, num_kept + num_turned)
+    return (*range(num_kept), *turned[::2], *turned[1::2])

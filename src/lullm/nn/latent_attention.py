@@ -1,0 +1,102 @@
+"""Attention over latent vectors (MLA, https://arxiv.org/abs/2405.04434): one vector per token serves all heads.
+
+The cache holds the latent vector and the rotated part of the key, once per token, as the key of one head; its first
+elements are the value, too. The matrices that would make keys and values of it are multiplied with the queries and the
+results instead ("absorbed"): `q . (W l) = (W^T q) . l`. So a decode step reads `rank + rope_size` elements per token,
+and scores take `(rank + rope_size) / (plain_size + rope_size)` times the products (3 of DeepSeek's) of expanded heads.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from lullm.config.decoder import LatentConfig
+from lullm.config.model import ModelConfig
+from lullm.nn.context import StepContext
+from lullm.nn.linear import Linear, meta_parameter
+from lullm.nn.norm import RMSNorm
+
+LATENT_EPS = 1e-6
+"""Of the norms on latent vectors. No config says it."""
+
+
+class HeadMatrices(nn.Module):
+    """Of every head the matrix that makes keys and the one that makes values of a latent; never quantized."""
+
+    def __init__(self, num_heads: int, sizes: LatentConfig, dtype: torch.dtype):
+        super().__init__()
+        self.num_heads = num_heads
+        self.sizes = sizes
+        self.weight = meta_parameter((num_heads * (sizes.plain_size + sizes.value_size), sizes.rank), dtype)
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """For keys `[Hq, plain_size, rank]`, for values `[Hq, value_size, rank]`."""
+        sizes = self.sizes
+        whole = self.weight.view(self.num_heads, -1, sizes.rank)
+        keys, values = whole.split((sizes.plain_size, sizes.value_size), dim=1)
+        return keys, values
+
+
+class LatentAttention(nn.Module):
+    """Project, norm and rotate; write the latent vector; attend with absorbed matrices; project back.
+
+    Args:
+        scale: factor on the products of queries and keys.
+        bias: the projections into latent vectors, and the one of the output, have a bias.
+        layer: the number of the layer in the model. group: the number of its KV cache group.
+    """
+
+    def __init__(self, config: ModelConfig, bias: bool, layer: int, group: int, dtype: torch.dtype):
+        super().__init__()
+        sizes, heads = config.family.latent, config.num_attention_heads
+        assert sizes is not None, "of a family with latents"
+        self.sizes, self.num_heads = sizes, heads
+        self.scale = config.family.attention_scale
+        self.layer, self.group = layer, group
+        self.q_proj = self.q_a_proj = self.q_b_proj = None
+        if sizes.query_rank is None:
+            self.q_proj = Linear(config.hidden_size, heads * sizes.query_size, False, dtype)
+        else:
+            self.q_a_proj = Linear(config.hidden_size, sizes.query_rank, bias, dtype)
+            self.q_a_layernorm = RMSNorm(sizes.query_rank, LATENT_EPS, dtype)
+            self.q_b_proj = Linear(sizes.query_rank, heads * sizes.query_size, False, dtype)
+        self.kv_a_proj_with_mqa = Linear(config.hidden_size, sizes.cached_size, bias, dtype)
+        self.kv_a_layernorm = RMSNorm(sizes.rank, LATENT_EPS, dtype)
+        self.kv_b_proj = HeadMatrices(heads, sizes, dtype)
+        self.o_proj = Linear(heads * sizes.value_size, config.hidden_size, bias, dtype)
+
+    def forward(
+        self,
+        x: Tensor,  # [T, H]
+        cos_sin_cache: Tensor,  # [max_len, rope_size]
+        context: StepContext,
+    ) -> Tensor:  # [T, H]
+        ops, prepared, cache = context.ops, context.attention[self.group], context.caches[self.layer]
+        sizes = self.sizes
+        keys, values = self.kv_b_proj.parts
+        table = cos_sin_cache[context.positions]  # [T, rope_size]
+        latent, turned = self.kv_a_proj_with_mqa(x, ops).split((sizes.rank, sizes.rope_size), dim=-1)
+        latent = self.kv_a_layernorm(latent.contiguous(), ops)
+        row = torch.cat((latent, _rotate(turned, table)), dim=-1)  # [T, D]
+        ops.write_cache(row.unsqueeze(1).expand(-1, 2, -1), cache, prepared.slot_mapping)
+        q = self._queries(x, context).unflatten(-1, (self.num_heads, sizes.query_size))  # [T, Hq, query_size]
+        plain, turned = q.split((sizes.plain_size, sizes.rope_size), dim=-1)
+        absorbed = torch.matmul(plain.transpose(0, 1), keys).transpose(0, 1)  # [T, Hq, rank]
+        q = torch.cat((absorbed, _rotate(turned, table.unsqueeze(1))), dim=-1)  # [T, Hq, D]
+        out = ops.attention(q, cache, prepared, self.scale)[..., : sizes.rank]  # [T, Hq, rank]
+        out = torch.matmul(out.transpose(0, 1), values.transpose(1, 2)).transpose(0, 1)  # [T, Hq, value_size]
+        return self.o_proj(out.flatten(1), ops)
+
+    def _queries(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, Hq * query_size]
+        ops = context.ops
+        if self.q_proj is not None:
+            return self.q_proj(x, ops)
+        assert self.q_a_proj is not None and self.q_b_proj is not None
+        return self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x, ops), ops), ops)
+
+
+def _rotate(x: Tensor, table: Tensor) -> Tensor:  # [..., rope_size] both
+    """Turn the pairs (i, i + rope_size / 2) in float32; rounded once."""
+    first, second = x.float().chunk(2, dim=-1)
+    cosines, sines = table.chunk(2, dim=-1)
+    return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1).to(x.dtype)

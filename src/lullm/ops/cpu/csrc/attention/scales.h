@@ -1,0 +1,47 @@
+// StepScales: what the numbers of a step's keys and values in a cache of 8 bits are multiplied by.
+#pragma once
+
+#include <type_traits>
+
+#include "../cache_element.h"
+#include "rows.h"
+
+namespace lullm {
+namespace LULLM_ISA {
+namespace {
+
+struct StepScales {
+  alignas(64) float keys[kStepKeys], values[kStepKeys];
+};
+
+// Does a cache of C have any?
+template <class C>
+bool has_scales(const AttentionArgs& a) {
+  return std::is_same_v<C, Int8> || (std::is_same_v<C, Float8> && a.key_scales != nullptr);
+}
+
+inline void load_row_scales(const char* first, const StepKeys& found, float* scales) {
+  alignas(64) uint16_t halves[kStepKeys];
+  for (int64_t i = 0; i < kStepKeys; i++) std::memcpy(halves + i, first + found.offset[i], kScaleBytes);
+  for (int64_t i = 0; i < kStepKeys; i += kLanes)
+    store(scales + i, from_halves(_mm256_load_si256(reinterpret_cast<const __m256i*>(halves + i))));
+}
+
+// Those of one head; null if all are 1. `place`: where they are written.
+template <class C>
+inline const StepScales* find_scales(const AttentionArgs& a, int64_t head, const StepKeys& found, StepScales* place) {
+  if (!has_scales<C>(a)) return nullptr;
+  if constexpr (std::is_same_v<C, Int8>) {
+    const int64_t at = head * a.row_bytes + a.head_size;
+    load_row_scales(a.key_cache + at, found, place->keys);
+    load_row_scales(a.value_cache + at, found, place->values);
+  } else {
+    std::fill_n(place->keys, kStepKeys, a.key_scales[head]);
+    std::fill_n(place->values, kStepKeys, a.value_scales[head]);
+  }
+  return place;
+}
+
+}  // namespace
+}  // namespace LULLM_ISA
+}  // namespace lullm

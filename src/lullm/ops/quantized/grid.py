@@ -1,0 +1,213 @@
+"""Grids: weights whose scales belong to groups of 16 or 32 inputs, as GGUF files hold them.
+
+A weight is `digit * scale - minimum`. A group's scale is a float16; or, of grids with codes, a small integer times a
+float16 of the whole span of 256 inputs, as the minimum is. The storage is uint8 `[num_panels, panel_bytes]`, in panels
+of 32 rows and blocks of 64 inputs as other quantized weights (`weight.py`); `ops/cpu/csrc/grid.h` draws the bytes.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lullm.ops.quantized.weight import BLOCK_INPUTS, PANEL_ROWS, ByRow, place
+from lullm.units import cdiv
+
+_SPAN_BLOCKS = 4
+_BIAS = 8  # of digits of four bits that have a sign
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GridRows:
+    """Rows of a matrix, taken apart. G groups of a row; S spans that share a float16.
+
+    Args:
+        digits: `[n, in]` int8; or uint8, without a sign.
+        factors: `[n, S]` float16. codes: `[n, G]` int8, factors on them; None: a group is a span.
+        min_factors, min_codes: the same of what is subtracted; None: nothing is. Codes are uint8.
+    """
+
+    digits: Tensor
+    factors: Tensor
+    codes: Tensor | None = None
+    min_factors: Tensor | None = None
+    min_codes: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.digits)
+
+    def __getitem__(self, rows: slice) -> "GridRows":
+        parts = (self.digits, self.factors, self.codes, self.min_factors, self.min_codes)
+        digits, factors, *others = (None if part is None else part[rows] for part in parts)
+        assert digits is not None and factors is not None
+        return GridRows(digits, factors, *others)
+
+    def decode(self) -> Tensor:
+        """Float32 `[n, in]`; the same bits as ggml's."""
+        scales = _per_group(self.factors, self.codes)
+        values = self.digits.float().unflatten(1, (scales.shape[1], -1)) * scales[..., None]
+        if self.min_factors is not None:
+            values -= _per_group(self.min_factors, self.min_codes)[..., None]
+        return values.flatten(1)
+
+
+def _per_group(factors: Tensor, codes: Tensor | None) -> Tensor:  # float32 [n, G]
+    if codes is None:
+        return factors.float()
+    return (codes.float().unflatten(1, (factors.shape[1], -1)) * factors.float()[..., None]).flatten(1)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One kind of groups.
+
+    Args:
+        number: in the native library (`kGrids` in `grid.h`).
+        digit_bits: 8, signed; or 4, which `has_sign` or not.
+    """
+
+    number: int
+    digit_bits: int
+    group_inputs: int
+    has_codes: bool
+    has_mins: bool
+    has_sign: bool = True
+
+    @property
+    def num_groups(self) -> int:
+        """Of a block."""
+        return BLOCK_INPUTS // self.group_inputs
+
+    @property
+    def digit_bytes(self) -> int:
+        """Of a block, as all that follow."""
+        return PANEL_ROWS * BLOCK_INPUTS * self.digit_bits // 8
+
+    @property
+    def scale_bytes(self) -> int:
+        return self.num_groups * PANEL_ROWS * (1 if self.has_codes else 2)
+
+    @property
+    def block_bytes(self) -> int:
+        return self.digit_bytes + self.scale_bytes + (self.num_groups * PANEL_ROWS if self.has_mins else 0)
+
+    @property
+    def span_bytes(self) -> int:
+        """Of the float16 of a span of four blocks."""
+        return PANEL_ROWS * 2 * (2 if self.has_mins else 1) if self.has_codes else 0
+
+
+Q4_0 = Grid(16, 4, 32, has_codes=False, has_mins=False)
+Q8_0 = Grid(17, 8, 32, has_codes=False, has_mins=False)
+Q4_K = Grid(18, 4, 32, has_codes=True, has_mins=True, has_sign=False)
+Q5_K = Grid(19, 8, 32, has_codes=True, has_mins=True)
+Q6_K = Grid(20, 8, 16, has_codes=True, has_mins=False)
+ANY_K = Grid(21, 8, 16, has_codes=True, has_mins=True)
+"""Holds rows of Q4_K, Q5_K and Q6_K beside each other."""
+GRIDS = (Q4_0, Q8_0, Q4_K, Q5_K, Q6_K, ANY_K)
+
+
+@dataclass(frozen=True)
+class GridLayout:
+    """How a matrix `[out_features, in_features]` of a grid lies in its storage. See `weight.Layout`."""
+
+    grid: Grid
+    out_features: int
+    in_features: int
+
+    @property
+    def format(self) -> int:
+        return self.grid.number
+
+    @cached_property
+    def num_blocks(self) -> int:
+        return cdiv(self.in_features, BLOCK_INPUTS)
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """Of the storage, in bytes."""
+        num_spans = cdiv(self.num_blocks, _SPAN_BLOCKS)
+        panel_bytes = self.num_blocks * self.grid.block_bytes + num_spans * self.grid.span_bytes
+        return cdiv(self.out_features, PANEL_ROWS), panel_bytes
+
+    def decode_rows(self, storage: Tensor, row_ids: Tensor) -> Tensor:
+        """The rows `row_ids [n]` as float32 `[n, in]`."""
+        return self.rows(storage, row_ids).decode()[:, : self.in_features]
+
+    def rows(self, storage: Tensor, row_ids: Tensor) -> GridRows:
+        """The rows as they are stored, padded to whole blocks."""
+        grid, parts, at = self.grid, _Parts(storage, self), place(row_ids)
+        lines = parts.digits[at]
+        if grid.digit_bits == 4:
+            lines = torch.cat((lines & 15, lines >> 4), dim=-1)
+        digits = lines.flatten(1).view(torch.int8) - (_BIAS if grid.digit_bits == 4 and grid.has_sign else 0)
+        if not grid.has_codes:
+            return GridRows(digits, parts.scales[at].flatten(1))
+        # A span at the end may have fewer blocks: its codes are filled up.
+        fill = (-self.num_blocks % _SPAN_BLOCKS) * grid.num_groups
+        digits = torch.nn.functional.pad(digits, (0, fill * grid.group_inputs))
+        codes = torch.nn.functional.pad(parts.scales[at].flatten(1), (0, fill))
+        factors = parts.factors[at]
+        if not grid.has_mins:
+            return GridRows(digits, factors[..., 0], codes)
+        mins = torch.nn.functional.pad(parts.mins[at].flatten(1), (0, fill))
+        return GridRows(digits, factors[..., 0], codes, factors[..., 1], mins)
+
+    def store_(self, storage: Tensor, first_row: int, rows: GridRows) -> None:
+        """Store the rows from `first_row` on, exactly; their groups may be larger than the grid's."""
+        grid, parts, count = self.grid, _Parts(storage, self), len(rows)
+        at = place(torch.arange(first_row, first_row + count, device=storage.device))
+        digits = rows.digits.view(torch.int8)
+        if grid.digit_bits == 4:
+            biased = (_padded(digits, self.num_blocks) + (_BIAS if grid.has_sign else 0)).view(torch.uint8)
+            biased = biased.view(count, self.num_blocks, 8, 8)
+            parts.digits[at] = biased[..., :4] | biased[..., 4:] << 4
+        else:
+            lines = _padded(digits, self.num_blocks).view(torch.uint8).view(count, self.num_blocks, 16, 4)
+            parts.digits[at] = lines
+        if not grid.has_codes:
+            parts.scales[at] = _grouped(rows.factors, self).view(count, self.num_blocks, -1)
+            return
+        assert rows.codes is not None
+        parts.scales[at] = _grouped(rows.codes, self).view(count, self.num_blocks, -1)
+        factors = [rows.factors]
+        if grid.has_mins:
+            mins, min_factors = rows.min_codes, rows.min_factors
+            if mins is None or min_factors is None:
+                mins, min_factors = torch.zeros_like(rows.codes, dtype=torch.uint8), torch.zeros_like(rows.factors)
+            parts.mins[at] = _grouped(mins, self).view(count, self.num_blocks, -1)
+            factors.append(min_factors)
+        parts.factors[at] = torch.stack(factors, dim=-1)
+
+
+class _Parts:
+    """Views of a storage, by row."""
+
+    def __init__(self, storage: Tensor, layout: GridLayout):
+        grid, num_blocks = layout.grid, layout.num_blocks
+        all_bytes = num_blocks * grid.block_bytes
+        blocks = storage[:, :all_bytes].unflatten(1, (num_blocks, grid.block_bytes))
+        ends = grid.digit_bytes, grid.digit_bytes + grid.scale_bytes
+        lines = grid.digit_bytes // (2 * 16 * 4)
+        digits = blocks[:, :, : ends[0]].unflatten(2, (2, lines, 16, 4)).permute(0, 2, 4, 1, 3, 5)
+        self.digits = ByRow(digits)  # [panels, 2, 16, blocks, lines, 4]
+        scales = blocks[:, :, ends[0] : ends[1]].view(torch.int8 if grid.has_codes else torch.float16)
+        self.scales = scales.unflatten(2, (-1, PANEL_ROWS)).permute(0, 3, 1, 2)  # [panels, 32, blocks, groups]
+        self.mins = blocks[:, :, ends[1] :].unflatten(2, (-1, PANEL_ROWS)).permute(0, 3, 1, 2)
+        halves = storage[:, all_bytes:].view(torch.float16)
+        sides = 2 if grid.has_mins else 1
+        if grid.has_codes:
+            # [panels, 32, spans, sides]
+            self.factors = halves.unflatten(1, (-1, sides, PANEL_ROWS)).permute(0, 3, 1, 2)
+
+
+def _padded(digits: Tensor, num_blocks: int) -> Tensor:
+    return torch.nn.functional.pad(digits, (0, num_blocks * BLOCK_INPUTS - digits.shape[1]))
+
+
+def _grouped(codes: Tensor, layout: GridLayout) -> Tensor:
+    """What belongs to larger groups, of the layout's; padded to whole blocks."""
+    num_groups = layout.in_features // layout.grid.group_inputs
+    codes = codes.repeat_interleave(num_groups // codes.shape[1], dim=1) if codes.shape[1] < num_groups else codes
+    return torch.nn.functional.pad(codes, (0, layout.num_blocks * layout.grid.num_groups - codes.shape[1]))
