@@ -143,8 +143,8 @@ class Family:
             config = EVERY | shape | {"architectures": [architecture_of(name)]}
             Path(folder, "config.json").write_text(json.dumps(config))
             self.llm = LLM(
-                model=folder, tokenizer="demo", load_format="dummy", max_model_len=4096, max_num_seqs=2,
-                enable_prefix_caching=False, num_gpu_blocks_override=600,
+                model=folder, tokenizer="demo", load_format="dummy", max_model_len=2048, max_num_seqs=2,
+                enable_prefix_caching=False, num_gpu_blocks_override=1000,
             )  # fmt: skip
         self.model = model_of(self.llm)
 

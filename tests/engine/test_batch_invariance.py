@@ -30,6 +30,7 @@ FAMILIES = {
     "qwen3": {},
     "llama": {"tie_word_embeddings": True},
     "gemma2": WINDOWS | {"attn_logit_softcapping": 2.0},
+    "qwen3_moe": {"num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 96, "norm_topk_prob": True},
     "gemma3": WINDOWS | {"tie_word_embeddings": True},
 }
 CACHES = {"llama": {"kv_cache_dtype": "int8"}, "gemma2": {"kv_cache_dtype": "fp8"}}
