@@ -202,6 +202,32 @@ class InterleavedRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ConsecutiveRows:
+    """Rows of several places, one place after the other."""
+
+    places: tuple[Rows, ...]
+
+    bits: ClassVar[int] = 0
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((sum(place.shape[0] for place in self.places), *self.places[0].shape[1:]))
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor), "floating point numbers only"
+        start = 0
+        for place in self.places:
+            end = start + place.shape[0]
+            first, last = max(start, first_row), min(end, first_row + len(values))
+            if first < last:
+                place.write(values[first - first_row : last - first_row], first - start)
+            start = end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StackedRows:
     """Places of one shape, of which one tensor holds all: a row here is all of one place."""
 
