@@ -4,13 +4,23 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
-from lullm.config.family.experts import GLM4_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+from lullm.config.family.experts import GLM4_MOE, GPT_OSS, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from lullm.config.family.family import Family
 from lullm.config.family.gemma import GEMMA2, GEMMA3
 from lullm.config.family.gpt import GPT2, OPT
-from lullm.config.family.gpt_oss import GPT_OSS
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
-from lullm.config.family.llama_like import GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3
+from lullm.config.family.llama_like import (
+    EXAONE4,
+    GLM4,
+    GRANITE,
+    MINISTRAL,
+    MINISTRAL3,
+    OLMO2,
+    OLMO3,
+    PHI3,
+    SEED_OSS,
+    SMOLLM3,
+)
 from lullm.config.family.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from lullm.config.field import optional_object
 from lullm.errors import ModelLoadError
@@ -21,14 +31,18 @@ logger = get_logger(__name__)
 FAMILIES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
+    "Exaone4ForCausalLM": EXAONE4,
     "GPT2LMHeadModel": GPT2,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "Glm4ForCausalLM": GLM4,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteForCausalLM": GRANITE,
     "LlamaForCausalLM": LLAMA,
+    "MinistralForCausalLM": MINISTRAL,
+    "Ministral3ForCausalLM": MINISTRAL3,
     "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,
     "Olmo2ForCausalLM": OLMO2,
@@ -43,6 +57,7 @@ FAMILIES: dict[str, Family] = {
     "Qwen3NextForCausalLM": QWEN3_NEXT,
     "Qwen3_5ForCausalLM": QWEN3_5,
     "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
+    "SeedOssForCausalLM": SEED_OSS,
     "SmolLM3ForCausalLM": SMOLLM3,
 }
 
