@@ -11,6 +11,7 @@ from conftest import write_checkpoint, write_tokenizer
 from engine_parts import model_of, open_requests_of, scheduler_of
 from families import CASES
 from golden import SIZES, random_model
+from sentence import write_modules
 
 from lullm import LLM, SamplingParams
 from lullm.errors import InvalidRequestError, LullmError, ModelLoadError
@@ -34,20 +35,6 @@ def make_prompts():
 
 
 PROMPTS = make_prompts()
-
-
-def write_modules(folder, kind, normalize):
-    """What sentence-transformers puts beside a model."""
-    names = ["Transformer", "Pooling", *["Normalize"] * normalize]
-    modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": f"sentence_transformers.models.{name}"}
-        for i, name in enumerate(names)
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    modes = dict.fromkeys(("cls_token", "mean_tokens", "max_tokens", "lasttoken"), False) | {kind: True}
-    config = {"word_embedding_dimension": 48, **{f"pooling_mode_{name}": value for name, value in modes.items()}}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
 
 
 @pytest.fixture(scope="module")

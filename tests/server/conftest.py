@@ -346,9 +346,8 @@ class RunningServer:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=api_key, max_retries=0, timeout=20)
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[..., RunningServer]]:
-    """`start(engine, **server_options)`; every server is stopped at the test's end."""
+def _starting() -> Iterator[Callable[..., RunningServer]]:
+    """`start(engine, **server_options)`; every server is stopped at the end."""
     servers: list[RunningServer] = []
 
     def start_server(engine: Any, **options: Any) -> RunningServer:
@@ -358,6 +357,10 @@ def start() -> Iterator[Callable[..., RunningServer]]:
     yield start_server
     for server in servers:
         server.stop()
+
+
+start = pytest.fixture(_starting, name="start")
+start_for_module = pytest.fixture(_starting, name="start_for_module", scope="module")
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from lullm.server.error import install_error_handlers
 from lullm.server.gate.gate import Gate
 from lullm.server.openai import endpoint
 from lullm.server.options import ServerOptions
+from lullm.server.pooling import route as pooling
 from lullm.server.sse import ClientDisconnectedError
 
 CLIENT_CLOSED_REQUEST = 499
@@ -31,7 +32,7 @@ def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
     install_error_handlers(app, context.api_error)
     for kind in (ClientDisconnect, ClientDisconnectedError):
         app.add_exception_handler(kind, _answer_nothing)
-    for routes in (endpoint, route):
+    for routes in (endpoint, pooling, route):
         app.include_router(routes.router(context))
     if engine.config.enable_sleep_mode:
         app.include_router(admin.router(context))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from lullm.engine.client import EngineClient
-from lullm.errors import EngineDeadError
+from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
 from lullm.server.error import ApiError, shutting_down, to_api_error
 from lullm.server.metrics import Metrics
 from lullm.server.options import ServerOptions
@@ -77,6 +77,15 @@ class ServerContext:
     async def wait_idle(self) -> None:
         """Return once no request is in flight."""
         await self._idle.wait()
+
+    def aborted(self, reason: int | str | None = None) -> ApiError | LullmError:
+        """The error of a request that the engine has aborted. `reason`: the request's own."""
+        if reason is not None:  # the engine serves the others
+            return ApiError(500, f"the request was aborted: {reason}", code="request_failed")
+        # A request that is waited for is aborted by the server's end, or by a sleep or pause of mode 'abort'.
+        if self.engine.config.enable_sleep_mode and not self.draining:
+            return EngineAsleepError("the request was aborted: the engine was put to sleep or paused")
+        return EngineDeadError("the request was aborted")
 
     def api_error(self, error: Exception) -> ApiError:
         """The error for the client: a request that fails in a draining server gets a 503, not a 500."""

@@ -13,7 +13,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from lullm.engine.client import EngineClient, SleepCause
-from lullm.types.outputs import RequestOutput
+from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.sleep import TAGS, SleepReport, SleepState, WakeReport
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5)
@@ -139,8 +139,8 @@ class Metrics:
         )
         return histogram.labels(self._model_name)
 
-    def observe(self, output: RequestOutput, num_steps: int) -> None:
-        """Take the times of a finished request. `num_steps`: tokens of its longest completion."""
+    def observe(self, output: EngineOutput, num_steps: int) -> None:
+        """Take the times of a finished request. `num_steps`: tokens of its longest completion, 0 of a vector."""
         times = output.metrics
         if times is None:
             return

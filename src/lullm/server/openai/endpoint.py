@@ -5,7 +5,6 @@ A form turns the engine's outputs into JSON: `CompletionForm`, `ChatForm`.
 
 import asyncio
 import contextlib
-import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from lullm.errors import InvalidRequestError
 from lullm.server.context import ServerContext
 from lullm.server.openai.chat import ChatForm
 from lullm.server.openai.completion import CompletionForm
-from lullm.server.openai.generation import Generation, Usage, public_id
+from lullm.server.openai.generation import Generation, Usage, prepare_all, public_id
 from lullm.server.openai.schema import ChatBody, CompletionBody
 from lullm.server.openai.validation import (
     check_num_logprobs,
@@ -38,8 +37,6 @@ from lullm.types.request import GenerateRequest
 Body = TypeVar("Body", CompletionBody, ChatBody)
 
 _SHORT_BYTES = 1 << 16
-
-_serial = itertools.count()
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -99,12 +96,7 @@ class Endpoint(Generic[Body]):
             prompts = body.prompts()
             check_num_sequences(len(prompts), params)
             check_token_lists(len(prompts), params, engine.config.max_num_seqs)
-            requests: list[GenerateRequest] = []
-            for prompt in prompts:
-                if requests:  # thousands of short prompts take seconds: other requests have their turn between them
-                    await asyncio.sleep(0)
-                # Two clients may send the same X-Request-Id at the same time; the engine's ids are unique all the same.
-                requests.append(await engine.prepare(f"{answer_id}-{next(_serial)}", prompt, params, priority))
+            requests = await prepare_all(engine, answer_id, prompts, params, priority)
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), body.field_of(error.param), error.code) from None
         check_num_logprobs(body, requests, engine.config.max_model_len, self.context.max_request_logprobs)

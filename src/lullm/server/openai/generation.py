@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
@@ -10,13 +11,15 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
+from lullm.engine.client import EngineClient
 from lullm.server.context import ServerContext
-from lullm.server.error import ApiError
 from lullm.server.gate.gate import request_id
 from lullm.types.outputs import RequestOutput
-from lullm.types.request import GenerateRequest
+from lullm.types.pooling.params import PoolingParams
+from lullm.types.request import GenerateRequest, Input
+from lullm.types.sampling_params import SamplingParams
 
+_serial = itertools.count()
 _QUEUE_LEN = 64  # outputs of a batch that may wait for a slow client before their producers pause
 
 
@@ -71,21 +74,13 @@ class Generation:
                     counts[completion.index] = counts.get(completion.index, 0) + len(completion.token_ids)
                     self.usage.completion_tokens += len(completion.token_ids)
                     if completion.finish_reason == "abort":
-                        raise self._aborted(completion.stop_reason)
+                        raise self.context.aborted(completion.stop_reason)
                 if output.finished:
                     if len(counts) < self.requests[number].params.n:  # aborted before its first token
-                        raise self._aborted()
+                        raise self.context.aborted()
                     self.usage.cached_tokens += output.num_cached_tokens
                     self.context.metrics.observe(output, max(counts.values()))
                 yield number, output
-
-    def _aborted(self, reason: int | str | None = None) -> ApiError | LullmError:
-        if reason is not None:  # the request's own end; the engine serves the others
-            return ApiError(500, f"the request was aborted: {reason}", code="request_failed")
-        # A request that is waited for is aborted by the server's end, or by a sleep or pause of mode 'abort'.
-        if self.context.engine.config.enable_sleep_mode and not self.context.draining:
-            return EngineAsleepError("the request was aborted: the engine was put to sleep or paused")
-        return EngineDeadError("the request was aborted")
 
 
 async def _numbered(stream: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[tuple[int, RequestOutput], None]:
@@ -125,6 +120,23 @@ async def _merged(
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def prepare_all(
+    engine: EngineClient,
+    answer_id: str,
+    prompts: Sequence[Input],
+    params: SamplingParams | PoolingParams,
+    priority: int,
+) -> list[GenerateRequest]:
+    """The engine's requests of one HTTP request. Raises InvalidRequestError, EngineDeadError."""
+    requests: list[GenerateRequest] = []
+    for prompt in prompts:
+        if requests:  # thousands of short prompts take seconds: other requests have their turn between them
+            await asyncio.sleep(0)
+        # Two clients may send the same X-Request-Id at the same time; the engine's ids are unique all the same.
+        requests.append(await engine.prepare(f"{answer_id}-{next(_serial)}", prompt, params, priority))
+    return requests
 
 
 def public_id(prefix: str, headers: Headers) -> str:

@@ -33,10 +33,18 @@ class StreamOptions(WireModel):
     include_usage: bool | None = None
 
 
-class GenerationBody(WireModel):
-    """What completions and chat have in common. None: not given, the model's default applies."""
+class QueuedBody(WireModel):
+    """What every request to the engine has. None: not given."""
 
     model: str | None = None
+    priority: int | None = None
+    # Ollama's
+    keep_alive: float | str | None = None
+
+
+class GenerationBody(QueuedBody):
+    """What completions and chat have in common. None: not given, the model's default applies."""
+
     n: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -64,11 +72,8 @@ class GenerationBody(WireModel):
     beam_width: int | None = None
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
-    priority: int | None = None
     # transformers'
     split_special_tokens: bool | None = None
-    # Ollama's
-    keep_alive: float | str | None = None
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> "GenerationBody":
@@ -111,9 +116,14 @@ class CompletionBody(GenerationBody):
 
     def prompts(self) -> list[Prompt]:
         """The prompts, of which a body may hold one or several."""
-        several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
-        prompts: list[Prompt] = self.prompt if several else [self.prompt]
-        return [plain_prompt(prompt, self.split_special_tokens) for prompt in prompts]
+        return several_prompts(self.prompt, self.split_special_tokens)
+
+
+def several_prompts(given: Any, split_special_tokens: bool | None) -> list[Prompt]:
+    """What a field of the type `Prompts` holds, as the engine takes it. Raises ApiError: the option is for texts."""
+    several = isinstance(given, list) and not isinstance(given[0], int)
+    prompts: list[Prompt] = given if several else [given]
+    return [plain_prompt(prompt, split_special_tokens) for prompt in prompts]
 
 
 def plain_prompt(prompt: Prompt, split_special_tokens: bool | None) -> Prompt:

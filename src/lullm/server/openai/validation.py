@@ -6,7 +6,7 @@ from typing import Any
 from lullm.config.sleep_after import parse_duration
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
-from lullm.server.openai.schema import ChatBody, CompletionBody, GenerationBody
+from lullm.server.openai.schema import ChatBody, CompletionBody, QueuedBody
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
@@ -90,7 +90,7 @@ def _chat_changes(body: ChatBody) -> dict[str, Any]:
     return changes
 
 
-def check_priority(body: GenerationBody, engine: EngineClient) -> int:
+def check_priority(body: QueuedBody, engine: EngineClient) -> int:
     """The request's priority. Raises ApiError if it could have no effect."""
     if body.priority and engine.config.scheduling_policy != "priority":
         raise ApiError(
@@ -99,7 +99,7 @@ def check_priority(body: GenerationBody, engine: EngineClient) -> int:
     return body.priority or 0
 
 
-def keep_alive_s(body: GenerationBody) -> float | None:
+def keep_alive_s(body: QueuedBody) -> float | None:
     """The request's `keep_alive` in seconds, which a text gives as 300, '300', '5m' or '-1'.
 
     Raises:

@@ -1,0 +1,1 @@
+"""The endpoints for vectors of whole prompts: embeddings, scores of pairs, reranking."""

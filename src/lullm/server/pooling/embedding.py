@@ -1,0 +1,74 @@
+"""POST /v1/embeddings."""
+
+import base64
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from lullm.server.context import ServerContext
+from lullm.server.error import ApiError
+from lullm.server.openai.endpoint import JsonPieces
+from lullm.server.openai.generation import public_id
+from lullm.server.pooling.schema import EmbeddingBody
+from lullm.server.pooling.vectors import Vectors, fields_named
+from lullm.server.sse import encode, until_disconnect
+from lullm.server.wire import parse_body
+
+MAX_NUMBERS = 1 << 23
+"""In one answer: 2048 embeddings of 4096 elements. As JSON they take 170 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """The handler."""
+
+    context: ServerContext
+
+    async def __call__(self, request: Request) -> Response:
+        """Raises ApiError, InvalidRequestError: with the name of the body's field."""
+        body = parse_body(EmbeddingBody, await request.body())
+        self.context.check_model(body.model)
+        prompts = body.prompts()
+        size = body.dimensions or self.context.engine.model_config.hidden_size
+        if len(prompts) * size > MAX_NUMBERS:
+            raise ApiError(
+                400,
+                f"{len(prompts)} embeddings of {size} elements are more than {MAX_NUMBERS} numbers; send fewer inputs "
+                "at once, or ask for fewer dimensions",
+                param="input",
+                code="too_many_numbers",
+            )
+        answer_id = public_id("embd", request.headers)
+        with fields_named(prompt="input"):
+            vectors = await Vectors.prepare(self.context, body, answer_id, prompts, body.params())
+        return JsonPieces(await until_disconnect(request.receive, _answer(vectors, body.encoding_format == "base64")))
+
+
+async def _answer(vectors: Vectors, as_base64: bool) -> list[bytes]:
+    """As pieces of JSON: as Python's objects, an embedding takes twice the bytes of its JSON."""
+    pieces = [encode(vectors.head())[:-1], b',"data":[']
+    index = 0
+    async for output in vectors.outputs():
+        data = output.outputs.data
+        item: dict[str, Any] = {
+            "object": "embedding",
+            "index": index,
+            "embedding": _packed(data) if as_base64 else data,
+        }
+        pieces += [encode(item), b","]
+        index += 1
+    tail = encode({"usage": vectors.usage()})
+    return [*pieces[:-1], b"],", tail[1:]]
+
+
+def _packed(values: Sequence[float]) -> str:
+    """float32, little-endian, as OpenAI's clients read it."""
+    packed = array("f", values)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return base64.b64encode(packed.tobytes()).decode()

@@ -1,0 +1,83 @@
+"""Vectors: the pooled outputs of one HTTP request's prompts, its usage, and what its errors call its fields."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lullm.errors import InvalidRequestError
+from lullm.server.context import ServerContext
+from lullm.server.openai.generation import prepare_all
+from lullm.server.openai.schema import QueuedBody
+from lullm.server.openai.validation import check_priority, keep_alive_s
+from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
+from lullm.types.pooling.params import PoolingParams
+from lullm.types.request import GenerateRequest, Input
+
+
+@dataclass(slots=True)
+class Vectors:
+    """The engine's requests of one HTTP request, in the order of its prompts. `cached_tokens`: counted as they end."""
+
+    context: ServerContext
+    id: str
+    requests: list[GenerateRequest]
+    keep_alive: float | None
+    created: int = field(default_factory=lambda: int(time.time()))
+    cached_tokens: int = 0
+
+    @classmethod
+    async def prepare(
+        cls, context: ServerContext, body: QueuedBody, answer_id: str, prompts: Sequence[Input], params: PoolingParams
+    ) -> "Vectors":
+        """Check and tokenize all prompts. Raises ApiError, InvalidRequestError."""
+        priority, keep_alive = check_priority(body, context.engine), keep_alive_s(body)
+        return cls(
+            context, answer_id, await prepare_all(context.engine, answer_id, prompts, params, priority), keep_alive
+        )
+
+    async def outputs(self) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+        """In the order of the prompts; they run together. Closing the generator aborts what still runs.
+
+        Raises as `Generation.outputs` does.
+        """
+        pool = self.context.engine.pool
+        tasks = [asyncio.create_task(pool(request, self.keep_alive)) for request in self.requests]
+        try:
+            for task in tasks:
+                output = await task
+                if output.finish_reason == "abort":
+                    raise self.context.aborted(output.stop_reason)
+                self.cached_tokens += output.num_cached_tokens
+                self.context.metrics.observe(output, 0)
+                yield output
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def all(self) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """All outputs at once."""
+        async with contextlib.aclosing(self.outputs()) as outputs:
+            return [output async for output in outputs]
+
+    def head(self) -> dict[str, Any]:
+        """The first fields of OpenAI's lists."""
+        return {"id": self.id, "object": "list", "created": self.created, "model": self.context.model_name}
+
+    def usage(self) -> dict[str, Any]:
+        """Tokens of all prompts."""
+        num_tokens = sum(len(request.prompt_token_ids) for request in self.requests)
+        details = {"cached_tokens": self.cached_tokens}
+        return {"prompt_tokens": num_tokens, "total_tokens": num_tokens, "prompt_tokens_details": details}
+
+
+@contextlib.contextmanager
+def fields_named(**names: str) -> Iterator[None]:
+    """Errors of the engine name a parameter; here the body's field of that parameter stands in its place."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise InvalidRequestError(str(error), names.get(error.param or "", error.param), error.code) from None
