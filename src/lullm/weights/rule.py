@@ -166,6 +166,20 @@ KV_SCALE_RENAMES = (
 """The scales of an fp8 KV cache, as ModelOpt, vLLM and older compressed-tensors checkpoints name them."""
 
 
+TOWER = re.compile(r"^(model\.)?(vision_tower|visual|multi_modal_projector)\.")
+"""What reads pictures, in checkpoints of more than text."""
+LANGUAGE_MODEL_RENAMES = (
+    Rename(re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),
+    Rename(re.compile(r"^(model\.)?language_model\.(model\.)?"), "model."),
+)
+"""The names of the language model in them, newer and older."""
+
+
+def without_tower(rules: WeightRules) -> WeightRules:
+    """The same for checkpoints that also hold what reads pictures, which is passed over."""
+    return replace(rules, renames=(*LANGUAGE_MODEL_RENAMES, *rules.renames), drops=(*rules.drops, TOWER))
+
+
 def decoder_rules(tied: bool, head_dim: int = 0, rotary_dim: int = 0) -> WeightRules:
     """The rules of Llama and the families that kept its names. Heads that turn in part are put in order."""
     drops = [
