@@ -30,6 +30,7 @@ class Cases:
         keys_base: what a file says beside the sizes, so that every key has an effect where it can; ...: nothing.
         engine: what differs in a whole engine: windows of 32 tokens, if the family has windows.
         features: for the documentation.
+        loss: bound for the mean error of log-probabilities with bfloat16 or int8 weights, in `engine/test_family.py`.
     """
 
     models: str
@@ -37,6 +38,7 @@ class Cases:
     keys_base: Options = field(default_factory=dict)
     engine: Options = field(default_factory=dict)
     features: str = ""
+    loss: float = 0.06
 
 
 GEMMA = {"num_hidden_layers": 7, "sliding_window": 20}
@@ -82,6 +84,11 @@ LATENT = {
 }  # fmt: skip
 YARN_ON_ALL = {"rope_parameters": ROPE["yarn"] | {"mscale": 0.7, "mscale_all_dim": 0.9}}
 OSS = {"num_experts_per_tok": 2, "num_local_experts": 5}
+DELTA = {
+    "full_attention_interval": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+}  # fmt: skip
+WIDE_STATE = DELTA | {"linear_key_head_dim": 24, "linear_value_head_dim": 32}
 QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
 GPT2_SIZES = {
     "hidden_size": ..., "intermediate_size": ..., "num_hidden_layers": ..., "num_attention_heads": ...,
@@ -345,6 +352,44 @@ CASES = {
         MOE | SWITCHED | {"sliding_window": 7, "head_dim": 8},
         MOE,
         "experts; head norms; windows, if switched on",
+    ),
+    "Qwen3Next": Cases(
+        "Qwen3-Next-80B-A3B",
+        {
+            "plain": MOE | DELTA | {"shared_expert_intermediate_size": 40},
+            "a head of each, biases, dense layers, tied": MOE
+            | TIED
+            | {"full_attention_interval": 2, "linear_num_key_heads": 1, "linear_num_value_heads": 1}
+            | {"linear_key_head_dim": 12, "linear_value_head_dim": 20, "linear_conv_kernel_dim": 3}
+            | {"attention_bias": True, "decoder_sparse_step": 2, "mlp_only_layers": [0], "norm_topk_prob": False},
+            "states over several blocks": MOE
+            | WIDE_STATE
+            | {"num_hidden_layers": 5, "full_attention_interval": 5, "num_experts_per_tok": 1, "hidden_size": 64},
+        },
+        MOE | DELTA | {"shared_expert_intermediate_size": 40, "full_attention_interval": 2, "head_dim": 8},
+        MOE | DELTA,
+        "gated delta nets in three of four layers, attention with an output gate, experts, one shared behind a gate",
+        loss=0.1,
+    ),
+    "Qwen3_5": Cases(
+        "Qwen3.5, dense (text)",
+        {
+            "plain": DELTA,
+            "wide states, tied, heads turn as a whole": TIED
+            | WIDE_STATE
+            | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
+        },
+        DELTA | {"full_attention_interval": 2, "head_dim": 8},
+        DELTA | TIED | {"linear_key_head_dim": 12, "linear_value_head_dim": 16},
+        "gated delta nets in three of four layers, attention with an output gate; without the tower",
+    ),
+    "Qwen3_5Moe": Cases(
+        "Qwen3.5, experts (text)",
+        {"plain": MOE | DELTA | {"shared_expert_intermediate_size": 40}},
+        MOE | DELTA | {"shared_expert_intermediate_size": 40, "full_attention_interval": 2, "head_dim": 8},
+        MOE | DELTA,
+        "as Qwen3.5, with experts, one shared behind a gate",
+        loss=0.1,
     ),
     "SmolLM3": Cases(
         "SmolLM3",

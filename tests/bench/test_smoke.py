@@ -37,6 +37,10 @@ RUNS = {
         "--dataset alpaca --num-requests 500 --width 6 --theta 0.05",
         rf"(?s)parallel sampling, n \| {FIGURE}% .*beam search, width; .* \| {FIGURE}% \|",
     ),
+    "models": (
+        "--tiny --steps 1 --rounds 1 --input-len 16 --family Qwen3Moe",
+        rf"\| Qwen3Moe \| {FIGURE} \| {FIGURE} \| \d+% \| {FIGURE} .* yes \|",
+    ),
     "preemption modes": ("--block-size 16 --repeat 1", rf"\| 16 \| {FIGURE} \| {FIGURE} \| {FIGURE} \|"),
     "preemption block-size": ("--block-size 16 --repeat 1", r"\| 16 \| \d+ \| \d+-\d+ \|"),
     "preemption prefix": ("--repeat 1", rf"\| 5 examples \| 341 \| {FIGURE} \| {FIGURE} \|"),

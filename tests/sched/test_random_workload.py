@@ -3,9 +3,10 @@
 import random
 
 import pytest
-from simulation import Simulation
+from simulation import Simulation, State
 from workload import Workload
 
+from lullm.kv.state import snapshots
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 
 POOLS = [
@@ -99,6 +100,33 @@ def test_a_hundred_thousand_rounds(mode):
     run_workload("fcfs", True, 20, 6, 16, mode, num_rounds=100_000)
 
 
+STATES = [
+    # windows and states of the cache groups, device blocks, host blocks, tokens per step, preemption mode
+    ((None, State(1)), 26, 0, 8, "recompute"),
+    ((None, State(3)), 40, 64, 16, "swap"),
+    ((None, State(2), State(3)), 44, 12, 16, "swap"),
+    ((None, 6, State(3)), 44, 64, 16, "auto"),
+    ((5, State(2)), 20, 16, 16, "auto"),
+]
+
+
+@pytest.mark.parametrize("options", [{}, {"enable_prefix_caching": False}, {"max_in_flight": 3, "most_drafts": 3}])
+@pytest.mark.parametrize(("windows", "num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode"), STATES)
+def test_three_thousand_rounds_with_states(
+    monkeypatch, windows, num_blocks, num_host_blocks, max_num_batched_tokens, mode, options
+):
+    monkeypatch.setattr(snapshots, "LEAST_INTERVAL", 8)
+    pools = num_blocks, num_host_blocks, max_num_batched_tokens, mode
+    options = {"enable_prefix_caching": True} | options
+    run_workload("fcfs", *[options.pop("enable_prefix_caching")], *pools, num_rounds=3_000, windows=windows, **options)
+
+
+def largest_of(window):
+    if isinstance(window, State):
+        return 4 * window.num_blocks
+    return (15 if window is None else (window + 2) // 4 + 1) + 3
+
+
 def run_workload(
     policy,
     enable_prefix_caching,
@@ -125,7 +153,7 @@ def run_workload(
     workload = Workload(sim, random.Random(num_blocks))
     workload.run(num_rounds)
     # The longest prompt and three forks, in every group.
-    largest = sum((15 if window is None else (window + 2) // 4 + 1) + 3 for window in sim.windows)
+    largest = sum(largest_of(window) for window in sim.windows)
     assert bool(workload.num_refused) == (largest > num_blocks)
     assert workload.num_aborted and len(workload.accepted) > 500
     if mode != "recompute":

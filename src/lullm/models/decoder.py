@@ -115,6 +115,7 @@ def new_attention(config: ModelConfig, style: DecoderStyle, layer: int, group: i
         qkv_bias=style.qkv_bias,
         o_bias=style.o_bias,
         has_sinks=family.has_sinks,
+        has_output_gate=family.has_output_gate,
     )
     return Attention(config, attention_style, layer, group, dtype)
 

@@ -25,6 +25,7 @@ from lullm.models.family.mistral import build_mistral
 from lullm.models.family.olmo import build_olmo
 from lullm.models.family.phi import build_phi3
 from lullm.models.family.qwen import build_qwen2, build_qwen3
+from lullm.models.family.qwen_next import build_qwen3_5, build_qwen3_next
 from lullm.models.protocol import Model
 
 Builder = Callable[[ModelConfig, torch.dtype, int], Model]
@@ -52,6 +53,9 @@ BUILDERS: dict[str, Builder] = {
     "Qwen2MoeForCausalLM": build_qwen2_moe,
     "Qwen3ForCausalLM": build_qwen3,
     "Qwen3MoeForCausalLM": build_qwen3_moe,
+    "Qwen3NextForCausalLM": build_qwen3_next,
+    "Qwen3_5ForCausalLM": build_qwen3_5,
+    "Qwen3_5MoeForCausalLM": build_qwen3_5,
     "SmolLM3ForCausalLM": build_llama,
 }
 """The same architectures as `config.family.table`."""

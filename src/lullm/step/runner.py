@@ -76,7 +76,7 @@ class ModelRunner:
         self._kv_caches = kv_caches
         self._sampler = sampler
         self._scope = scope
-        self._moves = BlockMoves(device, ops, pools)
+        self._moves = BlockMoves(device, ops, pools, limits.state_groups)
         self._decode_sizes = decode_sizes(device, limits.max_num_seqs)
         self._inputs = InputBuilder(device, ops, limits, self._decode_sizes, model.config.vocab_size)
         self.calibrates = False

@@ -43,17 +43,20 @@ class Scale:
 class Stack:
     """One tensor holds something of all modules of a list: its slice i belongs to module i.
 
-    The tensor `PREFIX.modules.name` fills the tensors `PREFIX.modules.i.part` of all i and `parts`. Rows of several
-    parts take turns in a slice.
+    The tensor `PREFIX.modules.name` fills the tensors `PREFIX.modules.i.part` of all i and `parts`.
 
     Args:
         is_transposed: a slice is a matrix `[in, out]`; its rows are columns here.
+        takes_turns: whether rows of several parts do; else they come one part after the other.
+        or_apart: a checkpoint may hold the tensors of the modules by themselves instead.
     """
 
     modules: str
     name: str
     parts: tuple[str, ...]
     is_transposed: bool = False
+    takes_turns: bool = True
+    or_apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
+from lullm.errors import UnsupportedError
 from lullm.kv.layout import cache_layout_of
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.protocol import Model
@@ -21,6 +22,7 @@ from lullm.sampling.sampler import Sampler
 from lullm.step.block_move import CachePools
 from lullm.step.limits import StepLimits
 from lullm.step.runner import ModelRunner
+from lullm.types.layer_kind import RecurrentState
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class WorkerSetup:
         workspace: Workspace | None = None,
     ) -> ModelRunner:
         """A runner of steps over these pools, which are by the layer-slots of a block."""
-        config, layout = self.config, cache_layout_of(self.model_config)
+        config = self.config
+        layout = cache_layout_of(self.model_config, config.block_size, config.kv_dtype)
         of_layers = [kv_caches[0 if place is None else place.slot] for place in layout.places]
         limits = StepLimits(
             config.max_num_seqs,
@@ -67,18 +70,28 @@ class WorkerSetup:
             config.max_model_len,
             config.block_size,
             tuple(group.window for group in layout.groups),
+            tuple(group.num_state_blocks for group in layout.groups),
             max_in_flight=config.max_in_flight,
         )
         return ModelRunner(
             self.device,
             self.ops,
             model,
-            with_scales(of_layers, model),
+            with_scales(of_layers, model, layout.token_layers),
             CachePools(kv_caches, host_kv_caches),
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
             limits,
             self.threads.scope,
             workspace,
+        )
+
+
+def _require_no_states(model: ModelConfig) -> None:
+    """Raises UnsupportedError: the bits of a recurrent state depend on how its tokens were cut into steps."""
+    if any(isinstance(kind, RecurrentState) for kind in model.layer_kinds):
+        raise UnsupportedError(
+            f"batch_invariant=True: the recurrent layers of {model.architecture} sum in an order that follows the "
+            "chunks of a prompt; leave batch_invariant out, or take a model whose layers all have attention"
         )
 
 
@@ -89,4 +102,5 @@ def open_setup(config: ResolvedConfig, model_config: ModelConfig, ahead: MemoryA
     ops = with_features(ops, model_config.family.attention_features)
     if config.batch_invariant:
         require_batch_invariance(ops, config.dtype, config.kv_dtype, model_config.head_dim)
+        _require_no_states(model_config)
     return WorkerSetup(config, model_config, device, ops, StepThreads(config.threads))

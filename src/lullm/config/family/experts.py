@@ -29,7 +29,7 @@ def read_experts(data: dict[str, Any], count_name: str, size_name: str, layers: 
     return ExpertsConfig(num_experts, num_used, size, layers, normalizes=boolean(data, "norm_topk_prob", True))
 
 
-def _sparse_layers(data: dict[str, Any]) -> tuple[bool, ...]:
+def sparse_layers(data: dict[str, Any]) -> tuple[bool, ...]:
     """Of Qwen: every `decoder_sparse_step`-th layer, but those in `mlp_only_layers`."""
     step, dense = positive_int(data, "decoder_sparse_step", 1), data.get("mlp_only_layers") or []
     if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
@@ -44,7 +44,7 @@ def _read_mixtral(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
 
 def _read_qwen2_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     experts = replace(
-        read_experts(data, "num_experts", "moe_intermediate_size", _sparse_layers(data)),
+        read_experts(data, "num_experts", "moe_intermediate_size", sparse_layers(data)),
         shared_intermediate_size=positive_int(data, "shared_expert_intermediate_size", most=MOST_INTERMEDIATE),
         shared_is_gated=True,
     )
@@ -54,7 +54,7 @@ def _read_qwen2_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim
 
 def _read_qwen3_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     name = "num_experts" if data.get("num_experts") is not None else "num_local_experts"
-    experts = read_experts(data, name, "moe_intermediate_size", _sparse_layers(data))
+    experts = read_experts(data, name, "moe_intermediate_size", sparse_layers(data))
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 

@@ -1,6 +1,7 @@
 """The families by the architectures of a `config.json`: lullm's own, and those that other packages bring."""
 
 from importlib.metadata import entry_points
+from typing import Any
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts import GLM4_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
@@ -10,7 +11,12 @@ from lullm.config.family.gpt import GPT2, OPT
 from lullm.config.family.gpt_oss import GPT_OSS
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from lullm.config.family.llama_like import GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3
+from lullm.config.family.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from lullm.config.field import optional_object
 from lullm.errors import ModelLoadError
+from lullm.log import get_logger
+
+logger = get_logger(__name__)
 
 FAMILIES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
@@ -34,6 +40,9 @@ FAMILIES: dict[str, Family] = {
     "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3ForCausalLM": QWEN3,
     "Qwen3MoeForCausalLM": QWEN3_MOE,
+    "Qwen3NextForCausalLM": QWEN3_NEXT,
+    "Qwen3_5ForCausalLM": QWEN3_5,
+    "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
     "SmolLM3ForCausalLM": SMOLLM3,
 }
 
@@ -73,3 +82,25 @@ def family_of(architecture: str) -> Family:
             f"the architecture {architecture!r} is not supported; known are: {', '.join(sorted({*FAMILIES, *OUTSIDE}))}"
         )
     return FAMILIES.get(architecture) or OUTSIDE[architecture]
+
+
+TEXT_MODELS: dict[str, str] = {
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
+}
+"""Architectures whose `text_config` is a `config.json` of the other one."""
+
+_OF_THE_WHOLE = ("dtype", "torch_dtype", "eos_token_id", "bos_token_id", "quantization_config", "tie_word_embeddings")
+"""Keys that a file may have outside of `text_config`, for the whole model."""
+
+
+def text_part(data: dict[str, Any], architecture: str) -> dict[str, Any]:
+    """The `config.json` of the language model alone; the same where there is nothing else. Its own keys come first."""
+    name = TEXT_MODELS.get(architecture)
+    if name is None:
+        return data
+    text = optional_object(data, "text_config")
+    logger.info("%s: only the text model is loaded; what reads pictures is passed over", architecture)
+    outer = {key: data[key] for key in _OF_THE_WHOLE if data.get(key) is not None}
+    own = {key: value for key, value in text.items() if value is not None or key not in outer}
+    return outer | own | {"architectures": [name]}

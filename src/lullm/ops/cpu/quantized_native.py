@@ -11,7 +11,8 @@ from torch import Tensor
 from lullm.errors import ModelLoadError
 from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, gate
 from lullm.ops.cpu.recording import call, new_result
-from lullm.ops.quantized import expansion
+from lullm.ops.quantized import expansion, integer_rows
+from lullm.ops.quantized.integer_rows import IntegerRows
 from lullm.ops.quantized.weight import NOT_FINITE, PANEL_ROWS, Layout, QuantizedLayout
 from lullm.types.arithmetic import Activation
 
@@ -35,6 +36,26 @@ def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, row
         DTYPES[rows.dtype],
     ):
         raise ModelLoadError(NOT_FINITE)
+
+
+def store_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, rows: IntegerRows) -> None:
+    """See `quantized.integer_rows.store_rows_`. The bytes are the same."""
+    if layout.bits == 8 and rows.group_scales is not None:
+        integer_rows.store_rows_(storage, layout, first_row, rows)
+        return
+    integers, scales = rows.integers.contiguous(), rows.row_scales.float().contiguous()
+    groups = None if rows.group_scales is None else rows.group_scales.contiguous()
+    call(
+        "lullm_store_rows",
+        integers.data_ptr(),
+        0 if groups is None else groups.data_ptr(),
+        scales.data_ptr(),
+        storage.data_ptr(),
+        len(rows),
+        layout.in_features,
+        first_row,
+        layout.bits,
+    )
 
 
 def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:

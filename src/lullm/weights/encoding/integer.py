@@ -93,3 +93,11 @@ def check(name: str, is_right: bool, text: str) -> None:
         raise ModelLoadError(
             f"{name}: {text}; fetch the checkpoint again, or compare config.json's quantization_config"
         )
+
+
+def stated_shape(name: str, stated: Tensor) -> tuple[int, int]:
+    """(outputs, inputs) as a tensor of the checkpoint says them. Raises ModelLoadError: it is no shape."""
+    is_shape = stated.shape == (2,) and not stated.is_floating_point() and bool((stated > 0).all())
+    check(name, is_shape, f"weight_shape {list(stated.shape)} of {stated.dtype} is no shape of a matrix")
+    num_rows, num_inputs = stated.tolist()
+    return int(num_rows), int(num_inputs)
