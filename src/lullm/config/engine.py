@@ -22,6 +22,15 @@ Device = Literal["auto", "cpu", "cuda"]
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
 
 
+_ELSEWHERE = {
+    "task": "leave it out, or use runner='pooling' and convert",
+    "hf_overrides": "edit config.json; an original Qwen3-Reranker needs none, only convert='rerank'",
+    "pooler_config": "the folder's modules.json says how to pool; PoolingParams change the rest",
+    "override_pooler_config": "the folder's modules.json says how to pool; PoolingParams change the rest",
+}
+"""Options of vLLM that lullm lacks, and what to do instead."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig(EngineOptions):
     """Options of one engine.
@@ -103,8 +112,9 @@ class EngineConfig(EngineOptions):
         known = {each.name for each in options_of(cls)}
         unknown = sorted(set(options) - known)
         if unknown:
+            hints = "".join(f"; {name}: {_ELSEWHERE[name]}" for name in unknown if name in _ELSEWHERE)
             raise ConfigError(
-                f"unknown option {', '.join(map(repr, unknown))}; options are: {', '.join(sorted(known))}"
+                f"unknown option {', '.join(map(repr, unknown))}{hints}; options are: {', '.join(sorted(known))}"
             )
         return cls(**options)
 
