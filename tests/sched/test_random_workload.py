@@ -144,8 +144,11 @@ def test_three_thousand_rounds_with_states(
 ):
     monkeypatch.setattr(snapshots, "LEAST_INTERVAL", 8)
     pools = num_blocks, num_host_blocks, max_num_batched_tokens, mode
-    options = {"enable_prefix_caching": True} | options
-    run_workload("fcfs", *[options.pop("enable_prefix_caching")], *pools, num_rounds=3_000, windows=windows, **options)
+    options, has_cache = dict(options), options.get("enable_prefix_caching", True)
+    options.pop("enable_prefix_caching", None)
+    sim = run_workload("fcfs", has_cache, *pools, num_rounds=3_000, windows=windows, **options).sim
+    assert bool(sim.block_space.prefix_cache.hits) == has_cache
+    assert sim.memory.num_drafts == 0, "a state cannot go back"
 
 
 def largest_of(window):
