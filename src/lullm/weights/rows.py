@@ -111,8 +111,8 @@ class QuantizedRows:
             layout.store_(self.storage, first_row, values)
         else:
             raise ModelLoadError(
-                f"{self.name} holds the blocks of a GGUF file, which numbers cannot replace; load the file with "
-                "quantization='int8', or the model's safetensors"
+                f"{self.name} holds groups of integers as the checkpoint (or GGUF file) has them, which numbers cannot "
+                "replace; load it with quantization='int8', or the model's unquantized safetensors"
             )
 
     def part(self, first_row: int, num_rows: int) -> "QuantizedRows":
