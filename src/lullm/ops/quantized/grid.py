@@ -142,7 +142,7 @@ class GridLayout:
     def rows(self, storage: Tensor, row_ids: Tensor) -> GridRows:
         """The rows as they are stored, padded to whole blocks."""
         grid, parts, at = self.grid, _Parts(storage, self), place(row_ids)
-        lines = parts.digits[at]
+        lines = parts.digits[at].unsqueeze(-1).view(torch.uint8)
         if grid.digit_bits == 4:
             lines = torch.cat((lines & 15, lines >> 4), dim=-1)
         digits = lines.flatten(1).view(torch.int8) - (_BIAS if grid.digit_bits == 4 and grid.has_sign else 0)
@@ -169,10 +169,10 @@ class GridLayout:
         if grid.digit_bits == 4:
             biased = (_padded(digits, self.num_blocks) + (_BIAS if grid.has_sign else 0)).view(torch.uint8)
             biased = biased.view(count, self.num_blocks, 8, 8)
-            parts.digits[at] = biased[..., :4] | biased[..., 4:] << 4
+            lines = biased[..., :4] | biased[..., 4:] << 4
         else:
             lines = _padded(digits, self.num_blocks).view(torch.uint8).view(count, self.num_blocks, 16, 4)
-            parts.digits[at] = lines
+        parts.digits[at] = lines.contiguous().view(torch.int32).squeeze(-1)
         if not grid.has_codes:
             parts.scales[at] = _grouped(rows.factors, self).view(count, self.num_blocks, -1)
             if grid.has_mins:
@@ -205,8 +205,10 @@ class _Parts:
         blocks = storage[:, :all_bytes].unflatten(1, (num_blocks, grid.block_bytes))
         ends = grid.digit_bytes, grid.digit_bytes + grid.scale_bytes
         lines = grid.digit_bytes // (2 * 16 * 4)
-        digits = blocks[:, :, : ends[0]].unflatten(2, (2, lines, 16, 4)).permute(0, 2, 4, 1, 3, 5)
-        self.digits = ByRow(digits)  # [panels, 2, 16, blocks, lines, 4]
+        # Four bytes at a time: [panels, 2, 16, blocks, lines]
+        self.digits = ByRow(
+            blocks[:, :, : ends[0]].view(torch.int32).unflatten(2, (2, lines, 16)).permute(0, 2, 4, 1, 3)
+        )
         scales = blocks[:, :, ends[0] : ends[1]].view(torch.int8 if grid.has_codes else torch.float16)
         self.scales = scales.unflatten(2, (-1, PANEL_ROWS)).permute(0, 3, 1, 2)  # [panels, 32, blocks, groups]
         self.mins = blocks[:, :, ends[1] :].unflatten(2, (-1, PANEL_ROWS)).permute(0, 3, 1, 2)
