@@ -41,6 +41,7 @@ class Cases:
     loss: float = 0.06
 
 
+STRETCHED = {"rope_parameters": ROPE["yarn"] | {"original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.4}}
 GEMMA = {"num_hidden_layers": 7, "sliding_window": 20}
 SWITCHED = {"sliding_window": 20, "use_sliding_window": True}
 IN_SOME_LAYERS = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
@@ -124,6 +125,17 @@ CASES = {
         LATENT | GROUPS | {"first_k_dense_replace": 1},
         "latent vectors in the cache; sigmoid router with correction and groups, shared experts",
     ),
+    "Exaone4": Cases(
+        "EXAONE 4",
+        {
+            "windows in three of four layers": {"sliding_window": 20, "num_hidden_layers": 5},
+            "no windows, tied, one kv head": TIED
+            | {"sliding_window": None, "layer_types": ["full_attention"] * 3, "num_key_value_heads": 1},
+        },
+        {"sliding_window": 7, "sliding_window_pattern": 2},
+        {"sliding_window": 32, "num_hidden_layers": 5},
+        "norms behind attention and MLP, head norms; layers without a window do not rotate",
+    ),
     "GPT2": Cases(
         "GPT-2",
         {
@@ -169,6 +181,16 @@ CASES = {
         {"sliding_window": 7, "head_dim": 8, "query_pre_attn_scalar": 8},
         {"num_hidden_layers": 7, "sliding_window": 32, "query_pre_attn_scalar": 16},
         "windows in five of six layers, a rope per kind of layer, head norms, norms on both sides",
+    ),
+    "Glm4": Cases(
+        "GLM-4-0414, GLM-4-9B",
+        {
+            "plain": {},
+            "no bias, tied, a quarter turns": TIED | {"attention_bias": False} | partial(HALF, 0.25),
+            "heads turn as a whole": {"partial_rotary_factor": 1.0},
+        },
+        {"head_dim": 8},
+        features="norms on both sides, heads that turn in part, pairs of neighbours",
     ),
     "Glm4Moe": Cases(
         "GLM-4.5",
@@ -232,6 +254,28 @@ CASES = {
         },
         engine=TIED,
         features="rope: linear, dynamic, llama3, yarn; biases",
+    ),
+    "Ministral": Cases(
+        "Ministral 8B",
+        {
+            "windows in some layers": IN_SOME_LAYERS | {"sliding_window": 20},
+            "in all layers": {"sliding_window": 7},
+            "one kv head, tied": TIED | IN_SOME_LAYERS | {"sliding_window": 7, "num_key_value_heads": 1},
+        },
+        {"sliding_window": 7, "head_dim": 12, "layer_types": ["sliding_attention", "full_attention"]},
+        IN_SOME_LAYERS | {"sliding_window": 32},
+        "windows in some layers",
+    ),
+    "Ministral3": Cases(
+        "Ministral 3 3B, 8B, 14B; with a tower: Mistral Small 3.1 and later",
+        {
+            "plain": {},
+            "stretched from 16 on": STRETCHED,
+            "stretched, window, tied": TIED | STRETCHED | {"sliding_window": 20},
+        },
+        STRETCHED | {"head_dim": 8},
+        STRETCHED,
+        "yarn; queries that grow behind the trained length",
     ),
     "Mistral": Cases(
         "Mistral 7B",
@@ -352,6 +396,15 @@ CASES = {
         MOE | SWITCHED | {"sliding_window": 7, "head_dim": 8},
         MOE,
         "experts; head norms; windows, if switched on",
+    ),
+    "SeedOss": Cases(
+        "Seed-OSS-36B",
+        {
+            "plain": {},
+            "other biases, tied": TIED | {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
+        },
+        {"head_dim": 8},
+        features="biases on queries, keys and values",
     ),
     "Qwen3Next": Cases(
         "Qwen3-Next-80B-A3B",

@@ -1,6 +1,7 @@
 """A worker without a model: it keeps which token stands in which slot and checks that attention would see the truth."""
 
 import random
+import struct
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from lullm.sched.scheduler import Scheduler, SchedulerLimits, SequenceUpdate
 from lullm.types.draw import Draw
 from lullm.types.layer_kind import FullAttention, RecurrentState, SlidingWindow
 from lullm.types.packed import unpack
-from lullm.types.request import GenerateRequest
+from lullm.types.pooling.params import Pooling, PoolingKind
+from lullm.types.request import NO_TOKENS, GenerateRequest
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import PENDING_TOKEN, DrawnToken, Span, StepPlan, StepResult
+from lullm.types.step import PENDING_TOKEN, DrawnToken, PooledSum, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
 
 Content = tuple[int, ...] | None
@@ -93,7 +95,15 @@ class PagedMemory:
             drawn += found
         targets = {span.seq_id: unpack(span.prompt_targets) for span in plan.spans if span.prompt_targets}
         prompt_logprobs = {seq_id: [((t, 0.0, 1),) for t in ids] for seq_id, ids in targets.items()}
-        return StepResult(drawn, prompt_logprobs, num_accepted)
+        pooled = [self._pool(span, tokens) for (span, _, tokens) in spans if span.pooled_rows]
+        return StepResult(drawn, prompt_logprobs, num_accepted, pooled=pooled)
+
+    def _pool(self, span: Span, tokens: list[int]) -> PooledSum:
+        """The sum of (1, position, token) over the rows."""
+        first, end = (span.start + row for row in span.pooled_rows)
+        assert span.start <= first < end <= span.end and not span.draws
+        sums = end - first, sum(range(first, end)), sum(tokens[first:end])
+        return PooledSum(span.seq_id, end - first, struct.pack("3f", *sums))
 
     def _move_on(self, span: Span, group: int, blocks: list[int], state: State, history: list[int]) -> None:
         """Take the span's tokens into a state."""
@@ -209,6 +219,12 @@ class Simulation:
                 priority=priority,
                 end_token_ids=() if end is None else (end,),
             )
+        )
+
+    def add_pooling(self, request_id: str, prompt: list[int], kind: PoolingKind, priority: int = 0):
+        pooling = Pooling("embed", kind, "none")
+        return self.scheduler.add(
+            GenerateRequest(request_id, None, prompt, NO_TOKENS, 0, self.now, priority, pooling=pooling)
         )
 
     def step(self) -> list[SequenceUpdate]:

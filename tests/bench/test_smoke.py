@@ -19,6 +19,10 @@ FIGURE = r"\d+\.\d+"
 RUNS = {
     "allocator": ("--num-blocks 20000 --repeat 1", rf"\| find, share .* \| {FIGURE} \|"),
     "decode": ("--shape tiny --streams 1 --steps 1", rf"1 streams  recorded +{FIGURE} .* eager +{FIGURE} "),
+    "gguf_file": (
+        "--layers 1 --rounds 1 --threads 1 --vocab-size 2000",
+        rf"lullm +prefill +\d+ tok/s +decode +{FIGURE} tok/s",
+    ),
     "kernels": (
         '--repeat 1 --layers 1 --rows 1 --threads 1 --step "decode 1 x 128"',
         rf"(?s)1 rows +native +{FIGURE} .*int4 +{FIGURE} x{FIGURE}.*logits, 1 rows .*decode 1 x 128 .*int8 x{FIGURE}.*"

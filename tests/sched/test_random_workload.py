@@ -95,6 +95,33 @@ def test_ten_thousand_rounds_planned_ahead(num_blocks, num_host_blocks, max_num_
     )
 
 
+@pytest.mark.parametrize(
+    ("num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode", "options"),
+    [
+        (20, 0, 8, "recompute", {}),
+        (20, 6, 16, "swap", {"policy": "priority", "max_in_flight": 2}),
+        (20, 64, 16, "auto", {"enable_prefix_caching": False}),
+        (20, 64, 48, "auto", {"enable_chunked_prefill": False, "max_in_flight": 2}),
+        (7, 64, 16, "auto", {"windows": (3,), "max_in_flight": 3}),
+        (30, 8, 16, "auto", {"windows": (6, None)}),
+    ],
+)
+def test_prompts_that_are_pooled_beside_generation(num_blocks, num_host_blocks, max_num_batched_tokens, mode, options):
+    """Every sum holds each row that counts once, whatever has happened to the prompt meanwhile."""
+    options = {"policy": "fcfs", "enable_prefix_caching": True, **options}
+    workload = run_workload(
+        num_blocks=num_blocks,
+        num_host_blocks=num_host_blocks,
+        max_num_batched_tokens=max_num_batched_tokens,
+        mode=mode,
+        num_rounds=4_000,
+        pooling_share=0.5,
+        **options,
+    )
+    pooled = [group for group in workload.accepted if group.pooled is not None]
+    assert workload.sim.scheduler.stats.pooled == sum(group.pooled.is_complete for group in pooled) > 100
+
+
 @pytest.mark.parametrize("mode", ["swap", "auto"])
 def test_a_hundred_thousand_rounds(mode):
     run_workload("fcfs", True, 20, 6, 16, mode, num_rounds=100_000)
@@ -117,8 +144,11 @@ def test_three_thousand_rounds_with_states(
 ):
     monkeypatch.setattr(snapshots, "LEAST_INTERVAL", 8)
     pools = num_blocks, num_host_blocks, max_num_batched_tokens, mode
-    options = {"enable_prefix_caching": True} | options
-    run_workload("fcfs", *[options.pop("enable_prefix_caching")], *pools, num_rounds=3_000, windows=windows, **options)
+    options, has_cache = dict(options), options.get("enable_prefix_caching", True)
+    options.pop("enable_prefix_caching", None)
+    sim = run_workload("fcfs", has_cache, *pools, num_rounds=3_000, windows=windows, **options).sim
+    assert bool(sim.block_space.prefix_cache.hits) == has_cache
+    assert sim.memory.num_drafts == 0, "a state cannot go back"
 
 
 def largest_of(window):
@@ -135,6 +165,7 @@ def run_workload(
     max_num_batched_tokens,
     mode,
     num_rounds=10_000,
+    pooling_share=0.0,
     **options,
 ):
     preemption = PreemptionPolicy(mode, block_bytes=100, speeds=Speeds(600.0, 10.0))
@@ -150,7 +181,7 @@ def run_workload(
         preemption=preemption,
         **options,
     )
-    workload = Workload(sim, random.Random(num_blocks))
+    workload = Workload(sim, random.Random(num_blocks), pooling_share)
     workload.run(num_rounds)
     # The longest prompt and three forks, in every group.
     largest = sum(largest_of(window) for window in sim.windows)
@@ -160,3 +191,4 @@ def run_workload(
         taken = {action for action, _ in preemption.counts}
         assert "swap" in taken and ("recompute" in taken or mode == "swap" and num_host_blocks == 64)
     assert sim.scheduler.preemption.num_preemptions > 0
+    return workload

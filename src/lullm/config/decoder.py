@@ -8,6 +8,14 @@ from lullm.types.arithmetic import Activation, AttentionFeature
 
 
 @dataclass(frozen=True, slots=True)
+class QueryStretch:
+    """Queries at position p are multiplied by `1 + beta * log(1 + floor(p / trained_len))` (Llama 4, Ministral 3)."""
+
+    beta: float
+    trained_len: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeltaNetConfig:
     """The recurrent layers of a hybrid: gated delta nets (https://arxiv.org/abs/2412.06464).
 
@@ -85,6 +93,8 @@ class DecoderConfig:
         activation: of the gates in the MLP.
         attention_scale: factor on the products of queries and keys.
         attention_bias: projections of queries, keys and values have a bias, and in most families that of the output.
+        output_bias: the projection behind attention has a bias, in families that say so by a key of its own.
+        query_stretch: see there.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
         has_output_gate: what attention gives is multiplied by gates, which the projection of the queries holds too.
         has_head_norms: of families that may have norms on every query and key head.
@@ -106,6 +116,8 @@ class DecoderConfig:
     attention_scale: float
     activation: Activation = "silu"
     attention_bias: bool = False
+    output_bias: bool = False
+    query_stretch: QueryStretch | None = None
     has_sinks: bool = False
     has_output_gate: bool = False
     has_head_norms: bool = False

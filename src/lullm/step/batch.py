@@ -33,6 +33,13 @@ class Batch:
     pooled_rows: list[tuple[int, RowRange]]
 
     @property
+    def wanted_rows(self) -> list[int]:
+        """The rows whose hidden states are read behind the model: `drawn_rows`, then those that are pooled."""
+        if not self.pooled_rows:
+            return self.drawn_rows
+        return self.drawn_rows + [row for _, (first, end) in self.pooled_rows for row in range(first, end)]
+
+    @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
 

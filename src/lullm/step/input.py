@@ -48,7 +48,7 @@ class StepInput:
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
     attention: Sequence[Any]  # by KV cache group: as `Ops.prepare_attention` gives it, or a `StateLayout`
-    drawn_rows: Tensor  # [R] int64; a batch of decodes draws from all rows and lists none
+    wanted_rows: Tensor  # [R] int64, see `Batch`; a batch of decodes draws from all rows and lists none
     draw_index: Tensor  # [N] int64, see `Batch`; empty: one draw per row
     draws: DrawTable  # of N draws
 
@@ -119,7 +119,7 @@ class InputBuilder:
                 StateLayout.of(layout) if layout.is_state else self._ops.prepare_attention(layout)
                 for layout in staged.layouts
             ],
-            parts.drawn_rows,
+            parts.wanted_rows,
             parts.draw_index,
             _draws(parts),
         )

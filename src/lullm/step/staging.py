@@ -148,7 +148,7 @@ class Staging:
             batch.num_tokens,
             batch.num_spans,
             batch.block_tables.shape[2],
-            num_rows=len(batch.drawn_rows),
+            num_rows=len(batch.wanted_rows),
             num_draws=num_draws,
             num_indexed=0 if batch.draw_index is None else num_draws,
             num_sources=self._num_sources(batch.num_tokens),
@@ -230,8 +230,8 @@ def _write(arrays: StageParts[np.ndarray], batch: Batch) -> None:
     else:
         arrays.query_starts[0] = 0
         np.cumsum(batch.query_lens, out=arrays.query_starts[1:])
-    if len(arrays.drawn_rows):
-        arrays.drawn_rows[:] = batch.drawn_rows
+    if len(arrays.wanted_rows):
+        arrays.wanted_rows[:] = batch.wanted_rows
     if batch.draw_index is not None:
         arrays.draw_index[:] = batch.draw_index
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.weights.reading.source import open_source
+from lullm.weights.rule import TOWER
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d{1,9})\.")
 
@@ -71,7 +72,7 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
     for name, shape in sorted(shapes.items()):
         *_, layer, last = ("", *name.split("."))
         sizes = stated.get(layer, ()) if last == "weight" else ()
-        if ".experts." in name or ".shared_expert" in name:
+        if ".experts." in name or ".shared_expert" in name or TOWER.search(name):
             sizes = ()  # of sizes of their own; the loader compares them
         if sizes and shape != [size for _, size in sizes]:
             is_matrix = len(shape) == len(sizes)

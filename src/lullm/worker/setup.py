@@ -9,7 +9,6 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
-from lullm.errors import UnsupportedError
 from lullm.kv.layout import cache_layout_of
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.protocol import Model
@@ -22,7 +21,6 @@ from lullm.sampling.sampler import Sampler
 from lullm.step.block_move import CachePools
 from lullm.step.limits import StepLimits
 from lullm.step.runner import ModelRunner
-from lullm.types.layer_kind import RecurrentState
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +84,6 @@ class WorkerSetup:
         )
 
 
-def _require_no_states(model: ModelConfig) -> None:
-    """Raises UnsupportedError: the bits of a recurrent state depend on how its tokens were cut into steps."""
-    if any(isinstance(kind, RecurrentState) for kind in model.layer_kinds):
-        raise UnsupportedError(
-            f"batch_invariant=True: the recurrent layers of {model.architecture} sum in an order that follows the "
-            "chunks of a prompt; leave batch_invariant out, or take a model whose layers all have attention"
-        )
-
-
 def open_setup(config: ResolvedConfig, model_config: ModelConfig, ahead: MemoryAhead | None = None) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
     device = open_device(config.device, ahead)
@@ -102,5 +91,4 @@ def open_setup(config: ResolvedConfig, model_config: ModelConfig, ahead: MemoryA
     ops = with_features(ops, model_config.family.attention_features)
     if config.batch_invariant:
         require_batch_invariance(ops, config.dtype, config.kv_dtype, model_config.head_dim)
-        _require_no_states(model_config)
     return WorkerSetup(config, model_config, device, ops, StepThreads(config.threads))
