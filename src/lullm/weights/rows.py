@@ -108,11 +108,11 @@ class QuantizedRows:
         if isinstance(values, IntegerRows) and isinstance(layout, QuantizedLayout):
             self.ops.store_rows_(self.storage, layout, first_row, values.scaled(self.scale))
         elif isinstance(values, GridRows) and isinstance(layout, GridLayout) and self.scale == 1.0:
-            layout.store_(self.storage, first_row, values)
+            self.ops.store_groups_(self.storage, layout, first_row, values)
         else:
             raise ModelLoadError(
-                f"{self.name} holds the blocks of a GGUF file, which numbers cannot replace; load the file with "
-                "quantization='int8', or the model's safetensors"
+                f"{self.name} holds groups of integers as the checkpoint (or GGUF file) has them, which numbers cannot "
+                "replace; load it with quantization='int8', or the model's unquantized safetensors"
             )
 
     def part(self, first_row: int, num_rows: int) -> "QuantizedRows":

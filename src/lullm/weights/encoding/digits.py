@@ -52,11 +52,21 @@ class DigitTensor:
         ]
 
     def decode(self) -> Tensor:
-        rows = self.integers(4)
+        rows = self._rows()
         scales = self.group_scales.repeat_interleave(GROUP_INPUTS, 1)[:, : self.num_inputs]
         return rows.integers.float() * scales * self.row_scales.unsqueeze(1)
 
-    def integers(self, bits: int) -> IntegerRows:
+    @property
+    def native_formats(self) -> tuple[int, ...]:
+        """4 bits are what they are made of; multiplied out, they are bytes."""
+        return 4, 8
+
+    def integers(self, bits: int) -> IntegerRows | None:
+        if bits in self.native_formats:
+            return self._rows()
+        return None
+
+    def _rows(self) -> IntegerRows:
         digits = (unpack_bytes(self.digits, 4)[:, : self.num_inputs] - 8).view(torch.int8)
         return IntegerRows(digits, self.row_scales, self.group_scales)
 

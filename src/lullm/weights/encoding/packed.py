@@ -56,7 +56,8 @@ def _rows(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
         _check_type(name, zeros, torch.int32, 2)
         zeros = unpack_columns(zeros, scheme.bits).t()[:num_rows]
     elif zeros is not None:
-        zeros = (zeros.short() + centre).to(torch.uint8)
+        zeros = zeros.short() + centre
+        check(name, bool(((zeros >= 0) & (zeros < 2 * centre)).all()), "a zero point is none of its bits")
 
     def read(first: int, last: int) -> Tensor:
         return unpack(words[first:last], scheme.bits)[:, :num_inputs]
@@ -126,7 +127,7 @@ def _tensor(
         scales=scales,
         group_of=_groups(name, group_of, num_inputs, size),
         centre=centre,
-        bits=scheme.bits,
+        bits=8 if scheme.packing == "plain" else scheme.bits,
         num_inputs=num_inputs,
         first=0,
         last=num_rows,
