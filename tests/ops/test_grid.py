@@ -77,6 +77,25 @@ def num_inputs_of(block):
 
 
 @CASES
+@needs_native
+def test_native_storing_writes_the_same_bytes(kind, block):
+    """In pieces of a panel, between rows that stay, with groups that are the grid's and larger ones."""
+    num_inputs = num_inputs_of(block)
+    rows = rows_of(block, 70, num_inputs)
+    layout = GridLayout(kind, 79, num_inputs)
+    expected = torch.randint(0, 256, layout.shape, generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    found = expected.clone()
+    for first in range(0, 70, 20):
+        layout.store_(expected, 5 + first, rows[first : first + 20])
+        quantized_native.store_groups_(found, layout, 5 + first, rows[first : first + 20])
+    if kind is grid.ZERO_POINTS:
+        wide = GridRows(rows.digits, rows.factors[:, :1], None, rows.factors[:, :1], rows.min_codes[:, :1])
+        layout.store_(expected, 9, wide)
+        quantized_native.store_groups_(found, layout, 9, wide)
+    assert torch.equal(found, expected)
+
+
+@CASES
 def test_storage_is_exact(kind, block):
     storage, layout, weight = stored(kind, block, 77, num_inputs_of(block))
     for num_threads in (1,):

@@ -22,6 +22,7 @@ from lullm.ops.experts import routing
 from lullm.ops.experts.routing import Routes
 from lullm.ops.experts.weights import ExpertWeights
 from lullm.ops.quantized import expansion
+from lullm.ops.quantized.grid import GridLayout, GridRows, store_groups_
 from lullm.ops.quantized.integer_rows import IntegerRows, store_rows_
 from lullm.ops.quantized.weight import Layout, QuantizedLayout, quantize_rows_
 from lullm.ops.state import delta_rule
@@ -180,6 +181,9 @@ class Ops:
 
     store_rows_: Callable[[Tensor, QuantizedLayout, int, IntegerRows], None] = store_rows_
     """weight, its layout, first row, rows -> None. See `quantized.integer_rows.store_rows_`."""
+
+    store_groups_: Callable[[Tensor, GridLayout, int, GridRows], None] = store_groups_
+    """weight, its layout, first row, rows -> None. See `quantized.grid.store_groups_`."""
 
     quantized_embedding: Callable[[Tensor, Tensor, Layout, torch.dtype], Tensor] = expansion.quantized_embedding
     """token_ids `[T]` int64, a quantized weight, its layout (`quantized.weight`), dtype -> `[T, H]` of that dtype."""

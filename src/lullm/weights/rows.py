@@ -108,7 +108,7 @@ class QuantizedRows:
         if isinstance(values, IntegerRows) and isinstance(layout, QuantizedLayout):
             self.ops.store_rows_(self.storage, layout, first_row, values.scaled(self.scale))
         elif isinstance(values, GridRows) and isinstance(layout, GridLayout) and self.scale == 1.0:
-            layout.store_(self.storage, first_row, values)
+            self.ops.store_groups_(self.storage, layout, first_row, values)
         else:
             raise ModelLoadError(
                 f"{self.name} holds groups of integers as the checkpoint (or GGUF file) has them, which numbers cannot "

@@ -51,6 +51,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_mix": [_POINTER] * 6 + [_SIZE] * 4 + [_INT],
     "lullm_quantize_rows": [_POINTER] * 2 + [_SIZE] * 3 + [_INT] * 2,
     "lullm_store_rows": [_POINTER] * 4 + [_SIZE] * 3 + [_INT],
+    "lullm_store_groups": [_POINTER] * 4 + [_SIZE] * 3 + [_INT],
     "lullm_quantized_linear": [_POINTER] * 4 + [_SIZE] * 5 + [_INT] * 3,
     "lullm_quantized_logits": [_POINTER] * 3 + [_SIZE] * 4 + [_INT] * 2,
     "lullm_quantized_embedding": [_POINTER] * 3 + [_SIZE] * 3 + [_INT] * 2,

@@ -12,6 +12,8 @@ from lullm.errors import ModelLoadError
 from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, gate
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.quantized import expansion, integer_rows
+from lullm.ops.quantized.grid import GridLayout, GridRows
+from lullm.ops.quantized.grid import store_groups_ as store_groups_of_codes_
 from lullm.ops.quantized.integer_rows import IntegerRows
 from lullm.ops.quantized.weight import NOT_FINITE, PANEL_ROWS, Layout, QuantizedLayout
 from lullm.types.arithmetic import Activation
@@ -55,6 +57,30 @@ def store_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, rows: 
         layout.in_features,
         first_row,
         layout.bits,
+    )
+
+
+def store_groups_(storage: Tensor, layout: GridLayout, first_row: int, rows: GridRows) -> None:
+    """See `quantized.grid.store_groups_`. The bytes are the same."""
+    if layout.grid.has_codes:
+        store_groups_of_codes_(storage, layout, first_row, rows)
+        return
+    integers, num_groups = rows.digits.contiguous(), layout.in_features // layout.grid.group_inputs
+    scales = rows.factors.repeat_interleave(num_groups // rows.factors.shape[1], 1)
+    zeros = None
+    if layout.grid.has_mins:
+        assert rows.min_codes is not None, "of a grid of zero points"
+        zeros = rows.min_codes.repeat_interleave(num_groups // rows.min_codes.shape[1], 1)
+    call(
+        "lullm_store_groups",
+        integers.data_ptr(),
+        scales.data_ptr(),
+        0 if zeros is None else zeros.data_ptr(),
+        storage.data_ptr(),
+        len(rows),
+        layout.in_features,
+        first_row,
+        layout.format,
     )
 
 

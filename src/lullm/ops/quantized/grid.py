@@ -191,6 +191,11 @@ class GridLayout:
         parts.factors[at] = torch.stack(factors, dim=-1)
 
 
+def store_groups_(storage: Tensor, layout: GridLayout, first_row: int, rows: GridRows) -> None:
+    """Store the rows from `first_row` on, exactly; see `GridLayout.store_`."""
+    layout.store_(storage, first_row, rows)
+
+
 class _Parts:
     """Views of a storage, by row."""
 
