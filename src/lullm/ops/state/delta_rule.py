@@ -63,7 +63,16 @@ def gated_delta_rule(
         num = layout.num_spans
         out[:num] = _next_tokens(q[:num], k[:num], v[:num], decays[:num], betas[:num], states)
         return out
-    for rows, state in zip(layout.rows(), states, strict=True):
+    rows_of = layout.rows()
+    singles = [span for span, rows in enumerate(rows_of) if rows.stop - rows.start == 1]
+    if singles:  # decodes beside a prompt: together, as without it
+        spans = torch.tensor(singles, device=v.device)
+        at, own = torch.tensor([rows_of[span].start for span in singles], device=v.device), states[spans]
+        out[at] = _next_tokens(q[at], k[at], v[at], decays[at], betas[at], own)
+        states[spans] = own
+    for rows, state in zip(rows_of, states, strict=True):
+        if rows.stop - rows.start == 1:
+            continue
         for first in range(rows.start, rows.stop, CHUNK):
             part = slice(first, min(first + CHUNK, rows.stop))
             if part.stop - part.start == 1:
