@@ -55,6 +55,10 @@ RUNS = {
         rf"(?s)offline +{FIGURE} tok/s.*streams +{FIGURE} tok/s.*streams / offline {FIGURE}",
     ),
     "sleep": ("--shape tiny --repeat 1 --num-prompts 2", rf"(?s)\| 2, disk \| 2 \| .*first token: {FIGURE} s"),
+    "sleep_verify": (
+        "--shape tiny --repeat 1 --num-prompts 1 --input-len 16 --targets ram",
+        rf"\| ram \| \d+ \| wake \| {FIGURE} \|",
+    ),
     "startup": ("--runs 1", rf"(?s)\| pack the weights \| {FIGURE} .*\| start to first token \| {FIGURE} "),
     "startup --serve": ("--runs 1", rf"\| start to first token \| {FIGURE} \|"),
     "template": ("--rounds 3", rf"(?s)500 messages, here +{FIGURE} us.* 500 messages, other process +{FIGURE} us"),
