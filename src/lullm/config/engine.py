@@ -23,6 +23,7 @@ DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
 
 
 _ELSEWHERE = {
+    "trust_remote_code": "no code of a checkpoint is run; register_model and entry points bring models of packages",
     "task": "leave it out, or use runner='pooling' and convert",
     "hf_overrides": "edit config.json; an original Qwen3-Reranker needs none, only convert='rerank'",
     "pooler_config": "the folder's modules.json says how to pool; PoolingParams change the rest",
