@@ -22,6 +22,11 @@ def captured_graphs_of(llm: LLM) -> dict[Any, Any]:
     return _runner_of(llm).graphs._captured
 
 
+def recorded_sizes_of(llm: LLM) -> list[int]:
+    """Of decodes."""
+    return _runner_of(llm).graphs.sizes
+
+
 @contextlib.contextmanager
 def quantized_by(quantize: Callable[[Any, str], None]) -> Iterator[None]:
     """For a while, `quantize(model, quantization)` chooses which weights of a new engine are quantized."""

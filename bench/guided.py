@@ -2,6 +2,7 @@
 
 python bench/guided.py                          # the demo model: the highest cost, since a step takes 2 ms
 python bench/guided.py --shape qwen3-0.6b       # dummy weights, and a tokenizer made of as many tokens as the model has
+python bench/guided.py --shape qwen3-0.6b --max-length 30       # strings have a bound: each token is counted against it
 
 The schema asks for a list that does not end, so that all streams have the same length. A made tokenizer's tokens are
 random merges of letters, digits and JSON's signs, 1 to 16 bytes long.
@@ -19,18 +20,22 @@ from pathlib import Path
 
 from throughput import SHAPES
 
-RECORD = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 30},
-        "age": {"type": "integer", "minimum": 0, "maximum": 150},
-        "kind": {"enum": ["person", "robot", "cat"]},
-        "tags": {"type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 4},
-    },
-    "required": ["name", "age", "kind", "tags"],
-    "additionalProperties": False,
-}
-SCHEMA = {"type": "array", "items": RECORD, "minItems": 1000}
+
+def schema(max_length: int | None) -> dict[str, object]:
+    """A list of 1000 records and more."""
+    text = {"type": "string"} if max_length is None else {"type": "string", "maxLength": max_length}
+    record = {
+        "type": "object",
+        "properties": {
+            "name": text,
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+            "kind": {"enum": ["person", "robot", "cat"]},
+            "tags": {"type": "array", "items": text, "maxItems": 4},
+        },
+        "required": ["name", "age", "kind", "tags"],
+        "additionalProperties": False,
+    }
+    return {"type": "array", "items": record, "minItems": 1000}
 
 
 def main() -> None:
@@ -40,6 +45,7 @@ def main() -> None:
     parser.add_argument("--input-len", type=int, default=32)
     parser.add_argument("--output-len", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--max-length", type=int, help="of strings, in the schema")
     parser.add_argument("--repeat", type=int, default=5)
     args = parser.parse_args()
     from lullm import LLM, SamplingParams, StructuredOutputsParams
@@ -55,7 +61,7 @@ def main() -> None:
         prompts = [[rng.randrange(5, 2000) for _ in range(args.input_len)] for _ in range(args.num_prompts)]
         common = {"temperature": args.temperature, "max_tokens": args.output_len, "ignore_eos": True, "seed": 1}
         plain = SamplingParams(**common)
-        guided = SamplingParams(**common, structured_outputs=StructuredOutputsParams(json=SCHEMA))
+        guided = SamplingParams(**common, structured_outputs=StructuredOutputsParams(json=schema(args.max_length)))
         seconds: dict[str, list[float]] = {"plain": [], "guided": []}
         for number in range(args.repeat + 1):
             for name, params in (("plain", plain), ("guided", guided)):

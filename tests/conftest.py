@@ -57,10 +57,13 @@ def write_checkpoint(folder: Path, family: str, **options: object) -> Path:
         MistralForCausalLM,
         Qwen3Config,
         Qwen3ForCausalLM,
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
     )
 
     kinds = {
         "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+        "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
         "llama": (LlamaConfig, LlamaForCausalLM),
         "mistral": (MistralConfig, MistralForCausalLM),
         "gemma2": (Gemma2Config, Gemma2ForCausalLM),

@@ -30,6 +30,7 @@ class Cases:
         keys_base: what a file says beside the sizes, so that every key has an effect where it can; ...: nothing.
         engine: what differs in a whole engine: windows of 32 tokens, if the family has windows.
         features: for the documentation.
+        loss: bound for the mean error of log-probabilities with bfloat16 or int8 weights, in `engine/test_family.py`.
     """
 
     models: str
@@ -37,8 +38,10 @@ class Cases:
     keys_base: Options = field(default_factory=dict)
     engine: Options = field(default_factory=dict)
     features: str = ""
+    loss: float = 0.06
 
 
+STRETCHED = {"rope_parameters": ROPE["yarn"] | {"original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.4}}
 GEMMA = {"num_hidden_layers": 7, "sliding_window": 20}
 SWITCHED = {"sliding_window": 20, "use_sliding_window": True}
 IN_SOME_LAYERS = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
@@ -82,6 +85,11 @@ LATENT = {
 }  # fmt: skip
 YARN_ON_ALL = {"rope_parameters": ROPE["yarn"] | {"mscale": 0.7, "mscale_all_dim": 0.9}}
 OSS = {"num_experts_per_tok": 2, "num_local_experts": 5}
+DELTA = {
+    "full_attention_interval": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+}  # fmt: skip
+WIDE_STATE = DELTA | {"linear_key_head_dim": 24, "linear_value_head_dim": 32}
 QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
 GPT2_SIZES = {
     "hidden_size": ..., "intermediate_size": ..., "num_hidden_layers": ..., "num_attention_heads": ...,
@@ -116,6 +124,17 @@ CASES = {
         LATENT | GROUPS | {"first_k_dense_replace": 1},
         LATENT | GROUPS | {"first_k_dense_replace": 1},
         "latent vectors in the cache; sigmoid router with correction and groups, shared experts",
+    ),
+    "Exaone4": Cases(
+        "EXAONE 4",
+        {
+            "windows in three of four layers": {"sliding_window": 20, "num_hidden_layers": 5},
+            "no windows, tied, one kv head": TIED
+            | {"sliding_window": None, "layer_types": ["full_attention"] * 3, "num_key_value_heads": 1},
+        },
+        {"sliding_window": 7, "sliding_window_pattern": 2},
+        {"sliding_window": 32, "num_hidden_layers": 5},
+        "norms behind attention and MLP, head norms; layers without a window do not rotate",
     ),
     "GPT2": Cases(
         "GPT-2",
@@ -162,6 +181,16 @@ CASES = {
         {"sliding_window": 7, "head_dim": 8, "query_pre_attn_scalar": 8},
         {"num_hidden_layers": 7, "sliding_window": 32, "query_pre_attn_scalar": 16},
         "windows in five of six layers, a rope per kind of layer, head norms, norms on both sides",
+    ),
+    "Glm4": Cases(
+        "GLM-4-0414, GLM-4-9B",
+        {
+            "plain": {},
+            "no bias, tied, a quarter turns": TIED | {"attention_bias": False} | partial(HALF, 0.25),
+            "heads turn as a whole": {"partial_rotary_factor": 1.0},
+        },
+        {"head_dim": 8},
+        features="norms on both sides, heads that turn in part, pairs of neighbours",
     ),
     "Glm4Moe": Cases(
         "GLM-4.5",
@@ -225,6 +254,28 @@ CASES = {
         },
         engine=TIED,
         features="rope: linear, dynamic, llama3, yarn; biases",
+    ),
+    "Ministral": Cases(
+        "Ministral 8B",
+        {
+            "windows in some layers": IN_SOME_LAYERS | {"sliding_window": 20},
+            "in all layers": {"sliding_window": 7},
+            "one kv head, tied": TIED | IN_SOME_LAYERS | {"sliding_window": 7, "num_key_value_heads": 1},
+        },
+        {"sliding_window": 7, "head_dim": 12, "layer_types": ["sliding_attention", "full_attention"]},
+        IN_SOME_LAYERS | {"sliding_window": 32},
+        "windows in some layers",
+    ),
+    "Ministral3": Cases(
+        "Ministral 3 3B, 8B, 14B; with a tower: Mistral Small 3.1 and later",
+        {
+            "plain": {},
+            "stretched from 16 on": STRETCHED,
+            "stretched, window, tied": TIED | STRETCHED | {"sliding_window": 20},
+        },
+        STRETCHED | {"head_dim": 8},
+        STRETCHED,
+        "yarn; queries that grow behind the trained length",
     ),
     "Mistral": Cases(
         "Mistral 7B",
@@ -345,6 +396,53 @@ CASES = {
         MOE | SWITCHED | {"sliding_window": 7, "head_dim": 8},
         MOE,
         "experts; head norms; windows, if switched on",
+    ),
+    "SeedOss": Cases(
+        "Seed-OSS-36B",
+        {
+            "plain": {},
+            "other biases, tied": TIED | {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
+        },
+        {"head_dim": 8},
+        features="biases on queries, keys and values",
+    ),
+    "Qwen3Next": Cases(
+        "Qwen3-Next-80B-A3B",
+        {
+            "plain": MOE | DELTA | {"shared_expert_intermediate_size": 40},
+            "a head of each, biases, dense layers, tied": MOE
+            | TIED
+            | {"full_attention_interval": 2, "linear_num_key_heads": 1, "linear_num_value_heads": 1}
+            | {"linear_key_head_dim": 12, "linear_value_head_dim": 20, "linear_conv_kernel_dim": 3}
+            | {"attention_bias": True, "decoder_sparse_step": 2, "mlp_only_layers": [0], "norm_topk_prob": False},
+            "states over several blocks": MOE
+            | WIDE_STATE
+            | {"num_hidden_layers": 5, "full_attention_interval": 5, "num_experts_per_tok": 1, "hidden_size": 64},
+        },
+        MOE | DELTA | {"shared_expert_intermediate_size": 40, "full_attention_interval": 2, "head_dim": 8},
+        MOE | DELTA,
+        "gated delta nets in three of four layers, attention with an output gate, experts, one shared behind a gate",
+        loss=0.1,
+    ),
+    "Qwen3_5": Cases(
+        "Qwen3.5, dense (text)",
+        {
+            "plain": DELTA,
+            "wide states, tied, heads turn as a whole": TIED
+            | WIDE_STATE
+            | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
+        },
+        DELTA | {"full_attention_interval": 2, "head_dim": 8},
+        DELTA | TIED | {"linear_key_head_dim": 12, "linear_value_head_dim": 16},
+        "gated delta nets in three of four layers, attention with an output gate; without the tower",
+    ),
+    "Qwen3_5Moe": Cases(
+        "Qwen3.5, experts (text)",
+        {"plain": MOE | DELTA | {"shared_expert_intermediate_size": 40}},
+        MOE | DELTA | {"shared_expert_intermediate_size": 40, "full_attention_interval": 2, "head_dim": 8},
+        MOE | DELTA,
+        "as Qwen3.5, with experts, one shared behind a gate",
+        loss=0.1,
     ),
     "SmolLM3": Cases(
         "SmolLM3",

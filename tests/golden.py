@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import math
 import random
 
 import torch
@@ -16,6 +17,7 @@ from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.ops.state.layout import StateLayout
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 
@@ -49,8 +51,9 @@ def random_model(family, options, seed=0):
     with torch.no_grad():
         corrections = [item for item in model.named_buffers() if item[0].endswith("correction_bias")]
         for name, parameter in (*model.named_parameters(), *corrections):
-            # Gemma's norms add 1 themselves.
-            is_factor = ("norm" in name or ".ln_" in name) and "Gemma" not in family and not name.endswith("bias")
+            # Some families' norms add 1 themselves.
+            adds_one = "Gemma" in family or (family.startswith(("Qwen3Next", "Qwen3_5")) and "linear_attn" not in name)
+            is_factor = ("norm" in name or ".ln_" in name) and not adds_one and not name.endswith("bias")
             parameter.normal_(1.0 if is_factor else 0.0, 0.15, generator=generator)
     return model
 
@@ -83,12 +86,16 @@ class PagedRun:
 
     def __init__(self, model, ops, num_seqs, max_len=128, dtype=torch.float32):
         self.model, self.ops = model, ops
-        blocks_each = -(-max_len // BLOCK_SIZE)
+        config = model.config
+        block_shape = (BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
+        self.groups = cache_layout(
+            config.layer_kinds, config.num_cache_sides * math.prod(block_shape) * dtype.itemsize
+        ).groups
+        blocks_each = max(-(-max_len // BLOCK_SIZE), *(group.num_state_blocks for group in self.groups))
         ids = list(range(num_seqs * blocks_each + 1))
         random.Random(3).shuffle(ids)
         self.block_tables = torch.tensor(ids[: num_seqs * blocks_each]).view(num_seqs, blocks_each)
-        config = model.config
-        shape = (len(ids), BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
+        shape = (len(ids), *block_shape)
         sides = [torch.full((config.num_cache_sides, *shape), float("nan"), dtype=dtype) for _ in config.layer_kinds]
         self.kv_caches = [LayerCache(tensors[0], tensors[-1]) for tensors in (list(side) for side in sides)]
         self.computed = [0] * num_seqs
@@ -103,7 +110,6 @@ class PagedRun:
             slots += [int(self.block_tables[seq, p // BLOCK_SIZE]) * BLOCK_SIZE + p % BLOCK_SIZE for p in span]
             self.computed[seq] += len(token_ids)
             contexts.append(self.computed[seq])
-        groups = cache_layout(self.model.config.layer_kinds).groups
         layout = AttentionLayout(
             query_lens=[len(token_ids) for _, token_ids in work],
             context_lens=contexts,
@@ -112,8 +118,11 @@ class PagedRun:
             block_size=BLOCK_SIZE,
         )
         token_ids = torch.tensor([token_id for _, ids in work for token_id in ids])
-        layouts = [DeviceLayout.of(dataclasses.replace(layout, window=group.window)) for group in groups]
-        prepared = [self.ops.prepare_attention(layout) for layout in layouts]
+        layouts = [DeviceLayout.of(dataclasses.replace(layout, window=group.window)) for group in self.groups]
+        prepared = [
+            self.ops.prepare_attention(layout) if group.keeps_tokens else StateLayout.of(layout)
+            for group, layout in zip(self.groups, layouts, strict=True)
+        ]
         context = StepContext(torch.tensor(positions), prepared, self.kv_caches, self.ops, input_embeddings)
         hidden = self.model(token_ids, context)
         assert hidden.shape == (len(token_ids), self.model.config.hidden_size)

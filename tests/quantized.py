@@ -31,6 +31,7 @@ def compressed(weights, stored, **changes):
         if args.strategy == "channel":
             low, high = low[:, None], high[:, None]
         scale, zero = calculate_qparams(low, high, args)
+        scale = scale.half().float()  # such scales are what checkpoints in float16 and bfloat16 hold
         state = {"weight": weight, "weight_scale": scale, "weight_zero_point": zero}
         parts = compressor.compress(state, scheme)
         dense = compressor.decompress(parts, scheme)["weight"]
@@ -143,14 +144,21 @@ FORMATS = {
     "gptq act-order": lambda: gptq(act_order=True),
     "gptq symmetric": lambda: gptq(symmetric=True),
     "gptq 8 bits": lambda: gptq(bits=8),
+    "gptq 8 bits symmetric": lambda: gptq(bits=8, symmetric=True),
     "gptq 2 bits": lambda: gptq(bits=2),
     "gptq rows": lambda: gptq(size=-1, symmetric=True),
     "fp8 of Qwen": lambda: float8(block=(48, 24)),
     "fp8 of Mistral": float8,
     "fp8 of Meta": lambda: float8(per_row=True, name="weight_scale", quant_method="fbgemm_fp8"),
 }  # fmt: skip
-NATIVE = {"w8a8": 8, "w8 tensor": 8, "w8a16": 8, "w4a16 channel": 4, "gptq rows": 4}
-"""The formats whose integers a native one holds, and its bits."""
+BYTES, DIGITS, GROUPS, BYTE_GROUPS, ZERO_POINTS = 8, 4, 16, 17, 22
+NATIVE = {
+    "w8a8": (BYTES,), "w8 tensor": (BYTES,), "w8a16": (BYTES,), "w4a16 channel": (DIGITS, BYTES),
+    "gptq rows": (DIGITS, BYTES), "w4a16": (GROUPS, ZERO_POINTS), "gptq symmetric": (GROUPS, ZERO_POINTS),
+    "w4a16 asymmetric": (ZERO_POINTS,), "awq": (ZERO_POINTS,), "gptq v1": (ZERO_POINTS,), "gptq v2": (ZERO_POINTS,),
+    "gptq 2 bits": (ZERO_POINTS,), "gptq 8 bits symmetric": (BYTE_GROUPS,),
+}  # fmt: skip
+"""The native formats (`Layout.format`) that hold what a checkpoint holds exactly, the smallest first."""
 
 
 def is_linear(name):

@@ -1,23 +1,39 @@
 """A worker without a model: it keeps which token stands in which slot and checks that attention would see the truth."""
 
 import random
+import struct
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.cache_group import CacheGroup
 from lullm.sched.preemption import PreemptionPolicy
 from lullm.sched.scheduler import Scheduler, SchedulerLimits, SequenceUpdate
 from lullm.types.draw import Draw
-from lullm.types.layer_kind import FullAttention, SlidingWindow
+from lullm.types.layer_kind import FullAttention, RecurrentState, SlidingWindow
 from lullm.types.packed import unpack
-from lullm.types.request import GenerateRequest
+from lullm.types.pooling.params import Pooling, PoolingKind
+from lullm.types.request import NO_TOKENS, GenerateRequest
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import PENDING_TOKEN, DrawnToken, Span, StepPlan, StepResult
+from lullm.types.step import PENDING_TOKEN, DrawnToken, PooledSum, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
 
-Content = tuple[int, int] | None
+Content = tuple[int, ...] | None
 """Of a slot: (cache group, running hash of the tokens up to its own); None: never written."""
+
+
+@dataclass(frozen=True)
+class State:
+    """In place of a window: a recurrent group, whose state takes so many blocks."""
+
+    num_blocks: int
+
+
+def cache_group(window: "int | State | None", layer: int) -> CacheGroup:
+    if isinstance(window, State):
+        return CacheGroup(RecurrentState(((window.num_blocks,),)), (layer,), window.num_blocks)
+    return CacheGroup(FullAttention() if window is None else SlidingWindow(window), (layer,))
 
 
 class PagedMemory:
@@ -25,7 +41,8 @@ class PagedMemory:
 
     A slot's content also names all tokens before it (a running hash), as a real key does through attention: KV that
     was computed behind another prefix is not the same KV. It names its cache group too: other layers have other keys.
-    `windows`: by group, the tokens that a token sees; None: all before it.
+    The blocks of a recurrent state hold the running hash of all tokens that it has taken in.
+    `windows`: by group, the tokens that a token sees; None: all before it; `State`: a recurrent group.
     """
 
     def __init__(
@@ -34,7 +51,7 @@ class PagedMemory:
         num_host_blocks: int,
         block_size: int,
         choose: Callable[[Draw, list[int]], int],
-        windows: Sequence[int | None] = (None,),
+        windows: Sequence[int | State | None] = (None,),
     ):
         self.block_size = block_size
         self.windows = windows
@@ -56,12 +73,17 @@ class PagedMemory:
         spans = [(span, [unpack(ids) for ids in span.block_ids], self._tokens(span)) for span in plan.spans]
         histories = [running_hashes(tokens) for _, _, tokens in spans]
         for (span, tables, _), history in zip(spans, histories, strict=True):
-            for group, blocks in enumerate(tables):
+            for group, (blocks, window) in enumerate(zip(tables, self.windows, strict=True)):
+                if isinstance(window, State):
+                    self._move_on(span, group, blocks, window, history)
+                    continue
                 for position in range(span.start, span.end):  # all writes of a layer come before any attention
                     self._slots(blocks, position)[position % self.block_size] = group, history[position]
         drawn, num_accepted = [], {}
         for (span, tables, tokens), history in zip(spans, histories, strict=True):
             for group, (blocks, window) in enumerate(zip(tables, self.windows, strict=True)):
+                if isinstance(window, State):
+                    continue
                 first = 0 if window is None else max(span.start + 1 - window, 0)
                 for position in range(first, span.end):
                     found = self._slots(blocks, position)[position % self.block_size]
@@ -73,7 +95,25 @@ class PagedMemory:
             drawn += found
         targets = {span.seq_id: unpack(span.prompt_targets) for span in plan.spans if span.prompt_targets}
         prompt_logprobs = {seq_id: [((t, 0.0, 1),) for t in ids] for seq_id, ids in targets.items()}
-        return StepResult(drawn, prompt_logprobs, num_accepted)
+        pooled = [self._pool(span, tokens) for (span, _, tokens) in spans if span.pooled_rows]
+        return StepResult(drawn, prompt_logprobs, num_accepted, pooled=pooled)
+
+    def _pool(self, span: Span, tokens: list[int]) -> PooledSum:
+        """The sum of (1, position, token) over the rows."""
+        first, end = (span.start + row for row in span.pooled_rows)
+        assert span.start <= first < end <= span.end and not span.draws
+        sums = end - first, sum(range(first, end)), sum(tokens[first:end])
+        return PooledSum(span.seq_id, end - first, struct.pack("3f", *sums))
+
+    def _move_on(self, span: Span, group: int, blocks: list[int], state: State, history: list[int]) -> None:
+        """Take the span's tokens into a state."""
+        assert len(blocks) == state.num_blocks
+        for part, block_id in enumerate(blocks):
+            slots = self.slots[block_id]
+            if span.start:
+                expected = group, part, history[span.start - 1]
+                assert slots[0] == expected, f"sequence {span.seq_id} would go on from a foreign state"
+            slots[0] = group, part, history[span.end - 1]
 
     def _num_accepted(self, drawn: list[DrawnToken], drafts: list[int]) -> int:
         """The drawn tokens up to the first that a draft did not foresee, or fewer: a worker may doubt a right draft."""
@@ -137,15 +177,14 @@ class Simulation:
         watermark: float = 0.01,
         num_host_blocks: int = 0,
         preemption: PreemptionPolicy | None = None,
-        windows: Sequence[int | None] = (None,),
+        windows: Sequence[int | State | None] = (None,),
         max_in_flight: int = 1,
         most_drafts: int = 0,
         **options: object,
     ):
         self.limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
         self.windows = windows
-        kinds = [FullAttention() if window is None else SlidingWindow(window) for window in windows]
-        groups = [CacheGroup(kind, (layer,)) for layer, kind in enumerate(kinds)]
+        groups = [cache_group(window, layer) for layer, window in enumerate(windows)]
         self.block_space = BlockSpaceManager(
             num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks, groups=groups
         )
@@ -180,6 +219,12 @@ class Simulation:
                 priority=priority,
                 end_token_ids=() if end is None else (end,),
             )
+        )
+
+    def add_pooling(self, request_id: str, prompt: list[int], kind: PoolingKind, priority: int = 0):
+        pooling = Pooling("embed", kind, "none")
+        return self.scheduler.add(
+            GenerateRequest(request_id, None, prompt, NO_TOKENS, 0, self.now, priority, pooling=pooling)
         )
 
     def step(self) -> list[SequenceUpdate]:
@@ -242,7 +287,7 @@ class Simulation:
         """A sequence that decodes holds the blocks of its windows and no more."""
         for span in plan.spans:
             for packed, window in zip(span.block_ids, self.windows, strict=True):
-                if span.num_tokens == 1 and window is not None:
+                if span.num_tokens == 1 and isinstance(window, int):
                     num_held = sum(block_id >= 0 for block_id in unpack(packed))
                     assert num_held <= (window - 1) // self.block_space.block_size + 2
 
@@ -254,6 +299,9 @@ class Simulation:
         block_size = self.block_space.block_size
         written = []
         for span in plan.spans:
-            for blocks in map(unpack, span.block_ids):
+            for blocks, window in zip(map(unpack, span.block_ids), self.windows, strict=True):
+                if isinstance(window, State):
+                    written += [(block_id, 0) for block_id in blocks]
+                    continue
                 written += [(blocks[p // block_size], p % block_size) for p in range(span.start, span.end)]
         assert len(set(written)) == len(written), "two sequences write the same slot"

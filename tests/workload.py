@@ -17,6 +17,7 @@ class Workload:
 
     sim: Simulation
     rng: random.Random
+    pooling_share: float = 0.0  # of the requests
     accepted: list[SequenceGroup] = field(default_factory=list)
     num_refused: int = 0
     num_aborted: int = 0
@@ -48,6 +49,10 @@ class Workload:
         rng = self.rng
         prompt = [rng.randrange(2) for _ in range(rng.choice([1, 3, 4, 8, 15, 30, 60]))]
         try:
+            if self.pooling_share and rng.random() < self.pooling_share:
+                kind = rng.choice(["last", "cls", "mean"])
+                self.accepted.append(self.sim.add_pooling(request_id, prompt[:40], kind, rng.randrange(3)))
+                return True
             group = self.sim.add(
                 request_id,
                 prompt,
@@ -87,6 +92,15 @@ class Workload:
                 continue
             for seq in group.seqs:
                 assert self.ends[seq.seq_id] == 1, "every sequence ends exactly once"
+            if group.pooled is not None and reason == "stop":
+                assert group.pooled.mean() == _mean_row(group.request.prompt_token_ids, group.pooled.kind)
             if group.request.params.prompt_logprobs is not None and reason in ("stop", "length"):
                 targets = [row[0][0] for row in group.prompt_logprobs]
                 assert targets == group.request.prompt_token_ids[1:] or group.seqs[0].output_len == 0
+
+
+def _mean_row(prompt: list[int], kind: str) -> list[float]:
+    """Of (1, position, token), as the simulated worker gives the rows."""
+    rows = [(1.0, float(position), float(token)) for position, token in enumerate(prompt)]
+    chosen = {"last": rows[-1:], "cls": rows[:1], "mean": rows}[kind]
+    return [sum(column) / len(chosen) for column in zip(*chosen, strict=True)]

@@ -23,6 +23,10 @@ RUNS = {
         "--shape tiny --num-prompts 2 --input-len 8 --output-len 4 --repeat 1",
         rf"plain {FIGURE} tokens/s, guided {FIGURE}, ratio {FIGURE} ",
     ),
+    "gguf_file": (
+        "--layers 1 --rounds 1 --threads 1 --vocab-size 2000",
+        rf"lullm +prefill +\d+ tok/s +decode +{FIGURE} tok/s",
+    ),
     "kernels": (
         '--repeat 1 --layers 1 --rows 1 --threads 1 --step "decode 1 x 128"',
         rf"(?s)1 rows +native +{FIGURE} .*int4 +{FIGURE} x{FIGURE}.*logits, 1 rows .*decode 1 x 128 .*int8 x{FIGURE}.*"
@@ -41,6 +45,10 @@ RUNS = {
         "--dataset alpaca --num-requests 500 --width 6 --theta 0.05",
         rf"(?s)parallel sampling, n \| {FIGURE}% .*beam search, width; .* \| {FIGURE}% \|",
     ),
+    "models": (
+        "--tiny --steps 1 --rounds 1 --input-len 16 --family Qwen3Moe",
+        rf"\| Qwen3Moe \| {FIGURE} \| {FIGURE} \| \d+% \| {FIGURE} .* yes \|",
+    ),
     "preemption modes": ("--block-size 16 --repeat 1", rf"\| 16 \| {FIGURE} \| {FIGURE} \| {FIGURE} \|"),
     "preemption block-size": ("--block-size 16 --repeat 1", r"\| 16 \| \d+ \| \d+-\d+ \|"),
     "preemption prefix": ("--repeat 1", rf"\| 5 examples \| 341 \| {FIGURE} \| {FIGURE} \|"),
@@ -51,6 +59,10 @@ RUNS = {
         rf"(?s)offline +{FIGURE} tok/s.*streams +{FIGURE} tok/s.*streams / offline {FIGURE}",
     ),
     "sleep": ("--shape tiny --repeat 1 --num-prompts 2", rf"(?s)\| 2, disk \| 2 \| .*first token: {FIGURE} s"),
+    "sleep_verify": (
+        "--shape tiny --repeat 1 --num-prompts 1 --input-len 16 --targets ram",
+        rf"\| ram \| \d+ \| wake \| {FIGURE} \|",
+    ),
     "startup": ("--runs 1", rf"(?s)\| pack the weights \| {FIGURE} .*\| start to first token \| {FIGURE} "),
     "startup --serve": ("--runs 1", rf"\| start to first token \| {FIGURE} \|"),
     "template": ("--rounds 3", rf"(?s)500 messages, here +{FIGURE} us.* 500 messages, other process +{FIGURE} us"),

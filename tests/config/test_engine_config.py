@@ -126,6 +126,12 @@ def test_options_that_need_others():
         EngineConfig(enable_chunked_prefill=False, max_num_batched_tokens=127, max_num_seqs=8).resolve(MODEL)
 
 
+@pytest.mark.parametrize("name", ["task", "hf_overrides", "pooler_config"])
+def test_options_of_scripts_that_lullm_needs_not(name):
+    with pytest.raises(ConfigError, match=f"unknown option '{name}'; {name}: (leave it out|edit config|the folder)"):
+        EngineConfig.from_options({name: "embed"})
+
+
 def test_unknown_option():
     with pytest.raises(ConfigError, match="max_modellen"):
         EngineConfig.from_options({"max_modellen": 3})

@@ -4,6 +4,7 @@ Each request alone, without prefix cache, on one thread, gives what is expected.
 preemption, sleep, threads and recordings must not change a bit of it.
 """
 
+import json
 import random
 
 import pytest
@@ -30,6 +31,7 @@ FAMILIES = {
     "qwen3": {},
     "llama": {"tie_word_embeddings": True},
     "gemma2": WINDOWS | {"attn_logit_softcapping": 2.0},
+    "qwen3_moe": {"num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 96, "norm_topk_prob": True},
     "gemma3": WINDOWS | {"tie_word_embeddings": True},
 }
 CACHES = {"llama": {"kv_cache_dtype": "int8"}, "gemma2": {"kv_cache_dtype": "fp8"}}
@@ -182,3 +184,29 @@ def test_two_hundred_requests(folder, options):
             assert proof.holds(200, **SMALL_POOL, preemption_mode=mode, threads=threads).num_preemptions > 0
         proof.holds_over_sleep(12, max_num_batched_tokens=300, threads=threads)
         proof.holds(100, enforce_eager=True, threads=threads)
+
+
+@pytest.mark.parametrize("convert", ["embed", "rerank"])
+def test_vectors_of_last_tokens(tmp_path, convert):
+    """Embeddings, and scores by a head of few rows: alone, and in a batch with text, chunks and the prefix cache."""
+    folder = write_checkpoint(tmp_path, "qwen3", **SIZES)
+    add_words(folder, "yes", "no")
+    prompts = [prompt for prompt, _ in make_requests(24)]
+    options = {"dtype": "bfloat16", "max_model_len": 336, "convert": convert}
+    with LLM(str(folder), **options, **ALONE) as llm:
+        expected = [llm.encode([prompt], use_tqdm=False)[0].outputs.data for prompt in prompts]
+        assert len({tuple(data) for data in expected}) == 24
+    with LLM(str(folder), **options, max_num_batched_tokens=100, max_num_seqs=16) as llm:
+        for number, (prompt, params) in enumerate(make_requests(8)):
+            llm.llm_engine.add_request(f"text {number}", prompt, params)
+        for _ in range(2):
+            assert [output.outputs.data for output in llm.encode(prompts, use_tqdm=False)] == expected
+
+
+def add_words(folder, *words):
+    """Tokens that the vocabulary lacks."""
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    vocab = tokenizer["model"]["vocab"]
+    vocab |= {word: len(vocab) + number for number, word in enumerate(words)}
+    path.write_text(json.dumps(tokenizer))

@@ -72,7 +72,7 @@ def test_chunks_and_the_prefix_cache(checkpoint):
 def test_preemption(checkpoint, mode):
     folder, expected = checkpoint
     config = read_model_config(Path(folder), "auto")
-    enough = num_blocks_for_len(config, OPTIONS["block_size"], OPTIONS["max_model_len"])
+    enough = num_blocks_for_len(config, OPTIONS["block_size"], OPTIONS["dtype"], OPTIONS["max_model_len"])
     options = {"num_gpu_blocks_override": enough + 2, "preemption_mode": mode, "enable_prefix_caching": mode == "swap"}
     with LLM(folder, **OPTIONS, **options) as llm:
         assert generate(llm) == expected

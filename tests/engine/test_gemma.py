@@ -171,4 +171,4 @@ def test_window_layers_free_what_they_have_left(folder):
             used.append(engine.stats().num_used_blocks)
     per_window, full = 5, 29  # 31 tokens before the next one lie in up to 4 blocks; 232 tokens
     assert max(used[1:]) <= full + 6 * per_window < 7 * full
-    assert num_blocks_for_len(ModelConfig.from_folder(folder), BLOCK_SIZE, 232) == full + 6 * per_window
+    assert num_blocks_for_len(ModelConfig.from_folder(folder), BLOCK_SIZE, "float32", 232) == full + 6 * per_window

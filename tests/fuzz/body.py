@@ -5,7 +5,9 @@ import json
 import random
 from typing import Any
 
-PATHS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
+PATHS = (
+    "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/v1/embeddings", "/score", "/rerank",
+)  # fmt: skip
 ADMIN_PATHS = ("/sleep", "/wake_up", "/pause", "/resume", "/collective_rpc", "/reset_prefix_cache", "/sleep/explain")
 EVIL: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2, 10**9, 2**63, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308, "", "x", "\x00", "\ud800",
@@ -18,6 +20,8 @@ FIELDS = (
     "presence_penalty", "frequency_penalty", "repetition_penalty", "beam_width", "length_penalty", "early_stopping",
     "priority", "keep_alive", "stream", "stream_options", "user", "tools", "response_format", "suffix", "model",
     "messages", "prompt", "tokens", "add_special_tokens", "level", "mode", "tags", "method", "whatever",
+    "input", "dimensions", "encoding_format", "normalize", "use_activation", "truncate_prompt_tokens", "query",
+    "documents", "queries", "top_n", "instruction", "split_special_tokens",
 )  # fmt: skip
 
 
@@ -29,6 +33,12 @@ def valid_body(rng: random.Random, path: str) -> dict[str, Any]:
         return {"prompt": text, "return_token_strs": rng.random() < 0.5}
     if path == "/detokenize":
         return {"tokens": rng.choices(range(300), k=5)}
+    if path == "/v1/embeddings":
+        return {"input": rng.choice([text, [text, "b"], [5, 6, 7], [[5, 6], [7]]]), "dimensions": rng.choice([8, 64])}
+    if path == "/score":
+        return {"text_1": text, "text_2": rng.choice([text, [text, "b"]])}
+    if path == "/rerank":
+        return {"query": text, "documents": [text, {"text": "b"}], "top_n": rng.choice([0, 1, 9])}
     if path.endswith("chat/completions"):
         body = {"messages": [{"role": rng.choice(["user", "system", "assistant"]), "content": text}]}
     else:

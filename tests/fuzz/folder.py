@@ -13,9 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import quantized
 from conftest import write_checkpoint
 
 from .target import Target
+from .tensors import spoil_tensor
 
 LIMIT_S = 60.0
 LIMIT_BYTES = 400 << 20
@@ -24,6 +26,8 @@ EVIL: tuple[Any, ...] = (
     float("inf"), "", "no", "2048", "float16", "x" * 3000, "\ud800", [], {}, [0], [[]], [None] * 3, ["a", "b"], [-1],
     {"a": 1}, {"rope_type": "yarn"}, {"rope_type": "linear", "factor": 0}, list(range(5000)),
 )  # fmt: skip
+ENCODED = ("w8a8", "w4a16 asymmetric", "awq", "gptq act-order", "fp8 blocks", "w4a16 channel")
+PARTS = ("proj.weight", "_packed", "_scale", "_shape", "_zero_point", "qweight", "qzeros", "scales", "g_idx")
 JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
 
@@ -33,6 +37,7 @@ class FolderTarget(Target):
     def __init__(self, folder: Path):
         super().__init__(folder)
         self._pristine = write_checkpoint(folder / "pristine", "qwen3", num_hidden_layers=1)
+        self._quantized: dict[str, Path] = {}
         self._child: subprocess.Popen[str] | None = None
 
     def close(self) -> None:
@@ -44,13 +49,22 @@ class FolderTarget(Target):
     def round(self, rng: random.Random) -> None:
         folder = self.folder / "mutated"
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self._pristine, folder)
-        told = [self._mutate(rng, folder) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
+        source = self._pristine if rng.random() < 0.5 else self._encoded(rng.choice(ENCODED))
+        shutil.copytree(source, folder)
+        told = [source.name, *(self._mutate(rng, folder) for _ in range(rng.choice([1, 1, 1, 2, 3])))]
         found = self._opened(folder)
         assert found is not None, f"{told}: the process hung or died"
         assert found["is_known"], f"{told}: {found['message']}"
         assert found["bytes"] < LIMIT_BYTES, f"{told}: {found['bytes'] >> 20} MiB, {found['message']}"
         self.counts["loaded" if found["message"] == "loaded" else "refused"] += 1
+
+    def _encoded(self, name: str) -> Path:
+        """A quantized copy of the model."""
+        if name not in self._quantized:
+            folder = self.folder / name.replace(" ", "-")
+            quantized.write(self._pristine, folder, self.folder / "dense", quantized.FORMATS[name])
+            self._quantized[name] = folder
+        return self._quantized[name]
 
     def _opened(self, folder: Path) -> dict[str, Any] | None:
         if self._child is None:
@@ -71,6 +85,8 @@ class FolderTarget(Target):
         """Spoil something; what, for the report."""
         if rng.random() < 0.3:
             return _spoil_header(rng, folder / "model.safetensors")
+        if rng.random() < 0.4:
+            return spoil_tensor(rng, folder / "model.safetensors", PARTS)
         path = folder / rng.choice(JSON_FILES)
         if not path.exists():
             path.write_text("{}")

@@ -88,3 +88,23 @@ def test_an_engine_as_a_gpu_runs_it(tmp_path, gpu):
             assert gpu.num_replays == 5 and gpu.num_waits == 6
             llm.sleep(level=1)
             llm.wake_up()
+
+
+@pytest.mark.parametrize("options", [{"runner": "pooling"}, {"convert": "embed"}], ids=str)
+def test_embeddings_as_a_gpu_computes_them(tmp_path, gpu, options):
+    """The numbers of a step go in one copy, the vectors come in one. Memory is measured without a head, too."""
+    from lullm import LLM
+
+    folder = str(write_checkpoint(tmp_path, "qwen3", num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1))
+    prompts = [[5, 6, 7], [9, 10, 11, 12, 13, 14, 15, 16, 17, 18], [3]]
+    options |= {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2, "max_num_batched_tokens": 8}
+    found = {}
+    for device in ("cpu", "cuda"):
+        with LLM(folder, device=device, kv_cache_memory_bytes=None if device == "cuda" else 1 << 20, **options) as llm:
+            gpu.copies.clear()
+            found[device] = [o.outputs.embedding for o in llm.embed(prompts, use_tqdm=False)]
+            num_steps = llm.llm_engine.stats().steps_total
+    torch.testing.assert_close(torch.tensor(found["cuda"]), torch.tensor(found["cpu"]), atol=1e-5, rtol=0)
+    directions = [direction for direction, _, _ in gpu.copies]
+    assert directions.count("to device") == num_steps and directions.count("to host") <= num_steps
+    assert all(is_pinned for _, _, is_pinned in gpu.copies)

@@ -1,8 +1,9 @@
 """BlockTable: growth on demand, forks with copy-on-write, hashes and promotion."""
 
 from lullm.kv.allocator import BlockAllocator, NaiveBlockAllocator, PrefixCachingBlockAllocator
-from lullm.kv.block_table import BlockTable, common_len
+from lullm.kv.block_table import BlockTable
 from lullm.kv.cache_group import ONE_GROUP
+from lullm.kv.growth import common_len
 from lullm.kv.hashing import ROOT_HASH, BlockHashes, chain_hash, salted_root
 from lullm.kv.prefix import find_prefix
 

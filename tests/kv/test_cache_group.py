@@ -3,10 +3,11 @@
 import pytest
 
 from lullm.errors import UnsupportedError
-from lullm.kv.cache_group import CacheGroup, LayerPlace, cache_layout
+from lullm.kv.cache_group import CacheGroup, LayerPlace, cache_layout, num_state_blocks
 from lullm.types.layer_kind import EncoderAttention, FullAttention, LayerKind, Nothing, RecurrentState, SlidingWindow
 
 FULL, WINDOW, WIDE = FullAttention(), SlidingWindow(512), SlidingWindow(4096)
+STATE = RecurrentState(((16, 4), (4, 4)))
 
 
 def mixed(num_full: int, num_window: int) -> list[LayerKind]:
@@ -71,15 +72,28 @@ def test_layers_that_keep_nothing_have_no_place():
     assert layout.places == (LayerPlace(0, 0), None, LayerPlace(0, 1)) and layout.num_slots == 2
 
 
-@pytest.mark.parametrize("kind", [EncoderAttention(), RecurrentState(((16, 4),))])
-def test_kinds_without_machinery_are_refused(kind):
-    with pytest.raises(UnsupportedError, match=f"layer 1 keeps {type(kind).__name__}"):
-        cache_layout([FULL, kind])
+def test_kinds_without_machinery_are_refused():
+    with pytest.raises(UnsupportedError, match="layer 1 keeps EncoderAttention"):
+        cache_layout([FULL, EncoderAttention()])
 
 
-def test_a_model_that_keeps_nothing_is_refused():
+@pytest.mark.parametrize("kind", [Nothing(), STATE])
+def test_a_model_without_attention_is_refused(kind):
     with pytest.raises(UnsupportedError, match="no layer"):
-        cache_layout([Nothing()] * 4)
+        cache_layout([kind] * 4)
+
+
+def test_recurrent_layers_are_one_group_behind_the_others():
+    layout = cache_layout([STATE, STATE, STATE, FULL, STATE, STATE, STATE, FULL], slot_bytes=128)
+    states = CacheGroup(STATE, (0, 1, 2, 4, 5, 6), 3 * 3)
+    assert layout.groups == (CacheGroup(FULL, (3, 7)), states) and layout.num_slots == 2
+    assert not states.keeps_tokens and states.window is None
+    # A layer's state takes 3 blocks: 80 elements of 4 bytes, in slots of 128 bytes.
+    assert num_state_blocks(STATE, 128) == 3 and num_state_blocks(STATE, 320) == 1 and num_state_blocks(STATE, 319) == 2
+    places = [layout.places[layer] for layer in states.layers]
+    assert places == [LayerPlace(1, number % 2, number // 2) for number in range(6)]
+    assert layout.num_blocks_for_len(1, 16) == 1 + 9
+    assert layout.num_blocks_for_len(160, 16) == 10 + 9
 
 
 def test_a_window_has_a_token():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lullm.config.experts import ClampedGate, ExpertsConfig
-from lullm.ops.cpu import native
+from lullm.ops.cpu import native, native_experts
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.experts.routing import Routes, route
 from lullm.ops.experts.weights import ExpertWeights, Matrices
@@ -22,6 +22,10 @@ ROUTERS = {
     "sigmoid, groups": ExpertsConfig(
         num_experts=48, num_used=4, intermediate_size=1, layers=(True,), scoring="sigmoid", scale=1.7,
         num_groups=6, num_used_groups=2, has_correction=True,
+    ),
+    "groups by their best": ExpertsConfig(
+        num_experts=60, num_used=6, intermediate_size=1, layers=(True,), num_groups=10, num_used_groups=3,
+        num_group_scores=1, normalizes=False,
     ),
 }  # fmt: skip
 
@@ -66,19 +70,21 @@ def test_route_of_what_is_no_number(ops):
 
 def matrices(ops, num_experts, num_outputs, num_inputs, dtype, bits=None, bias=False, seed=1):
     """(for the golden version, for `ops`); both read the same numbers."""
-    weights = [normal(num_outputs, num_inputs, seed=seed + i) / num_inputs**0.5 for i in range(num_experts)]
     biases = [normal(num_outputs, dtype=dtype, seed=seed + 50 + i) for i in range(num_experts)] if bias else None
-    if bits is None:
-        plain = [weight.to(dtype) for weight in weights]
-        packed = [weight.clone() for weight in plain]
-        for weight in packed:
-            ops.pack_weight_(weight)
-        return Matrices(plain, biases, None), Matrices(packed, biases, None)
-    layout = QuantizedLayout(bits, num_outputs, num_inputs)
-    storages = [torch.zeros(layout.shape, dtype=torch.uint8) for _ in weights]
-    for storage, weight in zip(storages, weights, strict=True):
-        ops.quantize_rows_(storage, layout, 0, weight)
-    return Matrices(storages, biases, layout), Matrices(storages, biases, layout)
+    gold, fast, layouts = [], [], []
+    for i in range(num_experts):
+        weight = normal(num_outputs, num_inputs, seed=seed + i) / num_inputs**0.5
+        if bits is None or (bits == "some" and i % 2):
+            gold.append(weight.to(dtype))
+            fast.append(gold[-1].clone())
+            ops.pack_weight_(fast[-1])
+            layouts.append(None)
+        else:
+            layouts.append(QuantizedLayout(8 if bits == "some" else bits, num_outputs, num_inputs))
+            gold.append(torch.zeros(layouts[-1].shape, dtype=torch.uint8))
+            fast.append(gold[-1])
+            ops.quantize_rows_(fast[-1], layouts[-1], 0, weight)
+    return Matrices(gold, biases, layouts), Matrices(fast, biases, layouts)
 
 
 # experts, used, hidden, intermediate: whole panels and tails; more rows of an expert than a block holds
@@ -94,6 +100,7 @@ KINDS = {
     "gelu_tanh, biases": ("gelu_tanh", {"bias": True}),
     "clamped, biases": (ClampedGate(alpha=1.3, limit=0.7), {"bias": True}),
     "int8": ("silu", {"bits": 8}),
+    "int8 in some": ("silu", {"bits": "some"}),
     "int4, clamped": (ClampedGate(alpha=1.7, limit=0.9), {"bits": 4}),
 }
 
@@ -129,7 +136,7 @@ def test_experts(ops, shape, kind, dtype):
         found = ops.experts(x, routes, fast, shared, gate)
         assert found.dtype == dtype
         # Rounded up to four times on the way; quantized versions round rows of x as well.
-        bound = {torch.float32: 2e-5 if gold.down.layout is None else 1e-3, torch.bfloat16: 6e-2}[dtype]
+        bound = {torch.float32: 2e-5 if not any(gold.down.layouts) else 1e-3, torch.bfloat16: 6e-2}[dtype]
         torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
         assert (found.float() - expected.float()).abs().mean() < bound / 8
 
@@ -147,6 +154,19 @@ def test_an_expert_that_is_none():
             NATIVE_CPU_OPS.experts(
                 torch.zeros(1, hidden), Routes(torch.tensor([[0, expert]]), torch.ones(1, 2)), fast, None, None
             )
+
+
+@pytest.mark.skipif(LIBRARY is None, reason="the native ops are not built here")
+@DTYPES
+@pytest.mark.parametrize("kind", ["silu", "clamped, biases", "int8", "int4, clamped"])
+@pytest.mark.parametrize("shape", ["panels", "nothing is packed", "few experts, deep"])
+def test_pieces_change_no_bit(monkeypatch, shape, kind, dtype):
+    """Long prompts are computed some rows and some columns at a time."""
+    _, fast, routes_of, hidden = cases(NATIVE_CPU_OPS, shape, kind, dtype)
+    x, routes = normal(700, hidden, dtype=dtype), routes_of(700)
+    whole = NATIVE_CPU_OPS.experts(x, routes, fast, x, None)
+    monkeypatch.setattr(native_experts, "_PIECE_BYTES", 1 << 15)
+    assert torch.equal(NATIVE_CPU_OPS.experts(x, routes, fast, x, None), whole)
 
 
 @pytest.mark.skipif(LIBRARY is None, reason="the native ops are not built here")

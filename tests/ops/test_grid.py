@@ -12,12 +12,13 @@ from lullm.config.gguf.format import FORMATS as BLOCK_FORMATS
 from lullm.ops.cpu import native, quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.quantized import expansion, grid, reference
-from lullm.ops.quantized.grid import GridLayout
+from lullm.ops.quantized.grid import GridLayout, GridRows
 from lullm.weights.gguf.blocks import take_apart
 
 LIBRARY = load_library()
 ISAS = LIBRARY.available_isas if LIBRARY else ()
 needs_native = pytest.mark.skipif(LIBRARY is None, reason=f"no native ops: {absence()}")
+ZERO_POINTS = "zero points"
 HELD = {
     "Q4_0": (grid.Q4_0, FORMATS.Q4_0),
     "Q8_0": (grid.Q8_0, FORMATS.Q8_0),
@@ -28,6 +29,7 @@ HELD = {
     "Q5_K among K": (grid.ANY_K, FORMATS.Q5_K),
     "Q6_K among K": (grid.ANY_K, FORMATS.Q6_K),
     "Q4_0 beside Q8_0": (grid.Q8_0, FORMATS.Q4_0),
+    "zero points": (grid.ZERO_POINTS, ZERO_POINTS),
 }
 CASES = pytest.mark.parametrize(("kind", "block"), HELD.values(), ids=HELD.keys())
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -42,6 +44,14 @@ def isa(request):
 
 
 def rows_of(block, num_rows, num_inputs, seed=0):
+    if block == ZERO_POINTS:
+        generator = torch.Generator().manual_seed(seed)
+        digits, zeros = (
+            torch.randint(0, 16, (num_rows, n), generator=generator).to(torch.uint8)
+            for n in (num_inputs, num_inputs // 32)
+        )
+        scales = (torch.randn(zeros.shape, generator=generator) * 0.05).half()
+        return GridRows(digits, scales, None, scales, zeros)
     raw = torch.from_numpy(random_blocks((num_rows, num_inputs), block, seed=seed))
     return take_apart(BLOCK_FORMATS[block], raw)
 
@@ -63,7 +73,26 @@ def normal(*shape, dtype=torch.float32, seed=0):
 
 
 def num_inputs_of(block):
-    return 768 if BLOCK_FORMATS[block].num_values == 256 else 352
+    return 352 if block == ZERO_POINTS else 768 if BLOCK_FORMATS[block].num_values == 256 else 352
+
+
+@CASES
+@needs_native
+def test_native_storing_writes_the_same_bytes(kind, block):
+    """In pieces of a panel, between rows that stay, with groups that are the grid's and larger ones."""
+    num_inputs = num_inputs_of(block)
+    rows = rows_of(block, 70, num_inputs)
+    layout = GridLayout(kind, 79, num_inputs)
+    expected = torch.randint(0, 256, layout.shape, generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    found = expected.clone()
+    for first in range(0, 70, 20):
+        layout.store_(expected, 5 + first, rows[first : first + 20])
+        quantized_native.store_groups_(found, layout, 5 + first, rows[first : first + 20])
+    if kind is grid.ZERO_POINTS:
+        wide = GridRows(rows.digits, rows.factors[:, :1], None, rows.factors[:, :1], rows.min_codes[:, :1])
+        layout.store_(expected, 9, wide)
+        quantized_native.store_groups_(found, layout, 9, wide)
+    assert torch.equal(found, expected)
 
 
 @CASES

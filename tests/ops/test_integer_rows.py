@@ -37,6 +37,26 @@ def test_the_smallest_byte(dtype, num_rows):
     LIBRARY.handle.lullm_select_isa(LIBRARY.isa.encode())
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("shape", [(37, 100), (96, 128), (1, 3), (70, 61)])
+@pytest.mark.skipif(LIBRARY is None, reason=f"no native ops: {absence()}")
+def test_native_storing_writes_the_same_bytes(bits, shape):
+    """From any row on, in pieces of a panel, with group scales and without; rows before and behind stay."""
+    generator = torch.Generator().manual_seed(0)
+    half = 2 ** (bits - 1)
+    integers = torch.randint(-half, half, shape, generator=generator).to(torch.int8)
+    groups = torch.randint(-15, 16, (shape[0], -(-shape[1] // 16)), generator=generator).to(torch.int8)
+    for group_scales in (None, groups if bits == 4 else None):
+        rows = IntegerRows(integers, torch.rand(shape[0], generator=generator), group_scales)
+        layout = QuantizedLayout(bits, shape[0] + 9, shape[1])
+        expected = torch.randint(0, 256, layout.shape, generator=generator).to(torch.uint8)
+        found = expected.clone()
+        for first in range(0, shape[0], 20):
+            store_rows_(expected, layout, 5 + first, rows[first : first + 20])
+            quantized_native.store_rows_(found, layout, 5 + first, rows[first : first + 20])
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("shape", [(37, 100), (64, 128), (1, 3)])
 def test_digits_and_group_scales(shape):
     """Into 4 bits, and multiplied into 8: both are the same numbers, and come back as they went in."""

@@ -212,7 +212,8 @@ def test_the_experts_of_a_replay_follow_its_contents(isa, dtype, workspace):
         native.pack_weight_(weight)
     clamp = ClampedGate(alpha=1.5, limit=2.0)
     layers = [
-        ExpertWeights(Matrices(gate_up, None, None), Matrices(down, None, None), gate) for gate in ("silu", clamp)
+        ExpertWeights(Matrices(gate_up, None, [None] * 9), Matrices(down, None, [None] * 9), gate)
+        for gate in ("silu", clamp)
     ]
     x, products = torch.zeros(5, HIDDEN, dtype=dtype), torch.zeros(5, 9, dtype=dtype)
 

@@ -3,9 +3,10 @@
 import random
 
 import pytest
-from simulation import Simulation
+from simulation import Simulation, State
 from workload import Workload
 
+from lullm.kv.state import snapshots
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 
 POOLS = [
@@ -94,9 +95,66 @@ def test_ten_thousand_rounds_planned_ahead(num_blocks, num_host_blocks, max_num_
     )
 
 
+@pytest.mark.parametrize(
+    ("num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode", "options"),
+    [
+        (20, 0, 8, "recompute", {}),
+        (20, 6, 16, "swap", {"policy": "priority", "max_in_flight": 2}),
+        (20, 64, 16, "auto", {"enable_prefix_caching": False}),
+        (20, 64, 48, "auto", {"enable_chunked_prefill": False, "max_in_flight": 2}),
+        (7, 64, 16, "auto", {"windows": (3,), "max_in_flight": 3}),
+        (30, 8, 16, "auto", {"windows": (6, None)}),
+    ],
+)
+def test_prompts_that_are_pooled_beside_generation(num_blocks, num_host_blocks, max_num_batched_tokens, mode, options):
+    """Every sum holds each row that counts once, whatever has happened to the prompt meanwhile."""
+    options = {"policy": "fcfs", "enable_prefix_caching": True, **options}
+    workload = run_workload(
+        num_blocks=num_blocks,
+        num_host_blocks=num_host_blocks,
+        max_num_batched_tokens=max_num_batched_tokens,
+        mode=mode,
+        num_rounds=4_000,
+        pooling_share=0.5,
+        **options,
+    )
+    pooled = [group for group in workload.accepted if group.pooled is not None]
+    assert workload.sim.scheduler.stats.pooled == sum(group.pooled.is_complete for group in pooled) > 100
+
+
 @pytest.mark.parametrize("mode", ["swap", "auto"])
 def test_a_hundred_thousand_rounds(mode):
     run_workload("fcfs", True, 20, 6, 16, mode, num_rounds=100_000)
+
+
+STATES = [
+    # windows and states of the cache groups, device blocks, host blocks, tokens per step, preemption mode
+    ((None, State(1)), 26, 0, 8, "recompute"),
+    ((None, State(3)), 40, 64, 16, "swap"),
+    ((None, State(2), State(3)), 44, 12, 16, "swap"),
+    ((None, 6, State(3)), 44, 64, 16, "auto"),
+    ((5, State(2)), 20, 16, 16, "auto"),
+]
+
+
+@pytest.mark.parametrize("options", [{}, {"enable_prefix_caching": False}, {"max_in_flight": 3, "most_drafts": 3}])
+@pytest.mark.parametrize(("windows", "num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode"), STATES)
+def test_three_thousand_rounds_with_states(
+    monkeypatch, windows, num_blocks, num_host_blocks, max_num_batched_tokens, mode, options
+):
+    monkeypatch.setattr(snapshots, "LEAST_INTERVAL", 8)
+    pools = num_blocks, num_host_blocks, max_num_batched_tokens, mode
+    options, has_cache = dict(options), options.get("enable_prefix_caching", True)
+    options.pop("enable_prefix_caching", None)
+    sim = run_workload("fcfs", has_cache, *pools, num_rounds=3_000, windows=windows, **options).sim
+    assert bool(sim.block_space.prefix_cache.hits) == has_cache
+    assert sim.memory.num_drafts == 0, "a state cannot go back"
+
+
+def largest_of(window):
+    if isinstance(window, State):
+        return 4 * window.num_blocks
+    return (15 if window is None else (window + 2) // 4 + 1) + 3
 
 
 def run_workload(
@@ -107,6 +165,7 @@ def run_workload(
     max_num_batched_tokens,
     mode,
     num_rounds=10_000,
+    pooling_share=0.0,
     **options,
 ):
     preemption = PreemptionPolicy(mode, block_bytes=100, speeds=Speeds(600.0, 10.0))
@@ -122,13 +181,14 @@ def run_workload(
         preemption=preemption,
         **options,
     )
-    workload = Workload(sim, random.Random(num_blocks))
+    workload = Workload(sim, random.Random(num_blocks), pooling_share)
     workload.run(num_rounds)
     # The longest prompt and three forks, in every group.
-    largest = sum((15 if window is None else (window + 2) // 4 + 1) + 3 for window in sim.windows)
+    largest = sum(largest_of(window) for window in sim.windows)
     assert bool(workload.num_refused) == (largest > num_blocks)
     assert workload.num_aborted and len(workload.accepted) > 500
     if mode != "recompute":
         taken = {action for action, _ in preemption.counts}
         assert "swap" in taken and ("recompute" in taken or mode == "swap" and num_host_blocks == 64)
     assert sim.scheduler.preemption.num_preemptions > 0
+    return workload

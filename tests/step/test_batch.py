@@ -6,8 +6,9 @@ from plans import new_draw, new_span
 
 from lullm.step.batch import BatchBuilder
 from lullm.step.limits import StepLimits
-from lullm.types.packed import unpack
-from lullm.types.step import StepPlan
+from lullm.types.draw import Draw, DrawParams
+from lullm.types.packed import pack, unpack
+from lullm.types.step import Span, StepPlan
 
 
 def test_random_batches():
@@ -66,3 +67,20 @@ def test_a_span_that_draws_at_several_rows():
     assert batch.drawn_rows == [0, 2, 3, 4] and batch.draw_index is None
     assert [d.seq_id for d in batch.draws] == [2, 1, 1, 1]
     assert not batch.is_decode
+
+
+def test_rows_that_are_pooled():
+    """They stand behind those that are drawn from, and a step with them is no batch of decodes."""
+    builder = BatchBuilder(StepLimits(4, 32, 64, 4))
+    params = DrawParams()
+    spans = [
+        Span(1, 0, pack([5, 6, 7]), (pack([0]),), pooled_rows=(1, 3)),
+        Span(2, 4, pack([8]), (pack([1, 2]),), (Draw(2, 0, params),)),
+        Span(3, 0, pack([9]), (pack([3]),), pooled_rows=(0, 1)),
+    ]
+    batch = builder.build(StepPlan(spans))
+    assert batch.drawn_rows == [3] and batch.wanted_rows == [3, 1, 2, 4]
+    assert batch.pooled_rows == [(1, (1, 3)), (3, (4, 5))] and not batch.is_decode
+    single = builder.build(StepPlan(spans[1:]))
+    assert not single.is_decode and single.wanted_rows == [0, 1]
+    assert builder.build(StepPlan(spans[1:2])).is_decode

@@ -92,7 +92,7 @@ def test_what_is_no_batch_of_decodes_keeps_its_own_size():
     shape, staged, _ = stage(new_staging(), [decode(0, 3, [0]), chunk, new_span(2, 0, [5, 6], [1])])
     assert not shape.is_decode
     assert (shape.num_tokens, shape.num_spans, shape.num_rows, shape.num_draws) == (6, 3, 2, 2)
-    assert staged.parts.query_starts.tolist() == [0, 1, 4, 6] and staged.parts.drawn_rows.tolist() == [0, 3]
+    assert staged.parts.query_starts.tolist() == [0, 1, 4, 6] and staged.parts.wanted_rows.tolist() == [0, 3]
     [layout] = staged.layouts
     assert (layout.max_query_len, layout.max_context_len) == (3, 7)
     assert (layout.num_prefill_tokens, layout.num_prefill_spans) == (5, 2)

@@ -209,7 +209,7 @@ def test_missing_folder_and_files(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="a model folder holds"):
         Tokenizer.from_folder(tmp_path)
     (tmp_path / "tokenizer.model").write_bytes(b"\n")
-    with pytest.raises(ModelLoadError, match="sentencepiece"):
+    with pytest.raises(ModelLoadError, match="SentencePiece"):
         Tokenizer.from_folder(tmp_path)
 
 

@@ -7,10 +7,12 @@ from quantized import FORMATS, NATIVE, compressed
 
 from lullm.config.encoding.table import read_encoding
 from lullm.errors import ModelLoadError
+from lullm.ops.quantized.grid import GridLayout
 from lullm.ops.quantized.integer_rows import rows_of_storage, store_rows_
 from lullm.ops.quantized.weight import QuantizedLayout, dequantize
 from lullm.weights.encoding.checkpoint import with_encoding
 from lullm.weights.encoding.joining import Joining
+from lullm.weights.quantization import _layout
 from lullm.weights.rule import WeightRules
 
 
@@ -43,23 +45,36 @@ def test_numbers(name):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_integers(name):
-    """A native format holds just what the checkpoint holds, or says that it does not."""
+    """A native format holds just what the checkpoint holds, or is none of those that are named."""
     config, encode = FORMATS[name]()
     parts, expected = encode(weight())
     _, found = decoded(config, parts)
-    for bits in (8, 4):
-        rows = found.integers(bits)
-        if NATIVE.get(name, 9) > bits:
-            assert rows is None
-            continue
-        layout = QuantizedLayout(bits, 70, 96)
+    native = NATIVE.get(name, ())
+    assert getattr(found, "native_formats", ()) == native
+    assert all(found.integers(number) is None for number in {4, 8, 16, 17, 22} - set(native))
+    for number in native:
+        layout = _layout(number, 70, 96)
         storage = torch.zeros(layout.shape, dtype=torch.uint8)
-        for first, piece in ((0, rows[:40]), (40, rows[40:])):
-            store_rows_(storage, layout, first + 5, piece)
-        torch.testing.assert_close(dequantize(storage, layout, 5, 69), expected, rtol=2e-6, atol=0)
+        first = 5
+        for piece in found.split(40):
+            rows = piece.integers(number)
+            if isinstance(layout, GridLayout):
+                layout.store_(storage, first, rows)
+            else:
+                store_rows_(storage, layout, first, rows)
+            first += len(rows)
+        torch.testing.assert_close(dequantize(storage, layout, 5, 69), expected, rtol=2e-6, atol=2e-6)
         assert not dequantize(storage, layout, 0, 5).any() and not dequantize(storage, layout, 69, 70).any()
-        back = rows_of_storage(storage, layout)[5:69]
-        assert torch.equal(back.integers, rows.integers) and torch.equal(back.row_scales, rows.row_scales)
+
+
+def test_scales_that_are_no_float16():
+    """They have no place in a grid: the matrix is decoded."""
+    config, encode = FORMATS["w4a16"]()
+    parts, _ = encode(weight())
+    parts["weight_scale"] *= 1 + 2**-15
+    assert decoded(config, parts)[1].native_formats == ()
+    parts["weight_scale"] = torch.full_like(parts["weight_scale"], 2.0**-30)
+    assert decoded(config, parts)[1].native_formats == ()
 
 
 def test_a_zero_point_of_zero():
@@ -75,7 +90,7 @@ def test_symmetric_by_the_config_and_not_in_the_file():
     config, encode = quantized.gptq(size=-1)
     parts, expected = encode(weight())
     _, found = decoded(config | {"sym": True}, parts)
-    assert found.integers(4) is None and found.integers(8) is None
+    assert found.native_formats == (22,) and found.integers(4) is None
     torch.testing.assert_close(found.decode(), expected, rtol=2e-6, atol=0)
 
 
@@ -190,12 +205,14 @@ def put(part, value):
         ("awq", cut("qweight", 1), "scales .* do not fit"),
         ("awq", put("qweight", torch.zeros(4, 4)), "not a matrix of torch.int32"),
         ("gptq act-order", lambda parts: parts.pop("g_idx"), "g_idx is missing"),
+        ("awq", lambda parts: parts.update(scales=parts["scales"][None]), "scales .* are no matrix"),
         ("gptq act-order", cut("g_idx"), "g_idx .* does not say"),
         ("gptq act-order", lambda parts: parts["g_idx"].fill_(99), "without scales"),
         ("gptq v1", lambda parts: parts["scales"].fill_(float("nan")), "infinite or NaN"),
         ("w4a16", put("weight_shape", torch.tensor([64])), "weight_shape"),
         ("w4a16", put("weight_shape", torch.tensor([64, 1 << 40])), "do not hold a matrix"),
-        ("w4a16", put("weight_shape", torch.tensor([-64, 96])), "do not hold a matrix"),
+        ("w4a16", put("weight_shape", torch.tensor([-64, 96])), "weight_shape"),
+        ("w4a16", put("weight_shape", torch.tensor([[64, 96]])), "weight_shape"),
         ("w4a16 asymmetric", lambda parts: parts.pop("weight_zero_point"), "zero points are missing"),
         ("w4a16 asymmetric", cut("weight_zero_point"), "zero points .* do not fit"),
         ("w8a8", lambda parts: parts.pop("weight"), "missing tensor"),

@@ -8,6 +8,51 @@ from lullm.types.arithmetic import Activation, AttentionFeature
 
 
 @dataclass(frozen=True, slots=True)
+class QueryStretch:
+    """Queries at position p are multiplied by `1 + beta * log(1 + floor(p / trained_len))` (Llama 4, Ministral 3)."""
+
+    beta: float
+    trained_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNetConfig:
+    """The recurrent layers of a hybrid: gated delta nets (https://arxiv.org/abs/2412.06464).
+
+    Args:
+        num_key_heads, num_value_heads: a key head, which queries have as many of, serves several value heads.
+        kernel_size: tokens that the convolution before the heads sees, the last one included.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    kernel_size: int
+
+    @property
+    def key_size(self) -> int:
+        """Elements of all key heads."""
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def value_size(self) -> int:
+        """Elements of all value heads."""
+        return self.num_value_heads * self.value_head_dim
+
+    @property
+    def num_channels(self) -> int:
+        """Of the convolution: queries, keys and values."""
+        return 2 * self.key_size + self.value_size
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What a sequence keeps: the rows that the convolution still sees, and a matrix per value head."""
+        heads = (self.num_value_heads, self.key_head_dim, self.value_head_dim)
+        return (self.kernel_size - 1, self.num_channels), heads
+
+
+@dataclass(frozen=True, slots=True)
 class LatentConfig:
     """Attention over one latent vector per token (MLA, https://arxiv.org/abs/2405.04434). Sizes in elements.
 
@@ -48,7 +93,10 @@ class DecoderConfig:
         activation: of the gates in the MLP.
         attention_scale: factor on the products of queries and keys.
         attention_bias: projections of queries, keys and values have a bias, and in most families that of the output.
+        output_bias: the projection behind attention has a bias, in families that say so by a key of its own.
+        query_stretch: see there.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
+        has_output_gate: what attention gives is multiplied by gates, which the projection of the queries holds too.
         has_head_norms: of families that may have norms on every query and key head.
         mlp_bias: projections of the MLP have a bias.
         embedding_scale: factor on the rows of the embedding, rounded to the model's dtype.
@@ -58,6 +106,7 @@ class DecoderConfig:
         embedding_size: of a token's embedding, where it is not `hidden_size`; of families that project it.
         latent: keys and values follow from one latent vector per token; None: heads have keys and values.
         experts: in place of the MLP, in some layers or all.
+        delta_net: in place of attention, in layers that keep a recurrent state.
         attention_soft_cap, final_soft_cap: `cap * tanh(x / cap)` of scores, and of logits; None: as they are.
     """
 
@@ -67,7 +116,10 @@ class DecoderConfig:
     attention_scale: float
     activation: Activation = "silu"
     attention_bias: bool = False
+    output_bias: bool = False
+    query_stretch: QueryStretch | None = None
     has_sinks: bool = False
+    has_output_gate: bool = False
     has_head_norms: bool = False
     mlp_bias: bool = False
     embedding_scale: float = 1.0
@@ -79,6 +131,7 @@ class DecoderConfig:
     embedding_size: int | None = None
     experts: ExpertsConfig | None = None
     latent: LatentConfig | None = None
+    delta_net: DeltaNetConfig | None = None
 
     @property
     def widest_row(self) -> int:

@@ -22,6 +22,16 @@ Device = Literal["auto", "cpu", "cuda"]
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
 
 
+_ELSEWHERE = {
+    "trust_remote_code": "no code of a checkpoint is run; register_model and entry points bring models of packages",
+    "task": "leave it out, or use runner='pooling' and convert",
+    "hf_overrides": "edit config.json; an original Qwen3-Reranker needs none, only convert='rerank'",
+    "pooler_config": "the folder's modules.json says how to pool; PoolingParams change the rest",
+    "override_pooler_config": "the folder's modules.json says how to pool; PoolingParams change the rest",
+}
+"""Options of vLLM that lullm lacks, and what to do instead."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig(EngineOptions):
     """Options of one engine.
@@ -103,8 +113,9 @@ class EngineConfig(EngineOptions):
         known = {each.name for each in options_of(cls)}
         unknown = sorted(set(options) - known)
         if unknown:
+            hints = "".join(f"; {name}: {_ELSEWHERE[name]}" for name in unknown if name in _ELSEWHERE)
             raise ConfigError(
-                f"unknown option {', '.join(map(repr, unknown))}; options are: {', '.join(sorted(known))}"
+                f"unknown option {', '.join(map(repr, unknown))}{hints}; options are: {', '.join(sorted(known))}"
             )
         return cls(**options)
 
@@ -193,10 +204,12 @@ def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
         return
     wishes = {
         "quantization": config.quantization is not None and model.foreign is not None,
-        "kv_cache_dtype": "fp8" in config.kv_cache_dtype,
+        "kv_cache_dtype": "fp8" in config.kv_cache_dtype and model.family.delta_net is None,
         "batch_invariant": config.batch_invariant,
     }
-    reason = "keeps latent vectors" if model.foreign is None else "is computed by transformers"
+    reason = "keeps latent vectors" if model.family.delta_net is None else "sums its states by the chunks of a prompt"
+    if model.foreign is not None:
+        reason = "is computed by transformers"
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(

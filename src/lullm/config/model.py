@@ -14,7 +14,7 @@ from lullm.config.decoder import DecoderConfig
 from lullm.config.encoding.scheme import CheckpointEncoding
 from lullm.config.encoding.table import read_encoding
 from lullm.config.family.keys import check_keys
-from lullm.config.family.table import FAMILIES, family_of
+from lullm.config.family.table import FAMILIES, family_of, text_part
 from lullm.config.field import MOST_HEAD_DIM, boolean, positive_int, shown, token_id_list
 from lullm.config.gguf.architecture import config_data
 from lullm.config.gguf.file import is_gguf, read_gguf
@@ -84,7 +84,7 @@ class ModelConfig:
     @property
     def is_all_ops(self) -> bool:
         """Whether the functions of the ops compute all of a step; else torch's own stand between them."""
-        return self.foreign is None and self.family.latent is None
+        return self.foreign is None and self.family.latent is None and self.family.delta_net is None
 
     @property
     def num_cache_sides(self) -> Literal[1, 2]:
@@ -127,7 +127,8 @@ class ModelConfig:
         architectures = data.get("architectures")
         if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
             raise ModelLoadError('config.json names no architecture ("architectures": ["Qwen3ForCausalLM"])')
-        architecture, has_lm_head, has_labels = split_architecture(architectures[0])
+        data = text_part(data, architectures[0])
+        architecture, has_lm_head, has_labels = split_architecture(data["architectures"][0])
         if "text_config" in data and "num_hidden_layers" not in data:
             raise ModelLoadError(
                 f"config.json: {architecture} reads more than text, which is not supported yet; choose a checkpoint of "

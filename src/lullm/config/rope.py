@@ -64,9 +64,15 @@ def read_theta(data: dict[str, Any], name: str, default: float) -> float:
     return positive_float(data, name, default, least=1.1, most=1e18)
 
 
-def read_flat_rope(data: dict[str, Any], has_partial: bool = False) -> RopeConfig:
-    """The one rope of all layers, in the newer or the older spelling. Raises ModelLoadError as `read_rope` does."""
+def read_flat_rope(
+    data: dict[str, Any], has_partial: bool = False, ignores: frozenset[str] = frozenset()
+) -> RopeConfig:
+    """The one rope of all layers, in the newer or the older spelling. Raises ModelLoadError as `read_rope` does.
+
+    `ignores`: parameters that change nothing in this family.
+    """
     parameters = optional_object(data, "rope_scaling") or optional_object(data, "rope_parameters")
+    parameters = {key: value for key, value in parameters.items() if key not in ignores}
     return read_rope(data, parameters, read_theta(data, "rope_theta", _DEFAULT_THETA), has_partial)
 
 

@@ -37,7 +37,7 @@ def open_scheduler(
         config.watermark,
         config.enable_prefix_caching,
         num_host_blocks,
-        groups=cache_layout_of(model).groups,
+        groups=cache_layout_of(model, config.block_size, config.kv_dtype).groups,
     )
     return config, Scheduler(
         SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len),
@@ -74,8 +74,9 @@ def _fit_model_len(config: ResolvedConfig, model: ModelConfig, num_blocks: int, 
     Raises:
         CacheSizeError: the chosen length does not fit.
     """
-    capacity = max_len_within(model, config.block_size, num_blocks, config.max_model_len)
-    if num_blocks_for_len(model, config.block_size, config.max_model_len) <= num_blocks:
+    sizes = model, config.block_size, config.kv_dtype
+    capacity = max_len_within(*sizes, num_blocks, config.max_model_len)
+    if num_blocks_for_len(*sizes, config.max_model_len) <= num_blocks:
         return config
     if has_chosen_len:
         raise CacheSizeError(

@@ -91,7 +91,8 @@ class LLMEngine:
             raise
         self._block_space = self._scheduler.block_space
         step_len = min(self.config.max_num_batched_tokens, self.config.max_model_len)
-        self._num_blocks_ahead = num_blocks_for_len(self.model_config, self.config.block_size, step_len)
+        sizes = self.model_config, self.config.block_size, self.config.kv_dtype
+        self._num_blocks_ahead = num_blocks_for_len(*sizes, step_len)
         self.input_processor = InputProcessor(
             self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))
         )

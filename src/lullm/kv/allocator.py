@@ -55,6 +55,10 @@ class BlockAllocator(Protocol):
         """The hash under which the block can be found; None if it cannot."""
         ...
 
+    def forget(self, block_id: int) -> None:
+        """The block cannot be found any more; in use or free."""
+        ...
+
     def reset_cache(self) -> None:
         """Forget all contents: no block is found by its hash any more."""
         ...
@@ -106,6 +110,9 @@ class NaiveBlockAllocator:
 
     def content(self, block_id: int) -> bytes | None:
         return None
+
+    def forget(self, block_id: int) -> None:
+        pass
 
     def reset_cache(self) -> None:
         pass
@@ -232,6 +239,12 @@ class PrefixCachingBlockAllocator:
 
     def content(self, block_id: int) -> bytes | None:
         return self._hashes[block_id]
+
+    def forget(self, block_id: int) -> None:
+        block_hash = self._hashes[block_id]
+        if block_hash is not None:
+            del self._index[block_hash]
+            self._hashes[block_id] = None
 
     def reset_cache(self) -> None:
         for block_id in self._index.values():

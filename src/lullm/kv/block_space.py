@@ -6,13 +6,16 @@ from array import array
 from collections.abc import Sequence as Seq
 
 from lullm.kv.allocator import BlockAllocator
-from lullm.kv.block_table import NULL_BLOCK, BlockTable, common_len, num_touched
+from lullm.kv.block_table import NULL_BLOCK, BlockTable
 from lullm.kv.cache_group import ONE_GROUP, CacheGroup
 from lullm.kv.duplicate import Duplicate
+from lullm.kv.growth import Growth
 from lullm.kv.hashing import BlockHashes, salted_root
 from lullm.kv.pool_pair import PoolPair
 from lullm.kv.prefix import CachedPrefix, PrefixCacheStats, find_prefix, nothing_cached
 from lullm.kv.snapshot import BlockOwner, Holding, MemorySnapshot, take_pool_snapshot
+from lullm.kv.state.snapshots import StateSnapshots
+from lullm.kv.state.table import StateTable
 from lullm.types.packed import PackedInts
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.sleep import UsedBlocks
@@ -57,6 +60,10 @@ class BlockSpaceManager:
         self.groups = tuple(groups)
         self._windowed = [(i, cache) for i, cache in enumerate(groups) if cache.window is not None]
         self.has_windows = bool(self._windowed)
+        self._num_token_groups = sum(cache.keeps_tokens for cache in groups)  # recurrent groups come behind them
+        self.has_states = self._num_token_groups < len(self.groups)
+        self._state_snapshots = StateSnapshots(block_size, self.groups, enable_prefix_caching)
+        self.num_until_snapshot = self._state_snapshots.num_until_next
         self.num_blocks = num_blocks
         self.num_host_blocks = num_host_blocks
         self.enable_prefix_caching = enable_prefix_caching
@@ -68,6 +75,10 @@ class BlockSpaceManager:
         self.next_free = self._device.next_free
         self._tables: dict[int, tuple[BlockTable, ...]] = {}
         self._duplicates: list[Duplicate] = []
+        growth = Growth(block_size, self.groups, self._device, self._tables)
+        self.has_slots, self.can_append_slots = growth.has_slots, growth.can_append_slots
+        self.num_appendable, self.num_draft_slots = growth.num_appendable, growth.num_draft_slots
+        self._most_touched, self._num_touched = growth.most_touched, growth.num_touched
 
     @property
     def num_used_blocks(self) -> int:
@@ -86,13 +97,14 @@ class BlockSpaceManager:
 
         Sequences of one group share the full blocks of their prompt; those still to be forked copy the partly filled
         block at their first token and so take one block each. With a window a sequence takes what lets it go on
-        token by token; larger chunks use what is free beyond that. All of it in each cache group.
+        token by token; larger chunks use what is free beyond that. All of it in each cache group. Every sequence has
+        a recurrent state of its own.
         """
         leader, *others = group.unfinished
-        shared = leader.prompt_len // self.block_size
+        shared = self._num_shared(leader)
         counts = [cdiv(len(leader), self.block_size)] + [cdiv(len(seq), self.block_size) - shared for seq in others]
         held = sum(cache.num_held_blocks(count, self.block_size) for cache in self.groups for count in counts)
-        return held + group.num_unborn * len(self.groups)
+        return held + group.num_unborn * self._most_touched(1)
 
     def can_allocate(self, group: SequenceGroup) -> AllocStatus:
         """Whether `allocate(group)` fits, watermark included. The watermark does not bind while the pool is idle."""
@@ -101,7 +113,9 @@ class BlockSpaceManager:
             return AllocStatus.NEVER
         # Cached blocks in use cost nothing; cached blocks in the free queue leave it like any other.
         hits = self._find_cached(group).hits
-        in_use = sum(pool is self._device and pool.ref_count(block_id) > 0 for own in hits for pool, block_id in own)
+        # A state in use costs its copy.
+        own_hits = itertools.chain.from_iterable(hits[: self._num_token_groups])
+        in_use = sum(pool is self._device and pool.ref_count(block_id) > 0 for pool, block_id in own_hits)
         return self._fits(required - in_use)
 
     def allocate(self, group: SequenceGroup) -> int:
@@ -109,7 +123,8 @@ class BlockSpaceManager:
 
         Returns the number of the leader's tokens whose KV was found in the prefix cache. The other sequences start
         behind the full blocks of the prompt, which they share with the leader. They must not be computed before the
-        leader has computed these blocks. With a window their tables hold NULL_BLOCK until `share_prompt`.
+        leader has computed these blocks. With a window their tables hold NULL_BLOCK until `share_prompt`. With
+        recurrent layers they start at their first token: the leader's state passes by the one that they would need.
         """
         leader, *others = group.unfinished
         prefix = self._find_cached(group)
@@ -119,15 +134,17 @@ class BlockSpaceManager:
         for cache, table, num_skipped, own in zip(
             self.groups, self._tables_of(leader), prefix.num_skipped, prefix.hits, strict=True
         ):
+            contents = table.contents(num_skipped, prefix.num_blocks)
             cached = [
-                block_id if pool is self._device else self._pools.restore(block_id, table.content(index))
-                for index, (pool, block_id) in enumerate(own, num_skipped)
+                block_id if pool is self._device else self._pools.restore(block_id, content)
+                for content, (pool, block_id) in zip(contents, own, strict=True)
             ]
             table.allocate(cache.num_admitted_tokens(leader), [NULL_BLOCK] * num_skipped + cached)
         self.prefix_cache.queries += len(leader)
         self.prefix_cache.hits += leader.num_computed_tokens
-        self.prefix_cache.host_hits += prefix.num_blocks_from(self._host) * self.block_size
-        num_shared = leader.prompt_len // self.block_size
+        num_host_hits = prefix.num_blocks_from(self._host, self._num_token_groups)
+        self.prefix_cache.host_hits += num_host_hits * self.block_size
+        num_shared = self._num_shared(leader)
         for seq in others:
             seq.num_computed_tokens = num_shared * self.block_size
             for cache, table, first in zip(self.groups, self._tables_of(seq), self._tables[leader.seq_id], strict=True):
@@ -142,40 +159,12 @@ class BlockSpaceManager:
         Only in groups with a window, where those blocks did not exist at admission. Idempotent.
         """
         num_computed, num_shared = seq.num_computed_tokens, leader.prompt_len // self.block_size
-        if not self.has_windows or num_computed != num_shared * self.block_size:
+        if not self.has_windows or self.has_states or num_computed != num_shared * self.block_size:
             return
         for cache, own, other in zip(self.groups, self._tables[seq.seq_id], self._tables[leader.seq_id], strict=True):
             own.borrow(other, cache.num_blocks_behind(num_computed, self.block_size), num_shared)
 
     # -- growth --------------------------------------------------------------------------------------------------
-
-    def has_slots(self, num_seqs: int) -> bool:
-        """Whether there certainly are slots for the next token of so many running sequences; False: count them."""
-        return not self.has_windows and num_seqs * len(self.groups) <= self._device.num_free
-
-    def can_append_slots(self, seqs: Seq[Sequence], num_tokens: int = 1) -> bool:
-        """Whether there are slots for the next `num_tokens` tokens of each sequence, or for as many as it has."""
-        # An upper bound first: counting exactly takes a sixth of a scheduler's step.
-        num_free, most = self._device.num_free, len(seqs) * self._most_touched(num_tokens)
-        return most <= num_free or self._num_touched(seqs, num_tokens) <= num_free
-
-    def num_appendable(self, seq: Sequence, num_tokens: int) -> int:
-        """How many of the next `num_tokens` tokens fit into the sequence's blocks and the free ones."""
-        if self._most_touched(num_tokens) <= self._device.num_free:
-            return num_tokens
-        tables, start = self._tables[seq.seq_id], seq.num_computed_tokens
-        num_free = self._device.num_free - sum(table.block_to_copy(start) is not None for table in tables)
-        return min(num_tokens, common_len(tables, num_free) * self.block_size - start)
-
-    def num_draft_slots(self, seq: Sequence, num_others: int) -> int:
-        """How many drafts, behind all tokens of `seq`, there are slots for beside the next tokens of `num_others`.
-
-        A draft never takes the block that another running sequence needs for its token of this step.
-        """
-        tables, start = self._tables[seq.seq_id], seq.num_computed_tokens
-        num_taken = num_others * len(self.groups) + sum(table.block_to_copy(start) is not None for table in tables)
-        num_free = max(self._device.num_free - num_taken, 0)
-        return max(common_len(tables, num_free) * self.block_size - len(seq), 0)
 
     def append_slots(self, group: SequenceGroup, seq: Sequence, num_tokens: int) -> tuple[BlockPair, ...]:
         """Make the slots of the next `num_tokens` tokens writable, and count these as computed; drafts are tokens, too.
@@ -185,6 +174,8 @@ class BlockSpaceManager:
         start, tables = seq.num_computed_tokens, self._tables[seq.seq_id]
         end = seq.num_computed_tokens = start + num_tokens
         copies: tuple[BlockPair, ...] = ()
+        if self.has_states:
+            self._state_snapshots.pass_by(group, seq, tables)
         for table in tables:
             copies += table.append_slots(start, end)
         # The tables of a sequence are promoted together, and most tokens fill no block.
@@ -207,10 +198,14 @@ class BlockSpaceManager:
                 self._duplicates.append(Duplicate(group, number, index, table.block_ids[index]))
 
     def merge_duplicates(self) -> None:
-        """Replace blocks by those that had the same content first; before a plan, which can use what this frees."""
+        """Replace blocks by those that had the same content first; before a plan, which can use what this frees.
+
+        States that the steps before have computed can be found from now on.
+        """
         for duplicate in self._duplicates:
             duplicate.merge(self._tables)
         self._duplicates.clear()
+        self._state_snapshots.keep_all(self._tables, self._device)
 
     def shrink(self, seq: Sequence) -> None:
         """Let go of the blocks behind the computed tokens, which had been taken for drafts that were rejected."""
@@ -279,6 +274,7 @@ class BlockSpaceManager:
         """
         self._pools.reset_cache()
         self._duplicates.clear()
+        self._state_snapshots.forget()
         if salt is not None:
             self._root = salted_root(salt)
             # Waiting sequences were hashed under the old salt.
@@ -300,24 +296,15 @@ class BlockSpaceManager:
         for group in groups:
             for seq in group.unfinished:
                 owner = BlockOwner(group.request_id, seq.seq_id)
-                for table in self._tables[seq.seq_id]:
-                    holdings[table.allocator].append(Holding(owner, table.block_ids, seq.num_computed_tokens))
+                for cache, table in zip(self.groups, self._tables[seq.seq_id], strict=True):
+                    num_tokens = seq.num_computed_tokens if cache.keeps_tokens else 0
+                    holdings[table.allocator].append(Holding(owner, table.block_ids, num_tokens))
         device, host = (take_pool_snapshot(pool, self.block_size, held) for pool, held in holdings.items())
         return MemorySnapshot(self.block_size, device, host)
 
     def check_conservation(self) -> None:
         """See `PoolPair.check_conservation`. For tests and idle engines, between plans."""
         self._pools.check_conservation(list(itertools.chain.from_iterable(self._tables.values())))
-
-    def _most_touched(self, num_tokens: int) -> int:
-        """The most free blocks that the next `num_tokens` tokens of a sequence can take."""
-        return len(self.groups) * (cdiv(num_tokens - 1, self.block_size) + 1)
-
-    def _num_touched(self, seqs: Seq[Sequence], num_tokens: int = 1) -> int:
-        """Free blocks that the next `num_tokens` tokens of each sequence, or as many as it has, take together."""
-        ends = ((seq, min(seq.num_computed_tokens + num_tokens, len(seq))) for seq in seqs)
-        appends = ((t, seq.num_computed_tokens, end) for seq, end in ends for t in self._tables[seq.seq_id])
-        return num_touched(appends)
 
     def _fits(self, num_blocks: int) -> AllocStatus:
         reserve = self._watermark_blocks if self.num_used_blocks else 0
@@ -331,7 +318,17 @@ class BlockSpaceManager:
 
     def _empty_tables(self) -> tuple[BlockTable, ...]:
         hashes = BlockHashes(self.block_size, self._root)
-        return tuple(BlockTable(self._device, hashes, index) for index in range(len(self.groups)))
+        release_later = self._pools.release_later
+        return tuple(
+            BlockTable(self._device, hashes, index)
+            if cache.keeps_tokens
+            else StateTable(self._device, hashes, index, cache.num_state_blocks, release_later)
+            for index, cache in enumerate(self.groups)
+        )
+
+    def _num_shared(self, leader: Sequence) -> int:
+        """Blocks of the leader's prompt that a group of several sequences has once when it comes back."""
+        return 0 if self.has_states else leader.prompt_len // self.block_size
 
     def _tables_in(self, group: SequenceGroup) -> list[BlockTable]:
         return [table for seq in group.unfinished for table in self._tables[seq.seq_id]]
@@ -341,7 +338,7 @@ class BlockSpaceManager:
             return nothing_cached(self.groups)
         leader, *others = group.unfinished
         token_ids = leader.token_ids
-        if self.has_windows and others:
+        if self.has_windows and others and not self.has_states:
             # The others continue from the prompt's last full block, so the blocks in the window there must be held.
             token_ids = token_ids[: leader.prompt_len - leader.prompt_len % self.block_size + 1]
         hashes = self._tables_of(leader)[0].hashes

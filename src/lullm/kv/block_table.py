@@ -21,6 +21,9 @@ class BlockTable:
     the same object for its tables of all groups.
     """
 
+    num_to_copy = 1
+    """Blocks that must be copied where `block_to_copy` names one."""
+
     __slots__ = (
         "_block_size", "_forked_tail", "_group", "_num_dropped", "_suffix", "allocator", "block_ids", "hashes",
         "num_promoted",
@@ -50,6 +53,10 @@ class BlockTable:
     def content(self, index: int) -> bytes:
         """The hash of the full block with this index; `hashes` must cover it."""
         return self.hashes[index] + self._suffix
+
+    def contents(self, first: int, end: int) -> list[bytes]:
+        """The hashes of the blocks that a cached prefix of `end` blocks gives the table, from number `first` on."""
+        return [self.content(index) for index in range(first, end)]
 
     def allocate(self, num_tokens: int, shared_ids: Iterable[int] = (), num_promoted: int | None = None) -> None:
         """Fill the empty table with `shared_ids` and fresh blocks for up to `num_tokens` tokens.
@@ -162,27 +169,3 @@ class BlockTable:
     def _grow(self, num_tokens: int) -> None:
         for _ in range(cdiv(num_tokens, self._block_size) - len(self.block_ids)):
             self.block_ids.append(self.allocator.allocate())
-
-
-def common_len(tables: Iterable[BlockTable], num_free: int) -> int:
-    """The greatest length, in blocks, that all tables can have if `num_free` blocks are shared out among them."""
-    lens = sorted(len(table.block_ids) for table in tables)
-    while True:
-        length = (sum(lens) + num_free) // len(lens)
-        if length >= lens[-1] or len(lens) == 1:
-            return length
-        lens.pop()  # longer than the others can become: nothing of the free blocks is for it
-
-
-def num_touched(appends: Iterable[tuple[BlockTable, int, int]]) -> int:
-    """Free blocks that `append_slots` of all these (table, first slot, number of tokens) takes together."""
-    fresh = 0
-    to_copy: dict[tuple[int, int], int] = {}  # (shared block, tables that hold it) -> how many write to it
-    for table, first_slot, num_tokens in appends:
-        fresh += table.num_fresh_blocks(num_tokens)
-        shared = table.block_to_copy(first_slot)
-        if shared is not None:
-            key = shared, table.allocator.ref_count(shared)
-            to_copy[key] = to_copy.get(key, 0) + 1
-    # The last holder of a shared block writes in place.
-    return fresh + sum(min(num, holders - 1) for (_, holders), num in to_copy.items())

@@ -4,18 +4,25 @@ All blocks of a pool are equal: a block has `num_slots` layer-slots, each with t
 tokens for one layer. A group has at most `num_slots` layers of one kind; a block that the group takes holds the KV of
 all its layers. So layer -> (group, slot): the slot names the tensors, the group names the block table. A model with
 one kind of layers has one group with a slot per layer.
+
+A recurrent state has no tokens to stand in slots. It is cut into pieces of the size of a slot: a sequence holds as many
+blocks of the same pool as the states of all its recurrent layers take, from its first token to its last. So states and
+keys share one budget, and blocks that hold a state are copied, swapped, cached and saved like any other.
 """
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from lullm.errors import UnsupportedError
-from lullm.types.layer_kind import FullAttention, LayerKind, Nothing, SlidingWindow
+from lullm.types.layer_kind import FullAttention, LayerKind, Nothing, RecurrentState, SlidingWindow
 from lullm.types.sequence import Sequence
 from lullm.units import cdiv
 
-CacheKind = FullAttention | SlidingWindow
+CacheKind = FullAttention | SlidingWindow | RecurrentState
 """The kinds that a block pool can keep."""
+
+STATE_ITEM_BYTES = 4
+"""Of an element of a recurrent state, which is float32 whatever the cache's type is."""
 
 MAX_PADDED_RATIO = 1.5
 """Below this ratio between the most and the fewest layers of a kind, a block has a slot for each layer of the most.
@@ -29,10 +36,22 @@ and those in the full group, which grows with the sequence.
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """Layers of one kind that share a block table; `layers[i]` stands in slot i of every block of the group."""
+    """Layers of one kind that share a block table; `layers[i]` stands in slot i of every block of the group.
+
+    Recurrent layers are all in one group: beyond the slots of a block they go on in the blocks behind (`LayerPlace`).
+
+    Args:
+        num_state_blocks: blocks of a sequence's state in a recurrent group; 0: a group that keeps keys and values.
+    """
 
     kind: CacheKind
     layers: tuple[int, ...]
+    num_state_blocks: int = 0
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether blocks hold keys and values of tokens; else a state."""
+        return not isinstance(self.kind, RecurrentState)
 
     @property
     def window(self) -> int | None:
@@ -47,6 +66,8 @@ class CacheGroup:
 
     def num_held_blocks(self, num_blocks: int, block_size: int) -> int:
         """The most of its first `num_blocks` blocks that a sequence holds at a time when it grows token by token."""
+        if not self.keeps_tokens:
+            return self.num_state_blocks
         window = self.window
         return num_blocks if window is None else min(num_blocks, cdiv(window - 1, block_size) + 1)
 
@@ -61,10 +82,14 @@ ONE_GROUP = (CacheGroup(FullAttention(), (0,)),)
 
 @dataclass(frozen=True, slots=True)
 class LayerPlace:
-    """Where a layer's KV stands: the block tables of `group`, the tensors of `slot`."""
+    """Where a layer's KV stands: the block tables of `group`, the tensors of `slot`.
+
+    `part`: a recurrent layer's state is in the group's blocks from `part` times as many on as one layer takes.
+    """
 
     group: int
     slot: int
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,38 +100,57 @@ class CacheLayout:
     num_slots: int
     places: tuple[LayerPlace | None, ...]
 
+    @property
+    def token_layers(self) -> list[int]:
+        """The layers that keep keys and values, in order."""
+        return sorted(layer for group in self.groups if group.keeps_tokens for layer in group.layers)
+
     def num_blocks_for_len(self, num_tokens: int, block_size: int) -> int:
         """The fewest blocks, of all groups together, with which a sequence can grow to `num_tokens` tokens."""
         num_blocks = cdiv(num_tokens, block_size)
         return sum(group.num_held_blocks(num_blocks, block_size) for group in self.groups)
 
 
-def cache_layout(kinds: Seq[LayerKind]) -> CacheLayout:
+def cache_layout(kinds: Seq[LayerKind], slot_bytes: int | None = None) -> CacheLayout:
     """The groups for a model whose layers are of these `kinds`; a group's kinds come in the order of first layers.
 
+    Recurrent groups come last.
+
+    Args:
+        slot_bytes: of a layer-slot in one block. None: no more than places is asked for, so that recurrent groups do
+            not know how many blocks they need.
+
     Raises:
-        UnsupportedError: a layer attends to an encoder or keeps a recurrent state, or no layer keeps anything.
+        UnsupportedError: a layer attends to an encoder, or no layer keeps keys and values.
     """
     layers_of: dict[CacheKind, list[int]] = {}
     for layer, kind in enumerate(kinds):
-        if isinstance(kind, FullAttention | SlidingWindow):
+        if isinstance(kind, FullAttention | SlidingWindow | RecurrentState):
             layers_of.setdefault(kind, []).append(layer)
         elif not isinstance(kind, Nothing):
             raise UnsupportedError(
-                f"layer {layer} keeps {type(kind).__name__}; the KV cache supports FullAttention and SlidingWindow "
-                "only; choose a model whose layers attend to their own sequence"
+                f"layer {layer} keeps {type(kind).__name__}; the KV cache supports FullAttention, SlidingWindow and "
+                "RecurrentState only; choose a model whose layers attend to their own sequence"
             )
+    states = {kind: layers_of.pop(kind) for kind in list(layers_of) if isinstance(kind, RecurrentState)}
     if not layers_of:
         raise UnsupportedError("no layer of the model keeps keys and values; choose a model with attention layers")
     num_slots = _num_slots([len(layers) for layers in layers_of.values()])
-    groups = tuple(
-        CacheGroup(kind, tuple(part)) for kind, layers in layers_of.items() for part in _deal(layers, num_slots)
-    )
+    groups = [CacheGroup(kind, tuple(part)) for kind, layers in layers_of.items() for part in _deal(layers, num_slots)]
+    for kind, layers in states.items():
+        num_each = 0 if slot_bytes is None else num_state_blocks(kind, slot_bytes)
+        groups.append(CacheGroup(kind, tuple(layers), num_each * cdiv(len(layers), num_slots)))
     places: list[LayerPlace | None] = [None] * len(kinds)
     for index, group in enumerate(groups):
-        for slot, layer in enumerate(group.layers):
-            places[layer] = LayerPlace(index, slot)
-    return CacheLayout(groups, num_slots, tuple(places))
+        for number, layer in enumerate(group.layers):
+            part, slot = divmod(number, num_slots)
+            places[layer] = LayerPlace(index, slot, part)
+    return CacheLayout(tuple(groups), num_slots, tuple(places))
+
+
+def num_state_blocks(kind: RecurrentState, slot_bytes: int) -> int:
+    """Blocks that the state of one layer takes: in each, all of its slot."""
+    return cdiv(kind.num_elements * STATE_ITEM_BYTES, slot_bytes)
 
 
 def _num_slots(counts: Seq[int]) -> int:

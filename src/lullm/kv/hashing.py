@@ -26,6 +26,11 @@ def group_suffix(group: int) -> bytes:
     return group.to_bytes(2, "big") if group else b""
 
 
+def state_suffix(group: int, part: int) -> bytes:
+    """What follows a block's hash in the contents of the state behind that block, in its block number `part`."""
+    return group.to_bytes(2, "big") + part.to_bytes(4, "big")
+
+
 class BlockHashes:
     """The hashes of one sequence's full blocks, computed when they are first asked for; all cache groups use them.
 

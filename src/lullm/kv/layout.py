@@ -18,25 +18,33 @@ CPU_KV_SHARE = 0.25
 and for other programs."""
 
 
-def cache_layout_of(model: ModelConfig) -> CacheLayout:
-    """The cache groups of a model. Raises UnsupportedError as `cache_layout` does."""
-    return cache_layout(model.layer_kinds)
+def cache_layout_of(model: ModelConfig, block_size: int, dtype: str) -> CacheLayout:
+    """The cache groups of a model, in blocks of so many tokens. Raises UnsupportedError as `cache_layout` does."""
+    return cache_layout(model.layer_kinds, slot_bytes(model, block_size, dtype))
+
+
+def slot_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
+    """Bytes of one layer-slot in one block. `dtype`: as in `kv_dtype`."""
+    row_bytes = model.head_dim * DTYPE_BYTES[dtype] + (SCALE_BYTES if dtype == "int8" else 0)
+    return model.num_cache_sides * model.num_key_value_heads * row_bytes * block_size
 
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
     """Bytes of one block: what its layer-slots keep of `block_size` tokens. `dtype`: as in `kv_dtype`."""
-    row_bytes = model.head_dim * DTYPE_BYTES[dtype] + (SCALE_BYTES if dtype == "int8" else 0)
-    return model.num_cache_sides * cache_layout_of(model).num_slots * model.num_key_value_heads * row_bytes * block_size
+    return cache_layout(model.layer_kinds).num_slots * slot_bytes(model, block_size, dtype)
 
 
-def num_blocks_for_len(model: ModelConfig, block_size: int, num_tokens: int) -> int:
-    """The fewest blocks with which a sequence can grow to `num_tokens` tokens: in each group all, or the window's."""
-    return cache_layout_of(model).num_blocks_for_len(num_tokens, block_size)
+def num_blocks_for_len(model: ModelConfig, block_size: int, dtype: str, num_tokens: int) -> int:
+    """The fewest blocks with which a sequence can grow to `num_tokens` tokens: in each group all, or the window's.
+
+    `dtype`: as in `kv_dtype`.
+    """
+    return cache_layout_of(model, block_size, dtype).num_blocks_for_len(num_tokens, block_size)
 
 
-def max_len_within(model: ModelConfig, block_size: int, num_blocks: int, limit: int) -> int:
+def max_len_within(model: ModelConfig, block_size: int, dtype: str, num_blocks: int, limit: int) -> int:
     """The longest sequence, in tokens up to `limit`, that can grow within `num_blocks` blocks."""
-    layout, lens = cache_layout_of(model), range(1, limit + 1)
+    layout, lens = cache_layout_of(model, block_size, dtype), range(1, limit + 1)
     return bisect.bisect_right(lens, num_blocks, key=lambda length: layout.num_blocks_for_len(length, block_size))
 
 
@@ -61,10 +69,10 @@ def num_blocks_within(config: ResolvedConfig, model: ModelConfig, available_byte
         num_blocks = config.kv_cache_memory_bytes // size
     else:
         # Twice what all seats can fill leaves as much again for prefixes worth keeping; more would cost start-up time.
-        per_seq = num_blocks_for_len(model, config.block_size, config.max_model_len)
+        per_seq = num_blocks_for_len(model, config.block_size, config.kv_dtype, config.max_model_len)
         enough = 2 * config.max_num_seqs * per_seq
         # And the chunk of a prompt that is being computed, which a window comes on top of.
-        num_windows = sum(group.window is not None for group in cache_layout_of(model).groups)
+        num_windows = sum(group.window is not None for group in cache_layout(model.layer_kinds).groups)
         enough += num_windows * cdiv(config.max_num_batched_tokens, config.block_size)
         num_blocks = min(int(available_bytes * CPU_KV_SHARE) // size, enough)
     if num_blocks < 1:

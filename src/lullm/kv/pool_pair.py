@@ -37,6 +37,7 @@ class PoolPair:
         self._demoted: list[BlockPair] = []
         self._restored: list[BlockPair] = []
         self._host_to_release: list[int] = []
+        self._device_to_release: list[int] = []
 
     # -- groups --------------------------------------------------------------------------------------------------
 
@@ -104,9 +105,14 @@ class PoolPair:
     def take_cache_moves(self) -> tuple[list[BlockPair], list[BlockPair]]:
         """Moves of cached content that belong to the plan being made: (swap out, swap in). Call once, at its end."""
         self.host.release(self._host_to_release)
+        self.device.release(self._device_to_release)
         out, into = self._demoted, self._restored
-        self._host_to_release, self._demoted, self._restored = [], [], []
+        self._host_to_release, self._device_to_release, self._demoted, self._restored = [], [], [], []
         return out, into
+
+    def release_later(self, block_ids: list[int]) -> None:
+        """Release device blocks once the plan is complete: it copies them after it has moved blocks in."""
+        self._device_to_release += block_ids
 
     def _demote(self, block_id: int, content: bytes) -> None:
         """The device pool is about to reuse a cached block: keep its content on the host if there is room."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from lullm.config.decoder import QueryStretch
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.pooler import Classifier, TokenScore
 from lullm.kv.cache_group import cache_layout
@@ -54,6 +55,7 @@ class DecoderStyle:
         head_norms: RMSNorm on every query and key head before the rotation.
         row_norms: RMSNorm over all query heads of a row, and over all key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
+        query_stretch: of models whose queries grow with their position.
         make_mlp: (config, number of the layer, dtype) -> what follows attention in a layer.
         make_attention: (config, style, number of the layer, its KV cache group, dtype) -> a layer's attention; None:
             `Attention`.
@@ -65,6 +67,7 @@ class DecoderStyle:
     row_norms: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
+    query_stretch: QueryStretch | None = None
     make_mlp: Callable[[ModelConfig, int, torch.dtype], nn.Module] = gated_mlp
     make_attention: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], nn.Module] | None" = None
     make_layer: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], DecoderLayer] | None" = None
@@ -115,6 +118,8 @@ def new_attention(config: ModelConfig, style: DecoderStyle, layer: int, group: i
         qkv_bias=style.qkv_bias,
         o_bias=style.o_bias,
         has_sinks=family.has_sinks,
+        query_stretch=style.query_stretch,
+        has_output_gate=family.has_output_gate,
     )
     return Attention(config, attention_style, layer, group, dtype)
 

@@ -18,13 +18,15 @@ from lullm.models.family.experts import (
     build_qwen3_moe,
 )
 from lullm.models.family.gemma import build_gemma2, build_gemma3
+from lullm.models.family.glm import build_glm4
 from lullm.models.family.gpt import build_gpt2, build_opt
 from lullm.models.family.gpt_oss import build_gpt_oss
-from lullm.models.family.llama import build_llama
+from lullm.models.family.llama import build_llama, build_seed_oss
 from lullm.models.family.mistral import build_mistral
-from lullm.models.family.olmo import build_olmo
+from lullm.models.family.olmo import build_exaone4, build_olmo
 from lullm.models.family.phi import build_phi3
 from lullm.models.family.qwen import build_qwen2, build_qwen3
+from lullm.models.family.qwen_next import build_qwen3_5, build_qwen3_next
 from lullm.models.protocol import Model
 
 Builder = Callable[[ModelConfig, torch.dtype, int], Model]
@@ -33,14 +35,18 @@ Builder = Callable[[ModelConfig, torch.dtype, int], Model]
 BUILDERS: dict[str, Builder] = {
     "DeepseekV2ForCausalLM": build_deepseek,
     "DeepseekV3ForCausalLM": build_deepseek,
+    "Exaone4ForCausalLM": build_exaone4,
     "GPT2LMHeadModel": build_gpt2,
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
+    "Glm4ForCausalLM": build_glm4,
     "Glm4MoeForCausalLM": build_glm4_moe,
     "Glm4MoeLiteForCausalLM": build_deepseek,
     "GptOssForCausalLM": build_gpt_oss,
     "GraniteForCausalLM": build_llama,
     "LlamaForCausalLM": build_llama,
+    "MinistralForCausalLM": build_mistral,
+    "Ministral3ForCausalLM": build_mistral,
     "MistralForCausalLM": build_mistral,
     "MixtralForCausalLM": build_mixtral,
     "Olmo2ForCausalLM": build_olmo,
@@ -52,6 +58,10 @@ BUILDERS: dict[str, Builder] = {
     "Qwen2MoeForCausalLM": build_qwen2_moe,
     "Qwen3ForCausalLM": build_qwen3,
     "Qwen3MoeForCausalLM": build_qwen3_moe,
+    "Qwen3NextForCausalLM": build_qwen3_next,
+    "Qwen3_5ForCausalLM": build_qwen3_5,
+    "Qwen3_5MoeForCausalLM": build_qwen3_5,
+    "SeedOssForCausalLM": build_seed_oss,
     "SmolLM3ForCausalLM": build_llama,
 }
 """The same architectures as `config.family.table`."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lullm.config.decoder import QueryStretch
 from lullm.config.model import ModelConfig
 from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
@@ -24,6 +25,9 @@ class AttentionStyle:
         row_norm_eps: of an RMSNorm over all query heads of a row, and one over all its key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
+        query_stretch: queries grow with their position. Torch computes it, so such steps are not recorded.
+        has_output_gate: the result is multiplied by the sigmoid of a projection of its own. Its rows stand before the
+            queries' in the projection.
     """
 
     scale: float
@@ -33,6 +37,8 @@ class AttentionStyle:
     qkv_bias: bool = False
     o_bias: bool = False
     has_sinks: bool = False
+    query_stretch: QueryStretch | None = None
+    has_output_gate: bool = False
 
 
 class Attention(nn.Module):
@@ -52,7 +58,9 @@ class Attention(nn.Module):
         self.head_dim = config.head_dim
         q_size = config.num_attention_heads * config.head_dim
         kv_size = config.num_key_value_heads * config.head_dim
-        self.qkv_proj = FusedLinear(config.hidden_size, (q_size, kv_size, kv_size), style.qkv_bias, dtype)
+        self.gate_size = q_size if style.has_output_gate else 0
+        part_sizes = (self.gate_size + q_size, kv_size, kv_size)
+        self.qkv_proj = FusedLinear(config.hidden_size, part_sizes, style.qkv_bias, dtype)
         self.o_proj = Linear(q_size, config.hidden_size, style.o_bias, dtype)
         self.sinks = meta_parameter((config.num_attention_heads,), torch.float32) if style.has_sinks else None
         self.q_norm = self.k_norm = None
@@ -73,6 +81,8 @@ class Attention(nn.Module):
     ) -> Tensor:  # [T, H]
         ops, attention, cache = context.ops, context.attention[self.group], context.caches[self.layer]
         qkv = self.qkv_proj(x, ops)
+        if self.gate_size:
+            gate, qkv = qkv[:, : self.gate_size], qkv[:, self.gate_size :].contiguous()
         head_norm = None
         if self.q_norm is not None and self.k_norm is not None:
             if self.style.row_norm_eps is None:
@@ -85,8 +95,18 @@ class Attention(nn.Module):
         if context.calibrates and self.kv_scales is not None:
             self.kv_scales.calibrate(qkv, head_norm, cos_sin_cache, attention.slot_mapping, context)
         q = ops.rope_and_cache(qkv, head_norm, context.positions, cos_sin_cache, cache, attention.slot_mapping)
+        if self.style.query_stretch is not None:
+            q.mul_(_factors(context.positions, self.style.query_stretch).to(q.dtype))
         out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap, self.sinks)  # [T, Hq, D]
-        return self.o_proj(out.flatten(1), ops)
+        out = out.flatten(1)
+        if self.gate_size:
+            out = out * gate.float().sigmoid().to(out.dtype)
+        return self.o_proj(out, ops)
+
+
+def _factors(positions: Tensor, stretch: QueryStretch) -> Tensor:  # [T] -> [T, 1, 1]
+    lengths = torch.floor(positions / stretch.trained_len)
+    return (1 + stretch.beta * torch.log(1 + lengths)).view(-1, 1, 1)
 
 
 def add_kv_scales(model: nn.Module) -> None:

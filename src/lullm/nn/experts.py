@@ -81,4 +81,4 @@ class MixtureOfExperts(nn.Module):
 
 def _matrices(layers: list[FusedLinear] | list[Linear]) -> Matrices:
     biases = [layer.bias for layer in layers if layer.bias is not None]
-    return Matrices([layer.weight for layer in layers], biases or None, layers[0].layout)
+    return Matrices([layer.weight for layer in layers], biases or None, [layer.layout for layer in layers])

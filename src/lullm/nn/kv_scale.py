@@ -4,6 +4,8 @@ They come from the checkpoint, from the first batch (`calibrate`), or are 1. Blo
 were written with. So `reset` and `calibrate` are allowed only while no block holds anything.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -77,12 +79,12 @@ def kv_scales_of(model: nn.Module) -> list[KVScales]:
     return [module for module in model.modules() if isinstance(module, KVScales)]
 
 
-def with_scales(caches: list[LayerCache], model: nn.Module) -> list[LayerCache]:
-    """The layers' caches with the scales that the model has for them."""
+def with_scales(caches: list[LayerCache], model: nn.Module, token_layers: Sequence[int]) -> list[LayerCache]:
+    """The layers' caches with the scales that the model has for them; `token_layers` keep keys and values."""
     all_scales = kv_scales_of(model)
     if not all_scales:
         return caches
-    return [
-        LayerCache(cache.key, cache.value, scales.k_scale, scales.v_scale)
-        for cache, scales in zip(caches, all_scales, strict=True)
-    ]
+    caches = list(caches)
+    for layer, scales in zip(token_layers, all_scales, strict=True):
+        caches[layer] = LayerCache(caches[layer].key, caches[layer].value, scales.k_scale, scales.v_scale)
+    return caches

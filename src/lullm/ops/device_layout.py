@@ -33,6 +33,7 @@ class DeviceLayout:
         num_prefill_tokens, num_prefill_spans: of the spans of more than one token. They size the launches; results
             do not depend on them.
         window: the most tokens that a row sees, its own included; None: all up to its own.
+        is_state: the blocks hold recurrent states (`ops.state.layout`), not keys and values.
     """
 
     query_starts: Tensor
@@ -46,6 +47,7 @@ class DeviceLayout:
     num_prefill_tokens: int = 0
     num_prefill_spans: int = 0
     window: int | None = None
+    is_state: bool = False
 
     @staticmethod
     def of(

@@ -14,6 +14,7 @@ from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.experts import reference as expert_reference
 from lullm.ops.experts.grouped import experts_over
 from lullm.ops.quantized import reference as quantized_reference
+from lullm.ops.state import reference as state_reference
 from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.types.arithmetic import AttentionFeature
 
@@ -44,6 +45,8 @@ REFERENCE_OPS = Ops(
     quantized_linear=quantized_reference.quantized_linear,
     quantized_logits=quantized_reference.quantized_logits,
     quantized_gated_linear=quantized_reference.quantized_gated_linear,
+    causal_convolution=state_reference.causal_convolution,
+    gated_delta_rule=state_reference.gated_delta_rule,
 )
 """The golden version: the table's definitions in the plainest torch."""
 
@@ -99,6 +102,8 @@ NATIVE_CPU_OPS = Ops(
     scale_=native.scale_,
     soft_cap_=native.soft_cap_,
     quantize_rows_=quantized_native.quantize_rows_,
+    store_rows_=quantized_native.store_rows_,
+    store_groups_=quantized_native.store_groups_,
     quantized_embedding=quantized_native.quantized_embedding,
     quantized_linear=quantized_native.quantized_linear,
     quantized_logits=quantized_native.quantized_logits,

@@ -22,7 +22,11 @@ from lullm.ops.experts import routing
 from lullm.ops.experts.routing import Routes
 from lullm.ops.experts.weights import ExpertWeights
 from lullm.ops.quantized import expansion
+from lullm.ops.quantized.grid import GridLayout, GridRows, store_groups_
+from lullm.ops.quantized.integer_rows import IntegerRows, store_rows_
 from lullm.ops.quantized.weight import Layout, QuantizedLayout, quantize_rows_
+from lullm.ops.state import delta_rule
+from lullm.ops.state.layout import StateLayout
 from lullm.types.arithmetic import Activation, AttentionFeature
 
 _Maybe = Tensor | None
@@ -175,6 +179,12 @@ class Ops:
     quantize_rows_: Callable[[Tensor, QuantizedLayout, int, Tensor], None] = quantize_rows_
     """weight, its layout, first row, rows `[n, in]` -> None. See `quantized.weight.quantize_rows_`."""
 
+    store_rows_: Callable[[Tensor, QuantizedLayout, int, IntegerRows], None] = store_rows_
+    """weight, its layout, first row, rows -> None. See `quantized.integer_rows.store_rows_`."""
+
+    store_groups_: Callable[[Tensor, GridLayout, int, GridRows], None] = store_groups_
+    """weight, its layout, first row, rows -> None. See `quantized.grid.store_groups_`."""
+
     quantized_embedding: Callable[[Tensor, Tensor, Layout, torch.dtype], Tensor] = expansion.quantized_embedding
     """token_ids `[T]` int64, a quantized weight, its layout (`quantized.weight`), dtype -> `[T, H]` of that dtype."""
 
@@ -191,6 +201,24 @@ class Ops:
         expansion.quantized_gated_linear
     )
     """x, weight, its layout, bias, activation: as `gated_linear`, of a quantized weight."""
+
+    causal_convolution: Callable[[Tensor, Tensor, _Maybe, Tensor, StateLayout], Tensor] = delta_rule.causal_convolution
+    """x `[T, C]`, weight `[C, K]`, bias `[C]` or None, tails `[S, K - 1, C]` float32, layout -> like x.
+
+    silu of the sum over a row and the K - 1 rows of its sequence before it, channel by channel; `tails` are the rows
+    before the step, and those before the next one afterwards. In float32, rounded once.
+    """
+
+    gated_delta_rule: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, StateLayout], Tensor] = (
+        delta_rule.gated_delta_rule
+    )
+    """qk `[T, 2 * Hk, Dk]`: queries, then keys; v `[T, Hv, Dv]`, decays, betas `[T, Hv]` float32, states
+    `[S, Hv, Dk, Dv]` float32, layout -> `[T, Hv, Dv]` float32.
+
+    Gated Delta Networks, https://arxiv.org/abs/2412.06464 (`ops.state.delta_rule`). Queries and keys are brought to
+    length 1, queries divided by the root of Dk; a key head serves Hv / Hk value heads. `decays` are logarithms. The
+    states move on in place.
+    """
 
     draw_tokens: Callable[[Tensor, DrawTable, bool], Tensor] | None = None
     """logits `[N, V]` float32, draw table, whether to leave in the logits what was drawn from -> `[N]` int64.

@@ -67,7 +67,8 @@ class Draft:
             # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
             # The same step is early enough: within a layer all KV is written before any attention reads it.
             if seq is not leader:
-                if leader.num_computed_tokens < leader.prompt_len - leader.prompt_len % self._block_space.block_size:
+                shared_len = leader.prompt_len - leader.prompt_len % self._block_space.block_size
+                if leader.num_computed_tokens < min(shared_len, seq.num_computed_tokens):
                     continue
                 self._block_space.share_prompt(leader, seq)
             num_tokens = len(seq.token_ids) - seq.num_computed_tokens - (not may_draw)
@@ -76,6 +77,7 @@ class Draft:
             num_tokens = min(num_tokens, self.budget - reserved)
             if num_tokens <= 0:
                 continue
+            num_tokens = self._block_space.num_until_snapshot(group, seq, num_tokens)
             drafts: list[int] = []
             if seq.draft_token_ids:
                 drafts = self._take_drafts(group, seq, num_tokens, reserved + len(seqs) - 1 - index)

@@ -9,7 +9,6 @@ from lullm.types.draw import Draw
 from lullm.types.packed import PackedInts, num_packed
 from lullm.types.pooling.rows import RowRange
 from lullm.types.step import Span, StepPlan
-from lullm.units import cdiv
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class Batch:
 
     token_ids: np.ndarray  # [T] int64
     positions: np.ndarray  # [T] int64
-    slot_mapping: np.ndarray  # [G, T] int64, where each group's keys and values are written
+    slot_mapping: np.ndarray  # [G, T] int64, where each group's keys and values are written; -1: a group of states
     block_tables: np.ndarray  # [G, S, M] int64
     query_lens: list[int]  # of S spans
     context_lens: np.ndarray  # [S] int64, tokens in the cache once this step's are written
@@ -32,6 +31,13 @@ class Batch:
     draw_index: list[int] | None
     prompt_spans: list[tuple[int, Span]]
     pooled_rows: list[tuple[int, RowRange]]
+
+    @property
+    def wanted_rows(self) -> list[int]:
+        """The rows whose hidden states are read behind the model: `drawn_rows`, then those that are pooled."""
+        if not self.pooled_rows:
+            return self.drawn_rows
+        return self.drawn_rows + [row for _, (first, end) in self.pooled_rows for row in range(first, end)]
 
     @property
     def num_tokens(self) -> int:
@@ -57,12 +63,14 @@ class BatchBuilder:
 
     def __init__(self, limits: StepLimits):
         self._block_size = limits.block_size
+        self._table_width = limits.table_width
+        self._token_groups = [group for group in range(len(limits.windows)) if group not in limits.state_groups]
         num_tokens, num_groups = limits.max_num_batched_tokens, len(limits.windows)
         self._token_ids = np.zeros(num_tokens, np.int64)
         self._positions = np.zeros(num_tokens, np.int64)
-        self._slot_mapping = np.zeros((num_groups, num_tokens), np.int64)
+        self._slot_mapping = np.full((num_groups, num_tokens), -1, np.int64)
         self._rows = np.arange(num_tokens, dtype=np.int64)
-        max_blocks = cdiv(limits.max_model_len, limits.block_size)
+        max_blocks = limits.table_width(limits.max_model_len)
         self._block_tables = np.zeros((num_groups, limits.max_num_seqs, max_blocks), np.int64)
         self._table_of_group = list(self._block_tables)
         # What stands in the rows: most sequences keep their place and their blocks from one step to the next.
@@ -101,7 +109,7 @@ class BatchBuilder:
             first_row += num_tokens
         token_ids = np.frombuffer(b"".join([span.token_ids for span in plan.spans]), np.int32)
         num_tokens, num_spans = len(token_ids), len(query_lens)
-        max_blocks = cdiv(max(context_lens), self._block_size)
+        max_blocks = self._table_width(max(context_lens))
         self._token_ids[:num_tokens] = token_ids
         ends = np.array(context_lens)
         self._place(query_lens, ends, num_tokens)
@@ -131,5 +139,6 @@ class BatchBuilder:
             positions += np.repeat(context_lens - span_ends, query_lens)
             span_of_token = np.repeat(self._rows[: len(query_lens)], query_lens)
         block, offset = np.divmod(positions, self._block_size)
-        for table, slots in zip(self._table_of_group, self._slot_mapping, strict=True):
+        for group in self._token_groups:
+            table, slots = self._table_of_group[group], self._slot_mapping[group]
             slots[:num_tokens] = table[span_of_token, block] * self._block_size + offset

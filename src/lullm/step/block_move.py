@@ -9,7 +9,7 @@ independent pairs in parallel with the compute.
 Attention of the same step reads the blocks that come in, so they are moved before the compute.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,6 +18,7 @@ import numpy as np
 from lullm.device.device import Device
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
+from lullm.types.packed import unpack
 from lullm.types.step import BlockPair, StepPlan
 
 T = TypeVar("T")
@@ -50,12 +51,17 @@ class CachePools(NamedTuple):
 
 
 class BlockMoves:
-    """Moves between and within the two pools of blocks."""
+    """Moves between and within the two pools of blocks.
 
-    def __init__(self, device: Device, ops: Ops, pools: CachePools):
+    Args:
+        state_groups: KV cache groups whose blocks hold recurrent states: a step writes all of them.
+    """
+
+    def __init__(self, device: Device, ops: Ops, pools: CachePools, state_groups: Sequence[int] = ()):
         self._device = device
         self._ops = ops
         self._kv_caches, self._host_kv_caches = pools
+        self._state_groups = state_groups
 
     def moving_blocks(
         self, plan: StepPlan, slot_mapping: np.ndarray | None, compute: Callable[[], T]
@@ -70,7 +76,7 @@ class BlockMoves:
         swap_out, swap_out_beside = plan.blocks_to_swap_out, list[BlockPair]()
         if swap_out and slot_mapping is not None and self._device.is_accelerator:
             block_size = self._kv_caches[0].block_size
-            swap_out, swap_out_beside = split_swap_out(plan, slot_mapping, block_size)
+            swap_out, swap_out_beside = split_swap_out(plan, slot_mapping, block_size, self._state_groups)
         if swap_out:
             self._ops.swap_blocks(self._kv_caches, self._host_kv_caches, swap_out)
         if plan.blocks_to_swap_in:
@@ -95,15 +101,19 @@ class BlockMoves:
 
 
 def split_swap_out(
-    plan: StepPlan, slot_mapping: np.ndarray, block_size: int
+    plan: StepPlan, slot_mapping: np.ndarray, block_size: int, state_groups: Sequence[int] = ()
 ) -> tuple[list[BlockPair], list[BlockPair]]:
     """The plan's pairs to swap out: (those that go before all else, those that may go beside it).
 
     Args:
         slot_mapping: [G, T] slots that the step writes; negative: none.
+        state_groups: of these groups it writes all blocks.
     """
     written = {block_id for _, block_id in (*plan.blocks_to_swap_in, *plan.blocks_to_copy)}
     written.update(np.unique(slot_mapping[slot_mapping >= 0] // block_size).tolist())
+    written.update(
+        block_id for span in plan.spans for group in state_groups for block_id in unpack(span.block_ids[group])
+    )
     read = {host_block_id for host_block_id, _ in plan.blocks_to_swap_in}
     first: list[BlockPair] = []
     beside: list[BlockPair] = []

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lullm.device.device import Device
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.state.layout import StateLayout
 from lullm.ops.table import Ops
 from lullm.sampling.randomness import keys_of
 from lullm.step.batch import Batch, BatchBuilder
@@ -46,8 +47,8 @@ class StepInput:
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
-    attention: Sequence[Any]  # by KV cache group, as `Ops.prepare_attention` gives it
-    drawn_rows: Tensor  # [R] int64; a batch of decodes draws from all rows and lists none
+    attention: Sequence[Any]  # by KV cache group: as `Ops.prepare_attention` gives it, or a `StateLayout`
+    wanted_rows: Tensor  # [R] int64, see `Batch`; a batch of decodes draws from all rows and lists none
     draw_index: Tensor  # [N] int64, see `Batch`; empty: one draw per row
     draws: DrawTable  # of N draws
 
@@ -114,8 +115,11 @@ class InputBuilder:
         return StepInput(
             parts.token_ids,
             parts.positions,
-            [self._ops.prepare_attention(layout) for layout in staged.layouts],
-            parts.drawn_rows,
+            [
+                StateLayout.of(layout) if layout.is_state else self._ops.prepare_attention(layout)
+                for layout in staged.layouts
+            ],
+            parts.wanted_rows,
             parts.draw_index,
             _draws(parts),
         )

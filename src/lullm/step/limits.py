@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from lullm.units import cdiv
+
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
@@ -13,6 +15,8 @@ class StepLimits:
         max_model_len: positions of a sequence.
         block_size: tokens per block.
         windows: by KV cache group, the tokens that a row sees at most; None: all up to its own.
+        num_state_blocks: by KV cache group, the blocks of a sequence's recurrent state; 0: the group keeps keys and
+            values. Empty: all groups do.
         max_in_flight: steps that are launched before the result of the first of them is asked for.
     """
 
@@ -21,4 +25,14 @@ class StepLimits:
     max_model_len: int
     block_size: int
     windows: tuple[int | None, ...] = (None,)
+    num_state_blocks: tuple[int, ...] = ()
     max_in_flight: int = 1
+
+    @property
+    def state_groups(self) -> tuple[int, ...]:
+        """The numbers of the recurrent groups."""
+        return tuple(group for group, num_blocks in enumerate(self.num_state_blocks) if num_blocks)
+
+    def table_width(self, num_tokens: int) -> int:
+        """Blocks in the longest table of a sequence of so many tokens."""
+        return max(cdiv(num_tokens, self.block_size), *self.num_state_blocks, 0)

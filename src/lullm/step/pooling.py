@@ -32,11 +32,13 @@ class PooledStep:
 
 
 def pool_rows(model: Model, ops: Ops, hidden: Tensor, wanted: Sequence[tuple[int, RowRange]]) -> PooledStep:
-    """The sum of `Model.pool` over each range of rows of `hidden [T, H]`; the head computes these rows only."""
+    """The sum of `Model.pool` over each range of rows. `hidden [N, H]`: those rows, one range behind another.
+
+    The head computes these rows only.
+    """
     lens = [end - first for _, (first, end) in wanted]
-    rows = [row for _, (first, end) in wanted for row in range(first, end)]
-    values = model.pool(hidden[torch.tensor(rows, device=hidden.device)], ops)  # [N, K]
-    if len(rows) > len(wanted):
+    values = model.pool(hidden, ops)  # [N, K]
+    if len(values) > len(wanted):
         values = torch.stack([part.sum(0) for part in values.split(lens)])
     owners = [(seq_id, num_rows) for (seq_id, _), num_rows in zip(wanted, lens, strict=True)]
     return PooledStep(owners, values.contiguous())

@@ -79,7 +79,7 @@ class ModelRunner:
         self._sampler = sampler
         self._masks = masks
         self._scope = scope
-        self._moves = BlockMoves(device, ops, pools)
+        self._moves = BlockMoves(device, ops, pools, limits.state_groups)
         self._decode_sizes = decode_sizes(device, limits.max_num_seqs)
         self._inputs = InputBuilder(device, ops, limits, self._decode_sizes, model.config.vocab_size)
         self.calibrates = False
@@ -138,10 +138,13 @@ class ModelRunner:
         batch, step = prepared.batch, self._inputs.placed(prepared)
         hidden = self._forward(step, calibrates)
         prompt_logprobs = {span.seq_id: self._prompt_logprobs(hidden[row:], span) for row, span in batch.prompt_spans}
-        pooled = pool_rows(self._model, self._ops, hidden, batch.pooled_rows) if batch.pooled_rows else None
+        wanted, num_drawn = hidden[step.wanted_rows], len(batch.drawn_rows)
+        pooled = None
+        if batch.pooled_rows:
+            pooled = pool_rows(self._model, self._ops, wanted[num_drawn:], batch.pooled_rows)
         if not batch.draws:
             return _Outcome(None, prompt_logprobs, pooled)
-        logits = self._model.compute_logits(hidden[step.drawn_rows], self._ops)  # [R, V]
+        logits = self._model.compute_logits(wanted[:num_drawn], self._ops)  # [R, V]
         if len(step.draw_index):
             logits = logits[step.draw_index]
         return _Outcome(self._sampler.draw(logits, batch.draws, step.draws, masks()), prompt_logprobs, pooled)

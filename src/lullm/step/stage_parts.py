@@ -58,7 +58,7 @@ class StageParts(Generic[Array]):
     positions: Array  # [T] int64
     slot_mapping: Array  # [G, T] int64, -1: written nowhere
     sources: Array  # [P] int64, see `TokenFeedback`
-    drawn_rows: Array  # [R] int64
+    wanted_rows: Array  # [R] int64, see `Batch`
     draw_index: Array  # [X] int64
     top_p: Array  # [N] float64
     keys: Array  # [N] int64

@@ -27,7 +27,6 @@ from lullm.ops.table import Ops
 from lullm.step.batch import Batch
 from lullm.step.limits import StepLimits
 from lullm.step.stage_parts import StageBuffer, StageParts, StageShape, stage_bytes
-from lullm.units import cdiv
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class Staging:
         self._vocab_size = vocab_size
         self._num_groups = len(limits.windows)
         num_seqs, num_tokens = limits.max_num_seqs, limits.max_num_batched_tokens
-        max_width = cdiv(limits.max_model_len, limits.block_size)
+        max_width = limits.table_width(limits.max_model_len)
         num_draws = max(num_seqs, num_tokens)
         largest = (num_tokens, num_seqs, max_width, num_draws, num_draws, num_draws, num_tokens, self._num_groups)
         num_bytes = stage_bytes(StageShape(*largest), self._index_dtype)
@@ -149,7 +148,7 @@ class Staging:
             batch.num_tokens,
             batch.num_spans,
             batch.block_tables.shape[2],
-            num_rows=len(batch.drawn_rows),
+            num_rows=len(batch.wanted_rows),
             num_draws=num_draws,
             num_indexed=0 if batch.draw_index is None else num_draws,
             num_sources=self._num_sources(batch.num_tokens),
@@ -209,8 +208,11 @@ class Staging:
                 num_prefill_tokens=sum(prefill_lens),
                 num_prefill_spans=len(prefill_lens),
                 window=window,
+                is_state=group in self._limits.state_groups,
             )
-            for table, slots, window in zip(block_tables, parts.slot_mapping, self._limits.windows, strict=True)
+            for group, (table, slots, window) in enumerate(
+                zip(block_tables, parts.slot_mapping, self._limits.windows, strict=True)
+            )
         ]
 
 
@@ -228,8 +230,8 @@ def _write(arrays: StageParts[np.ndarray], batch: Batch) -> None:
     else:
         arrays.query_starts[0] = 0
         np.cumsum(batch.query_lens, out=arrays.query_starts[1:])
-    if len(arrays.drawn_rows):
-        arrays.drawn_rows[:] = batch.drawn_rows
+    if len(arrays.wanted_rows):
+        arrays.wanted_rows[:] = batch.wanted_rows
     if batch.draw_index is not None:
         arrays.draw_index[:] = batch.draw_index
 

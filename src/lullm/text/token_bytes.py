@@ -114,3 +114,5 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF_CHAR = _byte_alphabet()
+BYTE_CHARACTERS = [char for char, _ in sorted(_BYTE_OF_CHAR.items(), key=lambda item: item[1])]
+"""By byte, the character that spells it in a byte-level vocabulary."""

@@ -13,6 +13,9 @@ from tokenizers import Tokenizer as Backend
 
 from lullm.config.json_file import read_object, read_text
 from lullm.errors import ModelLoadError
+from lullm.text import sentence_piece, tokenizer_tekken
+from lullm.text.sentence_piece import read_sentence_piece
+from lullm.text.tokenizer_tekken import read_tekken
 from lullm.units import MIB
 
 _LARGEST_TOKENIZER = 256 * MIB
@@ -28,9 +31,9 @@ def read_tokenizer(folder: Path) -> tuple[Backend, dict[str, str], dict[str, str
     Raises:
         ModelLoadError: a file is missing, damaged, or contradicts another.
     """
-    backend = _load_backend(folder)
     config = _read_json(folder / "tokenizer_config.json")
-    special_tokens = _special_tokens(_read_json(folder / "special_tokens_map.json") | config)
+    backend, roles = _load_backend(folder, config)
+    special_tokens = roles | _special_tokens(_read_json(folder / "special_tokens_map.json") | config)
     _add_tokens(backend, config, special_tokens)
     return backend, special_tokens, _chat_template_sources(folder, config)
 
@@ -44,16 +47,15 @@ def reraise_foreign(error: BaseException) -> None:
         raise error
 
 
-def _load_backend(folder: Path) -> Backend:
+def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str]]:
+    """From the first of tokenizer.json, tekken.json and tokenizer.model; and special tokens that the file names."""
     path = folder / "tokenizer.json"
     if not folder.is_dir():
         raise ModelLoadError(f"there is no model folder {folder}")
     if not path.is_file():
-        if (folder / "tokenizer.model").is_file():
-            raise ModelLoadError(
-                f"{folder} has a sentencepiece tokenizer.model but no tokenizer.json, which lullm needs; convert it "
-                "once with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-            )
+        for file, read in ((tokenizer_tekken.FILE, read_tekken), (sentence_piece.FILE, read_sentence_piece)):
+            if (folder / file).is_file():
+                return read(folder, config)
         raise ModelLoadError(
             f"{folder} has no tokenizer.json; a model folder holds config.json, tokenizer.json, "
             "tokenizer_config.json and *.safetensors"
@@ -66,7 +68,7 @@ def _load_backend(folder: Path) -> Backend:
         reraise_foreign(error)
         raise ModelLoadError(f"{path} is not a tokenizer that the `tokenizers` library can read: {error}") from None
     _try_rules(backend, path)
-    return backend
+    return backend, {}
 
 
 def _try_rules(backend: Backend, path: Path) -> None:

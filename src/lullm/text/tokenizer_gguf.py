@@ -100,7 +100,7 @@ def _as_long(file: GGUFFile, key: str, values: Any, tokens: list[str]) -> Sequen
 
 def _byte_level(file: GGUFFile, tokens: list[str]) -> Backend:
     pre = file.metadata.get(_PREFIX + "pre", "default")
-    if pre not in _REGEXES:
+    if not isinstance(pre, str) or pre not in _REGEXES:
         raise ModelLoadError(
             f"{file.path}: tokenizer.ggml.pre {pre!r} is not supported, only {', '.join(_REGEXES)}; pass the folder of "
             "the model's own tokenizer (tokenizer=...)"

@@ -4,6 +4,7 @@ Kinds are plain data, equal by value: layers of equal kinds keep the same tokens
 (`kv.cache_group`).
 """
 
+import math
 from dataclasses import dataclass
 
 
@@ -30,9 +31,14 @@ class EncoderAttention:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentState:
-    """Tensors of fixed `shapes` per sequence, however long it is."""
+    """Float32 tensors of fixed `shapes` per sequence, however long it is; each step replaces them."""
 
     shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_elements(self) -> int:
+        """Of all tensors together."""
+        return sum(math.prod(shape) for shape in self.shapes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.weights.reading.source import open_source
+from lullm.weights.rule import TOWER
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d{1,9})\.")
 
@@ -50,11 +51,12 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
         queries = ("num_attention_heads x (qk_nope_head_dim + qk_rope_head_dim)", heads * latent.query_size)
         outputs = ("num_attention_heads x v_head_dim", heads * latent.value_size)
     keys = ("num_key_value_heads x head_dim", config.num_key_value_heads * config.head_dim)
+    gated = ("2 x num_attention_heads x head_dim", 2 * config.num_attention_heads * config.head_dim)
     fused = config.num_attention_heads + 2 * config.num_key_value_heads
     all_heads = ("(num_attention_heads + 2 x num_key_value_heads) x head_dim", fused * config.head_dim)
     stated = {
         "embed_tokens": (vocab, embedding),
-        "q_proj": (queries, hidden),
+        "q_proj": (gated if config.family.has_output_gate else queries, hidden),
         "k_proj": (keys, hidden),
         "v_proj": (keys, hidden),
         "qkv_proj": (all_heads, hidden),
@@ -70,7 +72,7 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
     for name, shape in sorted(shapes.items()):
         *_, layer, last = ("", *name.split("."))
         sizes = stated.get(layer, ()) if last == "weight" else ()
-        if ".experts." in name or ".shared_expert" in name:
+        if ".experts." in name or ".shared_expert" in name or TOWER.search(name):
             sizes = ()  # of sizes of their own; the loader compares them
         if sizes and shape != [size for _, size in sizes]:
             is_matrix = len(shape) == len(sizes)

@@ -126,7 +126,7 @@ class _Reading:
             return
         if whole is None or target is None:
             return
-        self._missing.discard(target.name)
+        self._missing -= {target.name} | target.stands_for
         values = whole[1]
         if values is not tensor:
             num_bytes = self._joining.num_bytes(whole[0])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lullm.errors import ModelLoadError
 from lullm.nn.linear import Matrix
 from lullm.ops.quantized.grid import GridLayout, GridRows
-from lullm.ops.quantized.integer_rows import IntegerRows, store_rows_
+from lullm.ops.quantized.integer_rows import IntegerRows
 from lullm.ops.quantized.weight import Layout, QuantizedLayout
 from lullm.ops.table import Ops
 from lullm.weights.rule import HeadOrder
@@ -106,13 +106,13 @@ class QuantizedRows:
     def _store(self, values: Tensor | IntegerRows | GridRows, first_row: int) -> None:
         layout = self.layout
         if isinstance(values, IntegerRows) and isinstance(layout, QuantizedLayout):
-            store_rows_(self.storage, layout, first_row, values.scaled(self.scale))
+            self.ops.store_rows_(self.storage, layout, first_row, values.scaled(self.scale))
         elif isinstance(values, GridRows) and isinstance(layout, GridLayout) and self.scale == 1.0:
-            layout.store_(self.storage, first_row, values)
+            self.ops.store_groups_(self.storage, layout, first_row, values)
         else:
             raise ModelLoadError(
-                f"{self.name} holds the blocks of a GGUF file, which numbers cannot replace; load the file with "
-                "quantization='int8', or the model's safetensors"
+                f"{self.name} holds groups of integers as the checkpoint (or GGUF file) has them, which numbers cannot "
+                "replace; load it with quantization='int8', or the model's unquantized safetensors"
             )
 
     def part(self, first_row: int, num_rows: int) -> "QuantizedRows":
@@ -199,6 +199,32 @@ class InterleavedRows:
             start = (number - first_row) % count
             if start < len(values):
                 place.write(values[start::count], (first_row + start) // count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConsecutiveRows:
+    """Rows of several places, one place after the other."""
+
+    places: tuple[Rows, ...]
+
+    bits: ClassVar[int] = 0
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((sum(place.shape[0] for place in self.places), *self.places[0].shape[1:]))
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor), "floating point numbers only"
+        start = 0
+        for place in self.places:
+            end = start + place.shape[0]
+            first, last = max(start, first_row), min(end, first_row + len(values))
+            if first < last:
+                place.write(values[first - first_row : last - first_row], first - start)
+            start = end
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -43,17 +43,20 @@ class Scale:
 class Stack:
     """One tensor holds something of all modules of a list: its slice i belongs to module i.
 
-    The tensor `PREFIX.modules.name` fills the tensors `PREFIX.modules.i.part` of all i and `parts`. Rows of several
-    parts take turns in a slice.
+    The tensor `PREFIX.modules.name` fills the tensors `PREFIX.modules.i.part` of all i and `parts`.
 
     Args:
         is_transposed: a slice is a matrix `[in, out]`; its rows are columns here.
+        takes_turns: whether rows of several parts do; else they come one part after the other.
+        or_apart: a checkpoint may hold the tensors of the modules by themselves instead.
     """
 
     modules: str
     name: str
     parts: tuple[str, ...]
     is_transposed: bool = False
+    takes_turns: bool = True
+    or_apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +74,18 @@ class HeadOrder:
     num_heads: int | None = None
 
 
-def rotated_first(head_dim: int, rotary_dim: int) -> tuple[int, ...]:
+def rotated_first(head_dim: int, rotary_dim: int, has_neighbours: bool = False) -> tuple[int, ...]:
     """The order of a head whose first `rotary_dim` elements turn, in pairs (i, i + rotary_dim / 2).
+
+    `has_neighbours`: in pairs (2 i, 2 i + 1).
 
     The ops turn pairs (i, i + head_dim / 2). So the two halves of what turns become the starts of a head's two halves.
     Scores are sums over the elements: with queries and keys in one order they stay what they are.
     """
     half, rest = rotary_dim // 2, (head_dim - rotary_dim) // 2
     first, second = range(half), range(half, rotary_dim)
+    if has_neighbours:
+        first, second = range(0, rotary_dim, 2), range(1, rotary_dim, 2)
     return (*first, *range(rotary_dim, rotary_dim + rest), *second, *range(rotary_dim + rest, head_dim))
 
 
@@ -157,6 +164,20 @@ KV_SCALE_RENAMES = (
     Rename(re.compile(r"(?<=\.self_attn\.)([qkv])_proj\.output_scale$"), r"\1_scale"),
 )
 """The scales of an fp8 KV cache, as ModelOpt, vLLM and older compressed-tensors checkpoints name them."""
+
+
+TOWER = re.compile(r"^(model\.)?(vision_tower|visual|multi_modal_projector)\.")
+"""What reads pictures, in checkpoints of more than text."""
+LANGUAGE_MODEL_RENAMES = (
+    Rename(re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),
+    Rename(re.compile(r"^(model\.)?language_model\.(model\.)?"), "model."),
+)
+"""The names of the language model in them, newer and older."""
+
+
+def without_tower(rules: WeightRules) -> WeightRules:
+    """The same for checkpoints that also hold what reads pictures, which is passed over."""
+    return replace(rules, renames=(*LANGUAGE_MODEL_RENAMES, *rules.renames), drops=(*rules.drops, TOWER))
 
 
 def decoder_rules(tied: bool, head_dim: int = 0, rotary_dim: int = 0) -> WeightRules:

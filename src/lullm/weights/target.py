@@ -4,6 +4,7 @@ The map is built from the model and its rules, so it knows what a complete check
 single tensors both find their rows here and write through them.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from lullm.ops.table import Ops
 from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.joining import whole_name
 from lullm.weights.rows import (
+    ConsecutiveRows,
     InterleavedRows,
     PlainRows,
     QuantizedRows,
@@ -29,7 +31,7 @@ from lullm.weights.rows import (
     in_order,
     rows_of,
 )
-from lullm.weights.rule import WeightRules
+from lullm.weights.rule import Stack, WeightRules
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -50,11 +52,15 @@ class Loadable(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightTarget:
-    """Where one tensor of a checkpoint goes: `rows` of some `parameters` (or a buffer), by their names."""
+    """Where one tensor of a checkpoint goes: `rows` of some `parameters` (or a buffer), by their names.
+
+    `stands_for`: tensors that a checkpoint which has this one lacks.
+    """
 
     name: str
     parameters: dict[str, torch.Tensor]
     rows: Rows
+    stands_for: frozenset[str] = frozenset()
 
 
 class WeightTargets:
@@ -96,7 +102,7 @@ class WeightTargets:
                     first_row += num_rows
         for modules in dict.fromkeys(stack.modules for stack in self._rules.stacks):
             self._stack(modules)
-        self.names = frozenset(self._targets)
+        self.names = frozenset(name for name, target in self._targets.items() if not target.stands_for)
         self._targets |= scale_targets
 
     def _ruled(self, name: str, rows: PlainRows | QuantizedRows) -> Rows:
@@ -112,18 +118,21 @@ class WeightTargets:
         return rows if order is None else in_order(rows, order)
 
     def _stack(self, modules: str) -> None:
-        """Put the tensors of the modules' lists of this name in place of those of their modules."""
+        """Put the tensors of the modules' lists of this name in place of those of their modules, or beside them."""
         pattern = re.compile(rf"^(.+\.{modules})\.(\d+)\.(.+)$")
         lists: dict[str, dict[int, dict[str, WeightTarget]]] = {}
         for match in filter(None, map(pattern.match, list(self._targets))):
             parts = lists.setdefault(match[1], {}).setdefault(int(match[2]), {})
-            parts[match[3]] = self._targets.pop(match[0])
+            parts[match[3]] = self._targets[match[0]]
         for prefix, found in lists.items():
             for stack in self._rules.stacks:
                 if stack.modules == modules:
                     slices = [[found[number][part] for part in stack.parts] for number in sorted(found)]
                     name = f"{prefix}.{stack.name}"
-                    self._targets[name] = _stacked(name, slices, stack.is_transposed)
+                    self._targets[name] = _stacked(name, slices, stack)
+                    if not stack.or_apart:
+                        for target in itertools.chain.from_iterable(slices):
+                            del self._targets[target.name]
 
     def find(self, name: str, tensor: torch.Tensor | EncodedTensor) -> WeightTarget | None:
         """Where a checkpoint tensor goes; None if the rules drop it.
@@ -148,13 +157,17 @@ class WeightTargets:
         return target
 
 
-def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], is_transposed: bool) -> WeightTarget:
-    """The target of a tensor whose slices hold the rows of these targets in turn."""
+def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], stack: Stack) -> WeightTarget:
+    """The target of a tensor whose slices hold the rows of these targets."""
     parameters: dict[str, torch.Tensor] = {}
     places: list[Rows] = []
     for targets in slices:
         for target in targets:
             parameters |= target.parameters
-        rows = targets[0].rows if len(targets) == 1 else InterleavedRows(tuple(target.rows for target in targets))
-        places.append(TransposedRows(rows) if is_transposed else rows)
-    return WeightTarget(name, parameters, StackedRows(tuple(places)))
+        rows = targets[0].rows
+        if len(targets) > 1:
+            join = InterleavedRows if stack.takes_turns else ConsecutiveRows
+            rows = join(tuple(target.rows for target in targets))
+        places.append(TransposedRows(rows) if stack.is_transposed else rows)
+    apart = frozenset(target.name for targets in slices for target in targets) if stack.or_apart else frozenset()
+    return WeightTarget(name, parameters, StackedRows(tuple(places)), apart)

@@ -77,7 +77,9 @@ def _quantize(setup: WorkerSetup, model: Model, folder: Path) -> int:
         quantize_model(model, config.quantization)
     elif config.load_format != "dummy" and config.device == "cpu":
         source = open_source(folder)
-        return source.keep_blocks(model) if encoding is None else quantize_as_stored(model, encoding, source.names())
+        if encoding is None:
+            return source.keep_blocks(model)
+        return quantize_as_stored(model, ((name, tensor) for name, tensor, _ in source.tensors()), source.names())
     return 0
 
 

@@ -62,7 +62,8 @@ class WorkerSetup:
         workspace: Workspace | None = None,
     ) -> ModelRunner:
         """A runner of steps over these pools, which are by the layer-slots of a block."""
-        config, layout = self.config, cache_layout_of(self.model_config)
+        config = self.config
+        layout = cache_layout_of(self.model_config, config.block_size, config.kv_dtype)
         of_layers = [kv_caches[0 if place is None else place.slot] for place in layout.places]
         limits = StepLimits(
             config.max_num_seqs,
@@ -70,13 +71,14 @@ class WorkerSetup:
             config.max_model_len,
             config.block_size,
             tuple(group.window for group in layout.groups),
+            tuple(group.num_state_blocks for group in layout.groups),
             max_in_flight=config.max_in_flight,
         )
         return ModelRunner(
             self.device,
             self.ops,
             model,
-            with_scales(of_layers, model),
+            with_scales(of_layers, model, layout.token_layers),
             CachePools(kv_caches, host_kv_caches),
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
             MaskMaker(self._tokenizer_json, self.model_config.vocab_size),

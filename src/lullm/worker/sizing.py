@@ -1,7 +1,10 @@
 """Sizing: measures a worker's memory for KV blocks, and its speeds of copying and computing, before any request."""
 
+from collections.abc import Sequence
+
 import torch
 
+from lullm.kv.cache_group import cache_layout
 from lullm.kv.layout import block_bytes, cache_layout_of
 from lullm.log import get_logger
 from lullm.models.protocol import Model
@@ -9,7 +12,7 @@ from lullm.ops.cache.layer_cache import LayerCache
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import ModelRunner
 from lullm.types.draw import Draw, DrawParams
-from lullm.types.packed import pack
+from lullm.types.packed import PackedInts, pack
 from lullm.types.step import Span, StepPlan
 from lullm.units import MIB, cdiv, format_bytes
 from lullm.worker.kv_pools import KVPools, block_shape
@@ -55,7 +58,7 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
 
     All spans write over each other in one block. That is harmless, because the tokens are thrown away.
     """
-    config, layout = setup.config, cache_layout_of(setup.model_config)
+    config, layout = setup.config, cache_layout(setup.model_config.layer_kinds)
     shape, dtype = block_shape(setup)
     caches = [
         LayerCache(*torch.zeros((2, 1, *shape), dtype=dtype, device=setup.device.torch_device))
@@ -63,7 +66,7 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
     ]
     runner = setup.new_model_runner(model, caches, [])
     query_len = min(query_len, config.max_model_len)
-    tokens, blocks = pack([0] * query_len), (pack([0] * cdiv(query_len, config.block_size)),) * len(layout.groups)
+    tokens, blocks = pack([0] * query_len), _tables(setup, [0] * cdiv(query_len, config.block_size))
     params, pools = DrawParams(temperature=1.0, top_p=0.9), not setup.model_config.generates
     spans = []
     for number in range(min(config.max_num_seqs, config.max_num_batched_tokens // query_len)):
@@ -83,16 +86,21 @@ def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools) -> t
     num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, capacity)
     blocks = range(min(cdiv(num_tokens, config.block_size), pools.host[0].num_blocks))
     pairs = [(block_id, block_id) for block_id in blocks]
-    table = pack(
-        range(cdiv(num_tokens, config.block_size))
-    )  # the same blocks for all groups: what they hold is dropped
-    prompt = Span(0, 0, pack([0] * num_tokens), (table,) * len(cache_layout_of(setup.model_config).groups))
+    tables = _tables(setup, range(cdiv(num_tokens, config.block_size)))
+    prompt = Span(0, 0, pack([0] * num_tokens), tables)
     for _ in range(2):  # the first run meets cold kernels and untouched pages
         result = runner.launch(StepPlan([prompt])).result()
         swap_s = _time_swap(setup, pools, num_slots, pairs)
     size = len(pairs) * block_bytes(setup.model_config, config.block_size, config.kv_dtype)
     copied = size * num_slots // len(pools.device)
     return copied / max(swap_s, 1e-9), num_tokens / max(result.compute_s, 1e-9)
+
+
+def _tables(setup: WorkerSetup, block_ids: Sequence[int]) -> tuple[PackedInts, ...]:
+    """The same blocks for all groups, and one for a whole recurrent state: what they hold is dropped."""
+    config = setup.config
+    groups = cache_layout_of(setup.model_config, config.block_size, config.kv_dtype).groups
+    return tuple(pack(block_ids if group.keeps_tokens else [0] * group.num_state_blocks) for group in groups)
 
 
 def _time_swap(setup: WorkerSetup, pools: KVPools, num_slots: int, pairs: list[tuple[int, int]]) -> float:

@@ -30,13 +30,6 @@ class IntegerScheme:
     zero_offset: int = 0
     has_order: bool = False
 
-    @property
-    def native_bits(self) -> Literal[8, 4, None]:
-        """The native format that holds every matrix of this scheme exactly: integers and one scale a row."""
-        if not self.is_symmetric or self.group_size is not None:
-            return None
-        return 4 if self.bits == 4 else 8
-
 
 @dataclass(frozen=True, slots=True)
 class Float8Scheme:
@@ -44,19 +37,10 @@ class Float8Scheme:
 
     block: tuple[int, int] | None = None
 
-    @property
-    def native_bits(self) -> None:
-        """No native format holds these numbers."""
-
 
 @dataclass(frozen=True, slots=True)
 class NativeScheme:
     """lullm's own files: digits of 4 bits, a scale of every 16 inputs and one of the row, as in memory."""
-
-    @property
-    def native_bits(self) -> Literal[4]:
-        """The format that they are made of."""
-        return 4
 
 
 Scheme = IntegerScheme | Float8Scheme | NativeScheme

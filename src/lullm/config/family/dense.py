@@ -1,5 +1,6 @@
 """Llama and the dense families that kept its keys."""
 
+from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
@@ -52,6 +53,14 @@ def read_dense(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int
         attention_bias=boolean(data, "attention_bias", False),
         mlp_bias=boolean(data, "mlp_bias", False),
     )
+
+
+def read_partial(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int, default: float) -> DecoderConfig:
+    """As `read_dense`, of a family that rotates a part of every head; `default` where the file does not say it."""
+    name = "partial_rotary_factor"
+    rope = read_flat_rope({**data, name: data.get(name) or default}, has_partial=True)
+    plain = {key: value for key, value in data.items() if key not in ("rope_scaling", "rope_parameters", name)}
+    return replace(read_dense(plain, kinds, head_dim), ropes=(rope,) * len(kinds))
 
 
 LLAMA = Family(

@@ -1,15 +1,22 @@
-"""Families with a mixture of experts: Mixtral, Qwen2 and 3 MoE, OLMoE, GLM-4.5."""
+"""Families with a mixture of experts: Mixtral, Qwen2 and 3 MoE, OLMoE, GLM-4.5, gpt-oss."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.experts import ExpertsConfig
-from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
+from lullm.config.experts import ClampedGate, ExpertsConfig
+from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import num_layers, window_if_switched_on_for_all, window_in_odd, window_unless_null
+from lullm.config.family.layer_kinds import (
+    num_layers,
+    window_but_every,
+    window_if_switched_on_for_all,
+    window_in_odd,
+    window_unless_null,
+)
 from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int, shown
-from lullm.config.rope import read_flat_rope
+from lullm.config.rope import ROPE_KEYS
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind
 
@@ -29,7 +36,7 @@ def read_experts(data: dict[str, Any], count_name: str, size_name: str, layers: 
     return ExpertsConfig(num_experts, num_used, size, layers, normalizes=boolean(data, "norm_topk_prob", True))
 
 
-def _sparse_layers(data: dict[str, Any]) -> tuple[bool, ...]:
+def sparse_layers(data: dict[str, Any]) -> tuple[bool, ...]:
     """Of Qwen: every `decoder_sparse_step`-th layer, but those in `mlp_only_layers`."""
     step, dense = positive_int(data, "decoder_sparse_step", 1), data.get("mlp_only_layers") or []
     if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
@@ -44,7 +51,7 @@ def _read_mixtral(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
 
 def _read_qwen2_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     experts = replace(
-        read_experts(data, "num_experts", "moe_intermediate_size", _sparse_layers(data)),
+        read_experts(data, "num_experts", "moe_intermediate_size", sparse_layers(data)),
         shared_intermediate_size=positive_int(data, "shared_expert_intermediate_size", most=MOST_INTERMEDIATE),
         shared_is_gated=True,
     )
@@ -54,7 +61,7 @@ def _read_qwen2_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim
 
 def _read_qwen3_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     name = "num_experts" if data.get("num_experts") is not None else "num_local_experts"
-    experts = read_experts(data, name, "moe_intermediate_size", _sparse_layers(data))
+    experts = read_experts(data, name, "moe_intermediate_size", sparse_layers(data))
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
@@ -99,12 +106,8 @@ def read_grouped_experts(data: dict[str, Any], layers: tuple[bool, ...]) -> Expe
 def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     first = integer(data, "first_k_dense_replace", 1)
     experts = read_grouped_experts(data, tuple(layer >= first for layer in range(len(kinds))))
-    partial = "partial_rotary_factor"
-    rope = read_flat_rope({**data, partial: data.get(partial) or 0.5}, has_partial=True)
-    plain = {key: value for key, value in data.items() if key not in ("rope_scaling", "rope_parameters", partial)}
     return replace(
-        read_dense(plain, kinds, head_dim),
-        ropes=(rope,) * len(kinds),
+        read_partial(data, kinds, head_dim, default=0.5),
         experts=experts,
         has_head_norms=boolean(data, "use_qk_norm", False),
     )
@@ -172,4 +175,49 @@ GLM4_MOE = Family(
     fixed=NO_WINDOW,
     # Layers behind the last one draft tokens; they are not loaded.
     ignores=TRAINING | UNUSED_WINDOW | {"num_mtp_layers", "num_nextn_predict_layers"},
+)
+
+_OSS_ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""transformers' where a file has none."""
+
+
+def _read_gpt_oss(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = replace(
+        read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds)),
+        has_biases=True,
+        clamped_gate=ClampedGate(
+            alpha=positive_float(data, "swiglu_alpha", 1.702), limit=positive_float(data, "swiglu_limit", 7.0)
+        ),
+    )
+    rope = _OSS_ROPE if data.get("rope_parameters") is None else data["rope_parameters"]
+    config = read_dense({**data, "rope_parameters": rope}, kinds, head_dim)
+    return replace(config, experts=experts, has_sinks=True)
+
+
+GPT_OSS = Family(
+    _read_gpt_oss,
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 150000.0,
+        "sliding_window": 128,
+        "head_dim": 64,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "swiglu_alpha": 1.702,
+        "swiglu_limit": 7.0,
+        "attention_bias": True,
+    },
+    reads=ROPE_KEYS | {"intermediate_size"},
+    fixed={"norm_topk_prob": True},
+    # `hidden_act` is not what the experts compute. The last two repeat other keys in the files of the first release.
+    ignores=TRAINING | {"hidden_act", "experts_per_token", "initial_context_length"},
+    layer_kinds=partial(window_but_every, interval=2),
+    encodings=frozenset({"mxfp4"}),
 )

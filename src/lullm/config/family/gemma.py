@@ -69,7 +69,14 @@ GEMMA2 = Family(
 )
 GEMMA3 = Family(
     _read_third,
-    defaults=_DEFAULTS,
+    # The first four are left out by the files of models with a tower.
+    defaults=_DEFAULTS
+    | {
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 131072,
+    },
     reads=_READS | {"sliding_window_pattern", "rope_local_base_freq"},
     fixed=_FIXED | {"attn_logit_softcapping": None},
     ignores=_IGNORES,

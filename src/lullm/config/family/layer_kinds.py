@@ -28,6 +28,11 @@ def window_unless_null(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     return _uniform(data, FULL if data.get("sliding_window") is None else SLIDING)
 
 
+def window_where_named(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """Ministral: by `layer_types`; without them all layers have a window, or none has."""
+    return _mixed(data, [FULL if data.get("sliding_window") is None else SLIDING] * num_layers(data))
+
+
 def window_if_switched_on(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     """Qwen2 and 3: layers from `max_window_layers` on have a window, if windows are switched on."""
     last_full = integer(data, "max_window_layers", 28)

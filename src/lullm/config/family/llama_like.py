@@ -1,17 +1,24 @@
-"""Families near Llama: Phi-3 and 4, SmolLM3, OLMo 2 and 3, Granite 3 and 4 (dense)."""
+"""Dense families near Llama: Phi-3 and 4, SmolLM3, OLMo 2 and 3, Granite, Ministral, Seed-OSS, GLM-4, EXAONE 4."""
 
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, ropes_of
+from lullm.config.decoder import DecoderConfig, QueryStretch
+from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial, ropes_of
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import num_layers, window_but_every, window_unless_null, window_without_rope
-from lullm.config.field import optional_object, positive_float, positive_int, shown
-from lullm.config.rope import read_flat_rope, read_ropes_by_kind, read_theta
+from lullm.config.family.layer_kinds import (
+    full_attention,
+    num_layers,
+    window_but_every,
+    window_unless_null,
+    window_where_named,
+    window_without_rope,
+)
+from lullm.config.field import MOST_LAYERS, boolean, optional_object, positive_float, positive_int, shown
+from lullm.config.rope import MOST_POSITIONS, read_flat_rope, read_ropes_by_kind, read_theta
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind
+from lullm.types.layer_kind import LayerKind, SlidingWindow
 
 
 def _read_phi3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
@@ -76,6 +83,51 @@ def _read_granite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
     )
 
 
+_MINISTRAL3_ROPE = {
+    "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
+    "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
+"""transformers' where a file has none."""
+_BETA, _TRAINED = "llama_4_scaling_beta", "original_max_position_embeddings"
+
+
+def _read_ministral3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    name = "rope_scaling" if optional_object(data, "rope_scaling") else "rope_parameters"
+    parameters = optional_object(data, name) or _MINISTRAL3_ROPE
+    stretch = None
+    if parameters.get(_BETA) is not None:
+        max_len = positive_int(data, "max_position_embeddings", most=MOST_POSITIONS)
+        trained_len = positive_int(parameters, _TRAINED, max_len, MOST_POSITIONS)
+        stretch = QueryStretch(positive_float(parameters, _BETA, 0.1), trained_len)
+    rope = {key: value for key, value in parameters.items() if key not in (_BETA, "max_position_embeddings")}
+    return replace(read_dense({**data, name: rope}, kinds, head_dim), query_stretch=stretch)
+
+
+def _read_seed_oss(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    return replace(read_dense(data, kinds, head_dim), output_bias=boolean(data, "attention_out_bias", False))
+
+
+def _read_glm4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    return read_partial(data, kinds, head_dim, default=0.5)
+
+
+def _exaone4_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    if data.get("sliding_window") is None:
+        return full_attention(data)
+    # A pattern in letters stands beside `layer_types`, which goes before it.
+    interval = 4 if data.get("layer_types") else positive_int(data, "sliding_window_pattern", 4, MOST_LAYERS)
+    return window_but_every(data, interval)
+
+
+def _read_exaone4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    """Where there is a window, layers without one do not rotate their heads."""
+    config = read_dense(data, kinds, head_dim)
+    if data.get("sliding_window") is None:
+        return config
+    ropes = zip(config.ropes, kinds, strict=True)
+    return replace(config, ropes=tuple(rope if isinstance(kind, SlidingWindow) else None for rope, kind in ropes))
+
+
 PHI3 = Family(
     _read_phi3,
     defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
@@ -124,4 +176,36 @@ GRANITE = Family(
     },
     fixed=NO_WINDOW,
     ignores=UNUSED_WINDOW,
+)
+MINISTRAL = Family(
+    read_dense,
+    defaults={"sliding_window": 4096},
+    reads=DENSE_READS | {"sliding_window"},
+    layer_kinds=window_where_named,
+)
+MINISTRAL3 = Family(
+    _read_ministral3,
+    defaults={"rms_norm_eps": 1e-5, "head_dim": 128},
+    reads=DENSE_READS | {"sliding_window"},
+    layer_kinds=window_unless_null,
+)
+SEED_OSS = Family(
+    _read_seed_oss,
+    defaults={"head_dim": 128, "attention_bias": True},
+    reads=DENSE_READS | {"attention_bias", "attention_out_bias", "mlp_bias"},
+    fixed=NO_WINDOW,
+    ignores=UNUSED_WINDOW | {"residual_dropout"},
+)
+GLM4 = Family(
+    _read_glm4,
+    defaults={"rms_norm_eps": 1.5625e-7, "head_dim": 128, "attention_bias": True},
+    reads=DENSE_READS | {"attention_bias", "partial_rotary_factor"},
+    fixed=NO_WINDOW,
+    ignores=UNUSED_WINDOW,
+)
+EXAONE4 = Family(
+    _read_exaone4,
+    defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},
+    reads=DENSE_READS | {"sliding_window", "sliding_window_pattern"},
+    layer_kinds=_exaone4_kinds,
 )

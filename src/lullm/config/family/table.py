@@ -1,28 +1,48 @@
 """The families by the architectures of a `config.json`: lullm's own, and those that other packages bring."""
 
 from importlib.metadata import entry_points
+from typing import Any
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
-from lullm.config.family.experts import GLM4_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+from lullm.config.family.experts import GLM4_MOE, GPT_OSS, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from lullm.config.family.family import Family
 from lullm.config.family.gemma import GEMMA2, GEMMA3
 from lullm.config.family.gpt import GPT2, OPT
-from lullm.config.family.gpt_oss import GPT_OSS
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
-from lullm.config.family.llama_like import GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3
+from lullm.config.family.llama_like import (
+    EXAONE4,
+    GLM4,
+    GRANITE,
+    MINISTRAL,
+    MINISTRAL3,
+    OLMO2,
+    OLMO3,
+    PHI3,
+    SEED_OSS,
+    SMOLLM3,
+)
+from lullm.config.family.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from lullm.config.field import optional_object
 from lullm.errors import ModelLoadError
+from lullm.log import get_logger
+
+logger = get_logger(__name__)
 
 FAMILIES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
+    "Exaone4ForCausalLM": EXAONE4,
     "GPT2LMHeadModel": GPT2,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "Glm4ForCausalLM": GLM4,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteForCausalLM": GRANITE,
     "LlamaForCausalLM": LLAMA,
+    "MinistralForCausalLM": MINISTRAL,
+    "Ministral3ForCausalLM": MINISTRAL3,
     "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,
     "Olmo2ForCausalLM": OLMO2,
@@ -34,6 +54,10 @@ FAMILIES: dict[str, Family] = {
     "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3ForCausalLM": QWEN3,
     "Qwen3MoeForCausalLM": QWEN3_MOE,
+    "Qwen3NextForCausalLM": QWEN3_NEXT,
+    "Qwen3_5ForCausalLM": QWEN3_5,
+    "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
+    "SeedOssForCausalLM": SEED_OSS,
     "SmolLM3ForCausalLM": SMOLLM3,
 }
 
@@ -47,7 +71,7 @@ ENTRY_POINTS = "lullm.models"
 
 def is_known(architecture: str) -> bool:
     """Whether lullm, or an installed package, has this architecture. Raises ModelLoadError as `family_of` does."""
-    if architecture in FAMILIES or architecture in OUTSIDE:
+    if architecture in FAMILIES or architecture in OUTSIDE or architecture in TEXT_MODELS:
         return True
     for point in entry_points(group=ENTRY_POINTS, name=architecture):
         try:
@@ -68,8 +92,39 @@ def is_known(architecture: str) -> bool:
 
 def family_of(architecture: str) -> Family:
     """Raises ModelLoadError: no family has this architecture, or its entry point fails."""
-    if not is_known(architecture):
+    if not is_known(architecture) or architecture in TEXT_MODELS:
         raise ModelLoadError(
             f"the architecture {architecture!r} is not supported; known are: {', '.join(sorted({*FAMILIES, *OUTSIDE}))}"
         )
     return FAMILIES.get(architecture) or OUTSIDE[architecture]
+
+
+TEXT_MODELS: dict[str, str] = {
+    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Mistral3ForConditionalGeneration": "MistralForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
+}
+"""Architectures whose `text_config` is a `config.json` of the other one."""
+
+_BY_MODEL_TYPE = {"ministral3": "Ministral3ForCausalLM"}
+"""By the `model_type` of a `text_config`, where there are several."""
+
+_TIES = "tie_word_embeddings"
+_OF_THE_WHOLE = ("dtype", "torch_dtype", "eos_token_id", "bos_token_id", "quantization_config", _TIES)
+"""Keys that a file may have outside of `text_config`, for the whole model."""
+
+
+def text_part(data: dict[str, Any], architecture: str) -> dict[str, Any]:
+    """The `config.json` of the language model alone; the same where there is nothing else. Its own keys come first."""
+    name = TEXT_MODELS.get(architecture)
+    if name is None:
+        return data
+    text = optional_object(data, "text_config")
+    logger.info("%s: only the text model is loaded; what reads pictures is passed over", architecture)
+    outer = {key: data[key] for key in _OF_THE_WHOLE if data.get(key) is not None}
+    # Whether the head is tied is said by the whole, as transformers reads it: it ties the head of the whole.
+    own = {key: value for key, value in text.items() if key not in outer or value is not None and key != _TIES}
+    model_type = text.get("model_type")
+    name = _BY_MODEL_TYPE.get(model_type, name) if isinstance(model_type, str) else name
+    return outer | own | {"architectures": [name]}

@@ -13,6 +13,8 @@ from lullm.config.gguf.header import read_floats
 from lullm.errors import ModelLoadError
 
 Data = dict[str, Any]
+_LARGEST = 1 << 53
+"""Of a number: all up to it are whole in a float."""
 
 
 class _Keys:
@@ -25,13 +27,24 @@ class _Keys:
         return self.file.metadata.get(f"{self._prefix}.{key}", default)
 
     def need(self, key: str) -> Any:
-        """One number for all layers, even where the file has an array of them."""
+        """One positive number for all layers, even where the file has an array of them."""
+        value = self.number(key)
+        if value is None:
+            raise ModelLoadError(f"{self.file.path}: {self._prefix}.{key} is missing")
+        return value
+
+    def number(self, key: str) -> Any:
+        """The same, or None. Raises ModelLoadError: it is something else."""
         value = self.get(key)
         if isinstance(value, array) and len(set(value)) == 1:
             value = value[0]
-        if value is None or isinstance(value, array):
-            what = "is missing" if value is None else "differs from layer to layer, which is not supported"
-            raise ModelLoadError(f"{self.file.path}: {self._prefix}.{key} {what}")
+        if isinstance(value, array):
+            raise ModelLoadError(
+                f"{self.file.path}: {self._prefix}.{key} differs from layer to layer, which is not supported"
+            )
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LARGEST
+        if value is not None and not is_number:
+            raise ModelLoadError(f"{self.file.path}: {self._prefix}.{key} must be a positive number, not {value!r:.80}")
         return value
 
     def floats(self, tensor: str) -> list[float] | None:
@@ -71,12 +84,17 @@ def sampling_data(file: GGUFFile) -> Data:
 def _refuse_arithmetic(keys: _Keys) -> None:
     """Raises ModelLoadError: a key changes the result, and no architecture here implements it."""
     found = {key: keys.get(key) for key in _NOT_IMPLEMENTED}
-    wrong = [f"{key} {value!r:.40}" for key, value in found.items() if value not in (None, 0, 1.0, False)]
+    wrong = [f"{key} {value!r:.40}" for key, value in found.items() if not _says_none(key, value)]
     if wrong:
         raise ModelLoadError(
             f"{keys.file.path}: {', '.join(wrong)}: not implemented for {keys.file.architecture}, and it changes what "
             "the model computes"
         )
+
+
+def _says_none(key: str, value: Any) -> bool:
+    """No such thing, or a factor of 1."""
+    return value is None or value == 0 or value == 1.0 and key.endswith("_scale")
 
 
 _NOT_IMPLEMENTED = (
@@ -92,7 +110,7 @@ def _common(keys: _Keys) -> Data:
     if embedding is None:
         raise ModelLoadError(f"{keys.file.path} has no tensor token_embd.weight")
     heads, hidden = keys.need("attention.head_count"), keys.need("embedding_length")
-    theta, is_multi = keys.get("rope.freq_base"), keys.get("attention.head_count_kv") is None
+    theta, is_multi = keys.number("rope.freq_base"), keys.get("attention.head_count_kv") is None
     tokens = ("eos_token_id", "eot_token_id", "eom_token_id")
     ends = [keys.file.metadata.get(f"tokenizer.ggml.{name}") for name in tokens]
     return {
@@ -101,9 +119,9 @@ def _common(keys: _Keys) -> Data:
         "num_hidden_layers": keys.need("block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": heads if is_multi else keys.need("attention.head_count_kv"),
-        "head_dim": keys.get("attention.key_length"),
+        "head_dim": keys.number("attention.key_length"),
         "intermediate_size": keys.need("feed_forward_length"),
-        "rms_norm_eps": keys.get("attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
         "max_position_embeddings": keys.need("context_length"),
         "rope_theta": None if theta is None else _short(theta),
         "tie_word_embeddings": "output.weight" not in keys.file.tensors,
@@ -134,17 +152,17 @@ def _rope_scaling(keys: _Keys, **more: Any) -> Data | None:
         return {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0}
     kind = keys.get("rope.scaling.type", "none")
     if kind in ("none", ""):
-        factor = keys.get("rope.scale_linear")
+        factor = keys.number("rope.scale_linear")
         return None if factor in (None, 1.0) else {"rope_type": "linear", "factor": factor}
     if kind == "linear":
         return {"rope_type": "linear", "factor": keys.need("rope.scaling.factor")}
     if kind == "yarn":
         names = {"beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow", "attention_factor": "yarn_attn_factor"}
-        stated = {name: keys.get(f"rope.scaling.{key}") for name, key in names.items()}
+        stated = {name: keys.number(f"rope.scaling.{key}") for name, key in names.items()}
         return {
             "rope_type": "yarn",
             "factor": keys.need("rope.scaling.factor"),
-            "original_max_position_embeddings": keys.get("rope.scaling.original_context_length"),
+            "original_max_position_embeddings": keys.number("rope.scaling.original_context_length"),
             **{name: value for name, value in stated.items() if value is not None},
             **more,
         }
@@ -153,8 +171,8 @@ def _rope_scaling(keys: _Keys, **more: Any) -> Data | None:
 
 def _whole_heads(keys: _Keys) -> None:
     """Raises ModelLoadError: heads are rotated in part."""
-    turned = keys.get("rope.dimension_count")
-    head_dim = keys.get("attention.key_length") or keys.need("embedding_length") // keys.need("attention.head_count")
+    turned = keys.number("rope.dimension_count")
+    head_dim = keys.number("attention.key_length") or keys.need("embedding_length") // keys.need("attention.head_count")
     if turned not in (None, head_dim):
         raise ModelLoadError(f"{keys.file.path}: rope.dimension_count {turned} is not supported, only {head_dim}")
 
@@ -208,28 +226,28 @@ def _gemma(keys: _Keys, architecture: str, layers_of_largest: int) -> Data:
 
 def _gemma2(keys: _Keys) -> Data:
     caps = ("attn_logit_softcapping", "final_logit_softcapping")
-    return _gemma(keys, "Gemma2ForCausalLM", _SECOND_LARGEST) | {name: keys.get(name) for name in caps}
+    return _gemma(keys, "Gemma2ForCausalLM", _SECOND_LARGEST) | {name: keys.number(name) for name in caps}
 
 
 def _gemma3(keys: _Keys) -> Data:
     data = _gemma(keys, "Gemma3ForCausalLM", _THIRD_LARGEST)
-    local = keys.get("rope.freq_base_swa")
+    local = keys.number("rope.freq_base_swa")
     data["rope_local_base_freq"] = None if local is None else _short(local)
-    data["final_logit_softcapping"] = keys.get("final_logit_softcapping")
+    data["final_logit_softcapping"] = keys.number("final_logit_softcapping")
     pattern = keys.get("attention.sliding_window_pattern")
     data["sliding_window_pattern"] = pattern if isinstance(pattern, int) else None
     return data
 
 
 def _phi3(keys: _Keys) -> Data:
-    head_dim = keys.get("attention.key_length") or keys.need("embedding_length") // keys.need("attention.head_count")
-    turned, window = keys.get("rope.dimension_count", head_dim), keys.get("attention.sliding_window")
+    head_dim = keys.number("attention.key_length") or keys.need("embedding_length") // keys.need("attention.head_count")
+    turned, window = keys.number("rope.dimension_count") or head_dim, keys.get("attention.sliding_window")
     long, short = keys.floats("rope_factors_long.weight"), keys.floats("rope_factors_short.weight")
-    original = keys.get("rope.scaling.original_context_length")
+    original = keys.number("rope.scaling.original_context_length")
     scaling: Data | None = None
     if long is not None and short is not None:
         scaling = {"rope_type": "longrope", "long_factor": long, "short_factor": short}
-        if (factor := keys.get("rope.scaling.attn_factor")) is not None:
+        if (factor := keys.number("rope.scaling.attn_factor")) is not None:
             scaling["attention_factor"] = factor
     return {
         "architectures": ["Phi3ForCausalLM"],

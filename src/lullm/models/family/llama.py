@@ -1,7 +1,7 @@
 """Llama 1 to 3 (https://arxiv.org/abs/2407.21783) and the many checkpoints that share its architecture.
 
 SmolLM3 (some layers do not rotate their heads) and Granite 3 and 4, dense (factors on the embedding, the residual
-stream, the scores and the logits) differ in their config only.
+stream, the scores and the logits) differ in their config only, Seed-OSS in what has a bias.
 """
 
 from functools import partial
@@ -18,5 +18,16 @@ def build_llama(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
         qkv_bias=config.family.attention_bias,
         o_bias=config.family.attention_bias,
         make_mlp=partial(gated_mlp, bias=config.family.mlp_bias),
+    )
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_seed_oss(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    family = config.family
+    style = DecoderStyle(
+        rules_of(config),
+        qkv_bias=family.attention_bias,
+        o_bias=family.output_bias,
+        make_mlp=partial(gated_mlp, bias=family.mlp_bias),
     )
     return CausalLM(config, style, dtype, max_model_len)

@@ -1,13 +1,18 @@
-"""Mistral 7B (https://arxiv.org/abs/2310.06825): Llama without biases, and mostly with a sliding window.
+"""Mistral 7B (https://arxiv.org/abs/2310.06825), Ministral and Ministral 3: Llama without biases, mostly with windows.
 
-The layers do not handle the window: the step's attention layout and the block tables do.
+The layers do not handle the window: the step's attention layout and the block tables do. Ministral 3 stretches its
+queries behind the trained length.
 """
 
 import torch
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
+from lullm.weights.rule import without_tower
 
 
 def build_mistral(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    return CausalLM(config, DecoderStyle(rules_of(config)), dtype, max_model_len)
+    stretch = config.family.query_stretch
+    if stretch is not None and max_model_len <= stretch.trained_len:
+        stretch = None  # all factors are 1
+    return CausalLM(config, DecoderStyle(without_tower(rules_of(config)), query_stretch=stretch), dtype, max_model_len)

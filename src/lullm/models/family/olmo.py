@@ -1,7 +1,8 @@
-"""OLMo 2 (https://arxiv.org/abs/2501.00656) and OLMo 3 (https://arxiv.org/abs/2512.13961).
+"""OLMo 2 (https://arxiv.org/abs/2501.00656), OLMo 3 (https://arxiv.org/abs/2512.13961) and EXAONE 4
+(https://arxiv.org/abs/2507.11407).
 
 Attention and MLP are normed behind, not in front. Queries and keys of a row are normed over all heads. OLMo 3 has
-windows in three of four layers, which keep the plain rope.
+windows in three of four layers, which keep the plain rope. EXAONE 4 norms every head by itself.
 """
 
 import torch
@@ -46,4 +47,9 @@ def build_olmo(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> C
         o_bias=config.family.attention_bias,
         make_layer=OlmoLayer,
     )
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_exaone4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    style = DecoderStyle(rules_of(config), head_norms=True, make_layer=OlmoLayer)
     return CausalLM(config, style, dtype, max_model_len)

@@ -11,18 +11,21 @@ from torch import Tensor
 
 from lullm.config.experts import ClampedGate, ExpertsConfig
 from lullm.ops import torch_cpu
-from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, gate
+from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, gate, linear
+from lullm.ops.cpu.quantized_native import quantized_linear
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.experts import grouped, routing
 from lullm.ops.experts.routing import Routes
 from lullm.ops.experts.weights import ExpertWeights, Matrices
 
 _torch_experts = grouped.experts_over(torch_cpu.linear)
+_CLAMPED_SILU = 5
+"""In `csrc/dtype.h`, beside `ACTIVATIONS`."""
+_one_by_one = grouped.experts_over(linear, quantized_linear)
 
 
 def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig) -> Routes:
-    has_own_groups = config.num_used_groups < config.num_groups and config.num_group_scores != 2
-    if products.dtype not in DTYPES or products.stride(1) != 1 or has_own_groups:
+    if products.dtype not in DTYPES or products.stride(1) != 1:
         return routing.route(products, correction, config)
     num_rows, num_experts = products.shape
     experts = new_result((num_rows, config.num_used), torch.int64)
@@ -39,6 +42,7 @@ def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig) ->
         config.num_used,
         config.num_groups,
         config.num_used_groups,
+        config.num_group_scores,
         config.scale,
         config.scoring == "sigmoid",
         config.normalizes,
@@ -47,12 +51,9 @@ def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig) ->
     return Routes(experts, shares)
 
 
-class _Sorted(NamedTuple):
-    """The rows of a step by expert; see `lullm_sort_rows`."""
-
-    starts: Tensor  # [E + 1]
-    rows: Tensor  # [T * K]
-    places: Tensor  # [T, K]
+_PIECE_BYTES = 32 << 20
+"""Of results that exist at once, so that a step's memory is bounded: 2,048 tokens with 8 experts each have 64 MiB.
+Pieces of half the size cost 3 %."""
 
 
 def experts(
@@ -60,78 +61,121 @@ def experts(
 ) -> Tensor:
     if x.dtype not in DTYPES:
         return _torch_experts(x, routes, weights, shared, shared_gate)
+    if not (weights.gate_up.are_alike and weights.down.are_alike):
+        return _one_by_one(x, routes, weights, shared, shared_gate)
     if x.stride(1) != 1:
         x = x.contiguous()
-    places = _sort(routes, len(weights.down.weights))
-    parts = _multiply(_gated(x, places, weights), weights.down, places.starts, None, 0)
-    assert parts is not None, "only a product with an activation may be refused"
+    if shared is not None:
+        shared = shared.contiguous()
     y = new_result(x.shape, x.dtype)
-    call(
-        "lullm_mix",
-        parts.data_ptr(),
-        places.places.data_ptr(),
-        routes.shares.data_ptr(),
-        None if shared is None else shared.data_ptr(),
-        None if shared_gate is None else shared_gate.data_ptr(),
-        y.data_ptr(),
-        *x.shape,
-        routes.experts.shape[1],
-        DTYPES[x.dtype],
-    )
+    num_used, size = routes.experts.shape[1], weights.down.shape[1]
+    step = max(256, _PIECE_BYTES // (num_used * size * x.dtype.itemsize))
+    for first in range(0, x.shape[0], step):
+        part = slice(first, first + step)
+        these = Routes(routes.experts[part], routes.shares[part])
+        others = (t if t is None else t[part] for t in (shared, shared_gate))
+        _mix_experts(y[part], x[part], these, weights, *others)
     return y
+
+
+class _Sorted(NamedTuple):
+    """The rows of a step by expert; see `lullm_sort_rows`."""
+
+    starts: Tensor  # [E + 1]
+    rows: Tensor  # [T * K]
+    places: Tensor  # [T * K]
 
 
 def _sort(routes: Routes, num_experts: int) -> _Sorted:
     num_rows, num_used = routes.experts.shape
-    found = _Sorted(
-        *(new_result((size,), torch.int64) for size in (num_experts + 1, num_rows * num_used, num_rows * num_used))
-    )
-    if not call(
-        "lullm_sort_rows", routes.experts.data_ptr(), *(t.data_ptr() for t in found), num_rows, num_used, num_experts
-    ):
+    sizes = (num_experts + 1, num_rows * num_used, num_rows * num_used)
+    found = _Sorted(*(new_result((size,), torch.int64) for size in sizes))
+    pointers = [tensor.data_ptr() for tensor in found]
+    if not call("lullm_sort_rows", routes.experts.data_ptr(), *pointers, num_rows, num_used, num_experts):
         raise IndexError(f"a token chose an expert outside the {num_experts}")
     return found
 
 
+def _mix_experts(
+    y: Tensor, x: Tensor, routes: Routes, weights: ExpertWeights, shared: Tensor | None, shared_gate: Tensor | None
+) -> None:
+    """Writes the results of some rows, some columns at a time."""
+    places = _sort(routes, len(weights.down.weights))
+    gated = _gated(x, places, weights)
+    step = max(32, _PIECE_BYTES // (gated.shape[0] * x.dtype.itemsize) // 32 * 32)
+    for first in range(0, y.shape[1], step):
+        columns = slice(first, min(first + step, y.shape[1]))
+        parts = _multiply(gated, weights.down, places.starts, None, columns)
+        call(
+            "lullm_mix",
+            parts.data_ptr(),
+            places.places.data_ptr(),
+            routes.shares.data_ptr(),
+            None if shared is None else shared[:, columns].data_ptr(),
+            None if shared_gate is None else shared_gate.data_ptr(),
+            y[:, columns].data_ptr(),
+            y.stride(0),
+            y.shape[0],
+            parts.shape[1],
+            routes.experts.shape[1],
+            DTYPES[x.dtype],
+        )
+
+
 def _gated(x: Tensor, places: _Sorted, weights: ExpertWeights) -> Tensor:
-    """The joined gates and ups `[T * K, I]` of the sorted rows."""
-    if not isinstance(weights.gate, ClampedGate):
-        gated = _multiply(x, weights.gate_up, places.starts, places.rows, ACTIVATIONS[weights.gate])
-        if gated is not None:
-            return gated
-    gate_up = _multiply(x, weights.gate_up, places.starts, places.rows, 0)
-    assert gate_up is not None, "only a product with an activation may be refused"
+    """The joined gates and ups `[T * K, I]` of the sorted rows: in one pass where they are whole panels."""
+    clamp = weights.gate if isinstance(weights.gate, ClampedGate) else None
+    num_outputs = weights.gate_up.shape[0]
+    y = new_result((places.rows.shape[0], num_outputs // 2), x.dtype)
+    kind = _CLAMPED_SILU if isinstance(weights.gate, ClampedGate) else ACTIVATIONS[weights.gate]
+    if _call_product(x, y, weights.gate_up, places.starts, places.rows, (0, num_outputs, kind, clamp)):
+        return y
+    gate_up = _multiply(x, weights.gate_up, places.starts, places.rows, slice(0, num_outputs))
     if not isinstance(weights.gate, ClampedGate):
         return gate(gate_up, weights.gate)
-    num_rows, size = gate_up.shape
-    y = new_result((num_rows, size // 2), x.dtype)
-    clamp, dtype = weights.gate, DTYPES[x.dtype]
-    call("lullm_clamped_gate", gate_up.data_ptr(), y.data_ptr(), num_rows, size // 2, clamp.alpha, clamp.limit, dtype)
+    alpha, limit = weights.gate.alpha, weights.gate.limit
+    call("lullm_clamped_gate", gate_up.data_ptr(), y.data_ptr(), *y.shape, alpha, limit, DTYPES[x.dtype])
     return y
 
 
-def _multiply(x: Tensor, matrices: Matrices, starts: Tensor, rows: Tensor | None, activation: int) -> Tensor | None:
-    """The sorted rows times their experts' matrices; None: not with this activation. `rows` None: x is sorted."""
-    num_outputs, num_inputs = matrices.shape
-    if activation:
-        num_outputs //= 2
+def _multiply(x: Tensor, matrices: Matrices, starts: Tensor, rows: Tensor | None, outputs: slice) -> Tensor:
+    """Some outputs of the sorted rows' experts; `rows` None: x is sorted."""
+    num_outputs = outputs.stop - outputs.start
     y = new_result((x.shape[0] if rows is None else rows.shape[0], num_outputs), x.dtype)
-    biases = matrices.bias_pointers
-    is_done = call(
-        "lullm_grouped_linear",
-        x.data_ptr(),
-        ctypes.addressof(matrices.weight_pointers),
-        None if biases is None else ctypes.addressof(biases),
-        y.data_ptr(),
-        starts.data_ptr(),
-        None if rows is None else rows.data_ptr(),
-        x.stride(0),
-        num_outputs,
-        len(matrices.weights),
-        num_inputs,
-        matrices.shape[0],
-        0 if matrices.layout is None else matrices.layout.format,
-        activation,
-        DTYPES[x.dtype],
+    _call_product(x, y, matrices, starts, rows, (outputs.start, num_outputs, 0, None))
+    return y
+
+
+def _call_product(
+    x: Tensor,
+    y: Tensor,
+    matrices: Matrices,
+    starts: Tensor,
+    rows: Tensor | None,
+    form: tuple[int, int, int, ClampedGate | None],
+) -> bool:
+    """`form`: first output, outputs, activation, clamp. False: not with this activation."""
+    first, num_outputs, kind, clamp = form
+    biases, layout = matrices.bias_pointers, matrices.layouts[0]
+    return bool(
+        call(
+            "lullm_grouped_linear",
+            x.data_ptr(),
+            ctypes.addressof(matrices.weight_pointers),
+            None if biases is None else ctypes.addressof(biases),
+            y.data_ptr(),
+            starts.data_ptr(),
+            None if rows is None else rows.data_ptr(),
+            x.stride(0),
+            y.stride(0),
+            len(matrices.weights),
+            matrices.shape[1],
+            first,
+            num_outputs,
+            0 if layout is None else layout.format,
+            kind,
+            0.0 if clamp is None else clamp.alpha,
+            0.0 if clamp is None else clamp.limit,
+            DTYPES[x.dtype],
+        )
     )
-    return y if is_done else None

@@ -11,7 +11,10 @@ from torch import Tensor
 from lullm.errors import ModelLoadError
 from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, gate
 from lullm.ops.cpu.recording import call, new_result
-from lullm.ops.quantized import expansion
+from lullm.ops.quantized import expansion, integer_rows
+from lullm.ops.quantized.grid import GridLayout, GridRows
+from lullm.ops.quantized.grid import store_groups_ as store_groups_of_codes_
+from lullm.ops.quantized.integer_rows import IntegerRows
 from lullm.ops.quantized.weight import NOT_FINITE, PANEL_ROWS, Layout, QuantizedLayout
 from lullm.types.arithmetic import Activation
 
@@ -35,6 +38,50 @@ def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, row
         DTYPES[rows.dtype],
     ):
         raise ModelLoadError(NOT_FINITE)
+
+
+def store_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, rows: IntegerRows) -> None:
+    """See `quantized.integer_rows.store_rows_`. The bytes are the same."""
+    if layout.bits == 8 and rows.group_scales is not None:
+        integer_rows.store_rows_(storage, layout, first_row, rows)
+        return
+    integers, scales = rows.integers.contiguous(), rows.row_scales.float().contiguous()
+    groups = None if rows.group_scales is None else rows.group_scales.contiguous()
+    call(
+        "lullm_store_rows",
+        integers.data_ptr(),
+        0 if groups is None else groups.data_ptr(),
+        scales.data_ptr(),
+        storage.data_ptr(),
+        len(rows),
+        layout.in_features,
+        first_row,
+        layout.bits,
+    )
+
+
+def store_groups_(storage: Tensor, layout: GridLayout, first_row: int, rows: GridRows) -> None:
+    """See `quantized.grid.store_groups_`. The bytes are the same."""
+    if layout.grid.has_codes:
+        store_groups_of_codes_(storage, layout, first_row, rows)
+        return
+    integers, num_groups = rows.digits.contiguous(), layout.in_features // layout.grid.group_inputs
+    scales = rows.factors.repeat_interleave(num_groups // rows.factors.shape[1], 1)
+    zeros = None
+    if layout.grid.has_mins:
+        assert rows.min_codes is not None, "of a grid of zero points"
+        zeros = rows.min_codes.repeat_interleave(num_groups // rows.min_codes.shape[1], 1)
+    call(
+        "lullm_store_groups",
+        integers.data_ptr(),
+        scales.data_ptr(),
+        0 if zeros is None else zeros.data_ptr(),
+        storage.data_ptr(),
+        len(rows),
+        layout.in_features,
+        first_row,
+        layout.format,
+    )
 
 
 def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:

@@ -10,20 +10,22 @@ from torch import Tensor
 
 from lullm.ops.experts.routing import Routes
 from lullm.ops.experts.weights import ExpertWeights, Matrices
-from lullm.ops.quantized.expansion import quantized_linear
+from lullm.ops.quantized import expansion
+from lullm.ops.quantized.weight import Layout
 
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+QuantizedLinear = Callable[[Tensor, Tensor, Layout, Tensor | None], Tensor]
 Experts = Callable[[Tensor, Routes, ExpertWeights, Tensor | None, Tensor | None], Tensor]
 
 
-def experts_over(linear: Linear) -> Experts:
-    """`Ops.experts` over the `linear` of the same table, so that it has what that one promises."""
+def experts_over(linear: Linear, quantized_linear: QuantizedLinear = expansion.quantized_linear) -> Experts:
+    """`Ops.experts` over the linear ops of the same table, so that it has what those promise."""
 
     def multiply(x: Tensor, matrices: Matrices, expert: int) -> Tensor:
-        weight, bias = matrices.weights[expert], matrices.bias_of(expert)
-        if matrices.layout is None:
+        weight, bias, layout = matrices.weights[expert], matrices.bias_of(expert), matrices.layouts[expert]
+        if layout is None:
             return linear(x, weight, bias)
-        return quantized_linear(x, weight, matrices.layout, bias)
+        return quantized_linear(x, weight, layout, bias)
 
     def experts(
         x: Tensor, routes: Routes, weights: ExpertWeights, shared: Tensor | None, shared_gate: Tensor | None

@@ -25,7 +25,7 @@ def experts(
 
 
 def _multiply(x: Tensor, matrices: Matrices, expert: int) -> Tensor:
-    weight, bias = matrices.weights[expert], matrices.bias_of(expert)
-    if matrices.layout is None:
+    weight, bias, layout = matrices.weights[expert], matrices.bias_of(expert), matrices.layouts[expert]
+    if layout is None:
         return reference.linear(x, weight, bias)
-    return quantized_reference.quantized_linear(x, weight, matrices.layout, bias)
+    return quantized_reference.quantized_linear(x, weight, layout, bias)

@@ -18,21 +18,28 @@ class Matrices:
     """One matrix per expert, all of one shape, at addresses that stay.
 
     Args:
-        weights: by expert, `[out, in]`, or the storage of a quantized weight of `layout`.
+        weights: by expert, `[out, in]`, or the storage of a quantized weight.
         biases: by expert, `[out]`; None: there are none.
+        layouts: by expert, of quantized weights; None: it is not quantized.
     """
 
     weights: Sequence[Tensor]
     biases: Sequence[Tensor] | None
-    layout: Layout | None
+    layouts: Sequence[Layout | None]
 
     @property
     def shape(self) -> tuple[int, int]:
         """Outputs and inputs."""
-        if self.layout is not None:
-            return self.layout.out_features, self.layout.in_features
+        layout = self.layouts[0]
+        if layout is not None:
+            return layout.out_features, layout.in_features
         num_outputs, num_inputs = self.weights[0].shape
         return num_outputs, num_inputs
+
+    @cached_property
+    def are_alike(self) -> bool:
+        """Whether all lie in memory in one way. A checkpoint may leave single experts unquantized."""
+        return all(layout == self.layouts[0] for layout in self.layouts)
 
     def bias_of(self, expert: int) -> Tensor | None:
         return None if self.biases is None else self.biases[expert]

@@ -1,8 +1,9 @@
-"""Grids: weights whose scales belong to groups of 16 or 32 inputs, as GGUF files hold them.
+"""Grids: weights whose scales belong to groups of 16 or 32 inputs, as GGUF, AWQ and GPTQ files hold them.
 
 A weight is `digit * scale - minimum`. A group's scale is a float16; or, of grids with codes, a small integer times a
-float16 of the whole span of 256 inputs, as the minimum is. The storage is uint8 `[num_panels, panel_bytes]`, in panels
-of 32 rows and blocks of 64 inputs as other quantized weights (`weight.py`); `ops/cpu/csrc/grid.h` draws the bytes.
+float16 of the whole span of 256 inputs, as the minimum is. Without codes a minimum is a zero point times the
+scale. The storage is uint8 `[num_panels, panel_bytes]`, in panels of 32 rows and blocks of 64 inputs as other quantized
+weights (`weight.py`); `ops/cpu/csrc/grid.h` draws the bytes.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ class GridRows:
     Args:
         digits: `[n, in]` int8; or uint8, without a sign.
         factors: `[n, S]` float16. codes: `[n, G]` int8, factors on them; None: a group is a span.
-        min_factors, min_codes: the same of what is subtracted; None: nothing is. Codes are uint8.
+        min_factors, min_codes: the same of what is subtracted; None: nothing is. Codes are uint8. In grids of zero
+            points, codes on `factors`.
     """
 
     digits: Tensor
@@ -105,7 +107,9 @@ Q5_K = Grid(19, 8, 32, has_codes=True, has_mins=True)
 Q6_K = Grid(20, 8, 16, has_codes=True, has_mins=False)
 ANY_K = Grid(21, 8, 16, has_codes=True, has_mins=True)
 """Holds rows of Q4_K, Q5_K and Q6_K beside each other."""
-GRIDS = (Q4_0, Q8_0, Q4_K, Q5_K, Q6_K, ANY_K)
+ZERO_POINTS = Grid(22, 4, 32, has_codes=False, has_mins=True, has_sign=False)
+"""Of AWQ and GPTQ: (digit - zero point) * scale."""
+GRIDS = (Q4_0, Q8_0, Q4_K, Q5_K, Q6_K, ANY_K, ZERO_POINTS)
 
 
 @dataclass(frozen=True)
@@ -138,12 +142,15 @@ class GridLayout:
     def rows(self, storage: Tensor, row_ids: Tensor) -> GridRows:
         """The rows as they are stored, padded to whole blocks."""
         grid, parts, at = self.grid, _Parts(storage, self), place(row_ids)
-        lines = parts.digits[at]
+        lines = parts.digits[at].unsqueeze(-1).view(torch.uint8)
         if grid.digit_bits == 4:
             lines = torch.cat((lines & 15, lines >> 4), dim=-1)
         digits = lines.flatten(1).view(torch.int8) - (_BIAS if grid.digit_bits == 4 and grid.has_sign else 0)
         if not grid.has_codes:
-            return GridRows(digits, parts.scales[at].flatten(1))
+            scales = parts.scales[at].flatten(1)
+            if grid.has_mins:
+                return GridRows(digits, scales, None, scales, parts.mins[at].flatten(1))
+            return GridRows(digits, scales)
         # A span at the end may have fewer blocks: its codes are filled up.
         fill = (-self.num_blocks % _SPAN_BLOCKS) * grid.num_groups
         digits = torch.nn.functional.pad(digits, (0, fill * grid.group_inputs))
@@ -162,12 +169,15 @@ class GridLayout:
         if grid.digit_bits == 4:
             biased = (_padded(digits, self.num_blocks) + (_BIAS if grid.has_sign else 0)).view(torch.uint8)
             biased = biased.view(count, self.num_blocks, 8, 8)
-            parts.digits[at] = biased[..., :4] | biased[..., 4:] << 4
+            lines = biased[..., :4] | biased[..., 4:] << 4
         else:
             lines = _padded(digits, self.num_blocks).view(torch.uint8).view(count, self.num_blocks, 16, 4)
-            parts.digits[at] = lines
+        parts.digits[at] = lines.contiguous().view(torch.int32).squeeze(-1)
         if not grid.has_codes:
             parts.scales[at] = _grouped(rows.factors, self).view(count, self.num_blocks, -1)
+            if grid.has_mins:
+                assert rows.min_codes is not None
+                parts.mins[at] = _grouped(rows.min_codes, self).view(count, self.num_blocks, -1)
             return
         assert rows.codes is not None
         parts.scales[at] = _grouped(rows.codes, self).view(count, self.num_blocks, -1)
@@ -181,6 +191,11 @@ class GridLayout:
         parts.factors[at] = torch.stack(factors, dim=-1)
 
 
+def store_groups_(storage: Tensor, layout: GridLayout, first_row: int, rows: GridRows) -> None:
+    """Store the rows from `first_row` on, exactly; see `GridLayout.store_`."""
+    layout.store_(storage, first_row, rows)
+
+
 class _Parts:
     """Views of a storage, by row."""
 
@@ -190,8 +205,10 @@ class _Parts:
         blocks = storage[:, :all_bytes].unflatten(1, (num_blocks, grid.block_bytes))
         ends = grid.digit_bytes, grid.digit_bytes + grid.scale_bytes
         lines = grid.digit_bytes // (2 * 16 * 4)
-        digits = blocks[:, :, : ends[0]].unflatten(2, (2, lines, 16, 4)).permute(0, 2, 4, 1, 3, 5)
-        self.digits = ByRow(digits)  # [panels, 2, 16, blocks, lines, 4]
+        # Four bytes at a time: [panels, 2, 16, blocks, lines]
+        self.digits = ByRow(
+            blocks[:, :, : ends[0]].view(torch.int32).unflatten(2, (2, lines, 16)).permute(0, 2, 4, 1, 3)
+        )
         scales = blocks[:, :, ends[0] : ends[1]].view(torch.int8 if grid.has_codes else torch.float16)
         self.scales = scales.unflatten(2, (-1, PANEL_ROWS)).permute(0, 3, 1, 2)  # [panels, 32, blocks, groups]
         self.mins = blocks[:, :, ends[1] :].unflatten(2, (-1, PANEL_ROWS)).permute(0, 3, 1, 2)

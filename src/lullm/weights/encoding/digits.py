@@ -9,7 +9,7 @@ from torch import Tensor
 from lullm.ops.quantized.integer_rows import IntegerRows
 from lullm.ops.quantized.weight import GROUP_INPUTS, LARGEST_GROUP_SCALE
 from lullm.units import cdiv
-from lullm.weights.encoding.integer import check
+from lullm.weights.encoding.integer import check, stated_shape
 from lullm.weights.encoding.unpacking import unpack_bytes
 
 SUFFIXES = (".weight_digits", ".weight_group_scale", ".weight_scale")
@@ -52,11 +52,21 @@ class DigitTensor:
         ]
 
     def decode(self) -> Tensor:
-        rows = self.integers(4)
+        rows = self._rows()
         scales = self.group_scales.repeat_interleave(GROUP_INPUTS, 1)[:, : self.num_inputs]
         return rows.integers.float() * scales * self.row_scales.unsqueeze(1)
 
-    def integers(self, bits: int) -> IntegerRows:
+    @property
+    def native_formats(self) -> tuple[int, ...]:
+        """4 bits are what they are made of; multiplied out, they are bytes."""
+        return 4, 8
+
+    def integers(self, bits: int) -> IntegerRows | None:
+        if bits in self.native_formats:
+            return self._rows()
+        return None
+
+    def _rows(self) -> IntegerRows:
         digits = (unpack_bytes(self.digits, 4)[:, : self.num_inputs] - 8).view(torch.int8)
         return IntegerRows(digits, self.row_scales, self.group_scales)
 
@@ -66,12 +76,9 @@ def encode_digits(name: str, parts: Mapping[str, Tensor]) -> DigitTensor:
     for suffix in (*SUFFIXES, ".weight_shape"):
         check(name, suffix in parts, f"missing tensor {name.removesuffix('.weight')}{suffix}")
     digits, groups, scales = (parts[suffix] for suffix in SUFFIXES)
-    stated = parts[".weight_shape"]
-    check(name, stated.numel() == 2 and not stated.is_floating_point(), "weight_shape is no shape of a matrix")
-    num_rows, num_inputs = (int(size) for size in stated)
+    num_rows, num_inputs = stated_shape(name, parts[".weight_shape"])
     is_right = (
-        num_inputs > 0
-        and (digits.dtype, groups.dtype, scales.dtype) == (torch.uint8, torch.int8, torch.float32)
+        (digits.dtype, groups.dtype, scales.dtype) == (torch.uint8, torch.int8, torch.float32)
         and digits.shape == (num_rows, cdiv(num_inputs, 2))
         and groups.shape == (num_rows, cdiv(num_inputs, GROUP_INPUTS))
         and scales.shape == (num_rows, 1)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from lullm.errors import ModelLoadError
+from lullm.ops.quantized import grid
+from lullm.ops.quantized.grid import GridRows
 from lullm.ops.quantized.integer_rows import IntegerRows
 
 
@@ -22,7 +24,7 @@ class IntegerTensor:
         scales: `[out or 1, groups]`.
         group_of: the group of each input, int64 `[in]`; None: runs of `in / groups` inputs.
         centre: the zero point of a symmetric scheme, for integers as `read` gives them.
-        bits: of an integer.
+        bits: of an integer: 8 where it is a byte with a sign, else it has none.
         first, last: the rows that are meant, of all.
     """
 
@@ -67,16 +69,36 @@ class IntegerTensor:
         groups *= scales.unsqueeze(-1)
         return groups.flatten(1)
 
-    def integers(self, bits: int) -> IntegerRows | None:
-        if self.bits > bits or self.scales.shape[1] != 1:
-            return None
-        zeros = self._zeros()
-        if (zeros != self.centre).any() if isinstance(zeros, Tensor) else zeros != self.centre:
+    @cached_property
+    def native_formats(self) -> tuple[int, ...]:
+        """Formats (`Layout.format`) that hold the matrix exactly, the smallest first."""
+        if self.scales.shape[1] == 1 and self._is_symmetric:
+            return (4, 8) if self.bits <= 4 else (8,)
+        size = self.num_inputs // self.scales.shape[1]
+        is_exact = torch.equal(self.scales.half().float(), self.scales.float())
+        if self.group_of is not None or size % grid.Q4_0.group_inputs or not is_exact:
+            return ()
+        if self.bits <= 4:
+            return (grid.Q4_0.number, grid.ZERO_POINTS.number) if self._is_symmetric else (grid.ZERO_POINTS.number,)
+        return (grid.Q8_0.number,) if self._is_symmetric else ()
+
+    def integers(self, bits: int) -> IntegerRows | GridRows | None:
+        if bits not in self.native_formats:
             return None
         integers = self.read(self.first, self.last)
+        if bits == grid.ZERO_POINTS.number:
+            zeros, scales = self._zeros(), self._scales().half().expand(len(self), -1)
+            if isinstance(zeros, int):
+                zeros = torch.tensor([[zeros]])
+            return GridRows(integers, scales, None, scales, zeros.to(torch.uint8).expand(len(self), scales.shape[1]))
         if integers.dtype == torch.uint8:
             integers = (integers - self.centre).view(torch.int8)  # modulo 256
-        return IntegerRows(integers, self._scales().float().reshape(-1).expand(len(self)))
+        scales = self._scales().expand(len(self), -1)
+        return GridRows(integers, scales.half()) if bits > 8 else IntegerRows(integers, scales.float().reshape(-1))
+
+    @cached_property
+    def _is_symmetric(self) -> bool:
+        return self.zeros == self.centre if isinstance(self.zeros, int) else bool((self.zeros == self.centre).all())
 
     def _scales(self) -> Tensor:
         return self.scales if len(self.scales) == 1 else self.scales[self.first : self.last]
@@ -93,3 +115,11 @@ def check(name: str, is_right: bool, text: str) -> None:
         raise ModelLoadError(
             f"{name}: {text}; fetch the checkpoint again, or compare config.json's quantization_config"
         )
+
+
+def stated_shape(name: str, stated: Tensor) -> tuple[int, int]:
+    """(outputs, inputs) as a tensor of the checkpoint says them. Raises ModelLoadError: it is no shape."""
+    is_shape = stated.shape == (2,) and not stated.is_floating_point() and bool((stated > 0).all())
+    check(name, is_shape, f"weight_shape {list(stated.shape)} of {stated.dtype} is no shape of a matrix")
+    num_rows, num_inputs = stated.tolist()
+    return int(num_rows), int(num_inputs)

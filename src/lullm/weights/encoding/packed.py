@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lullm.config.encoding.scheme import IntegerScheme
 from lullm.units import cdiv
-from lullm.weights.encoding.integer import IntegerTensor, check
+from lullm.weights.encoding.integer import IntegerTensor, check, stated_shape
 from lullm.weights.encoding.unpacking import AWQ_ORDER, unpack, unpack_columns
 
 Parts = Mapping[str, Tensor]
@@ -45,10 +45,9 @@ def _plain(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
 def _rows(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
     words, stated, centre = parts[".weight_packed"], parts[".weight_shape"], 1 << (scheme.bits - 1)
     _check_type(name, words, torch.int32, 2)
-    check(name, stated.numel() == 2 and not stated.is_floating_point(), "weight_shape is no shape of a matrix")
-    num_rows, num_inputs = (int(size) for size in stated)
+    num_rows, num_inputs = stated_shape(name, stated)
     is_right = (num_rows, cdiv(num_inputs * scheme.bits, 32)) == words.shape
-    check(name, is_right and num_inputs > 0, f"{list(words.shape)} words do not hold a matrix {[num_rows, num_inputs]}")
+    check(name, is_right, f"{list(words.shape)} words do not hold a matrix {[num_rows, num_inputs]}")
     zeros = parts.get(".weight_zero_point")
     check(name, scheme.is_symmetric or zeros is not None, "its zero points are missing")
     if scheme.is_symmetric:
@@ -57,7 +56,8 @@ def _rows(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
         _check_type(name, zeros, torch.int32, 2)
         zeros = unpack_columns(zeros, scheme.bits).t()[:num_rows]
     elif zeros is not None:
-        zeros = (zeros.short() + centre).to(torch.uint8)
+        zeros = zeros.short() + centre
+        check(name, bool(((zeros >= 0) & (zeros < 2 * centre)).all()), "a zero point is none of its bits")
 
     def read(first: int, last: int) -> Tensor:
         return unpack(words[first:last], scheme.bits)[:, :num_inputs]
@@ -67,9 +67,8 @@ def _rows(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
 
 
 def _awq(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
-    words, zeros = parts[".qweight"], parts[".qzeros"]
-    _check_type(name, words, torch.int32, 2)
-    _check_type(name, zeros, torch.int32, 2)
+    words, zeros, scales = parts[".qweight"], parts[".qzeros"], parts[".scales"]
+    _check_columns(name, words, zeros, scales)
 
     def read(first: int, last: int) -> Tensor:
         start = first // 8
@@ -77,14 +76,13 @@ def _awq(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
         return columns[:, first - 8 * start : last - 8 * start].t()
 
     shape = torch.Size((8 * words.shape[1], len(words)))
-    scales, unpacked = parts[".scales"].t(), unpack(zeros, scheme.bits, AWQ_ORDER).t()
-    return _tensor(name, scheme, read, shape, 1 << (scheme.bits - 1), scales, unpacked, None)
+    unpacked = unpack(zeros, scheme.bits, AWQ_ORDER).t()
+    return _tensor(name, scheme, read, shape, 1 << (scheme.bits - 1), scales.t(), unpacked, None)
 
 
 def _gptq(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
-    words, zeros, per_word = parts[".qweight"], parts[".qzeros"], 32 // scheme.bits
-    _check_type(name, words, torch.int32, 2)
-    _check_type(name, zeros, torch.int32, 2)
+    words, zeros, scales, per_word = parts[".qweight"], parts[".qzeros"], parts[".scales"], 32 // scheme.bits
+    _check_columns(name, words, zeros, scales)
     order = parts.get(".g_idx")
     check(name, order is not None or not scheme.has_order, "g_idx is missing, which desc_act needs")
     if scheme.zero_offset:
@@ -95,7 +93,7 @@ def _gptq(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
 
     shape = torch.Size((words.shape[1], per_word * len(words)))
     unpacked = unpack(zeros, scheme.bits).t()
-    return _tensor(name, scheme, read, shape, 1 << (scheme.bits - 1), parts[".scales"].t(), unpacked, order)
+    return _tensor(name, scheme, read, shape, 1 << (scheme.bits - 1), scales.t(), unpacked, order)
 
 
 def _tensor(
@@ -129,7 +127,7 @@ def _tensor(
         scales=scales,
         group_of=_groups(name, group_of, num_inputs, size),
         centre=centre,
-        bits=scheme.bits,
+        bits=8 if scheme.packing == "plain" else scheme.bits,
         num_inputs=num_inputs,
         first=0,
         last=num_rows,
@@ -156,3 +154,10 @@ def _by_row(values: Tensor) -> Tensor:
 def _check_type(name: str, tensor: Tensor, dtype: torch.dtype, dim: int) -> None:
     is_right = tensor.dtype == dtype and tensor.dim() == dim and tensor.numel() > 0
     check(name, is_right, f"its integers are {list(tensor.shape)} of {tensor.dtype}, not a matrix of {dtype}")
+
+
+def _check_columns(name: str, words: Tensor, zeros: Tensor, scales: Tensor) -> None:
+    """Of matrices that are stored with a column per output."""
+    for packed in (words, zeros):
+        _check_type(name, packed, torch.int32, 2)
+    check(name, scales.dim() == 2, f"its scales {list(scales.shape)} are no matrix")

@@ -13,7 +13,7 @@ from lullm.weights.reading.files import missing_files
 
 logger = get_logger(__name__)
 
-_PATTERNS = ["*.json", "model*.safetensors", "*.jinja"]  # not: original/, consolidated.safetensors
+_PATTERNS = ["*.json", "model*.safetensors", "*.jinja", "tokenizer.model"]  # not: original/, consolidated.safetensors
 _TIMEOUT_S = 10.0
 
 

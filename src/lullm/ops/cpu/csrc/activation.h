@@ -49,7 +49,21 @@ static inline V soft_cap(V y, V cap) {
   return select_negative(u, sub(zero(), capped), capped);
 }
 
-static inline V gate(Activation activation, V gates, V ups) { return mul(activate(activation, gates), ups); }
+static inline V sigmoid(V x) { return div(set1(1.0f), add(set1(1.0f), bounded_exp(sub(zero(), x)))); }
+
+// (up + 1) gate sigmoid(alpha gate), gates at most `limit`, ups within it on both sides. The limit comes first: NaN stays.
+[[gnu::noinline, maybe_unused]] static V clamped_gate(V gates, V ups, float alpha, float limit) {
+  gates = min(set1(limit), gates);
+  ups = max(set1(-limit), min(set1(limit), ups));
+  return mul(add(ups, set1(1.0f)), mul(gates, sigmoid(mul(gates, set1(alpha)))));
+}
+
+// As the arguments of a product say.
+template <class Args>
+static inline V gate(const Args& a, V gates, V ups) {
+  if (a.activation == kClampedSilu) return clamped_gate(gates, ups, a.alpha, a.limit);
+  return mul(activate(a.activation, gates), ups);
+}
 
 }  // namespace LULLM_ISA
 }  // namespace lullm

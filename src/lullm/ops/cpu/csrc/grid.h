@@ -1,10 +1,11 @@
-// Grids: quantized weights whose scales belong to groups of 16 or 32 inputs, as GGUF files hold them.
+// Grids: quantized weights whose scales belong to groups of 16 or 32 inputs, as GGUF, AWQ and GPTQ files hold them.
 //
 // A weight is digit * scale - minimum, of its group. A panel is 32 rows in blocks of 64 inputs, as in `quantized.h`: the
 // digits of a block lie as those of 8 or 4 bits do there. Behind them stand the scales of the block's groups, either
 // float16 [groups][32], or, of grids with codes, one byte each [groups][32]; then bytes of minimums, the same. Codes are
 // integers: times a float16 of the row's span of 256 inputs they are scales and minimums. These stand at the end of the
-// panel: [spans][32], or [spans][2][32] with those of the minimums.
+// panel: [spans][32], or [spans][2][32] with those of the minimums. Without codes a byte of a minimum is a zero point:
+// times the group's scale it is the minimum.
 //
 // The products of a group's digits and a row's 16-bit integers are summed exactly. Groups are then added in order, in
 // float32, each with one rounding for the scale and one for the minimum; so a row has the same bits in any batch and in
@@ -35,6 +36,7 @@ constexpr Grid kGrids[] = {
     {8, 32, true, true, false},   // Q5_K
     {8, 16, true, false, false},  // Q6_K
     {8, 16, true, true, false},   // any K
+    {4, 32, false, true, false},  // zero points, of AWQ and GPTQ
 };
 constexpr int kNumGrids = sizeof(kGrids) / sizeof(Grid);
 

@@ -39,9 +39,10 @@ class GroupScales {
     return mul(to_floats(load_signed_bytes(reinterpret_cast<const int8_t*>(codes_ + at))), factors_[tile]);
   }
 
-  V minimum(int64_t group, int64_t tile) const {  // codes of six bits
+  V minimum(int64_t group, int64_t tile) const {  // codes of six bits, zero points of four
     const uint8_t* at = codes_ + kOf.scale_bytes() + group * kPanelRows + tile * kTileRows;
-    return mul(to_floats(load_signed_bytes(reinterpret_cast<const int8_t*>(at))), min_factors_[tile]);
+    const V factor = kOf.has_codes ? min_factors_[tile] : scale(group, tile);
+    return mul(to_floats(load_signed_bytes(reinterpret_cast<const int8_t*>(at))), factor);
   }
 
  private:

@@ -24,6 +24,7 @@ struct LinearArgs {
   // Kernels then count the panels of the gates only, and do each with its partner.
   Activation activation;
   bool y_is_float;      // whatever the dtype of the rest
+  float alpha = 0, limit = 0;  // of kClampedSilu
 
   int64_t num_sides() const { return activation != kNoActivation ? 2 : 1; }
   int64_t out_of_side() const { return out / num_sides(); }

@@ -186,7 +186,7 @@ void finish_rows(const LinearArgs& a, const float* sums, int64_t side_floats, in
   for (int64_t row = first_row; row < last_row; row++, sums += kPanelRows) {
     for (int tile = 0; tile < 2; tile++) {
       V result = add(load(sums + tile * kTileRows), bias[0][tile]);
-      if (a.num_sides() == 2) result = gate(a.activation, result, add(load(sums + side_floats + tile * kTileRows), bias[1][tile]));
+      if (a.num_sides() == 2) result = gate(a, result, add(load(sums + side_floats + tile * kTileRows), bias[1][tile]));
       const int64_t at = row * a.y_stride + panel * kPanelRows + tile * kTileRows;
       if (a.y_is_float) store(static_cast<float*>(a.y) + at, result);
       else store(static_cast<T*>(a.y) + at, result);

@@ -82,8 +82,8 @@ class Results {
     const int64_t at = row_ * a_.y_stride + panel_ * kPanelRows;
     V low = add(load(sums_), bias_[0]), high = add(load(sums_ + 16), bias_[1]);
     if (a_.num_sides() == 2) {
-      low = gate(a_.activation, low, add(load(sums_ + kImage), bias_[2]));
-      high = gate(a_.activation, high, add(load(sums_ + kImage + 16), bias_[3]));
+      low = gate(a_, low, add(load(sums_ + kImage), bias_[2]));
+      high = gate(a_, high, add(load(sums_ + kImage + 16), bias_[3]));
     }
     if (a_.y_is_float) {
       store_line(static_cast<float*>(a_.y) + at, (__m512i)low);

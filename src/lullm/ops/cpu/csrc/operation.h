@@ -50,22 +50,24 @@ LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, co
 // The experts of every row of products, ascending, and their shares; see `RouteArgs`.
 LULLM_EXPORT void lullm_route(const void* products, const float* correction, int64_t* experts, float* shares,
                               int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
-                              int64_t num_groups, int64_t num_used_groups, float scale, int is_sigmoid, int normalizes,
-                              int dtype);
+                              int64_t num_groups, int64_t num_used_groups, int64_t num_group_scores, float scale,
+                              int is_sigmoid, int normalizes, int dtype);
 // Sorts (row, expert) by expert: the sorted rows starts[e] .. starts[e + 1] are those of expert e, `rows` [num_rows *
 // num_used] are their rows, and `places` [num_rows, num_used] is where each has gone. 0 if an expert is out of range.
 LULLM_EXPORT int lullm_sort_rows(const int64_t* experts, int64_t* starts, int64_t* rows, int64_t* places,
                                  int64_t num_rows, int64_t num_used, int64_t num_experts);
 // Sorted rows times the matrix [out, in] of their expert; `rows` null: x is sorted itself. With `bits` the matrices are
-// quantized, with 0 packed. With an activation as `lullm_gated_linear`. Experts without rows are not read.
+// quantized, with 0 packed. Of the outputs `out` from `first_out`, a multiple of 32, on; with an activation all, as
+// `lullm_gated_linear`. Experts without rows are not read.
 LULLM_EXPORT int lullm_grouped_linear(const void* x, const void* const* weights, const void* const* biases, void* y,
                                       const int64_t* starts, const int64_t* rows, int64_t x_stride, int64_t y_stride,
-                                      int64_t num_groups, int64_t in, int64_t out, int bits, int activation, int dtype);
+                                      int64_t num_groups, int64_t in, int64_t first_out, int64_t out, int bits,
+                                      int activation, float alpha, float limit, int dtype);
 LULLM_EXPORT void lullm_clamped_gate(const void* x, void* y, int64_t num_rows, int64_t size, float alpha, float limit,
                                      int dtype);
 LULLM_EXPORT void lullm_mix(const void* parts, const int64_t* places, const float* shares, const void* shared,
-                            const void* shared_gate, void* y, int64_t num_rows, int64_t size, int64_t num_used,
-                            int dtype);
+                            const void* shared_gate, void* y, int64_t stride, int64_t num_rows, int64_t size,
+                            int64_t num_used, int dtype);
 LULLM_EXPORT void lullm_quantized_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                          int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int bits,
                                          int activation, int dtype);

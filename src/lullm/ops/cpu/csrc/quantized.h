@@ -58,6 +58,7 @@ struct QuantizedArgs {
   Activation activation;  // see `LinearArgs`
   bool y_is_float;        // whatever the dtype of the rest
   char* x_prepared;       // what `prepare_rows` wrote
+  float alpha = 0, limit = 0;  // of kClampedSilu
 
   int64_t num_sides() const { return activation != kNoActivation ? 2 : 1; }
   int64_t out_of_side() const { return out / num_sides(); }

@@ -115,8 +115,8 @@ class Results {
                        bias_[i]);
     }
     if constexpr (kSides == 2) {
-      results[0] = gate(a_.activation, results[0], results[2]);
-      results[1] = gate(a_.activation, results[1], results[3]);
+      results[0] = gate(a_, results[0], results[2]);
+      results[1] = gate(a_, results[1], results[3]);
     }
     if (a_.y_is_float) {
       float* y = static_cast<float*>(a_.y) + y_at_;

@@ -95,7 +95,10 @@ void gather_grid_row(const uint8_t* weight, int64_t row, int64_t in, int format,
     const uint8_t* span = spans + first / (kBlockInputs * kSpanBlocks) * grid.span_bytes();
     float scale = grid.has_codes ? 0 : half_at(codes, lane), minimum = 0;
     if (grid.has_codes) scale = static_cast<float>(static_cast<int8_t>(codes[lane])) * half_at(span, lane);
-    if (grid.has_mins) minimum = static_cast<float>(codes[grid.scale_bytes() + lane]) * half_at(span, kPanelRows + lane);
+    if (grid.has_mins) {
+      const uint8_t code = block[grid.digit_bytes() + grid.scale_bytes() + group * kPanelRows + lane];
+      minimum = static_cast<float>(code) * (grid.has_codes ? half_at(span, kPanelRows + lane) : scale);
+    }
     const uint8_t* tile = block + lane / kTileRows * (grid.digit_bytes() / 2) + place;
     for (int64_t i = first; i < std::min(in, first + grid.group_inputs); i++) {
       const int64_t at = i % kBlockInputs;

@@ -118,7 +118,7 @@ static inline void store_outputs(const QuantizedArgs& a, int64_t row, int64_t pa
                                  const V (&ups)[2]) {
   const int64_t out = panel * kPanelRows, left = a.out_of_side() - out;
   for (int tile = 0; tile < 2 && tile * kTileRows < left; tile++) {
-    const V result = a.num_sides() == 2 ? gate(a.activation, results[tile], ups[tile]) : results[tile];
+    const V result = a.num_sides() == 2 ? gate(a, results[tile], ups[tile]) : results[tile];
     const int64_t at = row * a.y_stride + out + tile * kTileRows;
     if (a.y_is_float) store_up_to(static_cast<float*>(a.y) + at, result, left - tile * kTileRows);
     else store_up_to(static_cast<T*>(a.y) + at, result, left - tile * kTileRows);

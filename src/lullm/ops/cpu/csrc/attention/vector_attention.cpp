@@ -21,6 +21,8 @@ class VectorAttention {
   using E = Operand<T>;
   static constexpr int64_t kHalfBytes = kStepKeys / 2 * sizeof(E);
   static constexpr int64_t kStepsAtOnce = 4;  // of many rows
+  // Rows of 8 bits begin anywhere in a line, so that 128 bytes are parts of three.
+  static constexpr int64_t kLinesPerRead = sizeof(C) == 1 ? 2 : 1;
 
  public:
   VectorAttention(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* after, void* scratch)
@@ -131,13 +133,13 @@ class VectorAttention {
       const Scoring head_scoring = scoring.with(find_scales<C>(a, head, own, scales));
       Near values_ahead(own_values.first, own, a.row_bytes);
       multiply_keys<E, C>(size, own_keys, count, Scores<E>{q + state * padded, padded, products}, rows.count,
-                          [&](int64_t num_lines) { values_ahead.fetch(num_lines); });
+                          [&](int64_t num_lines) { values_ahead.fetch(kLinesPerRead * num_lines); });
       for (int64_t row = 0; row < rows.count; row++) weigh(head_scoring, state + row, row, step, row);
       const bool is_last = head + 1 == item.last_head;
       Near keys_ahead(a.key_cache + (is_last ? next_head : head + 1) * a.row_bytes, is_last ? next : own, a.row_bytes);
       for (int64_t row = 0; row < rows.count; row += kRowsAtOnce)
         add_values<E, C>({weights + row * kStepKeys, sums + (state + row) * size, size}, rows.count - row, own_values,
-                         count, [&](int64_t num_lines) { keys_ahead.fetch(num_lines); });
+                         count, [&](int64_t num_lines) { keys_ahead.fetch(kLinesPerRead * num_lines); });
     }
   }
 

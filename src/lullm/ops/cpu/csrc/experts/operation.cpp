@@ -32,10 +32,16 @@ struct Call {
   char* y;
   const int64_t* starts;       // [num_groups + 1]: the sorted rows of each expert
   const int64_t* rows;         // of x, by sorted row; null: x is sorted itself
-  int64_t x_stride, y_stride, num_groups, in, out;
+  int64_t x_stride, y_stride, num_groups, in;
+  int64_t first_out, out;      // of the outputs of each matrix, those that are computed
   int bits;
   Activation activation;
+  float alpha, limit;          // of kClampedSilu
   int dtype;
+
+  const void* bias_of(int64_t group) const {
+    return biases == nullptr ? nullptr : static_cast<const char*>(biases[group]) + first_out * size_of(dtype);
+  }
 };
 
 // Some rows of one expert, and the items from `first_item` on that multiply them.
@@ -49,8 +55,9 @@ struct PlainKernels {
   const Kernels& k = kernels();
 
   static Args args(const Call& c, int64_t group, int64_t num_rows) {
-    const void* bias = c.biases == nullptr ? nullptr : c.biases[group];
-    return {nullptr, c.weights[group], bias, nullptr, c.in, c.y_stride, num_rows, c.in, c.out, nullptr, c.activation, false};
+    const char* weight = static_cast<const char*>(c.weights[group]) + c.first_out * c.in * size_of(c.dtype);
+    return {nullptr, weight, c.bias_of(group), nullptr, c.in,  c.y_stride, num_rows,
+            c.in,    c.out,  nullptr,          c.activation, false, c.alpha,    c.limit};
   }
   static int64_t panels(const Args& a, int dtype) { return num_panels(a.out_of_side(), a.in, dtype); }
   static int64_t tail(const Args& a, int dtype) { return a.out - a.num_sides() * panels(a, dtype) * kPanelRows; }
@@ -82,9 +89,9 @@ struct PanelKernels {
   const QuantizedKernels& k = kernels().quantized;
 
   static Args args(const Call& c, int64_t group, int64_t num_rows) {
-    const void* bias = c.biases == nullptr ? nullptr : c.biases[group];
-    const uint8_t* weight = static_cast<const uint8_t*>(c.weights[group]);
-    return {nullptr, weight, bias, nullptr, c.in, c.y_stride, num_rows, c.in, c.out, c.bits, c.activation, false, nullptr};
+    const uint8_t* weight = static_cast<const uint8_t*>(c.weights[group]) + c.first_out / kPanelRows * panel_bytes(c);
+    return {nullptr, weight, c.bias_of(group), nullptr, c.in,  c.y_stride, num_rows, c.in,
+            c.out,   c.bits, c.activation,     false,   nullptr, c.alpha,    c.limit};
   }
   static int64_t panels(const Args& a, int) { return a.panels_of_side(); }
   static int64_t tail(const Args&, int) { return 0; }
@@ -185,10 +192,11 @@ void for_rows(int64_t count, int64_t bytes, Body&& body) {
 
 LULLM_EXPORT void lullm_route(const void* products, const float* correction, int64_t* experts, float* shares,
                               int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
-                              int64_t num_groups, int64_t num_used_groups, float scale, int is_sigmoid, int normalizes,
-                              int dtype) {
-  const RouteArgs a = {products, correction, experts,    shares,          stride, num_experts,
-                       num_used, num_groups, num_used_groups, scale, is_sigmoid != 0, normalizes != 0};
+                              int64_t num_groups, int64_t num_used_groups, int64_t num_group_scores, float scale,
+                              int is_sigmoid, int normalizes, int dtype) {
+  const RouteArgs a = {products, correction, experts,         shares,           stride, num_experts,
+                       num_used, num_groups, num_used_groups, num_group_scores, scale,  is_sigmoid != 0,
+                       normalizes != 0};
   for_rows(num_rows, 32 * num_experts, [&](int64_t first, int64_t last) {
     kernels().route[dtype](a, first, last, scratch(kItemScratch, a.scratch_bytes()));
   });
@@ -215,11 +223,13 @@ LULLM_EXPORT int lullm_sort_rows(const int64_t* experts, int64_t* starts, int64_
 
 LULLM_EXPORT int lullm_grouped_linear(const void* x, const void* const* weights, const void* const* biases, void* y,
                                       const int64_t* starts, const int64_t* rows, int64_t x_stride, int64_t y_stride,
-                                      int64_t num_groups, int64_t in, int64_t out, int bits, int activation, int dtype) {
+                                      int64_t num_groups, int64_t in, int64_t first_out, int64_t out, int bits,
+                                      int activation, float alpha, float limit, int dtype) {
   if (activation != kNoActivation && (out % (2 * kPanelRows) != 0 || (bits == 0 && num_panels(out, in, dtype) == 0)))
     return 0;
-  const Call c = {x,  weights, biases, static_cast<char*>(y), starts, rows, x_stride, y_stride, num_groups,
-                  in, out,     bits,   static_cast<Activation>(activation), dtype};
+  const Call c = {x,         weights,  biases,     static_cast<char*>(y), starts,    rows,
+                  x_stride,  y_stride, num_groups, in,                    first_out, out,
+                  bits,      static_cast<Activation>(activation), alpha, limit, dtype};
   if (bits == 0) multiply_groups<PlainKernels>(c);
   else multiply_groups<PanelKernels>(c);
   return 1;
@@ -233,9 +243,9 @@ LULLM_EXPORT void lullm_clamped_gate(const void* x, void* y, int64_t num_rows, i
 }
 
 LULLM_EXPORT void lullm_mix(const void* parts, const int64_t* places, const float* shares, const void* shared,
-                            const void* shared_gate, void* y, int64_t num_rows, int64_t size, int64_t num_used,
-                            int dtype) {
-  const MixArgs a = {parts, places, shares, shared, shared_gate, y, size, num_used};
+                            const void* shared_gate, void* y, int64_t stride, int64_t num_rows, int64_t size,
+                            int64_t num_used, int dtype) {
+  const MixArgs a = {parts, places, shares, shared, shared_gate, y, stride, size, num_used};
   for_rows(num_rows, (num_used + 2) * size * size_of(dtype),
            [&](int64_t first, int64_t last) { kernels().mix[dtype](a, first, last); });
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "../activation.h"
 #include "../kernel_table.h"
@@ -12,8 +13,6 @@
 namespace lullm {
 namespace LULLM_ISA {
 namespace {
-
-V sigmoid(V x) { return div(set1(1.0f), add(set1(1.0f), bounded_exp(sub(zero(), x)))); }
 
 template <class T>
 void score(const T* x, int64_t count, bool is_sigmoid, float* scores) {
@@ -45,12 +44,12 @@ void choose(const float* values, int64_t count, int64_t most, float* best, int32
   }
 }
 
-// Leaves only the best groups: those whose two best experts have the largest sum.
+// Leaves only the best groups: those whose best experts have the largest sum.
 void keep_best_groups(const RouteArgs& a, float* ranked, float* group_scores, float* best, int32_t* chosen) {
-  const int64_t size = a.num_experts / a.num_groups;
+  const int64_t size = a.num_experts / a.num_groups, count = std::min(size, a.num_group_scores);
   for (int64_t group = 0; group < a.num_groups; group++) {
-    choose(ranked + group * size, size, 2, best, chosen);
-    group_scores[group] = best[0] + best[1];
+    choose(ranked + group * size, size, count, best, chosen);
+    group_scores[group] = std::accumulate(best, best + count, 0.0f);
   }
   choose(group_scores, a.num_groups, a.num_used_groups, best, chosen);
   for (int64_t group = 0; group < a.num_groups; group++) {
@@ -63,7 +62,7 @@ template <class T>
 void route(const RouteArgs& a, int64_t first_row, int64_t last_row, void* scratch) {
   const int64_t padded = (a.num_experts + kLanes - 1) / kLanes * kLanes;
   float *scores = static_cast<float*>(scratch), *ranked = scores + padded, *best = ranked + padded;
-  float* group_scores = best + a.num_used + a.num_groups;  // groups are chosen too
+  float* group_scores = best + a.num_used + a.num_experts;  // groups, and their best, are chosen too
   int32_t* chosen = reinterpret_cast<int32_t*>(group_scores + a.num_groups);
   for (int64_t row = first_row; row < last_row; row++) {
     score(static_cast<const T*>(a.products) + row * a.stride, a.num_experts, a.is_sigmoid, scores);
@@ -82,17 +81,13 @@ void route(const RouteArgs& a, int64_t first_row, int64_t last_row, void* scratc
 }
 
 template <class T>
-void clamped_gate(const ClampedGateArgs& a, int64_t first_row, int64_t last_row) {
-  const V limit = set1(a.limit), least = set1(-a.limit), alpha = set1(a.alpha);
+void gate_rows(const ClampedGateArgs& a, int64_t first_row, int64_t last_row) {
   for (int64_t row = first_row; row < last_row; row++) {
     const T* x = static_cast<const T*>(a.x) + row * 2 * a.size;
     T* y = static_cast<T*>(a.y) + row * a.size;
     for (int64_t i = 0; i < a.size; i += kLanes) {
-      // The limit comes first, so that NaN stays.
-      const V gates = min(limit, load_up_to(x + i, a.size - i));
-      const V ups = max(least, min(limit, load_up_to(x + a.size + i, a.size - i)));
-      const V gated = mul(gates, sigmoid(mul(gates, alpha)));
-      store_up_to(y + i, mul(add(ups, set1(1.0f)), gated), a.size - i);
+      const V gates = load_up_to(x + i, a.size - i), ups = load_up_to(x + a.size + i, a.size - i);
+      store_up_to(y + i, clamped_gate(gates, ups, a.alpha, a.limit), a.size - i);
     }
   }
 }
@@ -109,8 +104,8 @@ void mix(const MixArgs& a, int64_t first_row, int64_t last_row) {
       V total = zero();
       for (int64_t k = 0; k < a.num_used; k++)
         total = fma(load_up_to(parts + places[k] * a.size + i, a.size - i), set1(shares[k]), total);
-      if (shared != nullptr) total = fma(load_up_to(shared + row * a.size + i, a.size - i), share, total);
-      store_up_to(static_cast<T*>(a.y) + row * a.size + i, total, a.size - i);
+      if (shared != nullptr) total = fma(load_up_to(shared + row * a.stride + i, a.size - i), share, total);
+      store_up_to(static_cast<T*>(a.y) + row * a.stride + i, total, a.size - i);
     }
   }
 }
@@ -120,8 +115,8 @@ void mix(const MixArgs& a, int64_t first_row, int64_t last_row) {
 void fill_experts(Kernels& kernels) {
   kernels.route[kFloat32] = route<float>;
   kernels.route[kBFloat16] = route<Bf16>;
-  kernels.clamped_gate[kFloat32] = clamped_gate<float>;
-  kernels.clamped_gate[kBFloat16] = clamped_gate<Bf16>;
+  kernels.clamped_gate[kFloat32] = gate_rows<float>;
+  kernels.clamped_gate[kBFloat16] = gate_rows<Bf16>;
   kernels.mix[kFloat32] = mix<float>;
   kernels.mix[kBFloat16] = mix<Bf16>;
 }

@@ -1,0 +1,240 @@
+"""Decode and prefill of every family, as shares of what memory and products of this machine allow, beside Qwen3's.
+
+    python bench/models.py                                     all families, some seconds each
+    python bench/models.py --family Gemma3 --family Qwen3Moe --json models.json
+
+Layers have the sizes of a family's small model. They are fewer, so that weights (random ones) take 0.5 to 1.6 GB; of a
+mixture of experts there are fewer experts, of which a token uses as many as in the model. The vocabulary has 32,768
+tokens everywhere, since reading a large head is the easy part.
+
+A decode step of one stream must read the weights, but of the experts only those that are used, and the keys and values.
+A prompt must multiply all its rows by the weights that each uses, or read all weights, whichever takes longer. The
+ceilings are measured first: a sum over a gigabyte of memory, and products of zeros in registers alone. Printed are
+medians over steps of the whole engine, and of the share what Qwen3's is in the same rounds, in turn.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import torch
+from engine_part import model_of, recorded_sizes_of
+from kernels import measure_ceilings
+
+from lullm import LLM, SamplingParams
+from lullm.models.registry import BUILDERS
+
+Options = dict[str, Any]
+EVERY: Options = {
+    "vocab_size": 32768, "max_position_embeddings": 4096, "torch_dtype": "bfloat16", "eos_token_id": 0,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+def decoder(hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int, head_dim: int) -> Options:
+    return {
+        "hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
+    }  # fmt: skip
+
+
+FAMILIES: dict[str, Options] = {
+    "Qwen3": decoder(1024, 3072, 20, 16, 8, 128),
+    "Qwen2": decoder(896, 4864, 20, 14, 2, 64),
+    "Llama": decoder(2048, 8192, 6, 32, 8, 64),
+    "Mistral": decoder(4096, 14336, 2, 32, 8, 128),
+    "SmolLM3": decoder(2048, 11008, 6, 16, 4, 128) | {"no_rope_layers": [1, 1, 1, 0, 1, 1], "pad_token_id": 0},
+    "Phi3": decoder(3072, 8192, 4, 32, 32, 96) | {"pad_token_id": 0},
+    "Granite": decoder(2048, 8192, 6, 32, 8, 64)
+    | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.016, "logits_scaling": 8.0},
+    "Olmo2": decoder(2048, 8192, 6, 16, 16, 128) | {"tie_word_embeddings": False},
+    "Olmo3": decoder(2048, 8192, 6, 16, 16, 128) | {"tie_word_embeddings": False, "sliding_window": 4096},
+    "Gemma2": decoder(2304, 9216, 5, 8, 4, 256) | {"sliding_window": 4096},
+    "Gemma3": decoder(1152, 6912, 18, 4, 1, 256) | {"sliding_window": 512, "query_pre_attn_scalar": 256},
+    "GPT2": {"n_embd": 1024, "n_layer": 24, "n_head": 16, "n_positions": 4096},
+    "OPT": {
+        "hidden_size": 2048, "ffn_dim": 8192, "num_hidden_layers": 8, "num_attention_heads": 32,
+        "word_embed_proj_dim": 2048,
+    },
+    "Qwen3Moe": decoder(2048, 6144, 3, 32, 4, 128)
+    | {"num_experts": 32, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True},
+    "Qwen2Moe": decoder(2048, 5632, 3, 16, 16, 128)
+    | {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 1408}
+    | {"shared_expert_intermediate_size": 5632},
+    "Mixtral": decoder(2048, 7168, 2, 16, 4, 128) | {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "Olmoe": decoder(2048, 1024, 3, 16, 16, 128) | {"num_experts": 32, "num_experts_per_tok": 8},
+    "Glm4Moe": decoder(2048, 10944, 3, 32, 8, 128)
+    | {"n_routed_experts": 32, "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "n_group": 1, "topk_group": 1},
+    "GptOss": decoder(2880, 2880, 2, 64, 8, 64) | {"num_local_experts": 12, "num_experts_per_tok": 4},
+}  # fmt: skip
+"""By the name of the architecture, without `ForCausalLM`."""
+SMALLER = {
+    "hidden_size": 64, "n_embd": 64, "intermediate_size": 64, "ffn_dim": 64, "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 64, "num_hidden_layers": 2, "n_layer": 2, "num_attention_heads": 2, "n_head": 2,
+    "num_key_value_heads": 1, "head_dim": 32, "word_embed_proj_dim": 64, "no_rope_layers": [1, 0],
+}  # fmt: skip
+
+
+def architecture_of(family: str) -> str:
+    return "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a step cannot do without: bytes to read, operations of products."""
+
+    num_bytes: float
+    num_operations: float
+
+    def least_s(self, ceilings: dict[str, float]) -> float:
+        reading = self.num_bytes / (ceilings["read GB/s"] * 1e9)
+        return max(reading, self.num_operations / (ceilings["registers TFLOP/s"] * 1e12))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--family", choices=FAMILIES, action="append", help="(default: all)")
+    parser.add_argument("--steps", type=int, default=12, help="of decode, in each round (default: 12)")
+    parser.add_argument("--rounds", type=int, default=3, help="of a prompt and those steps (default: 3)")
+    parser.add_argument("--input-len", type=int, default=1024)
+    parser.add_argument("--tiny", action="store_true", help="sizes that are no model's, to try the script")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    ceilings = measure_ceilings(5)
+    missing = sorted(BUILDERS.keys() - {architecture_of(family) for family in FAMILIES})
+    if missing:
+        print(f"no shape here for {', '.join(missing)}")
+    print("| family | GB read | decode, ms | share | of Qwen3's | prefill, ms | share | of Qwen3's | recorded |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|---|")
+    found: dict[str, dict[str, Any]] = {}
+    base = Family("Qwen3", args.tiny)
+    for name in dict.fromkeys(args.family or FAMILIES):
+        family = base if name == "Qwen3" else Family(name, args.tiny)
+        found[name] = row = compare(family, base, args, ceilings)
+        print(
+            f"| {name} | {row['decode_GB']:.2f} | {row['decode_ms']:.2f} | {row['decode_share']:.0%} "
+            f"| {row['decode_ratio']:.2f} | {row['prefill_ms']:.0f} | {row['prefill_share']:.0%} "
+            f"| {row['prefill_ratio']:.2f} | {row['recorded']} |",
+            flush=True,
+        )
+        if family is not base:
+            family.llm.shutdown()
+    if args.json:
+        args.json.write_text(json.dumps({"ceilings": ceilings, "families": found}, indent=1))
+
+
+class Family:
+    """An engine with a model of a family's sizes and random weights."""
+
+    def __init__(self, name: str, is_tiny: bool):
+        shape = FAMILIES[name]
+        if is_tiny:
+            shape = {key: SMALLER.get(key, value) for key, value in shape.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            config = EVERY | shape | {"architectures": [architecture_of(name)]}
+            Path(folder, "config.json").write_text(json.dumps(config))
+            self.llm = LLM(
+                model=folder, tokenizer="demo", load_format="dummy", max_model_len=2048, max_num_seqs=2,
+                enable_prefix_caching=False, num_gpu_blocks_override=1000,
+            )  # fmt: skip
+        self.model = model_of(self.llm)
+
+
+def compare(family: Family, base: Family, args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str, Any]:
+    """Both take turns, so that other work on the machine meets both."""
+    both = {"own": family, "base": base}
+    prefills: dict[str, list[float]] = {name: [] for name in both}
+    decodes: dict[str, list[float]] = {name: [] for name in both}
+    for round_ in range(args.rounds + 1):
+        for name, one in both.items():
+            prefill, steps = prompt_s(one.llm.llm_engine, args.input_len), decode_s(one.llm.llm_engine, args.steps)
+            if round_:  # the first one records
+                prefills[name].append(prefill)
+                decodes[name] += steps
+    row: dict[str, Any] = {"recorded": "yes" if recorded_sizes_of(family.llm) else "no"}
+    for kind, seconds in (("decode", decodes), ("prefill", prefills)):
+        shares = {}
+        for name, one in both.items():
+            work = decode_work(one.model, 128 + args.steps // 2)
+            if kind == "prefill":
+                work = prefill_work(one.model, args.input_len)
+            shares[name] = work.least_s(ceilings) / statistics.median(seconds[name])
+            if name == "own":
+                row |= {f"{kind}_GB": work.num_bytes / 1e9, f"{kind}_ms": 1e3 * statistics.median(seconds[name])}
+        row |= {f"{kind}_share": shares["own"], f"{kind}_ratio": shares["own"] / shares["base"]}
+    return row
+
+
+def decode_s(engine: Any, num_steps: int) -> list[float]:
+    """Seconds of each decode step of one stream, after the first two."""
+    params = SamplingParams(temperature=0.0, max_tokens=num_steps + 3, ignore_eos=True)
+    engine.add_request("decode", random_prompt(128), params)
+    for _ in range(3):
+        engine.step()
+    seconds = []
+    for _ in range(num_steps):
+        started = time.perf_counter()
+        engine.step()
+        seconds.append(time.perf_counter() - started)
+    assert not engine.has_unfinished_requests(), "every step was one token of this stream"
+    return seconds
+
+
+def prompt_s(engine: Any, length: int) -> float:
+    engine.add_request("prefill", random_prompt(length), SamplingParams(temperature=0.0, max_tokens=1))
+    started = time.perf_counter()
+    engine.step()
+    assert not engine.has_unfinished_requests(), "a prompt is one step"
+    return time.perf_counter() - started
+
+
+def random_prompt(length: int) -> list[int]:
+    return [random.Random(length + i).randrange(10, 4000) for i in range(length)]
+
+
+def decode_work(model: torch.nn.Module, context_len: int) -> Work:
+    """A step of one stream: all weights but the table of embeddings, unless it is the head as well."""
+    config = model.config
+    num_bytes = sum(
+        share_of_use(model, name) * p.nbytes for name, p in model.named_parameters() if is_read(model, name)
+    )
+    num_bytes += context_len * config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 2
+    return Work(num_bytes, 0)
+
+
+def prefill_work(model: torch.nn.Module, num_rows: int) -> Work:
+    """A prompt: the head is for one row."""
+    config, num_bytes, num_operations = model.config, 0.0, 0.0
+    for name, parameter in model.named_parameters():
+        is_head = "lm_head." in name or "embed_tokens." in name
+        if is_read(model, name):
+            num_bytes += parameter.nbytes
+            if parameter.dim() == 2:
+                rows = 1 if is_head else num_rows * share_of_use(model, name)
+                num_operations += 2 * rows * parameter.numel()
+    pairs = num_rows * (num_rows + 1) / 2  # windows here are as long as the prompt, or nearly so
+    num_operations += 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * pairs
+    return Work(num_bytes, num_operations)
+
+
+def is_read(model: torch.nn.Module, name: str) -> bool:
+    return "embed_positions" not in name and ("embed_tokens" not in name or model.config.tie_word_embeddings)
+
+
+def share_of_use(model: torch.nn.Module, name: str) -> float:
+    """The part of a parameter that a row uses: of the experts of a layer, some."""
+    experts = model.config.family.experts
+    return experts.num_used / experts.num_experts if ".experts." in name else 1.0
+
+
+if __name__ == "__main__":
+    main()

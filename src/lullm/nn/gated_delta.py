@@ -1,0 +1,73 @@
+"""Gated delta net (https://arxiv.org/abs/2412.06464): a layer whose memory of a sequence is one matrix per head."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu, softplus
+
+from lullm.config.decoder import DeltaNetConfig
+from lullm.kv.cache_group import LayerPlace
+from lullm.nn.context import StepContext
+from lullm.nn.experts import Gate
+from lullm.nn.linear import FusedLinear, Linear, meta_parameter
+from lullm.nn.norm import RMSNorm
+from lullm.ops.state.layout import StateLayout, read_states, write_states
+
+
+class Convolution(nn.Module):
+    """The weight `[C, 1, K]` of a convolution along the tokens, a filter per channel."""
+
+    def __init__(self, num_channels: int, kernel_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.weight = meta_parameter((num_channels, 1, kernel_size), dtype)
+
+
+class StepSizes(FusedLinear, Gate):
+    """Two numbers per value head: how much a token writes, and how much is forgotten first. Never quantized."""
+
+    def __init__(self, hidden_size: int, num_heads: int, dtype: torch.dtype):
+        Linear.__init__(self, hidden_size, 2 * num_heads, False, dtype)
+        self.part_sizes = (num_heads, num_heads)
+
+
+class GatedDeltaNet(nn.Module):
+    """Project, convolve, move the state on and read it, norm, gate, project back.
+
+    Args:
+        layer: the number of the layer in the model. place: of its state.
+    """
+
+    def __init__(
+        self, config: DeltaNetConfig, hidden_size: int, eps: float, layer: int, place: LayerPlace, dtype: torch.dtype
+    ):
+        super().__init__()
+        self.config = config
+        self.layer = layer
+        self.place = place
+        self.in_proj_qkvz = FusedLinear(hidden_size, (config.num_channels, config.value_size), False, dtype)
+        self.in_proj_ba = StepSizes(hidden_size, config.num_value_heads, dtype)
+        self.conv1d = Convolution(config.num_channels, config.kernel_size, dtype)
+        self.dt_bias = meta_parameter((config.num_value_heads,), torch.float32)
+        self.A_log = meta_parameter((config.num_value_heads,), torch.float32)
+        self.norm = RMSNorm(config.value_head_dim, eps, dtype)
+        self.out_proj = Linear(config.value_size, hidden_size, False, dtype)
+
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        config, ops, cache = self.config, context.ops, context.caches[self.layer]
+        layout = context.attention[self.place.group]
+        assert isinstance(layout, StateLayout), "the group of a recurrent layer"
+        mixed, z = self.in_proj_qkvz(x, ops).split(self.in_proj_qkvz.part_sizes, dim=-1)  # [T, C], [T, Hv * Dv]
+        b, a = self.in_proj_ba(x, ops).float().split(self.in_proj_ba.part_sizes, dim=-1)  # [T, Hv] each
+        tails, states = read_states(cache, layout, self.place.part, config.state_shapes)
+        mixed = ops.causal_convolution(mixed, self.conv1d.weight.squeeze(1), None, tails, layout)
+        qk, v = mixed.split((2 * config.key_size, config.value_size), dim=-1)
+        out = ops.gated_delta_rule(
+            qk.unflatten(-1, (-1, config.key_head_dim)),
+            v.unflatten(-1, (-1, config.value_head_dim)),
+            -self.A_log.exp() * softplus(a + self.dt_bias),
+            b.sigmoid(),
+            states,
+            layout,
+        )  # [T, Hv, Dv]
+        write_states(cache, layout, self.place.part, [tails, states])
+        out = self.norm(out.to(x.dtype), ops).flatten(1)
+        return self.out_proj((out * silu(z.float())).to(x.dtype), ops)

@@ -1,0 +1,173 @@
+"""SentencePiece (https://arxiv.org/abs/1808.06226): a folder's `tokenizer.model` as a backend of the library.
+
+The file is a message of protocol buffers (https://protobuf.dev/programming-guides/encoding), of which a few fields are
+read. Its two kinds are BPE, whose merges follow from the scores of the tokens, and the unigram model.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, normalizers, processors
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE, Unigram
+
+from lullm.config.field import boolean
+from lullm.errors import ModelLoadError
+from lullm.units import MIB, format_bytes
+
+FILE = "tokenizer.model"
+_LARGEST = 64 * MIB
+_SPACE = "▁"
+_UNIGRAM, _BPE = 1, 2
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+"""Types of pieces."""
+_ROLES = {40: ("unk_token", 0), 41: ("bos_token", 1), 42: ("eos_token", 2), 43: ("pad_token", -1)}
+"""Fields of the trainer's part: role, and the id where the file does not say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    tokens: list[str]
+    scores: list[float]
+    types: list[int]
+
+    def of_type(self, *types: int) -> list[str]:
+        return [token for token, kind in zip(self.tokens, self.types, strict=True) if kind in types and token]
+
+
+def read_sentence_piece(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str]]:
+    """The backend of `folder/tokenizer.model`, and special tokens by role. `config`: of tokenizer_config.json.
+
+    Raises:
+        ModelLoadError: the file is damaged, no SentencePiece model, or of a kind that is not supported.
+    """
+    path = folder / FILE
+    if (size := path.stat().st_size) > _LARGEST:
+        raise ModelLoadError(f"{path} has {format_bytes(size)}, more than any known tokenizer")
+    try:
+        message = _fields(path.read_bytes())
+        pieces = _pieces(message.get(1, []))
+        trainer, normalizer = (_fields(message.get(number, [b""])[-1]) for number in (2, 3))
+        kind = int(trainer.get(3, [_UNIGRAM])[-1])
+        backend = _backend(pieces, kind, trainer, normalizer)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{path}: {error}") from None
+    except Exception as error:  # of the format, and the library's bare Exception
+        raise ModelLoadError(
+            f"{path} is no SentencePiece model ({error!r}); convert it once with transformers: "
+            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        ) from None
+    roles = _roles(trainer, pieces.tokens)
+    backend.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in pieces.of_type(_UNKNOWN, _CONTROL)]
+    )
+    own = pieces.of_type(_USER_DEFINED)
+    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in own])
+    before = [roles["bos_token"]] if boolean(config, "add_bos_token", kind == _BPE) and "bos_token" in roles else []
+    after = [roles["eos_token"]] if boolean(config, "add_eos_token", False) and "eos_token" in roles else []
+    if before or after:
+        around = [(token, pieces.tokens.index(token)) for token in dict.fromkeys([*before, *after])]
+        backend.post_processor = processors.TemplateProcessing(single=[*before, "$A", *after], special_tokens=around)
+    return backend, roles
+
+
+def _fields(message: bytes) -> dict[int, list[Any]]:
+    """The values of a message by field: integers, bytes, or floats of 4 bytes. Raises ValueError, IndexError."""
+    found: dict[int, list[Any]] = {}
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        value: Any
+        if key & 7 == 0:
+            value, at = _varint(message, at)
+        elif key & 7 == 2:
+            size, at = _varint(message, at)
+            value, at = message[at : at + size], at + size
+        elif key & 7 == 5:
+            (value,), at = struct.unpack_from("<f", message, at), at + 4
+        elif key & 7 == 1:
+            value, at = None, at + 8
+        else:
+            raise ValueError(f"wire type {key & 7}")
+        if at > len(message):
+            raise ValueError("it ends within a field")
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """A number of 64 bits, two's complement, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+        if byte < 0x80:
+            break
+        if shift > 63:
+            raise ValueError("a number has more than 64 bits")
+    return value - (1 << 64) if value >> 63 else value, at
+
+
+def _pieces(messages: Sequence[bytes]) -> _Pieces:
+    pieces = _Pieces([], [], [])
+    for fields in map(_fields, messages):
+        pieces.tokens.append(fields.get(1, [b""])[-1].decode())
+        pieces.scores.append(float(fields.get(2, [0.0])[-1]))
+        pieces.types.append(int(fields.get(3, [1])[-1]))
+    if not pieces.tokens or len(set(pieces.tokens)) != len(pieces.tokens):
+        raise ModelLoadError("its pieces must be different, and some")
+    return pieces
+
+
+def _roles(trainer: dict[int, list[Any]], tokens: list[str]) -> dict[str, str]:
+    ids = {role: int(trainer.get(field, [default])[-1]) for field, (role, default) in _ROLES.items()}
+    return {role: tokens[number] for role, number in ids.items() if 0 <= number < len(tokens)}
+
+
+def _backend(pieces: _Pieces, kind: int, trainer: dict[int, list[Any]], normalizer: dict[int, list[Any]]) -> Backend:
+    if kind not in (_UNIGRAM, _BPE) or trainer.get(24, [0])[-1]:  # words, characters; spaces behind words
+        raise ModelLoadError(
+            "its kind of SentencePiece model is not supported, only BPE and unigram with spaces before words; convert "
+            "it once with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
+    unknown, has_bytes = next(iter(pieces.of_type(_UNKNOWN)), None), bool(trainer.get(35, [0])[-1])
+    if kind == _BPE:
+        vocab = {token: number for number, token in enumerate(pieces.tokens)}
+        merges = list(_merges(vocab, pieces))
+        model: Any = BPE(vocab=vocab, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=has_bytes)
+    else:
+        unknown_id = None if unknown is None else pieces.tokens.index(unknown)
+        model = Unigram(list(zip(pieces.tokens, pieces.scores, strict=True)), unknown_id, has_bytes)
+    backend = Backend(model)
+    has_prefix = bool(normalizer.get(3, [1])[-1])
+    backend.normalizer = normalizers.Sequence(list(_normalizers(normalizer, has_prefix)))
+    steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if has_prefix else steps)
+    return backend
+
+
+def _normalizers(normalizer: dict[int, list[Any]], has_prefix: bool) -> Iterator[Any]:
+    table = normalizer.get(2, [b""])[-1]
+    if table:
+        yield normalizers.Precompiled(table)
+    if normalizer.get(4, [1])[-1]:  # extra spaces are removed
+        yield normalizers.Strip()
+        yield normalizers.Replace(Regex(" {2,}"), " ")
+    if has_prefix:
+        yield normalizers.Prepend(_SPACE)
+    yield normalizers.Replace(" ", _SPACE)
+
+
+def _merges(vocab: dict[str, int], pieces: _Pieces) -> Iterator[tuple[str, str]]:
+    """All pairs that make a token, the best token first: SentencePiece joins by the score of what comes out."""
+    found = []
+    for token, score in zip(pieces.tokens, pieces.scores, strict=True):
+        for at in range(1, len(token)):
+            left, right = token[:at], token[at:]
+            if left in vocab and right in vocab:
+                found.append((-score, vocab[left], vocab[right], left, right))
+    for *_, left, right in sorted(found):
+        yield left, right

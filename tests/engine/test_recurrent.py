@@ -1,0 +1,85 @@
+"""Recurrent layers in a whole engine: forks, beams, small caches, the prefix cache; `test_family.py` has the rest."""
+
+import pytest
+from conftest import write_tokenizer
+from families import CASES
+from golden import SIZES, random_model
+from prompts import random_prompts
+
+from lullm import LLM, SamplingParams
+from lullm.errors import ConfigError
+
+OPTIONS = {"dtype": "float32", "max_model_len": 160, "block_size": 8, "max_num_seqs": 8}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recurrent")
+    options = SIZES | {"vocab_size": 320, "max_position_embeddings": 256} | CASES["Qwen3_5"].engine
+    random_model("Qwen3_5", options).save_pretrained(folder)
+    write_tokenizer(folder)
+    return str(folder)
+
+
+def generate(llm, params, prompts=None):
+    outputs = llm.generate(prompts or random_prompts(4, 40), params, use_tqdm=False)
+    return [[own.token_ids for own in output.outputs] for output in outputs]
+
+
+PARAMS = {
+    "n": SamplingParams(n=3, temperature=1.0, seed=3, max_tokens=24, ignore_eos=True),
+    "beams": SamplingParams(beam_width=3, temperature=0.0, max_tokens=24, ignore_eos=True),
+}
+
+
+NUM_BLOCKS = {"n": 64, "beams": 44}
+
+
+@pytest.mark.parametrize("kind", PARAMS)
+def test_forks_have_states_of_their_own(folder, kind):
+    """Whatever the cache holds: roomy, preempted and swapped, preempted and computed again."""
+    found = []
+    for options in (
+        {},
+        {"enable_prefix_caching": False, "max_num_batched_tokens": 17},
+        {"num_gpu_blocks_override": NUM_BLOCKS[kind], "preemption_mode": "swap", "swap_space": 1},
+        {"num_gpu_blocks_override": NUM_BLOCKS[kind], "preemption_mode": "recompute"},
+    ):
+        with LLM(folder, **OPTIONS, **options) as llm:
+            found.append(generate(llm, PARAMS[kind]))
+            if "num_gpu_blocks_override" in options:
+                assert llm.llm_engine.stats().num_preemptions > 0
+            assert llm.llm_engine.stats().num_used_blocks == 0
+    assert all(len({tuple(ids) for ids in output}) == (PARAMS[kind].n or 1) for output in found[0])
+    assert found[1:] == [found[0]] * 3
+
+
+def test_a_conversation_goes_on_from_the_state_behind_its_prompt(folder):
+    greedy = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    prompt = [3 + 7 * i % 290 for i in range(60)]
+    with LLM(folder, **OPTIONS) as llm:
+        [[answer]] = generate(llm, greedy, [prompt])
+        turn = [*prompt, *answer, *range(5, 25)]
+        cached = generate(llm, greedy, [turn])
+        assert llm.llm_engine.stats().prefix_cache_hits_total == 56, "what lies behind the prompt's last full block"
+    with LLM(folder, **OPTIONS, enable_prefix_caching=False) as llm:
+        assert generate(llm, greedy, [turn]) == cached
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8"])
+def test_states_are_exact_in_a_cache_of_any_type(folder, kv_cache_dtype):
+    """They are float32 wherever they lie: the first tokens, which hardly depend on the keys' rounding, are the same."""
+    greedy = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True)
+    found = []
+    for options in ({}, {"kv_cache_dtype": kv_cache_dtype}):
+        with LLM(folder, **OPTIONS, **options) as llm:
+            found.append(generate(llm, greedy))
+    same = sum(a == b for [a], [b] in zip(*found, strict=True))
+    assert same >= 3
+
+
+def test_batch_invariance_is_refused(folder):
+    with pytest.raises(
+        ConfigError, match="batch_invariant=True is not there for .*, which sums its states by the chunks"
+    ):
+        LLM(folder, **OPTIONS, batch_invariant=True)

@@ -1,0 +1,164 @@
+"""Folders without a tokenizer.json: SentencePiece's tokenizer.model and Mistral's tekken.json, against references."""
+
+import base64
+import json
+import random
+
+import pytest
+
+from lullm.errors import ModelLoadError
+from lullm.text.tokenizer import Tokenizer
+
+TEXTS = [
+    "Hello world",
+    "  two  spaces and a\nline",
+    "déjà vu, 12345 — 你好 🙂",
+    "the the there then",
+    "",
+    "x",
+]
+CORPUS = ["the quick brown fox jumps over the lazy dog", "hello world, hello there", "numbers 1 2 3 12 123"] * 20
+
+
+def train(folder, **options):
+    sentencepiece = pytest.importorskip("sentencepiece")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS), model_prefix=str(folder / "tokenizer"), minloglevel=2, **options
+    )
+    return sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+
+
+LLAMA = {"byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model_type": "bpe", "vocab_size": 340, **LLAMA},
+        {"model_type": "bpe", "vocab_size": 340, **LLAMA, "add_dummy_prefix": False},
+        {"model_type": "bpe", "vocab_size": 80},
+        {"model_type": "unigram", "vocab_size": 296, **LLAMA},
+        {"model_type": "unigram", "vocab_size": 40, "pad_id": 3},
+        {"model_type": "unigram", "vocab_size": 297, **LLAMA, "user_defined_symbols": ["[INST]"]},
+    ],
+    ids=str,
+)
+def test_sentence_piece(tmp_path, options):
+    reference = train(tmp_path, **options)
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    for text in TEXTS:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert ids == reference.encode(text), text
+        if options.get("byte_fallback"):
+            assert tokenizer.decode(ids) == reference.decode(ids) == text
+    starts = options["model_type"] == "bpe"
+    assert tokenizer.encode("x")[: int(starts)] == ([reference.bos_id()] if starts else [])
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token) == ("<s>", "</s>", "<unk>")
+    assert tokenizer.pad_token == ("<pad>" if "pad_id" in options else None)
+    assert tokenizer.vocab_size == len(reference)
+
+
+def test_the_config_says_what_stands_around(tmp_path):
+    reference = train(tmp_path, model_type="bpe", vocab_size=340, **LLAMA)
+    config = {"add_bos_token": False, "add_eos_token": True, "chat_template": "{{ messages[0].content }}"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer.encode("hello") == [*reference.encode("hello"), reference.eos_id()]
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False) == "hello"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not a model", b"\x0a\xff\xff\xff\xff\x0f", b"IQ== 0\nIg== 1\n", b"\xff" * 40]
+)
+def test_other_files_are_no_sentence_piece(tmp_path, content):
+    (tmp_path / "tokenizer.model").write_bytes(content)
+    with pytest.raises(ModelLoadError, match="tokenizer.model"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_other_kinds_are_refused(tmp_path):
+    train(tmp_path, model_type="char", vocab_size=40)
+    with pytest.raises(ModelLoadError, match="only BPE and unigram"):
+        Tokenizer.from_folder(tmp_path)
+
+
+PATTERN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+WORDS = [" t", "he", " the", "ll", "hell", "hello", " th", "ere", "é", "你", "wor", "world", "<s", "<s>"]
+
+
+def tekken(**changes):
+    words = [bytes([byte]) for byte in range(256)] + [word.encode() for word in WORDS]
+    vocab = [
+        {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": None}
+        for rank, word in enumerate([*words, b"cut off"])
+    ]
+    config = {
+        "pattern": PATTERN, "num_vocab_tokens": len(vocab), "default_vocab_size": len(words) + 30,
+        "default_num_special_tokens": 30, "version": "v3",
+    }  # fmt: skip
+    return {"config": config | changes, "vocab": vocab}, words
+
+
+def joined(word, ranks):
+    """tiktoken's rule: of all neighbours the pair that makes the first token, again and again."""
+    if word in ranks:
+        return [ranks[word]]
+    parts = [bytes([byte]) for byte in word]
+    while True:
+        pairs = [(ranks[parts[at] + parts[at + 1]], at) for at in range(len(parts) - 1)
+                 if parts[at] + parts[at + 1] in ranks]  # fmt: skip
+        if not pairs:
+            return [ranks[part] for part in parts]
+        _, at = min(pairs)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+
+
+def test_tekken(tmp_path):
+    data, words = tekken()
+    (tmp_path / "tekken.json").write_text(json.dumps(data))
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    ranks = {word: rank + 30 for rank, word in enumerate(words) if word != b"<s>"}
+    rng = random.Random(0)
+    alphabet = "helotrwd "
+    texts = [*TEXTS, *("".join(rng.choices(alphabet, k=30)) for _ in range(50))]
+    for text in texts:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert tokenizer.decode(ids) == text
+        assert ids == [token for word in cut(text) for token in joined(word.encode(), ranks)], text
+    assert tokenizer.encode("hello") == [1, 30 + 256 + WORDS.index("hello")]
+    assert tokenizer.encode("[INST]</s>", add_special_tokens=False) == [3, 2]
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 11)
+    assert tokenizer.convert_ids_to_tokens(29) == "<SPECIAL_29>"
+
+
+def cut(text):
+    """The words of the pattern, by the library's own regular expressions."""
+    from tokenizers import Regex
+    from tokenizers.pre_tokenizers import Split
+
+    return [word for word, _ in Split(Regex(PATTERN), "isolated").pre_tokenize_str(text)]
+
+
+def test_tekken_names_its_special_tokens(tmp_path):
+    data, _ = tekken()
+    data["special_tokens"] = [{"rank": rank, "token_str": token, "is_control": True} for rank, token in
+                              enumerate(["<unk>", "<s>", "</s>", "[THINK]"])]  # fmt: skip
+    (tmp_path / "tekken.json").write_text(json.dumps(data))
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer.encode("[THINK]", add_special_tokens=False) == [3]
+    assert tokenizer.pad_token is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pattern": "("}, "no regular expression"),
+        ({"default_vocab_size": 10**6}, "its vocabulary must be"),
+        ({"default_num_special_tokens": 0}, "default_num_special_tokens must be a positive integer"),
+        ({"pattern": None}, "damaged"),
+    ],
+)
+def test_a_damaged_tekken_is_named(tmp_path, changes, message):
+    (tmp_path / "tekken.json").write_text(json.dumps(tekken(**changes)[0]))
+    with pytest.raises(ModelLoadError, match=f"tekken.json.*{message}"):
+        Tokenizer.from_folder(tmp_path)
