@@ -4,6 +4,7 @@ import errno
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -67,6 +68,20 @@ def test_a_failure_says_what_to_do(offline, monkeypatch, error, token, match):
     assert NAME in str(caught.value)
 
 
+def test_a_repository_of_gguf_files_is_not_fetched(monkeypatch):
+    """Its small files were, and then a config.json was missing."""
+    files = [SimpleNamespace(rfilename=name) for name in ("README.md", "m-Q8_0.gguf", "m-F16.gguf")]
+
+    class HfApi:
+        def model_info(self, name, *, revision, timeout):
+            return SimpleNamespace(siblings=files)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", HfApi)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("fetched"))
+    with pytest.raises(ModelLoadError, match=f"as {NAME}:Q4_K_M: m-F16.gguf, m-Q8_0.gguf"):
+        download(NAME, None)
+
+
 def test_a_forbidden_network_is_named(monkeypatch, offline, capsys):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     offline(errors.OfflineModeIsEnabled("offline"))
@@ -80,7 +95,7 @@ def test_bars_are_for_terminals(monkeypatch, is_terminal, offline):
 
     class HfApi:
         def model_info(self, name, *, revision, timeout):
-            pass
+            return SimpleNamespace(siblings=None)
 
     seen = []
     monkeypatch.setattr(huggingface_hub, "HfApi", HfApi)
