@@ -7,6 +7,7 @@ import torch
 from conftest import write_checkpoint
 from engine_parts import model_of
 from safetensors.torch import load_file, save_file
+from sentence import write_modules, write_score
 
 from lullm import LLM
 from lullm.cli.main import USER_ERROR, main
@@ -99,3 +100,33 @@ def test_refusals(tmp_path, qwen3_folder, capsys):
     assert main(["quantize", str(broken), out + "2", "--quantization", "int8"]) == USER_ERROR
     assert "model.layers.0.mlp.up_proj.weight: a weight is not finite" in capsys.readouterr().err
     assert not (tmp_path / "out2.partial").exists() and not (tmp_path / "out2").exists()
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_models_that_pool(tmp_path, quantization):
+    """The matrix of labels stays in floating point; the folders that modules.json names come along."""
+    embeds = write_checkpoint(tmp_path / "embeds", "qwen3", num_hidden_layers=2)
+    write_modules(embeds, "mean_tokens", normalize=True)
+    scores = write_checkpoint(tmp_path / "scores", "qwen3", num_hidden_layers=2)
+    write_score(scores)
+    for source in (embeds, scores):
+        out = tmp_path / f"{source.name}-small"
+        assert main(["quantize", str(source), str(out), "--quantization", quantization]) == 0
+        assert_equal(parameters(out), parameters(source, quantization=quantization))
+        with LLM(str(source), **OPTIONS, quantization=quantization) as a, LLM(str(out), **OPTIONS) as b:
+            [first], [second] = (llm.encode("a text") for llm in (a, b))
+        assert first.outputs.data == second.outputs.data
+
+
+def test_files_are_for_all_readers(tmp_path, qwen3_folder):
+    """safetensors made a file that its owner alone could read."""
+    assert main(["quantize", str(qwen3_folder), str(tmp_path / "out"), "--quantization", "int8"]) == 0
+    modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
+    assert len(modes) == 1 and modes.pop() & 0o400
+
+
+def test_what_a_killed_run_left_is_named(tmp_path, qwen3_folder, capsys):
+    (tmp_path / "out.partial").mkdir()
+    assert main(["quantize", str(qwen3_folder), str(tmp_path / "out"), "--quantization", "int8"]) == USER_ERROR
+    assert "out.partial is left from a run that was cut short" in capsys.readouterr().err
+    assert (tmp_path / "out.partial").exists()

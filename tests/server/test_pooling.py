@@ -240,6 +240,23 @@ def test_bad_scores(servers, path, body, param, code):
     assert refusal(post(servers["scorer"], path, **body))[:2] == (param, code)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/score", {"text_1": [], "text_2": "b"}, "text_1: must be a string or a list of strings, not empty"),
+        ("/score", {"text_1": "a", "text_2": ["b", 3]}, "text_2: must be a string or a list of strings, not empty"),
+        ("/score", {"text_1": "a", "text_2": ["b"] * 4097}, "text_2: at most 4096 texts may stand in one request, got"),
+        ("/rerank", {"query": "a", "documents": ["b", 3]}, "documents.1: must be a string, or an object with text"),
+        ("/rerank", {"query": "a", "documents": [{"text": 3}]}, "documents.0.text: Input should be a valid string"),
+        ("/rerank", {"query": "a", "documents": [{"title": "b"}]}, "unknown field 'documents.0.title'"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_bad_text_is_named_without_classes(servers, path, body, message):
+    """Pydantic puts the classes of a union into the path: documents.0.RerankDocument.title, text_1.str."""
+    assert refusal(post(servers["scorer"], path, **body))[2].startswith(message)
+
+
 def test_metrics(servers):
     names = ("lullm_requests_pooled_total", 'finished_reason="stop"', "request_latency_seconds_count")
     found = []

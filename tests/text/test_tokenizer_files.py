@@ -155,10 +155,34 @@ def test_tekken_names_its_special_tokens(tmp_path):
         ({"pattern": "("}, "no regular expression"),
         ({"default_vocab_size": 10**6}, "its vocabulary must be"),
         ({"default_num_special_tokens": 0}, "default_num_special_tokens must be a positive integer"),
+        ({"default_num_special_tokens": 1 << 24}, "default_num_special_tokens must be a positive integer up to 65536"),
         ({"pattern": None}, "damaged"),
     ],
 )
 def test_a_damaged_tekken_is_named(tmp_path, changes, message):
     (tmp_path / "tekken.json").write_text(json.dumps(tekken(**changes)[0]))
     with pytest.raises(ModelLoadError, match=f"tekken.json.*{message}"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_special_tokens_beyond_their_number(tmp_path):
+    """It was called a regular expression that is none."""
+    data, _ = tekken()
+    data["special_tokens"] = [{"rank": 30, "token_str": "<s>", "is_control": True}]
+    (tmp_path / "tekken.json").write_text(json.dumps(data))
+    with pytest.raises(ModelLoadError, match="tekken.json is damaged: IndexError"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_endless_tokens_are_refused(tmp_path):
+    """Their pairs took the square of their length: a token of 16 MB was a hang."""
+    data, _ = tekken()
+    data["vocab"][-2]["token_bytes"] = base64.b64encode(b"a" * 40_000).decode()
+    (tmp_path / "tekken.json").write_text(json.dumps(data))
+    with pytest.raises(ModelLoadError, match="tekken.json: its vocabulary has longer tokens than any known"):
+        Tokenizer.from_folder(tmp_path)
+    (tmp_path / "tekken.json").unlink()
+    piece = b"\x0a\xc0\xb8\x02" + b"a" * 40_000
+    (tmp_path / "tokenizer.model").write_bytes(b"\x0a\xc4\xb8\x02" + piece)
+    with pytest.raises(ModelLoadError, match="tokenizer.model: its vocabulary has longer tokens than any known"):
         Tokenizer.from_folder(tmp_path)

@@ -173,5 +173,7 @@ def test_what_cannot_be_read_is_named(tmp_path):
         write(path, "gpt2", tokens, kinds[1:], token_merges=merges)
     with pytest.raises(ModelLoadError, match="scores must be an array"):
         write(path, "llama", tokens, kinds)
+    with pytest.raises(ModelLoadError, match="model.gguf has longer tokens than any known tokenizer"):
+        write(path, "llama", [*tokens, "a" * 40_000], [*kinds, 1], token_scores=[0.0] * (len(tokens) + 1))
     with pytest.raises(ModelLoadError, match="eos_token_id 99999 is not in the vocabulary"):
         write(path, "gpt2", tokens, kinds, token_merges=merges, eos_token_id=99999)

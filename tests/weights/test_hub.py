@@ -3,11 +3,15 @@
 import errno
 import json
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
+from gguf_files import FORMATS, write_gguf
 from httpx import ConnectError, Request, Response
 from huggingface_hub import errors
+from transformers import GptOssConfig
 
 from lullm.cli.main import USER_ERROR, main
 from lullm.errors import ModelLoadError
@@ -64,6 +68,20 @@ def test_a_failure_says_what_to_do(offline, monkeypatch, error, token, match):
     assert NAME in str(caught.value)
 
 
+def test_a_repository_of_gguf_files_is_not_fetched(monkeypatch):
+    """Its small files were, and then a config.json was missing."""
+    files = [SimpleNamespace(rfilename=name) for name in ("README.md", "m-Q8_0.gguf", "m-F16.gguf")]
+
+    class HfApi:
+        def model_info(self, name, *, revision, timeout):
+            return SimpleNamespace(siblings=files)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", HfApi)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("fetched"))
+    with pytest.raises(ModelLoadError, match=f"as {NAME}:Q4_K_M: m-F16.gguf, m-Q8_0.gguf"):
+        download(NAME, None)
+
+
 def test_a_forbidden_network_is_named(monkeypatch, offline, capsys):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     offline(errors.OfflineModeIsEnabled("offline"))
@@ -77,7 +95,7 @@ def test_bars_are_for_terminals(monkeypatch, is_terminal, offline):
 
     class HfApi:
         def model_info(self, name, *, revision, timeout):
-            pass
+            return SimpleNamespace(siblings=None)
 
     seen = []
     monkeypatch.setattr(huggingface_hub, "HfApi", HfApi)
@@ -132,8 +150,40 @@ def test_show(hub_cache, capsys, qwen3_folder, tmp_path):
     (tmp_path / "odd" / "config.json").write_text('{"architectures": ["Strange"]}')
     assert main(["show", str(tmp_path / "odd")]) == 0
     assert "no: " in capsys.readouterr().out
+    config = {"architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "mxfp4"}}
+    (tmp_path / "odd" / "config.json").write_text(json.dumps(GptOssConfig().to_dict() | config))
+    assert main(["show", str(tmp_path / "odd"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["quantized"] == "mxfp4"
     assert main(["show", "acme/other"]) == USER_ERROR
     assert "lullm pull acme/other" in capsys.readouterr().err
+
+
+def test_show_a_gguf_file(hub_cache, capsys, qwen3_folder, tmp_path):
+    """By its path, also of one that is damaged, and in the cache by its quantization."""
+    snapshot = hub_cache / "snapshots" / HASH
+    for name in ("config.json", "model.safetensors"):
+        (snapshot / name).unlink()
+    write_gguf(snapshot / "m-F16.gguf", qwen3_folder, "Qwen3", FORMATS.F16)
+    write_gguf(snapshot / "m-Q8_0.gguf", qwen3_folder, "Qwen3", FORMATS.Q8_0)
+    for name, quantized in ((str(snapshot / "m-F16.gguf"), "no"), (f"{NAME}:q8_0", "Q8_0")):
+        assert main(["show", name, "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert (facts["layers"], facts["quantized"], facts["runs"]) == (3, quantized, "yes")
+        assert facts["weights_bytes"] == Path(facts["file"]).stat().st_size
+    assert main(["show", NAME]) == USER_ERROR
+    assert "holds 2 models: m-F16.gguf, m-Q8_0.gguf" in capsys.readouterr().err
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF\3")
+    assert main(["show", str(tmp_path / "cut.gguf")]) == 0
+    assert "cut.gguf is damaged" in capsys.readouterr().out
+
+
+def test_a_path_is_not_to_be_pulled(tmp_path, capsys):
+    for command in ("show", "rm"):
+        assert main([command, str(tmp_path / "no" / "file.gguf")]) == USER_ERROR
+        assert "is no hub id" in capsys.readouterr().err
+    (tmp_path / "a.gguf").touch()
+    assert main(["rm", str(tmp_path / "a.gguf")]) == USER_ERROR
+    assert "a.gguf is a file, not a model of the hub" in capsys.readouterr().err
 
 
 def test_remove(hub_cache, capsys):

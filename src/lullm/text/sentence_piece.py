@@ -16,6 +16,7 @@ from tokenizers.models import BPE, Unigram
 
 from lullm.config.field import boolean
 from lullm.errors import ModelLoadError
+from lullm.text.token_bytes import check_lengths
 from lullm.units import MIB, format_bytes
 
 FILE = "tokenizer.model"
@@ -119,6 +120,7 @@ def _pieces(messages: Sequence[bytes]) -> _Pieces:
         pieces.types.append(int(fields.get(3, [1])[-1]))
     if not pieces.tokens or len(set(pieces.tokens)) != len(pieces.tokens):
         raise ModelLoadError("its pieces must be different, and some")
+    check_lengths(pieces.tokens, "its vocabulary")
     return pieces
 
 

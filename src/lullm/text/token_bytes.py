@@ -8,7 +8,7 @@ the model is loaded.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
@@ -18,7 +18,20 @@ from lullm.errors import InvalidRequestError, ModelLoadError
 
 _TOKENWISE = frozenset({"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"})
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+_MOST_SQUARES = 1 << 30
 _ANCHOR = "a"  # a token that every decoder prints unchanged
+
+
+def check_lengths(tokens: Iterable[str | bytes], where: str) -> None:
+    """Refuse a vocabulary whose pairs would take long to find: each split of a token hashes both of its parts.
+
+    One token of 16 MB took hours. Known vocabularies have sums of squares of up to 10^8.
+
+    Raises:
+        ModelLoadError: the tokens are too long. where: what holds them.
+    """
+    if sum(len(token) ** 2 for token in tokens) > _MOST_SQUARES:
+        raise ModelLoadError(f"{where} has longer tokens than any known tokenizer; take the model's own files")
 
 
 class TokenBytes:

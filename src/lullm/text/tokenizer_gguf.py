@@ -14,6 +14,7 @@ from tokenizers.models import BPE
 
 from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.errors import ModelLoadError
+from lullm.text.token_bytes import check_lengths
 
 _PREFIX = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
@@ -133,6 +134,7 @@ def _pair(merge: str) -> tuple[str, str]:
 def _sentence_piece(file: GGUFFile, tokens: list[str]) -> Backend:
     scores = _as_long(file, "scores", file.metadata.get(_PREFIX + "scores"), tokens)
     types = _types(file, tokens)
+    check_lengths(tokens, str(file.path))
     vocab = {token: number for number, token in enumerate(tokens)}
     unknown = next((token for token, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN), None)
     has_bytes = all(f"<0x{byte:02X}>" in vocab for byte in range(256))

@@ -17,12 +17,13 @@ from tokenizers.models import BPE
 from lullm.config.field import boolean, positive_int
 from lullm.config.json_file import read_object
 from lullm.errors import ModelLoadError
-from lullm.text.token_bytes import BYTE_CHARACTERS
+from lullm.text.token_bytes import BYTE_CHARACTERS, check_lengths
 from lullm.units import MIB
 
 FILE = "tekken.json"
 _LARGEST = 256 * MIB
 _MOST_TOKENS = 1 << 24
+_MOST_SPECIAL = 1 << 16  # each gets a name, whether it is used or not; Mistral's files have 1000
 _FIRST_SPECIAL = (
     "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
     "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
@@ -42,14 +43,15 @@ def read_tekken(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str
     data = read_object(path, _LARGEST)
     try:
         settings = data["config"]
-        num_special = positive_int(settings, "default_num_special_tokens", most=_MOST_TOKENS)
+        num_special = positive_int(settings, "default_num_special_tokens", most=_MOST_SPECIAL)
         size = positive_int(settings, "default_vocab_size", most=_MOST_TOKENS) - num_special
         pattern, stored = Regex(settings["pattern"]), data["vocab"][: max(size, 0)]
         words = [base64.b64decode(entry["token_bytes"], validate=True) for entry in stored]
         special = _special(data.get("special_tokens"), num_special)
+        check_lengths(words, "its vocabulary")
     except ModelLoadError as error:
         raise ModelLoadError(f"{path}: {error}") from None
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+    except (LookupError, TypeError, ValueError, binascii.Error) as error:
         raise ModelLoadError(f"{path} is damaged: {error!r}") from None
     except Exception as error:  # the library's, of a regular expression
         raise ModelLoadError(f"{path}: the pattern is no regular expression: {error}") from None

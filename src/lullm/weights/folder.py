@@ -49,9 +49,10 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
 
 
 def hub_id(name: str) -> str:
-    """The name, if it can be a hub id. Raises ModelLoadError: it is a folder, or a path only."""
-    if name == "demo" or Path(name).expanduser().exists():
-        raise ModelLoadError(f"{name} is a folder, not a model of the hub")
+    """The name, if it can be a hub id. Raises ModelLoadError: it is a folder or a file, or a path only."""
+    path = Path(name).expanduser()
+    if name == "demo" or path.exists():
+        raise ModelLoadError(f"{name} is a {_kind(path)}, not a model of the hub")
     if not _HUB_ID.fullmatch(name):
         raise ModelLoadError(f"{name!r} is no hub id, such as Qwen/Qwen3-0.6B")
     return name

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from lullm.config.gguf.file import SUFFIX, read_gguf, shard_paths
+from lullm.config.json_file import read_object
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.units import format_bytes
@@ -36,7 +38,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Say what a model of the hub's cache, or in a folder, is: its architecture, sizes and files, and "
         "whether lullm can run it. Loads no torch, and fetches nothing.",
     )
-    show.add_argument("name", metavar="NAME", help="a hub id in the cache, a folder, or demo")
+    show.add_argument("name", metavar="NAME", help="a hub id in the cache, a folder, a GGUF file, or demo")
     show.set_defaults(run=_show)
     remove = commands.add_parser(
         "rm",
@@ -78,7 +80,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    facts = _facts(_local_folder(args.name))
+    facts = _facts(_local_model(args.name))
     if args.json:
         print(json.dumps(facts, indent=1))
         return 0
@@ -98,24 +100,33 @@ def _remove(args: argparse.Namespace) -> int:
     return 0
 
 
-def _local_folder(name: str) -> Path:
-    """The folder of a model that is here. Raises ModelLoadError."""
+def _local_model(name: str) -> Path:
+    """The folder or GGUF file of a model that is here. Raises ModelLoadError."""
     from lullm.weights.folder import hub_id, resolve_model
+    from lullm.weights.gguf.hub import choose
     from lullm.weights.hub.cache import cached_models
 
-    if name == "demo" or Path(name).expanduser().is_dir():
+    if name == "demo" or Path(name).expanduser().exists():
         return resolve_model(name)
-    models = [model for model in cached_models() if model.name == hub_id(name)]
+    repository, _, quantization = name.partition(":")
+    wanted = hub_id(repository)
+    models = [model for model in cached_models() if model.name == wanted]
     if not models:
         raise ModelLoadError(f"the hub's cache holds no model {name!r}; `lullm pull {name}` fetches it")
-    return max(models, key=lambda model: ("main" in model.refs, model.revision)).path
+    folder = max(models, key=lambda model: ("main" in model.refs, model.revision)).path
+    if not quantization:
+        return resolve_model(str(folder))
+    names = [str(path.relative_to(folder)) for path in folder.rglob(f"*{SUFFIX}")]
+    return folder / choose(names, repository, quantization)
 
 
-def _facts(folder: Path) -> dict[str, Any]:
-    """What a folder holds; 'runs': whether lullm can run it, or why not."""
-    facts: dict[str, Any] = {"folder": str(folder), "weights_bytes": _weights_bytes(folder)}
+def _facts(model: Path) -> dict[str, Any]:
+    """What a folder or a GGUF file holds; 'runs': whether lullm can run it, or why not."""
+    place = "file" if model.is_file() else "folder"
+    facts: dict[str, Any] = {place: str(model), "weights_bytes": _weights_bytes(model)}
     try:
-        config = ModelConfig.from_folder(folder)
+        config = ModelConfig.from_folder(model)
+        quantized = _quantized(config, model)
     except ModelLoadError as error:
         return facts | {"runs": f"no: {error}"}
     return facts | {
@@ -126,13 +137,23 @@ def _facts(folder: Path) -> dict[str, Any]:
         "vocabulary": config.vocab_size,
         "positions": config.max_position_embeddings,
         "dtype": config.dtype,
-        "quantized": "no" if config.encoding is None else config.encoding.method,
+        "quantized": quantized,
         "runs": "yes",
     }
 
 
-def _weights_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+def _quantized(config: ModelConfig, model: Path) -> str:
+    """How the matrices are stored; 'no': in floating point."""
+    if not model.is_file():
+        own = read_object(model / "config.json").get("quantization_config")  # of gpt-oss, whose family reads it
+        return config.encoding.method if config.encoding is not None else own["quant_method"] if own else "no"
+    formats = {place.format for place in read_gguf(model).tensors.values()}
+    return ", ".join(sorted(each.name for each in formats if each.is_quantized)) or "no"
+
+
+def _weights_bytes(model: Path) -> int:
+    files = shard_paths(model) if model.is_file() else model.glob("*.safetensors")
+    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def _described(model: Any) -> dict[str, Any]:

@@ -3,15 +3,19 @@
 import argparse
 import json
 import shutil
+from itertools import chain
 from pathlib import Path
 
 from lullm.config.json_file import read_object
 from lullm.config.model import ModelConfig
+from lullm.config.pooling.use import with_use
 from lullm.errors import ModelLoadError
 from lullm.units import MIB, format_bytes
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
 _LARGEST_COPY = 256 * MIB
+_COPIED = ("*", "*/config.json", "additional_chat_templates/*")
+"""Sub-folders hold the modules that sentence-transformers' modules.json names, such as 1_Pooling, and templates."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -37,14 +41,17 @@ def run(args: argparse.Namespace) -> int:
 
     source = resolve_model(args.model)
     if source.is_file():
-        raise ModelLoadError(f"{source} is quantized already; take the folder that it was made from")
-    config = ModelConfig.from_folder(source)
+        raise ModelLoadError(f"{source} is a GGUF file; start it as it is, or take the folder that it was made from")
+    config = with_use(ModelConfig.from_folder(source), source, "auto", "auto", lambda word: None, False)
     if config.encoding is not None:
         raise ModelLoadError(
             f"{source} is quantized already ({config.encoding.method}); start it as it is, or take the original"
         )
     partial = out.with_name(out.name + ".partial")
-    partial.mkdir(parents=True)
+    try:
+        partial.mkdir(parents=True)
+    except FileExistsError:
+        raise ModelLoadError(f"{partial} is left from a run that was cut short, or one writes it; remove it") from None
     try:
         _write(config, source, partial, args.quantization)
         partial.rename(out)
@@ -69,9 +76,11 @@ def _write(config: ModelConfig, source: Path, out: Path, quantization: str) -> N
     model = build_model(config, torch.bfloat16, config.max_position_embeddings)
     quantize_model(model, quantization)
     stated = export_quantized(model, source, out, "int8" if quantization == "int8" else "int4", select_ops("cpu"))
-    for path in source.iterdir():
+    for path in chain.from_iterable(source.glob(pattern) for pattern in _COPIED):
         if path.is_file() and not path.name.endswith(_WEIGHTS) and path.stat().st_size <= _LARGEST_COPY:
-            shutil.copyfile(path, out / path.name)
+            copy = out / path.relative_to(source)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, copy)
     data = read_object(source / "config.json") | {"quantization_config": stated}
     (out / "config.json").write_text(json.dumps(data, indent=1))
 

@@ -93,8 +93,10 @@ def is_known(architecture: str) -> bool:
 def family_of(architecture: str) -> Family:
     """Raises ModelLoadError: no family has this architecture, or its entry point fails."""
     if not is_known(architecture) or architecture in TEXT_MODELS:
+        known = ", ".join(sorted({*FAMILIES, *OUTSIDE}))
         raise ModelLoadError(
-            f"the architecture {architecture!r} is not supported; known are: {', '.join(sorted({*FAMILIES, *OUTSIDE}))}"
+            f"the architecture {architecture!r} is not supported; known are: {known}; "
+            "others run by the code of transformers, if it has them: install lullm[transformers], model_impl='auto'"
         )
     return FAMILIES.get(architecture) or OUTSIDE[architecture]
 

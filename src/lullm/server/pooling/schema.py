@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from lullm.server.error import ApiError
 from lullm.server.openai.schema import MAX_PROMPTS, Prompts, QueuedBody, several_prompts
@@ -10,7 +10,19 @@ from lullm.server.wire import FAIL_FAST, WireModel
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import Prompt
 
-Texts = Annotated[list[str], FAIL_FAST, Field(min_length=1, max_length=MAX_PROMPTS)]
+
+def _check_texts(value: Any) -> Any:
+    if isinstance(value, str) or value is None:
+        return value
+    if not isinstance(value, list) or set(map(type, value)) != {str}:
+        raise ValueError("must be a string or a list of strings, not empty")
+    if len(value) > MAX_PROMPTS:
+        raise ValueError(f"at most {MAX_PROMPTS} texts may stand in one request, got {len(value)}")
+    return value
+
+
+Texts = Annotated[Any, AfterValidator(_check_texts)]
+"""One text or several; a union of types would be named by its classes in errors."""
 
 
 class PoolingBody(QueuedBody):
@@ -54,13 +66,13 @@ _SIDES = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), 
 class ScoreBody(PoolingBody):
     """POST /score: two sides under one of vLLM's pairs of names."""
 
-    text_1: str | Texts | None = None
-    text_2: str | Texts | None = None
-    data_1: str | Texts | None = None
-    data_2: str | Texts | None = None
-    queries: str | Texts | None = None
-    documents: str | Texts | None = None
-    items: str | Texts | None = None
+    text_1: Texts = None
+    text_2: Texts = None
+    data_1: Texts = None
+    data_2: Texts = None
+    queries: Texts = None
+    documents: Texts = None
+    items: Texts = None
     instruction: str | None = None
 
     def sides(self) -> tuple[tuple[str, str], Any, Any]:
@@ -74,21 +86,30 @@ class ScoreBody(PoolingBody):
 
 
 class RerankDocument(WireModel):
+    """An object with a text, or the text itself."""
+
     text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, data: Any) -> Any:
+        if not isinstance(data, str | dict):
+            raise ValueError("must be a string, or an object with text")
+        return {"text": data} if isinstance(data, str) else data
 
 
 class RerankBody(PoolingBody):
     """POST /rerank."""
 
     query: str
-    documents: Annotated[list[str | RerankDocument], FAIL_FAST, Field(min_length=1, max_length=MAX_PROMPTS)]
+    documents: Annotated[list[RerankDocument], FAIL_FAST, Field(min_length=1, max_length=MAX_PROMPTS)]
     top_n: int | None = None
     return_documents: bool | None = None
     instruction: str | None = None
 
     @property
     def texts(self) -> list[str]:
-        return [document if isinstance(document, str) else document.text for document in self.documents]
+        return [document.text for document in self.documents]
 
     @property
     def num_results(self) -> int:

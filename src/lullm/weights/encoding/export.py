@@ -153,7 +153,9 @@ class _Shards:
 
     def write(self) -> None:
         """Write what waits as a shard."""
-        save_file(self._tensors, self._out / f"shard-{self._number}", _METADATA)
+        path = self._out / f"shard-{self._number}"
+        save_file(self._tensors, path, _METADATA)
+        path.chmod(self._out.stat().st_mode & 0o666)  # safetensors leaves the file to its owner alone
         self._tensors, self._waiting_bytes, self._number = {}, 0, self._number + 1
 
     def finish(self) -> list[str]:

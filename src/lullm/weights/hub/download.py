@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from lullm.config.gguf.file import SUFFIX
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 from lullm.weights.reading.files import missing_files
@@ -40,12 +41,23 @@ def download(name: str, revision: str | None) -> Path:
 
     try:
         # One short request first, so that an unreachable hub is found out within seconds.
-        HfApi().model_info(name, revision=revision, timeout=_TIMEOUT_S)
+        info = HfApi().model_info(name, revision=revision, timeout=_TIMEOUT_S)
+        _refuse_gguf(name, [sibling.rfilename for sibling in info.siblings or ()])
         logger.info("downloading %s from the hub", name)
         with bars_on_a_terminal():
             return Path(snapshot_download(name, revision=revision, allow_patterns=_PATTERNS, etag_timeout=_TIMEOUT_S))
+    except ModelLoadError:
+        raise
     except Exception as error:  # by its version, the hub's client raises its own errors, httpx's or OSError
         raise ModelLoadError(explain(error, name, revision)) from error
+
+
+def _refuse_gguf(name: str, files: list[str]) -> None:
+    """Raises ModelLoadError: the hub's files are GGUF files, one of which is to be named, and no model folder."""
+    ggufs = sorted(Path(file).name for file in files if file.endswith(SUFFIX))
+    if ggufs and "config.json" not in files:
+        listed = ", ".join(ggufs[:8]) + (f" and {len(ggufs) - 8} more" if len(ggufs) > 8 else "")
+        raise ModelLoadError(f"{name} holds GGUF files; name one by its quantization, as {name}:Q4_K_M: {listed}")
 
 
 def explain(error: Exception, name: str, revision: str | None) -> str:
