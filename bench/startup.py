@@ -26,7 +26,7 @@ from typing import Any
 SOURCE = Path(__file__).parent.parent / "src"
 # label: (module, what it calls; of several names it calls one)
 PARTS = {
-    "read the configuration": (("lullm.engine.llm_engine", "ModelConfig.from_folder"),),
+    "read the configuration": (("lullm.engine.llm_engine", "read_model_config"),),
     "tokenizer": (("lullm.engine.llm_engine", "Tokenizer.from_folder"),),
     "build the model": (
         ("lullm.worker.loaded_model", "build_model"),
