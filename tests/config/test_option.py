@@ -17,7 +17,7 @@ class Oven:
     fan: bool = option(False, "move the air", "device")
     light: bool | None = option(None, "see the cake; default: while it is open", "device")
     shelf: Literal["top", "bottom"] = option("top", "where", "model")
-    grill: Literal[None, "low", "high"] = option(None, "heat from above; default: none", "model")
+    grill: Literal[None, "low", "high"] = option(None, "heat from above; default: none", "model", advice="open it")
     share: float = option(0.5, "of the cake", "device", least=0, below=1)
     name: str = option("cake", "what", "model")
 
@@ -68,7 +68,7 @@ def test_taken(name, values):
         ("light", 1, "must be True, False or None, not 1"),
         ("shelf", "middle", "must be one of top, bottom, not 'middle'"),
         ("shelf", None, "not None"),
-        ("grill", "x", "must be one of None, low, high, not 'x'"),
+        ("grill", "x", "must be one of None, low, high, not 'x'; open it"),
         ("share", 1, "must be a number of at least 0 and below 1, not 1"),
         ("name", 3, "must be a string, not 3"),
     ],
@@ -84,6 +84,13 @@ def test_help_tells_the_default_once():
     assert OPTIONS["fan"].shown_help == "move the air (default: off)"
     assert OPTIONS["minutes"].shown_help == "how long; default: until it is brown"
     assert described(Oven).splitlines()[:2] == ["    Args:", "        shelf: where (default: top)."]
+
+
+@pytest.mark.parametrize("option", [{"quantization": "awq"}, {"load_format": "gguf"}], ids=str)
+def test_names_of_others_for_what_is_read_as_it_is(option):
+    """Callers of vLLM give them; without the option the checkpoint is read."""
+    with pytest.raises(ConfigError, match="leave it out for GGUF files and quantized checkpoints"):
+        EngineConfig(**option)
 
 
 @pytest.mark.parametrize("read", options_of(EngineConfig), ids=lambda read: read.name)

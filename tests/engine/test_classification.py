@@ -120,6 +120,8 @@ def test_weights_that_do_not_fit(tmp_path):
     path.write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="no head for next tokens"):
         LLM(str(tmp_path), **OPTIONS, runner="generate")
+    with pytest.raises(ConfigError, match="convert='embed' is for models of next tokens; this one has labels"):
+        LLM(str(tmp_path), **OPTIONS, convert="embed")
 
 
 @pytest.fixture(scope="module", params=["tied", "untied"])

@@ -9,7 +9,7 @@ from golden import SIZES, random_model
 from safetensors.torch import save_file
 
 from lullm import LLM, SamplingParams
-from lullm.errors import ModelLoadError
+from lullm.errors import ConfigError, ModelLoadError
 from lullm.weights.gguf.checkpoint import GGUFSource
 from lullm.weights.gguf.tensor import GGUFTensor
 
@@ -152,3 +152,11 @@ def test_blocks_are_computed_on_as_they_are(tmp_path, caplog, family, block, mix
         if family == "Qwen3" and mix is None:
             with pytest.raises(ModelLoadError, match="holds groups of integers as the checkpoint"):
                 llm.update_weights([("model.layers.0.mlp.down_proj.weight", torch.zeros(256, 512))])
+
+
+@pytest.mark.parametrize("option", [{"load_format": "safetensors"}, {"model_impl": "transformers"}], ids=str)
+def test_options_that_a_file_leaves_no_choice_of(tmp_path, option):
+    """They were taken, and changed nothing."""
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(ConfigError, match=f"{next(iter(option))}=.* is not for GGUF files"):
+        LLM(str(tmp_path / "model.gguf"), **option)

@@ -40,13 +40,17 @@ class EngineOptions:
         "model",
     )
     load_format: LoadFormat = option(
-        "auto", "'dummy' fills deterministic random weights instead of reading them", "model"
+        "auto",
+        "'dummy' fills deterministic random weights instead of reading them",
+        "model",
+        advice="leave it out for GGUF files and quantized checkpoints, which are read as they are",
     )
     quantization: Quantization = option(
         None,
         "bits of the matrices, quantized as the checkpoint is read; embedding and head take 8 bits either way, "
         "activations and KV cache keep dtype; default: as dtype says",
         "model",
+        advice="leave it out for GGUF files and quantized checkpoints, which are read as they are",
     )
     seed: int | None = option(
         0, "seed of the engine, from which requests without one draw theirs; None ('none') is random", "model", least=0

@@ -17,7 +17,7 @@ Group = Literal["model", "device", "KV cache", "scheduling", "log-probabilities"
 
 
 def option(default: T, help: str, group: Group, **bounds: Any) -> T:
-    """A field of a dataclass: its default and its declaration. `bounds`: `least` to `unit` of `Option`."""
+    """A field of a dataclass: its default and its declaration. `bounds`: `least` to `advice` of `Option`."""
     field: T = dataclasses.field(default=default, metadata={"help": help, "group": group, **bounds})
     return field
 
@@ -31,6 +31,7 @@ class Option:
         help: half a sentence for the command line and the documentation; it names the default where that is None.
         least, most: bounds that are values themselves; above, below: bounds that are not.
         unit: what a number counts, such as 'bytes'.
+        advice: what to do instead of giving another value than `choices`.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Option:
     most: float = math.inf
     below: float = math.inf
     unit: str | None = None
+    advice: str | None = None
 
     @property
     def shown_help(self) -> str:
@@ -61,7 +63,8 @@ class Option:
         if self.choices:
             if value not in self.choices:
                 names = ", ".join(["None"] * self.is_optional + list(self.choices))
-                raise ConfigError(f"{self.name} must be one of {names}, not {value!r}")
+                advice = "" if self.advice is None else f"; {self.advice}"
+                raise ConfigError(f"{self.name} must be one of {names}, not {value!r}{advice}")
         elif self.kind is bool:
             if not isinstance(value, bool):
                 names = "True, False or None" if self.is_optional else "True or False"

@@ -9,6 +9,7 @@ import torch
 
 from lullm.config.engine import EngineConfig
 from lullm.config.generation import GenerationDefaults
+from lullm.config.gguf.file import is_gguf
 from lullm.config.pooling.use import with_use
 from lullm.engine.assembly import open_scheduler
 from lullm.engine.input import InputProcessor
@@ -69,6 +70,7 @@ class LLMEngine:
         if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
             raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
         folder = resolve_model(config.model, config.revision)
+        _check_gguf(config, folder)
         model = read_model_config(folder, config.model_impl)
         resolved = config.resolve(model)
         self.tokenizer = Tokenizer.from_folder(resolve_model(config.tokenizer) if config.tokenizer else folder)
@@ -305,6 +307,14 @@ class LLMEngine:
         self.model_executor.shutdown()
         if self.tokenizer.chat_template is not None:
             self.tokenizer.chat_template.close()
+
+
+def _check_gguf(config: EngineConfig, model: Path) -> None:
+    """Raises ConfigError: an option asks for what a GGUF file is not."""
+    if is_gguf(model):
+        for name, value in (("load_format", "safetensors"), ("model_impl", "transformers")):
+            if getattr(config, name) == value:
+                raise ConfigError(f"{name}={value!r} is not for GGUF files; leave it out, or take a model folder")
 
 
 def _check_threadless(config: EngineConfig) -> None:

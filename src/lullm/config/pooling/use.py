@@ -56,6 +56,8 @@ def with_use(
     data = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
     stated = read_modules(folder) if folder.is_dir() else None  # else it is a GGUF file
     form: PairForm = "template" if has_pair_template else "joined"
+    if convert == "embed" and model.num_labels is not None:
+        raise ConfigError("convert='embed' is for models of next tokens; this one has labels, see LLM.classify, score")
     if convert == "rerank":
         pooler: PoolerConfig | None = _reranker(model, token_id, form)
     elif convert == "embed":
