@@ -109,3 +109,11 @@ def test_other_settings(tmp_path, caplog):
     (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"do_lower_case": True}))
     with pytest.raises(ModelLoadError, match="do_lower_case is not supported"):
         read_modules(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "is_said"), [("mean_tokens", True), ("lasttoken", False)])
+def test_rows_of_an_instruction_that_should_not_count(tmp_path, caplog, kind, is_said):
+    write(tmp_path, "Transformer", "Pooling", Pooling=flags(kind) | {"include_prompt": False})
+    with caplog.at_level("WARNING", logger="lullm"):
+        read_modules(tmp_path)
+    assert ("include_prompt is false" in caplog.text) == is_said

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from lullm.config.gguf.file import is_gguf
 from lullm.errors import ModelLoadError
 from lullm.weights import folder
 from lullm.weights.folder import resolve_model
@@ -52,6 +53,12 @@ def model_folder(tmp_path):
     (path / "config.json").write_text("{}")
     save_file({"a": torch.ones(1)}, path / "model.safetensors")
     return path
+
+
+def test_a_folder_that_is_called_like_a_file(model_folder):
+    """Its header was read: 'is not a regular file; fetch it again'."""
+    named = model_folder.rename(model_folder.with_name("model.gguf"))
+    assert resolve_model(str(named)) == named and not is_gguf(named) and is_gguf(named / "no.gguf")
 
 
 def test_a_local_folder(hub, model_folder, monkeypatch):

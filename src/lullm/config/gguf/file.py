@@ -15,8 +15,8 @@ _MOST_SHARDS = 4096
 
 
 def is_gguf(path: Path) -> bool:
-    """By its name: a GGUF file rather than a folder."""
-    return path.suffix.lower() == SUFFIX
+    """By its name: a GGUF file, that is there or not; a folder may have such a name, too."""
+    return path.suffix.lower() == SUFFIX and not path.is_dir()
 
 
 def first_shards(paths: Sequence[Path]) -> list[Path]:

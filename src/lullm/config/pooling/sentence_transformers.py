@@ -103,6 +103,8 @@ def _read_kind(folder: Path) -> PoolingKind:
     modes = [stated] if stated is not None else [mode for flag, mode in _FLAGS.items() if data.get(flag) is True]
     if len(modes) != 1 or not isinstance(modes[0], str) or modes[0] not in _KINDS:
         raise ModelLoadError(f"{path}: the pooling {shown(modes)} is not supported, only one of {', '.join(_KINDS)}")
+    if modes == ["mean"] and data.get("include_prompt") is False:
+        logger.warning("%s: include_prompt is false, and here the rows of an instruction count in the mean", path)
     return _KINDS[modes[0]]
 
 
