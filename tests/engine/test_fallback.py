@@ -1,5 +1,6 @@
 """Models by transformers' code through the engine: its greedy tokens, whatever the engine does to get them."""
 
+import json
 import random
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from conftest import write_tokenizer
 from golden import random_model
 
 from lullm import LLM, SamplingParams
-from lullm.errors import ConfigError
+from lullm.errors import ConfigError, ModelLoadError
 from lullm.kv.layout import num_blocks_for_len
 from lullm.models.fallback.config import read_model_config
 
@@ -131,3 +132,14 @@ def test_an_own_family_may_run_so_too(tmp_path):
             )
         )
     assert 1e-5 < (found[0] - found[1]).abs().mean() < 0.06
+
+
+@pytest.mark.parametrize("change", [{"vocab_size": 10**11}, {"intermediate_size": 10**11}], ids=str)
+def test_absurd_sizes_are_found_before_memory_is_taken(checkpoint, tmp_path, change):
+    """The error was that of an arena of 10^5 GiB."""
+    for path in Path(checkpoint[0]).iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(ModelLoadError, match="by config.json the model has .* numbers, and the files hold"):
+        LLM(str(tmp_path), **OPTIONS)

@@ -5,6 +5,7 @@ import json
 import random
 
 import pytest
+import sentencepiece
 
 from lullm.errors import ModelLoadError
 from lullm.text.tokenizer import Tokenizer
@@ -21,7 +22,6 @@ CORPUS = ["the quick brown fox jumps over the lazy dog", "hello world, hello the
 
 
 def train(folder, **options):
-    sentencepiece = pytest.importorskip("sentencepiece")
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS), model_prefix=str(folder / "tokenizer"), minloglevel=2, **options
     )

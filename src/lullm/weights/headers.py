@@ -4,8 +4,11 @@ A wrong size in a config would otherwise take its memory first. The headers hold
 of the files is read here.
 """
 
+import math
 import re
 from pathlib import Path
+
+from torch import nn
 
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
@@ -29,6 +32,21 @@ def check_headers(config: ModelConfig, folder: Path) -> None:
     if faults:
         lines = "\n  ".join(faults)
         raise ModelLoadError(f"the weights in {folder} do not fit its config:\n  {lines}")
+
+
+def check_num_weights(model: nn.Module, folder: Path) -> None:
+    """The same for a model whose sizes have other names: its parameters must not be more than the files hold.
+
+    Raises:
+        ModelLoadError: as `check_headers`; the message has both numbers.
+    """
+    num_stored = sum(map(math.prod, open_source(folder).shapes().values()))
+    num_wanted = sum(parameter.numel() for parameter in model.parameters())
+    if num_wanted > num_stored:
+        raise ModelLoadError(
+            f"the weights in {folder} do not fit its config: by config.json the model has {num_wanted} numbers, and "
+            f"the files hold {num_stored}; a size is wrong, or a file is missing"
+        )
 
 
 def _wrong_layers(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]:

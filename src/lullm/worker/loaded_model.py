@@ -13,7 +13,7 @@ from lullm.nn.kv_scale import KVScales, kv_scales_of
 from lullm.units import format_bytes
 from lullm.weights.dummy import fill_dummy_weights
 from lullm.weights.encoding.checkpoint import with_encoding
-from lullm.weights.headers import check_headers
+from lullm.weights.headers import check_headers, check_num_weights
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
@@ -42,9 +42,12 @@ class LoadedModel:
 def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     """Build the model of a folder and fill its weights. Blocking. Raises ModelLoadError, CacheSizeError."""
     config = setup.config
-    if config.load_format != "dummy" and setup.model_config.foreign is None:
+    has_files, is_foreign = config.load_format != "dummy", setup.model_config.foreign is not None
+    if has_files and not is_foreign:
         check_headers(setup.model_config, folder)
     model = build_model(setup.model_config, setup.dtype, config.max_model_len)
+    if has_files and is_foreign:
+        check_num_weights(model, folder)
     num_as_stored = _quantize(setup, model, folder)
     if config.kv_dtype == "fp8_e4m3":
         add_kv_scales(model)
