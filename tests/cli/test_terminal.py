@@ -69,6 +69,14 @@ def test_run_without_a_template(qwen3_folder, expected, tmp_path, capsys):
     assert "no chat template" in capsys.readouterr().err
 
 
+def test_a_model_that_only_pools_is_no_partner(qwen3_folder, capsys):
+    """The greeting came, and each line was answered with the error."""
+    for command in (["run", "hello"], ["chat"]):
+        assert main([command[0], "--model", str(qwen3_folder), *FLAGS, "--runner", "pooling", *command[1:]]) == 2
+        out, err = capsys.readouterr()
+        assert "this model gives embeddings, not text" in err and "Talk to" not in err and not out
+
+
 def test_run_prompt_too_long(qwen3_folder, capsys):
     assert main(["run", "--model", str(qwen3_folder), *FLAGS, "x" * 3000]) == 2
     assert "lullm: error: the prompt has" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from lullm.cli.flag.engine import add_engine_flags
 from lullm.cli.flag.sampling import add_sampling_flags, opening, sampling_params
 from lullm.cli.run import NOT_ENGINE
 from lullm.cli.terminal import Terminal, open_terminal
+from lullm.engine.pooling.rules import check_generates
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.types.request import Conversation
 from lullm.types.sampling_params import SamplingParams
@@ -43,7 +44,8 @@ def _talk(args: argparse.Namespace, terminal: Terminal) -> None:
         with contextlib.suppress(ImportError):  # line editing and history for input(); not on every system
             import readline  # noqa: F401
     history = opening(args)
-    # A model without a template, or one that refuses the system message: said before the first line.
+    # A model that only pools, has no template, or refuses the system message: said before the first line.
+    check_generates(terminal.engine.model_config)
     terminal.engine.input_processor.tokenize(Conversation([*history, {"role": "user", "content": "hello"}]))
     print(GREETING.format(model=terminal.engine.config.served_model_name), file=sys.stderr)
     while (line := _read_line()) is not None:

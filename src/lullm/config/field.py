@@ -17,6 +17,8 @@ MOST_INTERMEDIATE = 1 << 20
 """The widest known MLP has 53,248."""
 MOST_HEAD_DIM = 1 << 12
 """The widest known heads have 512 elements."""
+MOST_EXPERTS = 1 << 12
+"""The most known have 512 in a layer."""
 
 
 def shown(value: Any) -> str:

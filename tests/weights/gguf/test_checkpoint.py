@@ -123,3 +123,13 @@ def test_tensors_that_lack_or_are_too_many_are_named(tmp_path):
     write_gguf(path, tmp_path, "Qwen3")
     with pytest.raises(ModelLoadError, match="num_hidden_layers is 4, and the files hold 3"):
         check_headers(ModelConfig.from_folder(path), path)
+
+
+@pytest.mark.parametrize("shape", [(5000, 1, 1), (8,)], ids=str)
+def test_experts_beyond_any_model_are_refused(tmp_path, shape):
+    """Each expert takes a name: those of a file of 100 MB took gigabytes."""
+    save_model(tmp_path, "Qwen3", {})
+    path = tmp_path / "model.gguf"
+    write_gguf(path, tmp_path, "Qwen3", extra={"blk.0.ffn_up_exps.weight": torch.ones(shape).numpy()})
+    with pytest.raises(ModelLoadError, match="blk.0.ffn_up_exps.weight has shape .*none of 1 to 4096 experts"):
+        load_model(path)

@@ -15,19 +15,16 @@ from lullm.config.family.layer_kinds import (
     window_in_odd,
     window_unless_null,
 )
-from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int, shown
+from lullm.config.field import MOST_EXPERTS, MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int, shown
 from lullm.config.rope import ROPE_KEYS
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind
 
-_MOST_EXPERTS = 1 << 12
-"""The most known have 512 in a layer."""
-
 
 def read_experts(data: dict[str, Any], count_name: str, size_name: str, layers: tuple[bool, ...]) -> ExpertsConfig:
     """What all families have."""
-    num_experts = positive_int(data, count_name, most=_MOST_EXPERTS)
-    num_used = positive_int(data, "num_experts_per_tok", most=_MOST_EXPERTS)
+    num_experts = positive_int(data, count_name, most=MOST_EXPERTS)
+    num_used = positive_int(data, "num_experts_per_tok", most=MOST_EXPERTS)
     if num_used > num_experts:
         raise ModelLoadError(
             f"config.json: num_experts_per_tok ({num_used}) must be at most {count_name} ({num_experts})"

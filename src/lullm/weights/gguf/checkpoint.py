@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lullm.config.field import MOST_EXPERTS
 from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.config.gguf.header import TensorPlace
 from lullm.errors import ModelLoadError
@@ -61,6 +62,8 @@ class GGUFSource:
 
     def __init__(self, path: Path):
         self._file = read_gguf(path)
+        for place in self._file.tensors.values():
+            _check_stack(self._file.architecture, place)
         self.num_bytes = sum(place.num_bytes for place in self._file.tensors.values())
 
     def rules(self, rules: WeightRules) -> WeightRules:
@@ -95,6 +98,16 @@ class GGUFSource:
             for number, part in enumerate(parts):
                 values = part if place.format.is_quantized else part.decode()
                 yield name.replace("*", str(number)), values, part.raw.nbytes
+
+
+def _check_stack(architecture: str, place: TensorPlace) -> None:
+    """Raises ModelLoadError: a tensor of all experts has more of them than any model, each of which takes a name."""
+    is_stack = "*" in (checkpoint_name(architecture, place.name) or "")
+    if is_stack and (len(place.shape) < 2 or place.shape[0] > MOST_EXPERTS):
+        raise ModelLoadError(
+            f"{place.path}: tensor {place.name} has shape {list(place.shape)}, which is none of 1 to {MOST_EXPERTS} "
+            "experts; fetch it again"
+        )
 
 
 def _named_shapes(architecture: str, place: TensorPlace) -> Iterator[tuple[str, tuple[int, ...]]]:
