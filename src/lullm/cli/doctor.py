@@ -37,6 +37,7 @@ REQUIRED = {
     "tqdm": ("tqdm", "4.66"),
     "xxhash": ("xxhash", "3.4"),
     "msgspec": ("msgspec", "0.19"),
+    "llguidance": ("llguidance", "1.4"),
 }
 """Distribution -> (module, oldest version that works)."""
 
