@@ -14,6 +14,17 @@ EVIL: tuple[Any, ...] = (
     "1_0", "\u0661", "<|im_end|>", "a" * 5000, [], [[]], [None], [""], ["x"] * 300, [1] * 5000, [-1], [10**12], {},
     {"a": 1}, {"type": "text"}, {"0": 1e9}, [[1], ["x"]],
 )  # fmt: skip
+FORMS: tuple[dict[str, Any], ...] = (
+    {"response_format": {"type": "json_object"}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array"}}}},
+    {"structured_outputs": {"regex": "(a|b){2,5}"}}, {"structured_outputs": {"choice": ["yes", "no"]}},
+    {"structured_outputs": {"json": {"type": "object", "properties": {"a": {"enum": [1, None]}}}}},
+    {"structured_outputs": {"grammar": 'root ::= "x" [0-9]+'}}, {"guided_json": {"type": "integer"}},
+    {"structured_outputs": {"regex": "((a{100}){100}){100}"}}, {"structured_outputs": {"regex": "("}},
+    {"structured_outputs": {"json": {"$ref": "#"}}}, {"structured_outputs": {"json": {"$ref": "#/$defs/a"}}},
+    {"structured_outputs": {"structural_tag": '{"structures": [], "triggers": [""]}'}},
+)  # fmt: skip
+"""Forms of an answer: most are good, some hostile."""
 FIELDS = (
     "n", "best_of", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "max_tokens",
     "min_tokens", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "logit_bias", "allowed_token_ids", "bad_words",
@@ -21,7 +32,7 @@ FIELDS = (
     "priority", "keep_alive", "stream", "stream_options", "user", "tools", "response_format", "suffix", "model",
     "messages", "prompt", "tokens", "add_special_tokens", "level", "mode", "tags", "method", "whatever",
     "input", "dimensions", "encoding_format", "normalize", "use_activation", "truncate_prompt_tokens", "query",
-    "documents", "queries", "top_n", "instruction", "split_special_tokens",
+    "structured_outputs", "guided_regex", "documents", "queries", "top_n", "instruction", "split_special_tokens",
 )  # fmt: skip
 
 
@@ -46,6 +57,8 @@ def valid_body(rng: random.Random, path: str) -> dict[str, Any]:
     body |= {"max_tokens": rng.choice([1, 5, 30]), "temperature": rng.choice([0, 1])}
     if rng.random() < 0.4:
         body["stream"] = True
+    if rng.random() < 0.3:
+        body |= copy.deepcopy(rng.choice(FORMS))
     return body
 
 

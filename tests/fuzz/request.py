@@ -3,11 +3,14 @@
 import random
 from typing import Any
 
-from lullm import SamplingParams
+from lullm import SamplingParams, StructuredOutputsParams
 from lullm.errors import InvalidRequestError
 
 VOCAB_SIZE = 320
 NUM_PREFIXES = 4
+FORMS: tuple[dict[str, Any], ...] = (
+    {"regex": "[a-h ]{3,30}"}, {"choice": ["ab", "abc", "h"]}, {"json": {"type": "array", "items": {"type": "integer"}}},
+)  # fmt: skip
 
 
 def random_prompt(rng: random.Random, longest: int) -> list[int]:
@@ -39,6 +42,7 @@ def random_params(rng: random.Random) -> SamplingParams:
         (0.1, {"stop_token_ids": rng.sample(range(VOCAB_SIZE), 5), "min_tokens": fields["max_tokens"] // 2}),
         (0.1, {"top_k": rng.randrange(1, 50), "top_p": rng.uniform(0.1, 1.0)}),
         (0.05, {"min_p": rng.random()}),
+        (0.1, {"structured_outputs": StructuredOutputsParams(**rng.choice(FORMS))}),
         (0.05, {"include_stop_str_in_output": True, "skip_special_tokens": False}),
     ]
     for chance, more in choices:
