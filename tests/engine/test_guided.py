@@ -150,6 +150,8 @@ def test_beside_other_restrictions(llm):
 def test_refused(llm):
     with pytest.raises(InvalidRequestError, match="beam"):
         SamplingParams(beam_width=2, structured_outputs=StructuredOutputsParams(regex="a"))
+    with pytest.raises(InvalidRequestError, match="give one of them"):
+        SamplingParams(allowed_token_ids=[1], structured_outputs=StructuredOutputsParams(regex="a"))
     with pytest.raises(InvalidRequestError, match="StructuredOutputsParams"):
         SamplingParams(structured_outputs={"regex": "a"})
     with pytest.raises(InvalidRequestError, match="regex"):

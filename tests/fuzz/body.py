@@ -20,11 +20,12 @@ FORMS: tuple[dict[str, Any], ...] = (
     {"structured_outputs": {"regex": "(a|b){2,5}"}}, {"structured_outputs": {"choice": ["yes", "no"]}},
     {"structured_outputs": {"json": {"type": "object", "properties": {"a": {"enum": [1, None]}}}}},
     {"structured_outputs": {"grammar": 'root ::= "x" [0-9]+'}}, {"guided_json": {"type": "integer"}},
-    {"structured_outputs": {"regex": "((a{100}){100}){100}"}}, {"structured_outputs": {"regex": "("}},
-    {"structured_outputs": {"json": {"$ref": "#"}}}, {"structured_outputs": {"json": {"$ref": "#/$defs/a"}}},
-    {"structured_outputs": {"structural_tag": '{"structures": [], "triggers": [""]}'}},
 )  # fmt: skip
-"""Forms of an answer: most are good, some hostile."""
+HOSTILE_FORMS: tuple[dict[str, Any], ...] = (
+    {"regex": "((a{100}){100}){100}"}, {"regex": "("}, {"json": {"$ref": "#"}}, {"json": {"$ref": "#/$defs/a"}},
+    {"regex": "(a{1000}b{1000}){1000}"}, {"json": {"enum": []}}, {"grammar": "start: start start"}, {"grammar": "%%"},
+    {"structural_tag": '{"structures": [], "triggers": [""]}'}, {"choice": ["\x00", "\ud800"]},
+)  # fmt: skip
 FIELDS = (
     "n", "best_of", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "max_tokens",
     "min_tokens", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "logit_bias", "allowed_token_ids", "bad_words",
@@ -65,6 +66,8 @@ def valid_body(rng: random.Random, path: str) -> dict[str, Any]:
 def hostile_body(rng: random.Random, path: str) -> bytes:
     """One to four values of a valid body replaced or added; now and then bytes that are no JSON."""
     body = valid_body(rng, path)
+    if rng.random() < 0.1:
+        body["structured_outputs"] = copy.deepcopy(rng.choice(HOSTILE_FORMS))
     for _ in range(rng.randrange(1, 5)):
         _spoil(rng, body)
     raw = json.dumps(body).encode()

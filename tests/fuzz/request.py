@@ -9,7 +9,8 @@ from lullm.errors import InvalidRequestError
 VOCAB_SIZE = 320
 NUM_PREFIXES = 4
 FORMS: tuple[dict[str, Any], ...] = (
-    {"regex": "[a-h ]{3,30}"}, {"choice": ["ab", "abc", "h"]}, {"json": {"type": "array", "items": {"type": "integer"}}},
+    {"regex": "[a-h ]{3,30}"}, {"choice": ["ab", "abc", "h"]},
+    {"json": {"type": "array", "items": {"type": "integer"}}},
 )  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def random_params(rng: random.Random) -> SamplingParams:
         fields["best_of"] = fields["n"] + 1
     try:
         return SamplingParams(**fields)
-    except InvalidRequestError:  # `best_of` with a stream, `min_tokens` above `max_tokens`
+    except InvalidRequestError:  # `min_tokens` above `max_tokens`, a form and `allowed_token_ids`
         return SamplingParams(temperature=0.0, max_tokens=5)
 
 

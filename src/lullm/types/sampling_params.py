@@ -103,6 +103,11 @@ class SamplingParams:
             if not ids:
                 raise InvalidRequestError("allowed_token_ids must not be empty", "allowed_token_ids")
             self._set("allowed_token_ids", ids)
+            if self.structured_outputs is not None:  # together they may leave no token at all
+                raise InvalidRequestError(
+                    "allowed_token_ids and structured_outputs both say which tokens may come; give one of them",
+                    "allowed_token_ids",
+                )
         for name, least, most in _INT_RANGES:
             self._set(name, _check_int(name, getattr(self, name), least, most))
         for name, low, high in _FLOAT_RANGES:

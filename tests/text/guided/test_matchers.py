@@ -125,6 +125,11 @@ def test_a_large_automaton_is_refused_or_answers(regex):
     assert tokens and all(expected)
 
 
+def test_a_grammar_that_nothing_fits():
+    with pytest.raises(InvalidRequestError, match="no text fits"):
+        new_matchers().check(guide_of(json={"$ref": "#"}))
+
+
 def test_a_tokenizer_that_cannot_be_read():
     with pytest.raises(InvalidRequestError, match="tokenizer"):
         Matchers(lambda: "{}", 100).check(guide_of(regex="a"))

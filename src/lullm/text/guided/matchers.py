@@ -75,7 +75,9 @@ class Matchers:
             matcher.compute_bitmask()
         if matcher.is_error():
             self._fresh.pop(guide, None)
-            reason = matcher.get_error().split("\n<state>")[0].strip()
+            reason = matcher.get_error().split("\n<")[0].strip()  # behind it stands the parser's state
+            if reason.startswith("NoExtension"):
+                reason = "no text fits this grammar"
             raise InvalidRequestError(f"structured_outputs: {reason[:500]}", "structured_outputs")
 
     def forbidden(self, sequences: Sequence[Guided]) -> npt.NDArray[np.bool_]:
