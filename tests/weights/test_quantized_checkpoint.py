@@ -120,6 +120,7 @@ def test_modules_by_name_expression_and_class():
     assert list(bits.values()) == [None, None, 8, 4, 4, None]
     awq, _ = quantized.awq(modules_to_not_convert=["visual", "mlp.gate"])
     encoding = read_encoding(awq, frozenset())
+    assert read_encoding({key: awq[key] for key in awq if key != "version"}, frozenset()) == encoding, "gemm is default"
     assert encoding.scheme_of("model.layers.0.mlp.gate") is None and encoding.scheme_of("visual.a.b") is None
     assert encoding.scheme_of("model.layers.0.mlp.gate_proj") is not None
 

@@ -19,7 +19,7 @@ def read_awq(data: Data) -> CheckpointEncoding:
     check_known(data, ("bits", "w_bit", "group_size", "q_group_size", "version", "format", "modules_to_not_convert"),
                 ignores, ())  # fmt: skip
     choice({"bits": data.get("bits", data.get("w_bit"))}, "bits", (4,), 4)
-    choice(data, "version", ("gemm",), data.get("format"))
+    choice(data, "version", ("gemm",), data.get("format") or "gemm")
     size = group_size({"group_size": data.get("group_size", data.get("q_group_size", 128))})
     scheme = IntegerScheme(4, size, is_symmetric=False, packing="awq")
     return CheckpointEncoding(
