@@ -6,7 +6,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import json
+import logging
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,15 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 TEXT = ["the quick brown fox jumps over the lazy dog", "hello world, 12 34 !?", "a b c d e f g h i j k l m n o p"]
+
+
+@pytest.fixture(autouse=True)
+def _log_level() -> Iterator[None]:
+    """Commands set the level of lullm's log; a test that reads the log of INFO failed behind one that had run one."""
+    log = logging.getLogger("lullm")
+    level = log.level
+    yield
+    log.setLevel(level)
 
 
 def write_tokenizer(folder: Path) -> None:

@@ -272,6 +272,6 @@ def test_all_refused_keys_are_named_at_once():
 
 def test_unknown_keys_are_named_in_a_warning(tmp_path, caplog):
     write_config(tmp_path, "Llama", SIZES | {"use_cache": True, "some_key_of_tomorrow": 1, "_a_note": "x"})
-    caplog.set_level("WARNING")
+    caplog.set_level("WARNING", "lullm")
     ModelConfig.from_folder(tmp_path)
     assert "_a_note, some_key_of_tomorrow" in caplog.text and "use_cache" not in caplog.text

@@ -40,7 +40,7 @@ def test_the_text_model_is_loaded_without_its_tower(tmp_path, family, caplog):
     data = json.loads((tmp_path / "config.json").read_text())
     assert data["architectures"] == [f"{family}ForConditionalGeneration"] and "num_hidden_layers" not in data
     assert any(name.startswith("model.visual.") for name in load_file(tmp_path / "model.safetensors"))
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "lullm")
     model = load_model(tmp_path)
     assert "only the text model is loaded" in caplog.text
     assert model.config.architecture == f"{family}ForCausalLM"
