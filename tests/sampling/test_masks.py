@@ -18,7 +18,7 @@ def draw(seq_id, **edits):
 
 @pytest.mark.parametrize("num_forbidden", [0, 3, 50, 97, 99, 100])
 def test_exactly_the_forbidden_places_change(num_forbidden):
-    """By few allowed and by few forbidden places, in some rows of a batch."""
+    """In some rows of a batch."""
     rng = np.random.default_rng(num_forbidden)
     forbidden = np.zeros((2, VOCAB_SIZE), bool)
     for row in forbidden:
@@ -28,7 +28,7 @@ def test_exactly_the_forbidden_places_change(num_forbidden):
     logits = torch.randn(4, VOCAB_SIZE)
     expected = logits.clone()
     expected[[1, 3]] = expected[[1, 3]].masked_fill(torch.from_numpy(forbidden), -torch.inf)
-    apply_restrictions_(logits, draws, Masks.of([1, 3], forbidden))
+    apply_restrictions_(logits, draws, Masks([1, 3], forbidden))
     assert torch.equal(logits, expected)
 
 
@@ -36,7 +36,7 @@ def test_what_else_forbids_yields_where_nothing_would_be_left():
     """min_tokens forbids the end, which is all that the grammar allows; a list of allowed tokens narrows it."""
     forbidden = np.ones((1, VOCAB_SIZE), bool)
     forbidden[0, [7, 9]] = False
-    masks = Masks.of([0], forbidden)
+    masks = Masks([0], forbidden)
     for end_token_ids, expected in (((7, 9), [7, 9]), ((7,), [9]), ((), [7, 9])):
         logits = torch.zeros(1, VOCAB_SIZE)
         edits = {"min_tokens": 3, "end_token_ids": end_token_ids, "guide": Guide("g", (7,))}

@@ -11,30 +11,13 @@ from lullm.text.guided.matchers import Guided, Matchers
 from lullm.types.draw import Draw
 from lullm.types.packed import unpack
 
-TokenIds = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """`forbidden` [len(rows), V]: the tokens that the draws of these rows must not choose.
-
-    The same by row, as the fewer token ids: `few_allowed`, nothing else may be chosen, or `few_forbidden`.
-    """
+    """`forbidden` [len(rows), V]: the tokens that the draws of these rows must not choose."""
 
     rows: list[int]
     forbidden: npt.NDArray[np.bool_]
-    few_allowed: list[tuple[int, TokenIds]]
-    few_forbidden: list[tuple[int, TokenIds]]
-
-    @staticmethod
-    def of(rows: list[int], forbidden: npt.NDArray[np.bool_]) -> "Masks":
-        masks = Masks(rows, forbidden, [], [])
-        for row, is_forbidden in zip(rows, forbidden, strict=True):
-            if 2 * np.count_nonzero(is_forbidden) > len(is_forbidden):
-                masks.few_allowed.append((row, np.flatnonzero(~is_forbidden)))
-            else:
-                masks.few_forbidden.append((row, np.flatnonzero(is_forbidden)))
-        return masks
 
     def of_row(self, row: int) -> npt.NDArray[np.bool_]:
         """[V]: of a draw that has a guide."""
@@ -66,7 +49,7 @@ class MaskMaker:
         return self._thread.submit(self._masks, guided).result
 
     def _masks(self, guided: dict[int, Guided]) -> Masks:
-        return Masks.of(list(guided), self._matchers.forbidden(list(guided.values())))
+        return Masks(list(guided), self._matchers.forbidden(list(guided.values())))
 
 
 def _no_masks() -> None:

@@ -76,14 +76,9 @@ def forbidden_ids(
 
 
 def _forbid_all_but_grammatical_(logits: Tensor, masks: Masks) -> None:
-    """In place, by the fewer places: to look at each of 32 x 151,936 takes 4 ms on two cores."""
-    for row, ids in masks.few_allowed:
-        index = torch.from_numpy(ids).to(logits.device, non_blocking=True)
-        kept = logits[row, index]
-        logits[row].fill_(-torch.inf)
-        logits[row, index] = kept
-    for row, ids in masks.few_forbidden:
-        logits[row, torch.from_numpy(ids).to(logits.device, non_blocking=True)] = -torch.inf
+    """In place, row by row: a copy of 32 rows of 151,936 logits would take 5 ms on two cores."""
+    for row, is_forbidden in zip(masks.rows, torch.from_numpy(masks.forbidden), strict=True):
+        logits[row].masked_fill_(is_forbidden.to(logits.device, non_blocking=True), -torch.inf)
 
 
 def _mask(masks: Masks | None, row: int) -> npt.NDArray[np.bool_]:

@@ -12,7 +12,7 @@ from lullm.types.guided.params import Guide, StructuredOutputsParams
 
 _MAX_GUIDES = 64
 _SHORT = 2000
-"""Characters of a form that is checked in less than a millisecond or two, so that it need not leave the event loop."""
+"""Characters of a form whose text is a grammar in less than a millisecond."""
 
 
 class GuideMaker:
@@ -34,16 +34,18 @@ class GuideMaker:
 
         Raises:
             InvalidRequestError: the grammar is wrong or too large; the model has no end-of-sequence token.
-            WouldBlock: it may take more than milliseconds, and `may_block` is False.
+            WouldBlock: the form is long or new, and `may_block` is False. A regex of 20 characters can take 0.3 s.
         """
         if not self._end_token_ids:
             raise InvalidRequestError(
                 "structured_outputs needs an end-of-sequence token, and this model's folder names none",
                 "structured_outputs",
             )
-        if not may_block and (not self._matchers.is_warm or params.num_chars > _SHORT):
+        if not may_block and params.num_chars > _SHORT:
             raise WouldBlock
         grammar = grammar_of(params)
+        if not may_block and grammar not in self._made:
+            raise WouldBlock
         if not self._lock.acquire(blocking=may_block):
             raise WouldBlock
         try:

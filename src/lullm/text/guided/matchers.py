@@ -63,11 +63,6 @@ class Matchers:
         self._places: OrderedDict[int, _Place] = OrderedDict()
         self._executor: LLExecutor | None = None
 
-    @property
-    def is_warm(self) -> bool:
-        """Whether the tokenizer has been read, which takes about a second for 150,000 tokens."""
-        return bool(self._tokenizers)
-
     def check(self, guide: Guide) -> None:
         """Raises InvalidRequestError: the grammar is wrong or too large, with the library's reason."""
         matcher = self._fresh_matcher(guide)
