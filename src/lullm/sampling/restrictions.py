@@ -69,7 +69,7 @@ def forbidden_ids(
         return ids
     allowed = edits.allowed_token_ids
     if mask is not None:
-        grammatical = np.flatnonzero(~mask).tolist()
+        grammatical = tuple(np.flatnonzero(~mask).tolist())
         allowed = grammatical if allowed is None else tuple(set(allowed).intersection(grammatical))
     nothing_left = len(ids) == vocab_size if allowed is None else ids.issuperset(_within(allowed, vocab_size))
     return set() if nothing_left else ids
