@@ -30,7 +30,6 @@ from lullm.server.openai.validation import (
     sampling_params,
 )
 from lullm.server.sse import DONE, EventStream, encode, event, until_disconnect
-from lullm.server.wire import parse_body
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import GenerateRequest
 
@@ -87,7 +86,7 @@ class Endpoint(Generic[Body]):
         Raises:
             ApiError, InvalidRequestError: with the name of the body's field.
         """
-        body = parse_body(self.body_type, await request.body())
+        body = await self.context.read(self.body_type, request)
         self.context.check_model(body.model)
         engine, answer_id = self.context.engine, public_id(self.id_prefix, request.headers)
         try:
