@@ -5,6 +5,8 @@ Types are checked strictly here; ranges are checked by `SamplingParams` and the 
 - `INERT` fields cannot change the result and are accepted without effect;
 - `MISSING` fields ask for machinery that does not exist: only the values that ask for nothing pass;
 - every other unknown field is refused, or ignored with a word: its path comes back to the caller.
+
+A body that declares a field of these names takes it.
 """
 
 import functools
