@@ -6,8 +6,10 @@ import sys
 from collections.abc import Sequence
 
 import lullm
-from lullm.cli import chat, doctor, memory, ps, run, serve, sleep, wake
+from lullm.cli import doctor, memory, serve
 from lullm.cli.model import hub, quantize
+from lullm.cli.remote import ps, sleep, wake
+from lullm.cli.talk import chat, run
 from lullm.errors import LullmError
 
 USER_ERROR = 2

@@ -1,7 +1,7 @@
 """The native library: where it lies, whether it fits, which instruction set it uses.
 
-It is built beside this file from `csrc/`, for x86-64 Linux, if there was a C++ compiler. Where it is missing, or not the
-one of these files, or the processor has none of its instruction sets, there is no native version and torch serves. A
+It is built beside this file from `csrc/`, for x86-64 Linux, if there was a C++ compiler. Where it is missing, or not that
+of these files, or the processor has none of its instruction sets, there is no native version and torch serves. A
 library of other sources can give wrong numbers and no error, so a checkout compares digests of them as well.
 
 The environment variable `LULLM_CPU_ISA` (avx2, avx512, avx512_bf16 or amx) asks for a lesser instruction set than the
@@ -160,7 +160,7 @@ def mismatch() -> str | None:
 
 
 def source_digest(folder: Path) -> str:
-    """SHA-256 over the sorted lines "path SHA-256" of the sources in a folder, as `CMakeLists.txt` has it compiled in."""
+    """SHA-256 over the sorted lines "path SHA-256" of a folder's sources, as `CMakeLists.txt` compiles it in."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.suffix in (".cpp", ".h"))
     lines = (f"{name} {hashlib.sha256((folder / name).read_bytes()).hexdigest()}\n" for name in names)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from lullm.cli.flag.key import API_KEY_VARIABLE
-from lullm.cli.remote import RemoteServer, add_server_flags
+from lullm.cli.remote.server import RemoteServer, add_server_flags
 from lullm.errors import LullmError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import sys
 
 from lullm.cli.flag.engine import SLEEP_OPTIONS, add_engine_flags
 from lullm.cli.flag.sampling import add_sampling_flags, opening, sampling_params
-from lullm.cli.terminal import Terminal, open_terminal
+from lullm.cli.talk.terminal import Terminal, open_terminal
 from lullm.errors import ConfigError
 from lullm.types.request import Conversation
 

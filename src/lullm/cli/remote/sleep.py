@@ -6,7 +6,7 @@ import urllib.parse
 from typing import Any
 
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE
-from lullm.cli.remote import RemoteServer, add_server_flags
+from lullm.cli.remote.server import RemoteServer, add_server_flags
 from lullm.types.sleep import TAGS, BackupTarget, SleepMode
 from lullm.units import format_bytes
 

@@ -3,8 +3,8 @@
 import argparse
 
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE
-from lullm.cli.remote import RemoteServer, add_server_flags
-from lullm.cli.sleep import ADMIN_KEY_HELP
+from lullm.cli.remote.server import RemoteServer, add_server_flags
+from lullm.cli.remote.sleep import ADMIN_KEY_HELP
 from lullm.types.sleep import TAGS
 
 

@@ -6,8 +6,8 @@ import sys
 
 from lullm.cli.flag.engine import add_engine_flags
 from lullm.cli.flag.sampling import add_sampling_flags, opening, sampling_params
-from lullm.cli.run import NOT_ENGINE
-from lullm.cli.terminal import Terminal, open_terminal
+from lullm.cli.talk.run import NOT_ENGINE
+from lullm.cli.talk.terminal import Terminal, open_terminal
 from lullm.engine.pooling.rules import check_generates
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.types.request import Conversation

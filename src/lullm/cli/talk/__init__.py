@@ -1,0 +1,1 @@
+"""One conversation or prompt at a time on the terminal."""
