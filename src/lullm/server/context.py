@@ -5,9 +5,11 @@ import contextlib
 import time
 from collections.abc import Iterator
 
+from fastapi.responses import JSONResponse
+
 from lullm.engine.client import EngineClient
 from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
-from lullm.server.error import ApiError, shutting_down, to_api_error
+from lullm.server.error import ApiError, Envelope, shutting_down, to_api_error
 from lullm.server.metrics import Metrics
 from lullm.server.options import ServerOptions
 
@@ -22,6 +24,7 @@ class ServerContext:
         self.options = options
         self.metrics = Metrics(engine)
         self.started_at = int(time.time())
+        self.envelopes: dict[str, Envelope] = {}  # the beginning of a path -> how errors there are written
         self.draining = False
         self._num_active = 0
         self._idle = asyncio.Event()
@@ -92,3 +95,8 @@ class ServerContext:
         if self.draining and isinstance(error, EngineDeadError):
             return shutting_down()
         return to_api_error(error)
+
+    def error_response(self, error: Exception, path: str) -> JSONResponse:
+        """The answer to a request that failed, in the dialect of its path."""
+        envelope = next((written for prefix, written in self.envelopes.items() if path.startswith(prefix)), None)
+        return self.api_error(error).response(envelope)

@@ -6,6 +6,8 @@ with 400:
 - `INERT` fields cannot change the result and are accepted without effect;
 - `MISSING` fields ask for machinery that does not exist: only the values that ask for nothing pass;
 - every other unknown field is refused.
+
+A body that declares a field of these names takes it.
 """
 
 from typing import Annotated, Any, TypeVar
@@ -67,11 +69,11 @@ def parse_body(kind: type[Body], body: bytes | dict[str, Any]) -> Body:
     """
     data = _read_json(body) if isinstance(body, bytes) else body
     for field, harmless in MISSING.items():
-        if field in data:
+        if field in data and field not in kind.model_fields:
             value = data.pop(field)
             if not any(type(value) is type(ok) and value == ok for ok in harmless):
                 raise ApiError(400, f"{field} is not supported by this server", param=field, code="unsupported_field")
-    for field in INERT & data.keys():
+    for field in (INERT & data.keys()) - kind.model_fields.keys():
         del data[field]
     try:
         return kind.model_validate(data)

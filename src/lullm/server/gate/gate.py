@@ -74,7 +74,7 @@ class Gate:
         except Exception as error:  # refused here, or a failure that no route foresaw
             if started:
                 raise
-            await self._context.api_error(error).response()(scope, receive, send_with_id)
+            await self._context.error_response(error, scope["path"])(scope, receive, send_with_id)
 
     def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
         """Return if the request may reach a route. Raises ApiError otherwise."""
