@@ -1,8 +1,8 @@
 """The native library: where it lies, whether it fits, which instruction set it uses.
 
-It is built beside this file from `csrc/`, for x86-64 Linux, if there was a C++ compiler. Where it is missing, or not that
-of these files, or the processor has none of its instruction sets, there is no native version and torch serves. A
-library of other sources can give wrong numbers and no error, so a checkout compares digests of them as well.
+It is built beside this file from `csrc/`, for x86-64 Linux, if there was a C++ compiler. Where it is missing, or not
+the one of these files, or the processor has none of its instruction sets, there is no native version and torch serves.
+A library of other sources can give wrong numbers and no error, so a checkout compares digests of them as well.
 
 The environment variable `LULLM_CPU_ISA` (avx2, avx512, avx512_bf16 or amx) asks for a lesser instruction set than the
 best of this machine; `none` leaves everything to torch. `LULLM_CPU_LIBRARY` is the path of another build of it, such
