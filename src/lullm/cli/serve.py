@@ -1,11 +1,12 @@
 """`lullm serve`: the OpenAI-compatible server."""
 
 import argparse
+from typing import get_args
 
 from lullm.cli.flag.engine import add_engine_flags, byte_count, engine_config
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
 from lullm.engine.head_start import head_start
-from lullm.server.options import ServerOptions
+from lullm.server.options import ServerOptions, UnknownFields
 from lullm.units import format_bytes
 
 DEFAULTS = ServerOptions()
@@ -91,6 +92,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "(logprobs + 1) (default: 1048576, or what one sequence of the model's length may ask for)",
     )
     group.add_argument(
+        "--unknown-fields",
+        choices=get_args(UnknownFields),
+        default=DEFAULTS.unknown_fields,
+        help="fields that no endpoint knows: ignored with a line in the log and the header X-Lullm-Ignored, or refused "
+        "with 400 (default: %(default)s)",
+    )
+    group.add_argument(
         "--drain-timeout",
         type=float,
         default=DEFAULTS.drain_timeout_s,
@@ -128,6 +136,7 @@ def run(args: argparse.Namespace) -> int:
         max_connections=args.max_connections,
         max_body_bytes=args.max_body_bytes,
         max_request_logprobs=args.max_request_logprobs,
+        unknown_fields=args.unknown_fields,
         drain_timeout_s=args.drain_timeout,
     )
     raise_descriptor_limit()

@@ -45,6 +45,6 @@ def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
             allow_origins=list(options.allowed_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["X-Request-Id"],
+            expose_headers=["X-Request-Id", "X-Lullm-Ignored"],
         )
     return app

@@ -28,7 +28,6 @@ from lullm.server.openai.validation import (
     sampling_params,
 )
 from lullm.server.sse import EventStream, until_disconnect
-from lullm.server.wire import parse_body
 
 Body = TypeVar("Body", bound=DialectBody)
 
@@ -71,7 +70,7 @@ class Endpoint(Generic[Body]):
         Raises:
             ApiError, InvalidRequestError: with the name of the body's field.
         """
-        body = parse_body(self.body_type, await request.body())
+        body = await self.context.read(self.body_type, request)
         self.context.check_model(body.model)
         with fields_named(body):
             asked = body.translated(self.context.engine)

@@ -1,6 +1,6 @@
 """The wire forms of requests for text: OpenAI's fields, vLLM's extensions, Ollama's `keep_alive`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, model_validator
 
@@ -160,6 +160,8 @@ class TextPart(WireModel):
 
 class ChatMessage(WireModel):
     """One turn. Fields that are null or empty, as clients send them back from an answer, are dropped."""
+
+    missing: ClassVar = {"tool_calls": (None, []), "function_call": (None,), "audio": (None,)}
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], FAIL_FAST]
