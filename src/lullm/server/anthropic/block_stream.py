@@ -28,8 +28,8 @@ class BlockStream:
                     yield self._delta({"type": "thinking_delta", "thinking": text})
                 case CallStart():
                     yield from self.close()
-                    block = {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
-                    yield from self._ensure_open("tool_use", block)
+                    call = {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
+                    yield from self._ensure_open("tool_use", call)
                 case CallArguments():
                     yield self._delta({"type": "input_json_delta", "partial_json": event.piece})
                 case CallEnd():

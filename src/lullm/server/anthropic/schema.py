@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from lullm.server.wire import FAIL_FAST, Strings, WireModel
+from lullm.server.wire import FAIL_FAST, WireModel
 
 
 class Block(WireModel):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lullm.server.anthropic.schema import (
+    AnyBlock,
     Message,
     TextBlock,
     TextBlocks,
@@ -27,9 +28,9 @@ def openai_messages(system: TextBlocks | None, messages: list[Message]) -> list[
         if isinstance(message.content, str):
             translated.append({"role": message.role, "content": message.content})
         elif message.role == "assistant":
-            translated.append(_assistant(message))
+            translated.append(_assistant(message.content))
         else:
-            translated += _user(message)
+            translated += _user(message.role, message.content)
     return translated
 
 
@@ -37,10 +38,10 @@ def _text(content: TextBlocks) -> str:
     return content if isinstance(content, str) else "\n".join(block.text for block in content)
 
 
-def _assistant(message: Message) -> dict[str, Any]:
+def _assistant(blocks: list[AnyBlock]) -> dict[str, Any]:
     """One message of the model: its thinking, its text, its calls."""
     texts, thoughts, calls = [], [], []
-    for block in message.content:
+    for block in blocks:
         match block:
             case TextBlock():
                 texts.append(block.text)
@@ -59,10 +60,10 @@ def _assistant(message: Message) -> dict[str, Any]:
     return translated
 
 
-def _user(message: Message) -> Iterator[dict[str, Any]]:
+def _user(role: str, blocks: list[AnyBlock]) -> Iterator[dict[str, Any]]:
     """A message of the user or the system: first each of its tools' results, then its text."""
     texts = []
-    for block in message.content:
+    for block in blocks:
         match block:
             case TextBlock():
                 texts.append(block.text)
@@ -73,7 +74,7 @@ def _user(message: Message) -> Iterator[dict[str, Any]]:
             case _:
                 raise ApiError(400, f"a {block.type} block belongs to a message of the assistant", param="messages")
     if texts:
-        yield {"role": message.role, "content": "\n".join(texts)}
+        yield {"role": role, "content": "\n".join(texts)}
 
 
 def openai_tools(tools: list[Tool], choice: ToolChoice | None) -> dict[str, Any]:
