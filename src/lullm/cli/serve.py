@@ -1,13 +1,14 @@
 """`lullm serve`: the OpenAI-compatible server."""
 
 import argparse
+from typing import get_args
 
 from lullm.cli.flag.engine import add_engine_flags, byte_count, engine_config
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
 from lullm.engine.head_start import head_start
-from lullm.server.options import ServerOptions
+from lullm.server.options import ServerOptions, UnknownFields
 from lullm.units import format_bytes
 
 DEFAULTS = ServerOptions()
@@ -96,6 +97,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "(logprobs + 1) (default: 1048576, or what one sequence of the model's length may ask for)",
     )
     group.add_argument(
+        "--unknown-fields",
+        choices=get_args(UnknownFields),
+        default=DEFAULTS.unknown_fields,
+        help="fields that no endpoint knows: ignored with a line in the log and the header X-Lullm-Ignored, or refused "
+        "with 400 (default: %(default)s)",
+    )
+    group.add_argument(
         "--drain-timeout",
         type=float,
         default=DEFAULTS.drain_timeout_s,
@@ -134,6 +142,7 @@ def run(args: argparse.Namespace) -> int:
         max_connections=args.max_connections,
         max_body_bytes=args.max_body_bytes,
         max_request_logprobs=args.max_request_logprobs,
+        unknown_fields=args.unknown_fields,
         drain_timeout_s=args.drain_timeout,
     )
     raise_descriptor_limit()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lullm.config.decoder import QueryStretch
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.pooler import Classifier, TokenScore
-from lullm.kv.cache_group import cache_layout
+from lullm.kv.cache_group import LayerPlace, cache_layout
 from lullm.models.protocol import Model
 from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
@@ -46,6 +46,13 @@ def gated_mlp(config: ModelConfig, layer: int, dtype: torch.dtype, bias: bool = 
     return GatedMLP(config.hidden_size, config.family.intermediate_size, config.family.activation, bias, dtype)
 
 
+def attention_alone(
+    config: ModelConfig, style: "DecoderStyle", layer: int, group: int, dtype: torch.dtype
+) -> dict[str, nn.Module]:
+    """The mixers of a layer in most families."""
+    return {"self_attn": new_attention(config, style, layer, group, dtype)}
+
+
 @dataclass(frozen=True, slots=True)
 class DecoderStyle:
     """The differences of a family beside the numbers of its `DecoderConfig`.
@@ -56,9 +63,10 @@ class DecoderStyle:
         row_norms: RMSNorm over all query heads of a row, and over all key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
         query_stretch: of models whose queries grow with their position.
-        make_mlp: (config, number of the layer, dtype) -> what follows attention in a layer.
-        make_attention: (config, style, number of the layer, its KV cache group, dtype) -> a layer's attention; None:
-            `Attention`.
+        make_mlp: (config, number of the layer, dtype) -> what follows the mixers of a layer; None: nothing does.
+        make_mixers: (config, style, number of the layer, its KV cache group, dtype) -> what mixes a layer's tokens, by
+            its name in the layer: attention, a recurrent mixer, or several, whose results are added. All are called
+            with (hidden states `[T, H]`, the layer's rotary table, context).
         make_layer: (config, style, number of the layer, its KV cache group, dtype) -> the layer; None: `DecoderLayer`.
     """
 
@@ -68,8 +76,8 @@ class DecoderStyle:
     qkv_bias: bool = False
     o_bias: bool = False
     query_stretch: QueryStretch | None = None
-    make_mlp: Callable[[ModelConfig, int, torch.dtype], nn.Module] = gated_mlp
-    make_attention: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], nn.Module] | None" = None
+    make_mlp: Callable[[ModelConfig, int, torch.dtype], nn.Module | None] = gated_mlp
+    make_mixers: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], dict[str, nn.Module]]" = attention_alone
     make_layer: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], DecoderLayer] | None" = None
 
 
@@ -79,9 +87,12 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
         self.input_layernorm = new_norm(config, dtype)
-        self.self_attn = (style.make_attention or new_attention)(config, style, layer, group, dtype)
-        self.post_attention_layernorm = new_norm(config, dtype)
+        self.mixers = tuple(style.make_mixers(config, style, layer, group, dtype).items())
+        for name, mixer in self.mixers:
+            self.add_module(name, mixer)
         self.mlp = style.make_mlp(config, layer, dtype)
+        if self.mlp is not None:
+            self.post_attention_layernorm = new_norm(config, dtype)
 
     def forward(
         self,
@@ -91,9 +102,24 @@ class DecoderLayer(nn.Module):
         context: StepContext,
     ) -> tuple[Tensor, Tensor]:
         hidden, residual = self.norm_input(hidden, residual, context.ops)
-        hidden = self.self_attn(hidden, cos_sin_cache, context)
+        hidden = self.mix(hidden, cos_sin_cache, context)
+        if self.mlp is None:
+            return hidden, residual
         hidden, residual = self.post_attention_layernorm.add(hidden, residual, context.ops)
-        return self.mlp(hidden, context.ops), residual
+        return self.feed(hidden, context.ops), residual
+
+    def feed(self, hidden: Tensor, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
+        """What the layer's MLP gives."""
+        assert self.mlp is not None, "asked for by layers that have one"
+        fed: Tensor = self.mlp(hidden, ops)
+        return fed
+
+    def mix(self, hidden: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """The sum of what the layer's mixers give."""
+        first, *others = (mixer(hidden, cos_sin_cache, context) for _, mixer in self.mixers)
+        for other in others:
+            context.ops.add_(first, other)
+        return first
 
     def norm_input(self, hidden: Tensor, residual: Tensor | None, ops: Ops) -> tuple[Tensor, Tensor]:
         """(what attention reads, the residual stream)."""
@@ -122,6 +148,13 @@ def new_attention(config: ModelConfig, style: DecoderStyle, layer: int, group: i
         has_output_gate=family.has_output_gate,
     )
     return Attention(config, attention_style, layer, group, dtype)
+
+
+def place_of(config: ModelConfig, index: int) -> LayerPlace:
+    """Where the entry `index` of `layer_kinds` keeps its blocks."""
+    place = cache_layout(config.layer_kinds).places[index]
+    assert place is not None, "an entry that keeps something"
+    return place
 
 
 class Decoder(nn.Module):

@@ -51,7 +51,8 @@ class GatedDeltaNet(nn.Module):
         self.norm = RMSNorm(config.value_head_dim, eps, dtype)
         self.out_proj = Linear(config.value_size, hidden_size, False, dtype)
 
-    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """The rotary table is for attention."""
         config, ops, cache = self.config, context.ops, context.caches[self.layer]
         layout = context.attention[self.place.group]
         assert isinstance(layout, StateLayout), "the group of a recurrent layer"

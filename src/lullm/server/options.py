@@ -2,12 +2,15 @@
 
 import re
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from lullm.errors import ConfigError
 from lullm.units import MIB
 
 _KEY = re.compile(r"[!-~]([ -~]*[!-~])?")  # the characters that a header may hold
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+UnknownFields = Literal["ignore", "refuse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,8 @@ class ServerOptions:
         max_body_bytes: longest request body that is read.
         max_request_logprobs: most log-probabilities that the answer to one request may hold, over all its prompts,
             completions and tokens; None: 2**20, and no fewer than one sequence of the model's length may ask for.
+        unknown_fields: what becomes of fields that a body has and no endpoint knows; ignored ones are logged, and named
+            in the header `X-Lullm-Ignored` of the answer.
         drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
 
     Raises:
@@ -41,6 +46,7 @@ class ServerOptions:
     max_connections: int = 1000
     max_body_bytes: int = 8 * MIB
     max_request_logprobs: int | None = None
+    unknown_fields: UnknownFields = "ignore"
     drain_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -62,5 +68,7 @@ class ServerOptions:
             raise ConfigError(f"max_body_bytes must be at least 1, got {self.max_body_bytes}")
         if self.max_request_logprobs is not None and self.max_request_logprobs < 1:
             raise ConfigError(f"max_request_logprobs must be at least 1, got {self.max_request_logprobs}")
+        if self.unknown_fields not in get_args(UnknownFields):
+            raise ConfigError(f"unknown_fields must be ignore or refuse, got {self.unknown_fields!r}")
         if not 0 <= self.drain_timeout_s < float("inf"):
             raise ConfigError(f"drain_timeout must be a number of seconds of at least 0, got {self.drain_timeout_s}")

@@ -16,6 +16,7 @@ from lullm.server.error import ApiError
 
 T = TypeVar("T")
 
+EVENTS = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -32,6 +33,12 @@ def encode(data: dict[str, Any]) -> bytes:
 def event(data: dict[str, Any]) -> bytes:
     """One event on the wire."""
     return b"data: " + encode(data) + b"\n\n"
+
+
+def typed_event(data: dict[str, Any]) -> bytes:
+    """One event on the wire that its type names, too, as in the dialects of Anthropic and of OpenAI's Responses."""
+    name: str = data["type"]
+    return b"event: " + name.encode() + b"\n" + event(data)
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -63,16 +70,21 @@ class EventStream(Response):
     """A response that sends `chunks` as they come.
 
     The headers leave with the first chunk, so that a request which fails before it has an ordinary error answer. A
-    later failure is one error event, and no [DONE]. `to_api_error` says what the client reads of it.
+    later failure is one last chunk, `failure` of what `to_api_error` says that the client reads of it.
     """
 
-    media_type = "text/event-stream"
-
-    def __init__(self, chunks: AsyncGenerator[bytes, None], to_api_error: Callable[[Exception], ApiError]):
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        to_api_error: Callable[[Exception], ApiError],
+        failure: Callable[[ApiError], bytes],
+        media_type: str,
+    ):
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}, media_type=media_type)
         del self.headers["content-length"]
         self._chunks = chunks
         self._to_api_error = to_api_error
+        self._failure = failure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(ClientDisconnectedError):
@@ -90,6 +102,6 @@ class EventStream(Response):
             except Exception as error:
                 if not started:
                     raise
-                envelope = self._to_api_error(error).envelope()
-                await send({"type": "http.response.body", "body": event(envelope), "more_body": True})
+                last = self._failure(self._to_api_error(error))
+                await send({"type": "http.response.body", "body": last, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
@@ -17,12 +18,12 @@ from lullm.weights.rule import HeadOrder, WeightRules
 
 def _latent_attention(
     config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> LatentAttention:
-    return LatentAttention(config, config.family.attention_bias, layer, group, dtype)
+) -> dict[str, nn.Module]:
+    return {"self_attn": LatentAttention(config, config.family.attention_bias, layer, group, dtype)}
 
 
 def build_deepseek(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(_rules(config), make_mlp=experts_or_mlp, make_attention=_latent_attention)
+    style = DecoderStyle(_rules(config), make_mlp=experts_or_mlp, make_mixers=_latent_attention)
     return CausalLM(config, style, dtype, max_model_len)
 
 

@@ -41,10 +41,10 @@ class GemmaLayer(DecoderLayer):
     ) -> tuple[Tensor, Tensor]:
         ops = context.ops
         hidden, residual = self.norm_input(hidden, residual, ops)
-        hidden = self.self_attn(hidden, cos_sin_cache, context)
+        hidden = self.mix(hidden, cos_sin_cache, context)
         hidden = self.post_attention_layernorm(hidden, ops)
         hidden, residual = self.pre_feedforward_layernorm.add(hidden, residual, ops)
-        hidden = self.mlp(hidden, ops)
+        hidden = self.feed(hidden, ops)
         return self.post_feedforward_layernorm(hidden, ops), residual
 
 

@@ -33,9 +33,9 @@ class OlmoLayer(DecoderLayer):
             residual = hidden
         else:
             ops.add_(residual, hidden)
-        hidden = self.self_attn(residual, cos_sin_cache, context)
+        hidden = self.mix(residual, cos_sin_cache, context)
         ops.add_(residual, self.post_attention_layernorm(hidden, ops))
-        hidden = self.mlp(residual, ops)
+        hidden = self.feed(residual, ops)
         return self.post_feedforward_layernorm(hidden, ops), residual
 
 

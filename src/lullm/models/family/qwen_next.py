@@ -8,15 +8,13 @@ import re
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lullm.config.decoder import DeltaNetConfig
 from lullm.config.model import ModelConfig
-from lullm.kv.cache_group import cache_layout
 from lullm.log import get_logger
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, new_attention, new_norm, rules_of
+from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
 from lullm.models.family.experts import experts_or_mlp
-from lullm.nn.context import StepContext
 from lullm.nn.gated_delta import GatedDeltaNet
 from lullm.types.layer_kind import RecurrentState
 from lullm.weights.rule import Fusion, HeadOrder, Offset, Rename, Stack, WeightRules, rotated_first
@@ -37,37 +35,18 @@ STACKS = (
 )
 
 
-class HybridLayer(DecoderLayer):
-    """One layer with attention, or with a gated delta net in its place."""
-
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
-        nn.Module.__init__(self)
-        self.input_layernorm = new_norm(config, dtype)
-        self.is_recurrent = isinstance(config.layer_kinds[layer], RecurrentState)
-        if self.is_recurrent:
-            place, delta_net = cache_layout(config.layer_kinds).places[layer], config.family.delta_net
-            assert place is not None and delta_net is not None, "the kind of the layer says so"
-            sizes = config.hidden_size, config.family.rms_norm_eps
-            self.linear_attn = GatedDeltaNet(delta_net, *sizes, layer, place, dtype)
-        else:
-            self.self_attn = new_attention(config, style, layer, group, dtype)
-        self.post_attention_layernorm = new_norm(config, dtype)
-        self.mlp = style.make_mlp(config, layer, dtype)
-
-    def forward(
-        self,
-        hidden: Tensor,  # [T, H]: the previous layer's contribution
-        residual: Tensor | None,  # [T, H]: everything before that; None in the first layer
-        cos_sin_cache: Tensor,
-        context: StepContext,
-    ) -> tuple[Tensor, Tensor]:
-        hidden, residual = self.norm_input(hidden, residual, context.ops)
-        if self.is_recurrent:
-            hidden = self.linear_attn(hidden, context)
-        else:
-            hidden = self.self_attn(hidden, cos_sin_cache, context)
-        hidden, residual = self.post_attention_layernorm.add(hidden, residual, context.ops)
-        return self.mlp(hidden, context.ops), residual
+def _mixers(
+    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
+) -> dict[str, nn.Module]:
+    """Attention, or a gated delta net in its place."""
+    if not isinstance(config.layer_kinds[layer], RecurrentState):
+        return attention_alone(config, style, layer, group, dtype)
+    delta_net = config.family.delta_net
+    assert delta_net is not None, "the kind of the layer says so"
+    place = place_of(config, layer)
+    return {
+        "linear_attn": GatedDeltaNet(delta_net, config.hidden_size, config.family.rms_norm_eps, layer, place, dtype)
+    }
 
 
 def build_qwen3_next(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
@@ -95,7 +74,7 @@ def _build(config: ModelConfig, rules: WeightRules, dtype: torch.dtype, max_mode
         qkv_bias=bias,
         o_bias=bias,
         make_mlp=experts_or_mlp,
-        make_layer=HybridLayer,
+        make_mixers=_mixers,
     )
     return CausalLM(config, style, dtype, max_model_len)
 

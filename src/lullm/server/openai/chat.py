@@ -1,5 +1,6 @@
 """ChatForm: answers of POST /v1/chat/completions."""
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,7 +8,10 @@ from typing import Any
 from lullm.engine.client import EngineClient
 from lullm.server.openai.generation import Usage
 from lullm.server.openai.logprob import chat_logprobs, prompt_logprobs
+from lullm.server.openai.message import delta, message
 from lullm.server.openai.schema import ChatBody
+from lullm.text.reply.event import CallStart, ReplyEvent, ReplyReader
+from lullm.text.reply.reader import open_reader
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, RequestOutput
 from lullm.types.request import GenerateRequest
@@ -15,35 +19,35 @@ from lullm.types.request import GenerateRequest
 
 @dataclass(slots=True)
 class ChatForm:
-    """The choices of a chat: a message, or per choice its role, its pieces of text, its end."""
+    """The choices of a chat: a message, or per choice its role, its pieces, its end."""
 
     object_name = "chat.completion"
     chunk_name = "chat.completion.chunk"
 
     body: ChatBody
+    request: GenerateRequest
     tokenizer: Tokenizer
-    _have_role: set[int] = field(default_factory=set)
+    _readers: dict[int, ReplyReader] = field(default_factory=dict)  # of the choices
+    _calling: set[int] = field(default_factory=set)  # choices that have called a tool
 
     @classmethod
     async def open(cls, engine: EngineClient, body: ChatBody, requests: list[GenerateRequest]) -> "ChatForm":
         """The form of an answer to `body`."""
-        return cls(body, engine.tokenizer)
+        [request] = requests
+        return cls(body, request, engine.tokenizer)
 
     def choices(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
         for completion in output.outputs:
-            yield self._choice(
-                completion, "message", {"role": "assistant", "content": completion.text, "refusal": None}
-            )
+            yield self._choice(completion, "message", message(self._events(completion)))
 
     def deltas(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
         for completion in output.outputs:
-            if completion.index not in self._have_role:
-                self._have_role.add(completion.index)
+            if completion.index not in self._readers:
                 opening = CompletionOutput(completion.index, "", [])
                 yield self._choice(opening, "delta", {"role": "assistant", "content": ""})
-            delta = {"content": completion.text} if completion.text else {}
-            choice = self._choice(completion, "delta", delta)
-            if delta or choice["finish_reason"] or choice["logprobs"]:
+            said = delta(self._events(completion))
+            choice = self._choice(completion, "delta", said)
+            if said or choice["finish_reason"] or choice["logprobs"]:
                 yield choice
 
     def extra(self, output: RequestOutput) -> dict[str, Any]:
@@ -52,19 +56,35 @@ class ChatForm:
         return {"prompt_logprobs": prompt_logprobs(output.prompt_logprobs)}
 
     def usage(self, counted: Usage) -> Usage:
-        return counted
+        num_thinking = sum(reader.num_thinking_tokens for reader in self._readers.values())
+        return dataclasses.replace(counted, reasoning_tokens=num_thinking)
+
+    def _events(self, completion: CompletionOutput) -> list[ReplyEvent]:
+        """What an output says, whole or a delta."""
+        reader = self._readers.get(completion.index)
+        if reader is None:
+            reader = self._readers[completion.index] = open_reader(self.request)
+        events = reader.feed(completion.text, completion.token_ids)
+        if completion.finish_reason is not None:
+            events += reader.finish()
+        if any(isinstance(event, CallStart) for event in events):
+            self._calling.add(completion.index)
+        return events
 
     def _choice(self, completion: CompletionOutput, name: str, content: dict[str, Any]) -> dict[str, Any]:
         logprobs = None
         if self.body.logprobs and completion.token_ids:
             num_top = self.body.top_logprobs or 0
             logprobs = chat_logprobs(self.tokenizer, completion.token_ids, completion.logprobs or [], num_top)
+        finish_reason = completion.finish_reason
+        if finish_reason == "stop" and completion.index in self._calling:
+            finish_reason = "tool_calls"
         choice = {
             "index": completion.index,
             name: content,
             "logprobs": logprobs,
-            "finish_reason": completion.finish_reason,
+            "finish_reason": finish_reason,
         }
-        if completion.finish_reason is not None:
+        if finish_reason is not None:
             choice["stop_reason"] = completion.stop_reason
         return choice

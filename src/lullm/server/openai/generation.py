@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from lullm.engine.client import EngineClient
 from lullm.server.context import ServerContext
 from lullm.server.gate.gate import request_id
+from lullm.server.openai.schema import ChatBody, CompletionBody
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -30,22 +31,30 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int | None = None  # of the completion tokens; None: replies are not read
 
     def as_dict(self) -> dict[str, Any]:
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
+        if self.reasoning_tokens is not None:
+            usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return usage
 
 
 @dataclass(slots=True)
 class Generation:
-    """One HTTP request for text: the engine's requests, their outputs, and the usage so far."""
+    """One HTTP request for text: the engine's requests, their outputs, and the usage so far.
+
+    `asked`: the request's body in OpenAI's words.
+    """
 
     context: ServerContext
     id: str
+    asked: CompletionBody | ChatBody
     requests: list[GenerateRequest]
     streams: list[AsyncGenerator[RequestOutput, None]]  # of `requests`, one each; not begun
     created: int = field(default_factory=lambda: int(time.time()))

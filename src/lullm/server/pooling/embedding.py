@@ -17,7 +17,6 @@ from lullm.server.openai.generation import public_id
 from lullm.server.pooling.schema import EmbeddingBody
 from lullm.server.pooling.vectors import Vectors, fields_named
 from lullm.server.sse import encode, until_disconnect
-from lullm.server.wire import parse_body
 
 MAX_NUMBERS = 1 << 23
 """In one answer: 2048 embeddings of 4096 elements. As JSON they take 170 MB."""
@@ -31,7 +30,7 @@ class Embeddings:
 
     async def __call__(self, request: Request) -> Response:
         """Raises ApiError, InvalidRequestError: with the name of the body's field."""
-        body = parse_body(EmbeddingBody, await request.body())
+        body = await self.context.read(EmbeddingBody, request)
         self.context.check_model(body.model)
         prompts = body.prompts()
         size = body.dimensions or self.context.engine.model_config.hidden_size

@@ -1,0 +1,1 @@
+"""Replies: a model's answer as text, thinking and tool calls, whole or streamed."""

@@ -1,0 +1,39 @@
+"""Events of replies as OpenAI's messages and deltas."""
+
+from lullm.server.openai.message import delta, message
+from lullm.text.reply.event import CallArguments, CallEnd, CallStart, Text, Thinking
+
+EVENTS = [
+    Thinking("Let me "),
+    Thinking("look."),
+    Text("Well"),
+    Text(":"),
+    CallStart(0, "call_a", "add"),
+    CallArguments(0, '{"x":'),
+    CallArguments(0, "1}"),
+    CallEnd(0),
+    CallStart(1, "call_b", "list"),
+    CallArguments(1, "{}"),
+    CallEnd(1),
+]
+
+
+def test_a_message_without_calls_and_thoughts_has_no_fields_for_them():
+    assert message([Text("a"), Text("b")]) == {"role": "assistant", "content": "ab", "refusal": None}
+    assert message(EVENTS[4:])["content"] is None
+
+
+def test_deltas_add_up_to_the_message():
+    whole = message(EVENTS)
+    for cut in range(len(EVENTS) + 1):
+        parts = [delta(EVENTS[:cut]), delta(EVENTS[cut:])]
+        for name in ("content", "reasoning", "reasoning_content"):
+            assert "".join(part.get(name, "") for part in parts) == whole[name]
+        calls = {}
+        for entry in (entry for part in parts for entry in part.get("tool_calls", [])):
+            call = calls.setdefault(entry["index"], {"function": {"name": "", "arguments": ""}})
+            call |= {name: entry[name] for name in ("id", "type") if name in entry}
+            for name, piece in entry["function"].items():
+                call["function"][name] += piece
+        assert [calls[index] for index in sorted(calls)] == whole["tool_calls"]
+    assert delta([CallEnd(0)]) == {}
