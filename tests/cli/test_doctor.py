@@ -17,12 +17,17 @@ from lullm.ops.cpu import library
 ROOT = Path(__file__).parent.parent.parent
 
 
+def forget_library():
+    for asked_once in (library.load_library, library.absence, library.mismatch):
+        asked_once.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def fresh_library():
     """What `load_library` says depends on the environment, and it asks once."""
-    library.load_library.cache_clear(), library.absence.cache_clear()
+    forget_library()
     yield
-    library.load_library.cache_clear(), library.absence.cache_clear()
+    forget_library()
 
 
 @pytest.fixture
@@ -91,7 +96,7 @@ def test_native_ops_switched_off_or_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("LULLM_CPU_ISA", "none")
     finding = found("native ops")
     assert finding.status == "advice" and "unset LULLM_CPU_ISA" in finding.advice
-    library.load_library.cache_clear(), library.absence.cache_clear()
+    forget_library()
     monkeypatch.delenv("LULLM_CPU_ISA")
     monkeypatch.setenv("LULLM_CPU_LIBRARY", str(tmp_path / "nothing.so"))
     finding = found("native ops")

@@ -1,14 +1,21 @@
 """`lullm serve`: the OpenAI-compatible server."""
 
 import argparse
+import sys
+from typing import get_args
 
 from lullm.cli.flag.engine import add_engine_flags, byte_count, engine_config
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
+from lullm.cli.flag.model import add_model_argument, take_model
+from lullm.cli.flag.settings import add_config_flag
 from lullm.engine.head_start import head_start
-from lullm.server.options import ServerOptions
+from lullm.errors import EngineDeadError
+from lullm.server.options import ServerOptions, UnknownFields
 from lullm.units import format_bytes
 
 DEFAULTS = ServerOptions()
+ENGINE_DEAD = 1
+"""Exit code, on which a supervisor starts the server again. A stop by a signal gives 0, a user's mistake 2."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -16,11 +23,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "serve",
         help="serve the OpenAI API over HTTP",
+        usage="lullm serve [MODEL] [FLAGS]",
         description="Serve a model over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
         "/detokenize, /health, /version, /metrics; with --enable-sleep-mode also /sleep, /sleep/explain, "
         "/wake_up, /is_sleeping, /pause, /resume, /is_paused, /reset_prefix_cache, /collective_rpc. SIGTERM or Ctrl-C "
         "lets running requests end, a second one aborts them.",
     )
+    add_model_argument(parser)
+    add_config_flag(parser)
     group = parser.add_argument_group("server")
     group.add_argument("--host", default=DEFAULTS.host, help="address to listen on (default: %(default)s)")
     group.add_argument(
@@ -91,6 +101,29 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "(logprobs + 1) (default: 1048576, or what one sequence of the model's length may ask for)",
     )
     group.add_argument(
+        "--max-queued-requests",
+        type=int,
+        metavar="N",
+        help="prompts that may wait for the engine, beside those it works on; while so many wait, one more request "
+        "gets a 429 (default: any number)",
+    )
+    group.add_argument(
+        "--max-queued-tokens", type=int, metavar="N", help="the same for the tokens of these prompts (default: any)"
+    )
+    group.add_argument(
+        "--request-timeout",
+        type=float,
+        metavar="S",
+        help="seconds until a request for text or vectors is ended with 504 (default: it may take any time)",
+    )
+    group.add_argument(
+        "--unknown-fields",
+        choices=get_args(UnknownFields),
+        default=DEFAULTS.unknown_fields,
+        help="fields that no endpoint knows: ignored with a line in the log and the header X-Lullm-Ignored, or refused "
+        "with 400 (default: %(default)s)",
+    )
+    group.add_argument(
         "--drain-timeout",
         type=float,
         default=DEFAULTS.drain_timeout_s,
@@ -106,6 +139,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises LullmError."""
+    take_model(args, args.positional_model)
     config = engine_config(args)
     # Torch and the web stack are loaded here, after the flags are checked; torch after the port is bound, too.
     import asyncio
@@ -128,6 +162,10 @@ def run(args: argparse.Namespace) -> int:
         max_connections=args.max_connections,
         max_body_bytes=args.max_body_bytes,
         max_request_logprobs=args.max_request_logprobs,
+        max_queued_requests=args.max_queued_requests,
+        max_queued_tokens=args.max_queued_tokens,
+        request_timeout_s=args.request_timeout,
+        unknown_fields=args.unknown_fields,
         drain_timeout_s=args.drain_timeout,
     )
     raise_descriptor_limit()
@@ -138,7 +176,11 @@ def run(args: argparse.Namespace) -> int:
 
             engine = AsyncLLMEngine(config, ahead)
         gc.freeze()  # a full round over 280,000 objects that stay would hold up all streams for 0.1 s
-        asyncio.run(serve_until_signal(engine, options, sock, _announce))
+        try:
+            asyncio.run(serve_until_signal(engine, options, sock, _announce))
+        except EngineDeadError as error:
+            print(f"lullm: error: {error}", file=sys.stderr)
+            return ENGINE_DEAD
     return 0
 
 

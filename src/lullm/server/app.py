@@ -8,10 +8,11 @@ from starlette.requests import ClientDisconnect
 import lullm
 from lullm.engine.client import EngineClient
 from lullm.server import admin, route
+from lullm.server.anthropic import route as anthropic
 from lullm.server.context import ServerContext
 from lullm.server.error import install_error_handlers
 from lullm.server.gate.gate import Gate
-from lullm.server.openai import endpoint
+from lullm.server.openai import route as openai
 from lullm.server.options import ServerOptions
 from lullm.server.pooling import route as pooling
 from lullm.server.sse import ClientDisconnectedError
@@ -29,10 +30,10 @@ def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
     # The generated pages would load their scripts from the network, and the bodies are parsed by hand anyway.
     app = FastAPI(title="lullm", version=lullm.__version__, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.context = context
-    install_error_handlers(app, context.api_error)
+    install_error_handlers(app, context.error_response)
     for kind in (ClientDisconnect, ClientDisconnectedError):
         app.add_exception_handler(kind, _answer_nothing)
-    for routes in (endpoint, pooling, route):
+    for routes in (openai, anthropic, pooling, route):
         app.include_router(routes.router(context))
     if engine.config.enable_sleep_mode:
         app.include_router(admin.router(context))
@@ -44,6 +45,6 @@ def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
             allow_origins=list(options.allowed_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["X-Request-Id"],
+            expose_headers=["X-Request-Id", "X-Lullm-Ignored"],
         )
     return app

@@ -1,6 +1,6 @@
-"""Errors on the wire: every failure, whatever its origin, leaves as one OpenAI envelope with the right status.
+"""Errors on the wire: every failure, whatever its origin, leaves as one envelope with the right status.
 
-{"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+{"error": {"message": ..., "type": ..., "param": ..., "code": ...}}, or what the dialect of the path has instead.
 """
 
 from collections.abc import Callable
@@ -47,16 +47,29 @@ class ApiError(Exception):
         self.code = code
         self.headers = headers
 
-    def envelope(self) -> dict[str, Any]:
-        """The JSON body; a message that quotes a huge input is cut."""
+    @property
+    def message(self) -> str:
+        """As it is sent: a message that quotes a huge input is cut."""
         message = str(self)
-        if len(message) > MAX_MESSAGE_CHARS:
-            message = message[:MAX_MESSAGE_CHARS] + " ..."
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
+        return message if len(message) <= MAX_MESSAGE_CHARS else message[:MAX_MESSAGE_CHARS] + " ..."
 
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.envelope(), status_code=self.status, headers=self.headers)
+    @property
+    def kind(self) -> str:
+        """OpenAI's `type`: whose fault it is."""
+        return "invalid_request_error" if self.status < 500 else "server_error"
+
+    def envelope(self) -> dict[str, Any]:
+        """The JSON body in OpenAI's dialect."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    def response(self, envelope: "Envelope | None" = None) -> JSONResponse:
+        """Args: envelope: the dialect's, where it is not OpenAI's."""
+        content = envelope(self) if envelope else self.envelope()
+        return JSONResponse(content, status_code=self.status, headers=self.headers)
+
+
+Envelope = Callable[[ApiError], dict[str, Any]]
+"""How a dialect writes an error."""
 
 
 def shutting_down() -> ApiError:
@@ -93,11 +106,11 @@ def to_api_error(error: Exception) -> ApiError:
     return ApiError(500, "internal server error", code="internal_error")
 
 
-def install_error_handlers(app: FastAPI, api_error: Callable[[Exception], ApiError]) -> None:
-    """Make the failures of the app's routes, and its 404 and 405, leave as envelopes; `api_error` translates them."""
+def install_error_handlers(app: FastAPI, response: Callable[[Exception, str], JSONResponse]) -> None:
+    """Make the failures of the app's routes, and its 404 and 405, leave as the `response` of an error at a path."""
 
-    async def answer(_request: Request, error: Exception) -> JSONResponse:
-        return api_error(error).response()
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        return response(error, request.url.path)
 
     for kind in (ApiError, HTTPException, LullmError):
         app.add_exception_handler(kind, answer)

@@ -10,7 +10,6 @@ import lullm
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 from lullm.server.openai.schema import DetokenizeBody, TokenizeBody, conversation, plain_prompt
-from lullm.server.wire import parse_body
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -55,7 +54,7 @@ class SmallEndpoints:
         return Response(self._context.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def tokenize(self, request: Request) -> JSONResponse:
-        body = parse_body(TokenizeBody, await request.body())
+        body = await self._context.read(TokenizeBody, request)
         self._context.check_model(body.model)
         token_ids = await self._token_ids(body)
         answer: dict[str, Any] = {
@@ -80,7 +79,7 @@ class SmallEndpoints:
         )
 
     async def detokenize(self, request: Request) -> JSONResponse:
-        body = parse_body(DetokenizeBody, await request.body())
+        body = await self._context.read(DetokenizeBody, request)
         self._context.check_model(body.model)
         return JSONResponse({"prompt": await self._engine.detokenize(body.tokens)})
 

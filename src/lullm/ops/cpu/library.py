@@ -1,7 +1,8 @@
 """The native library: where it lies, whether it fits, which instruction set it uses.
 
-It is built beside this file from `csrc/`, for x86-64 Linux, if there was a C++ compiler. Where it is missing, or older
-than these files, or the processor has none of its instruction sets, there is no native version and torch serves.
+It is built beside this file from `csrc/`, for x86-64 Linux, if there was a C++ compiler. Where it is missing, or not
+the one of these files, or the processor has none of its instruction sets, there is no native version and torch serves.
+A library of other sources can give wrong numbers and no error, so a checkout compares digests of them as well.
 
 The environment variable `LULLM_CPU_ISA` (avx2, avx512, avx512_bf16 or amx) asks for a lesser instruction set than the
 best of this machine; `none` leaves everything to torch. `LULLM_CPU_LIBRARY` is the path of another build of it, such
@@ -11,6 +12,7 @@ as one with sanitizers. Both are read when the library is first used.
 import contextlib
 import ctypes
 import functools
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,9 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 10
+_ABI_VERSION = 11
+_SOURCES = Path(__file__).parent / "csrc"
+"""In a checkout; an installed package has none."""
 
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _SIGNATURES: dict[str, list[type]] = {
@@ -79,8 +83,13 @@ def load_library() -> Library | None:
     """The library, loaded at the first call; None (and `absence` says why) if there is none to use.
 
     Raises:
-        ConfigError: LULLM_CPU_ISA names an instruction set that this machine or the library does not have.
+        ConfigError: LULLM_CPU_ISA names an instruction set that this machine or the library does not have; or the
+            library is asked for by name and is not the one of these files.
     """
+    if mismatch() is not None and os.environ.get(ISA_VARIABLE) != "none":
+        if named := [name for name in (ISA_VARIABLE, LIBRARY_VARIABLE) if os.environ.get(name)]:
+            raise ConfigError(f"{mismatch()}, and {' and '.join(named)} ask for it")
+        logger.warning("native CPU ops are left out: %s", mismatch())
     if absence() is not None:
         return None
     handle = ctypes.CDLL(str(_path()))
@@ -123,14 +132,38 @@ def absence() -> str | None:
         return "not built (it needs x86-64 Linux and a C++ compiler when lullm is installed)"
     try:
         handle = ctypes.CDLL(str(path))
-        version = handle.lullm_abi_version()
-    except (OSError, AttributeError) as error:
+    except OSError as error:
         return f"{path} cannot be loaded: {error}"
-    if version != _ABI_VERSION:
-        return f"{path} is of another version of lullm; install lullm again"
-    if not _available_isas(handle):
-        return "this processor has no AVX2"
+    if mismatch() is not None:
+        return mismatch()
+    return None if _available_isas(handle) else "this processor has no AVX2"
+
+
+@functools.cache
+def mismatch() -> str | None:
+    """Why the library is not the one of these files, for people; None if it is, or there is none."""
+    path = _path()
+    try:
+        handle = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    try:
+        if handle.lullm_abi_version() != _ABI_VERSION:
+            return f"{path} is of another version of lullm; install lullm again"
+        handle.lullm_source_digest.restype = ctypes.c_char_p
+        digest = handle.lullm_source_digest().decode()
+    except AttributeError as error:
+        return f"{path} is of another version of lullm ({error}); install lullm again"
+    if _SOURCES.is_dir() and digest != source_digest(_SOURCES):
+        return f"{path} was built from other sources than {_SOURCES} holds; build it again (pip install -e .)"
     return None
+
+
+def source_digest(folder: Path) -> str:
+    """SHA-256 over the sorted lines "path SHA-256" of a folder's sources, as `CMakeLists.txt` compiles it in."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.suffix in (".cpp", ".h"))
+    lines = (f"{name} {hashlib.sha256((folder / name).read_bytes()).hexdigest()}\n" for name in names)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _path() -> Path:

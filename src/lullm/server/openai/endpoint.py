@@ -1,26 +1,24 @@
-"""The endpoints that generate text: one handler, and a form for each endpoint's answers.
+"""The endpoints that generate text: one handler for every dialect.
 
-A form turns the engine's outputs into JSON: `CompletionForm`, `ChatForm`.
+A body says in OpenAI's words what it asks for, so that limits, tools and thinking are checked and done in one place,
+whatever client asks. A form writes the answer.
 """
 
-import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lullm.engine.client import EngineClient
 from lullm.errors import InvalidRequestError
 from lullm.server.context import ServerContext
-from lullm.server.openai.chat import ChatForm
-from lullm.server.openai.completion import CompletionForm
-from lullm.server.openai.generation import Generation, Usage, prepare_all, public_id
-from lullm.server.openai.schema import ChatBody, CompletionBody
+from lullm.server.error import ApiError
+from lullm.server.openai.generation import Generation, prepare_all, public_id
+from lullm.server.openai.schema import ChatBody, CompletionBody, DialectBody
 from lullm.server.openai.validation import (
     check_num_logprobs,
     check_num_sequences,
@@ -29,46 +27,31 @@ from lullm.server.openai.validation import (
     keep_alive_s,
     sampling_params,
 )
-from lullm.server.sse import DONE, EventStream, encode, event, until_disconnect
-from lullm.server.wire import parse_body
-from lullm.types.outputs import RequestOutput
-from lullm.types.request import GenerateRequest
+from lullm.server.sse import EventStream, until_disconnect
 
-Body = TypeVar("Body", CompletionBody, ChatBody)
+Body = TypeVar("Body", bound=DialectBody)
 
 _SHORT_BYTES = 1 << 16
 
 
-def router(context: ServerContext) -> APIRouter:
-    """The endpoints over `context`'s engine."""
-    routes = APIRouter()
-    completions = Endpoint(context, CompletionBody, CompletionForm.open, "cmpl")
-    chat = Endpoint(context, ChatBody, ChatForm.open, "chatcmpl")
-    routes.add_api_route("/v1/completions", completions, methods=["POST"])
-    routes.add_api_route("/v1/chat/completions", chat, methods=["POST"])
-    return routes
-
-
 class AnswerForm(Protocol):
-    """The wire form of one generation's outputs. `number`: which of the request's prompts an output belongs to."""
+    """A generation's outputs in one dialect, whole or in chunks."""
 
-    object_name: str
-    chunk_name: str
-
-    def choices(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
-        """The choices of a prompt's only output, in order."""
+    @property
+    def media_type(self) -> str:
+        """Of the chunks together."""
         ...
 
-    def deltas(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
-        """The choices of one of a prompt's outputs, as far as they say something new."""
+    async def whole(self) -> list[bytes]:
+        """The answer as pieces of JSON. Raises as `Generation.outputs` does."""
         ...
 
-    def extra(self, output: RequestOutput) -> dict[str, Any]:
-        """Fields of the whole answer beside its choices."""
+    def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The answer as it comes. Raises as `Generation.outputs` does."""
         ...
 
-    def usage(self, counted: Usage) -> Usage:
-        """What was counted, as the client shall see it."""
+    def failure(self, error: ApiError) -> bytes:
+        """The last chunk of an answer that failed behind its first."""
         ...
 
 
@@ -78,34 +61,68 @@ class Endpoint(Generic[Body]):
 
     context: ServerContext
     body_type: type[Body]
-    open_form: Callable[[EngineClient, Body, list[GenerateRequest]], Awaitable[AnswerForm]]
+    open_form: Callable[[Generation, Body], Awaitable[AnswerForm]]
     id_prefix: str
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a request, at once or as server-sent events.
+        """Answer a request, at once or in chunks.
 
         Raises:
             ApiError, InvalidRequestError: with the name of the body's field.
         """
-        body = parse_body(self.body_type, await request.body())
+        body = await self.context.read(self.body_type, request)
         self.context.check_model(body.model)
-        engine, answer_id = self.context.engine, public_id(self.id_prefix, request.headers)
-        try:
-            params = sampling_params(body, engine)
-            priority, keep_alive = check_priority(body, engine), keep_alive_s(body)
-            prompts = body.prompts()
-            check_num_sequences(len(prompts), params)
-            check_token_lists(len(prompts), params, engine.config.max_num_seqs)
-            requests = await prepare_all(engine, answer_id, prompts, params, priority)
-        except InvalidRequestError as error:
-            raise InvalidRequestError(str(error), body.field_of(error.param), error.code) from None
-        check_num_logprobs(body, requests, engine.config.max_model_len, self.context.max_request_logprobs)
-        form = await self.open_form(engine, body, requests)
-        streams = [engine.stream(prepared, keep_alive) for prepared in requests]
-        answer = Answer(Generation(self.context, answer_id, requests, streams), form, body.wants_usage)
-        if body.stream:
-            return EventStream(answer.chunks(), self.context.api_error)
-        return JsonPieces(await until_disconnect(request.receive, answer.whole()))
+        with fields_named(body):
+            asked = body.translated(self.context.engine)
+            generation = await _prepared(self.context, asked, public_id(self.id_prefix, request.headers))
+        form = await self.open_form(generation, body)
+        timeout_s = self.context.options.request_timeout_s
+        if asked.stream:
+            return EventStream(form.chunks(), self.context.api_error, form.failure, form.media_type, timeout_s)
+        return JsonPieces(await until_disconnect(request.receive, form.whole(), timeout_s))
+
+
+async def _prepared(context: ServerContext, asked: CompletionBody | ChatBody, answer_id: str) -> Generation:
+    """The engine's requests for a body, checked. Raises ApiError, InvalidRequestError."""
+    context.queue.check()
+    engine = context.engine
+    try:
+        params = sampling_params(asked, engine)
+        priority, keep_alive = check_priority(asked, engine), keep_alive_s(asked)
+        prompts = asked.prompts()
+        check_num_sequences(len(prompts), params, engine.config.max_num_seqs)
+        check_token_lists(len(prompts), params, engine.config.max_num_seqs)
+        requests = await prepare_all(engine, answer_id, prompts, params, priority)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(str(error), asked.field_of(error.param), error.code) from None
+    check_num_logprobs(asked, requests, engine.config.max_model_len, context.max_request_logprobs)
+    streams = [engine.stream(prepared, keep_alive) for prepared in requests]
+    return Generation(context, answer_id, asked, requests, streams)
+
+
+@contextlib.contextmanager
+def fields_named(body: DialectBody) -> Iterator[None]:
+    """Errors name OpenAI's fields; a body of another dialect has its own names for them."""
+    if isinstance(body, CompletionBody | ChatBody):
+        yield
+        return
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise InvalidRequestError(
+            _renamed(str(error), error.param, body), body.field_of(error.param), error.code
+        ) from None
+    except ApiError as error:
+        error.args = (_renamed(str(error), error.param, body),)
+        error.param = body.field_of(error.param)
+        raise
+
+
+def _renamed(message: str, param: str | None, body: DialectBody) -> str:
+    """The message with the body's own name of the field that it begins with."""
+    if param is None or not message.startswith(param):
+        return message
+    return f"{body.field_of(param)}{message[len(param) :]}"
 
 
 class JsonPieces(Response):
@@ -124,50 +141,3 @@ class JsonPieces(Response):
         while self._pieces:  # each is forgotten once it is on its way
             body = self._pieces.popleft()
             await send({"type": "http.response.body", "body": body, "more_body": bool(self._pieces)})
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A generation's outputs in a wire form, whole or in chunks."""
-
-    generation: Generation
-    form: AnswerForm
-    with_usage: bool
-
-    async def whole(self) -> list[bytes]:
-        """The answer as pieces of JSON.
-
-        Choices become JSON one by one: as Python's objects, log-probabilities take four times the bytes of their JSON.
-        """
-        choices: dict[int, bytes] = {}
-        extra: dict[str, Any] = {}
-        async with contextlib.aclosing(self.generation.outputs()) as outputs:
-            async for number, output in outputs:
-                if not output.finished:
-                    continue
-                for choice in self.form.choices(number, output):
-                    if choices:  # thousands of choices take seconds: other requests have their turn between them
-                        await asyncio.sleep(0)
-                    choices[choice["index"]] = encode(choice)
-                extra |= self.form.extra(output)
-        head = encode(self.generation.head(self.form.object_name))
-        tail = encode({"usage": self._usage()} | extra)
-        pieces = [head[:-1], b',"choices":[']
-        for index in sorted(choices):
-            pieces += [choices[index], b","]
-        return [*pieces[:-1], b"],", tail[1:]]
-
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events."""
-        head = self.generation.head(self.form.chunk_name)
-        tail = {"usage": None} if self.with_usage else {}
-        async with contextlib.aclosing(self.generation.outputs()) as outputs:
-            async for number, output in outputs:
-                for choice in self.form.deltas(number, output):
-                    yield event({**head, "choices": [choice], **tail})
-        if self.with_usage:
-            yield event({**head, "choices": [], "usage": self._usage()})
-        yield DONE
-
-    def _usage(self) -> dict[str, Any]:
-        return self.form.usage(self.generation.usage).as_dict()

@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from lullm.engine.client import EngineClient
 from lullm.server.context import ServerContext
 from lullm.server.gate.gate import request_id
+from lullm.server.openai.schema import ChatBody, CompletionBody
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -46,10 +47,14 @@ class Usage:
 
 @dataclass(slots=True)
 class Generation:
-    """One HTTP request for text: the engine's requests, their outputs, and the usage so far."""
+    """One HTTP request for text: the engine's requests, their outputs, and the usage so far.
+
+    `asked`: the request's body in OpenAI's words.
+    """
 
     context: ServerContext
     id: str
+    asked: CompletionBody | ChatBody
     requests: list[GenerateRequest]
     streams: list[AsyncGenerator[RequestOutput, None]]  # of `requests`, one each; not begun
     created: int = field(default_factory=lambda: int(time.time()))
@@ -71,7 +76,9 @@ class Generation:
         self.usage.prompt_tokens = sum(len(request.prompt_token_ids) for request in self.requests)
         source = _numbered(self.streams[0]) if len(self.streams) == 1 else _merged(self.streams)
         num_tokens: dict[int, dict[int, int]] = {number: {} for number in range(len(self.requests))}
-        async with contextlib.aclosing(source):
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self.context.queue.holding(self.requests))
+            await stack.enter_async_context(contextlib.aclosing(source))
             async for number, output in source:
                 counts = num_tokens[number]  # completion -> its tokens; deltas or one final output, each counts once
                 for completion in output.outputs:

@@ -1,9 +1,10 @@
 """The wire forms of requests for text: OpenAI's fields, vLLM's extensions, Ollama's `keep_alive`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, model_validator
 
+from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
 from lullm.server.openai.structured import StructuredBody
 from lullm.server.wire import FAIL_FAST, Strings, TokenIds, WireModel
@@ -43,7 +44,21 @@ class QueuedBody(WireModel):
     keep_alive: float | str | None = None
 
 
-class GenerationBody(StructuredBody, QueuedBody):
+class DialectBody(WireModel):
+    """A request for text in whatever dialect: what the one handler asks of it."""
+
+    model: str | None = None
+
+    def translated(self, engine: EngineClient) -> "CompletionBody | ChatBody":
+        """The same request in OpenAI's words. Raises ApiError: it has no words for that."""
+        raise NotImplementedError
+
+    def field_of(self, param: str | None) -> str | None:
+        """The body's field for OpenAI's or the engine's parameter of that name."""
+        raise NotImplementedError
+
+
+class GenerationBody(StructuredBody, QueuedBody, DialectBody):
     """What completions and chat have in common. None: not given, the model's default applies."""
 
     n: int | None = None
@@ -93,7 +108,6 @@ class GenerationBody(StructuredBody, QueuedBody):
         return 1
 
     def field_of(self, param: str | None) -> str | None:
-        """The body's field for the engine's parameter of that name."""
         return self.form_field() if param == "structured_outputs" else param
 
 
@@ -104,6 +118,9 @@ class CompletionBody(GenerationBody):
     best_of: int | None = None
     echo: bool | None = None
     logprobs: int | None = None
+
+    def translated(self, engine: EngineClient) -> "CompletionBody":
+        return self
 
     @property
     def is_echo_only(self) -> bool:
@@ -144,6 +161,8 @@ class TextPart(WireModel):
 class ChatMessage(WireModel):
     """One turn. Fields that are null or empty, as clients send them back from an answer, are dropped."""
 
+    missing: ClassVar = {"tool_calls": (None, []), "function_call": (None,), "audio": (None,)}
+
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], FAIL_FAST]
     name: str | None = None
@@ -178,8 +197,10 @@ class ChatBody(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
+    def translated(self, engine: EngineClient) -> "ChatBody":
+        return self
+
     def field_of(self, param: str | None) -> str | None:
-        """The body's field for the engine's parameter of that name."""
         return "top_logprobs" if param == "logprobs" else super().field_of(param)
 
     def prompts(self) -> list[Conversation]:

@@ -17,7 +17,6 @@ from lullm.server.openai.generation import public_id
 from lullm.server.pooling.schema import EmbeddingBody
 from lullm.server.pooling.vectors import Vectors, fields_named
 from lullm.server.sse import encode, until_disconnect
-from lullm.server.wire import parse_body
 
 MAX_NUMBERS = 1 << 23
 """In one answer: 2048 embeddings of 4096 elements. As JSON they take 170 MB."""
@@ -31,7 +30,7 @@ class Embeddings:
 
     async def __call__(self, request: Request) -> Response:
         """Raises ApiError, InvalidRequestError: with the name of the body's field."""
-        body = parse_body(EmbeddingBody, await request.body())
+        body = await self.context.read(EmbeddingBody, request)
         self.context.check_model(body.model)
         prompts = body.prompts()
         size = body.dimensions or self.context.engine.model_config.hidden_size
@@ -46,7 +45,8 @@ class Embeddings:
         answer_id = public_id("embd", request.headers)
         with fields_named(prompt="input"):
             vectors = await Vectors.prepare(self.context, body, answer_id, prompts, body.params())
-        return JsonPieces(await until_disconnect(request.receive, _answer(vectors, body.encoding_format == "base64")))
+        answer = _answer(vectors, body.encoding_format == "base64")
+        return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))
 
 
 async def _answer(vectors: Vectors, as_base64: bool) -> list[bytes]:

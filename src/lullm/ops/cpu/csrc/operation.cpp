@@ -82,8 +82,6 @@ void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)
 
 }  // namespace
 
-LULLM_EXPORT int lullm_abi_version() { return 10; }
-
 LULLM_EXPORT const char* lullm_available_isas() { return available_isas(); }
 LULLM_EXPORT int lullm_select_isa(const char* name) { return select_isa(name) ? 1 : 0; }
 LULLM_EXPORT const char* lullm_selected_isa() { return selected_isa(); }
