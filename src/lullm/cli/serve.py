@@ -133,6 +133,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     group.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
     )
+    group.add_argument(
+        "--enable-auto-tool-choice", action="store_true", help="vLLM's; models may always call tools here"
+    )
     add_engine_flags(parser)
     parser.set_defaults(run=run, not_engine=frozenset())
 
