@@ -206,7 +206,7 @@ class ScriptedEngine:
             finished_total={"stop": len(self.ended), "abort": len(self.aborted)},
         )
 
-    def check_health(self) -> None:
+    def check_running(self) -> None:
         if self.is_dead or self.shutdowns:
             raise EngineDeadError("step 2 failed")
 

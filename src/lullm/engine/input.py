@@ -68,6 +68,7 @@ class InputProcessor:
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
         check_generates(self._model)
+        params = params.clone()  # the caller may change its own meanwhile, or has since it was checked
         self._check_params(params)
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
         self._check_prompt(_param(prompt), token_ids, num_drawn=1)
