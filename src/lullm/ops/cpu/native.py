@@ -17,7 +17,7 @@ from lullm.types.arithmetic import Activation
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """Those that are native, by their number in `csrc/dtype.h`."""
 
-ACTIVATIONS: dict[Activation, int] = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
+ACTIVATIONS: dict[Activation, int] = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 6}
 """By their number in `csrc/dtype.h`; 0: none."""
 
 

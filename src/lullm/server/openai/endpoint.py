@@ -76,19 +76,21 @@ class Endpoint(Generic[Body]):
             asked = body.translated(self.context.engine)
             generation = await _prepared(self.context, asked, public_id(self.id_prefix, request.headers))
         form = await self.open_form(generation, body)
+        timeout_s = self.context.options.request_timeout_s
         if asked.stream:
-            return EventStream(form.chunks(), self.context.api_error, form.failure, form.media_type)
-        return JsonPieces(await until_disconnect(request.receive, form.whole()))
+            return EventStream(form.chunks(), self.context.api_error, form.failure, form.media_type, timeout_s)
+        return JsonPieces(await until_disconnect(request.receive, form.whole(), timeout_s))
 
 
 async def _prepared(context: ServerContext, asked: CompletionBody | ChatBody, answer_id: str) -> Generation:
     """The engine's requests for a body, checked. Raises ApiError, InvalidRequestError."""
+    context.queue.check()
     engine = context.engine
     try:
         params = sampling_params(asked, engine)
         priority, keep_alive = check_priority(asked, engine), keep_alive_s(asked)
         prompts = asked.prompts()
-        check_num_sequences(len(prompts), params)
+        check_num_sequences(len(prompts), params, engine.config.max_num_seqs)
         check_token_lists(len(prompts), params, engine.config.max_num_seqs)
         requests = await prepare_all(engine, answer_id, prompts, params, priority)
     except InvalidRequestError as error:

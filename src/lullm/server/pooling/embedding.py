@@ -45,7 +45,8 @@ class Embeddings:
         answer_id = public_id("embd", request.headers)
         with fields_named(prompt="input"):
             vectors = await Vectors.prepare(self.context, body, answer_id, prompts, body.params())
-        return JsonPieces(await until_disconnect(request.receive, _answer(vectors, body.encoding_format == "base64")))
+        answer = _answer(vectors, body.encoding_format == "base64")
+        return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))
 
 
 async def _answer(vectors: Vectors, as_base64: bool) -> list[bytes]:
