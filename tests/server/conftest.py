@@ -81,7 +81,7 @@ class ScriptedEngine:
         options = {"served_model_name": "scripted", "max_model_len": MAX_MODEL_LEN} | options
         self.tokenizer = byte_tokenizer()
         self.model_config = model_config(self.tokenizer.vocab_size)
-        config = EngineConfig(model="scripted", **options)
+        config = EngineConfig(**{"model": "scripted"} | options)
         self.config = config.resolve(self.model_config)
         self.idle = config.idle
         self.default_params = SamplingParams(temperature=0.5)
