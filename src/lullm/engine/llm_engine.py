@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 import torch
 
@@ -47,8 +47,6 @@ from lullm.types.watch.stats import EngineStats
 from lullm.weights.folder import resolve_model
 
 logger = get_logger(__name__)
-
-T = TypeVar("T")
 
 
 class LLMEngine:
@@ -275,10 +273,6 @@ class LLMEngine:
             return self.model_executor.collective_rpc(method, timeout, args, kwargs)
         finally:
             self.lifecycle.drop_stale_kv()
-
-    def apply_model(self, func: Callable[[torch.nn.Module], T]) -> list[T]:
-        """What `func` makes of the model on every worker. Raises what it raises."""
-        return self.collective_rpc(lambda worker: func(worker.loaded.model))
 
     def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
         """Replace some or all weights by tensors under the checkpoint's own names; how many. Blocking.

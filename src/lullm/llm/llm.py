@@ -272,8 +272,7 @@ class LLM(PoolingCalls):
 
     def apply_model(self, func: "Callable[[torch.nn.Module], T]") -> list[T]:
         """What `func` makes of the model on every worker. Raises what it raises."""
-        with self._exclusive():
-            return self.llm_engine.apply_model(func)
+        return self.collective_rpc(lambda worker: func(worker.loaded.model))
 
     def start_profile(self, folder: str | Path = "profile") -> None:
         """Record where the time goes, until `stop_profile`, with torch. Raises as `Profiler.start` does."""

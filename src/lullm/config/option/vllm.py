@@ -108,7 +108,6 @@ VLLM_OPTIONS: dict[str, VllmOption] = {
     ),
     **_group("windows belong to the model; a shorter max_model_len leaves them unused", disable_sliding_window=False),
     **_group("`lullm serve --otlp-traces-endpoint` traces", otlp_traces_endpoint=None, collect_detailed_traces=None),
-    **_group("`lullm serve --reasoning-parser`", reasoning_parser="", reasoning_parser_plugin=None),
     **_group(
         "lullm takes text only",
         limit_mm_per_prompt=None,
