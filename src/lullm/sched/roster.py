@@ -158,9 +158,7 @@ class Roster:
             self.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED, KV_CACHE_FULL)
 
     def _make(self, group: SequenceGroup, token_ids: list[int]) -> Sequence:
-        request = group.request
-        seq = Sequence(self._num_seqs_made, len(group.seqs), token_ids, len(request.prompt_token_ids))
-        seq.cache_salt = request.cache_salt
+        seq = Sequence(self._num_seqs_made, len(group.seqs), token_ids, len(group.request.prompt_token_ids))
         self._num_seqs_made += 1
         group.seqs.append(seq)
         return seq
