@@ -74,6 +74,9 @@ class InputProcessor:
         check_generates(self._model)
         self._check_params(params)
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
+        if params.truncate_prompt_tokens is not None:
+            num_most = max(self._max_model_len - (params.max_tokens or 1), 1)
+            token_ids = _truncated(token_ids, params.truncate_prompt_tokens, num_most)
         self._check_prompt(_param(prompt), token_ids, num_drawn=1)
         reply = self._replies.rules(prompt, text or "") if isinstance(prompt, Conversation) else None
         guide = self._guide(params, reply, may_block)
@@ -88,6 +91,7 @@ class InputProcessor:
             end_token_ids=() if params.ignore_eos else self._eos_token_ids,
             bad_words_ids=tuple(bad_words_ids(self._tokenizer, params.bad_words)) if params.bad_words else (),
             guide=guide,
+            cache_salt=_cache_salt(prompt),
             reply=reply,
         )
 
@@ -114,11 +118,13 @@ class InputProcessor:
         pooling = resolved_pooling(self._model, params)
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
-            num_kept = params.truncate_prompt_tokens
-            token_ids = token_ids[-(self._max_model_len if num_kept < 0 else num_kept) :]
+            token_ids = _truncated(token_ids, params.truncate_prompt_tokens, self._max_model_len)
         self._check_prompt(_param(prompt), token_ids, num_drawn=0)
         now = time.monotonic()
-        return GenerateRequest(request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling)
+        salt = _cache_salt(prompt)
+        return GenerateRequest(
+            request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling, cache_salt=salt
+        )
 
     def tokenize(
         self, prompt: Prompt | Conversation, add_special_tokens: bool = True, may_block: bool = True
@@ -234,7 +240,7 @@ def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
         return prompt, None, None
     if not isinstance(prompt, dict):
         return None, _integers(prompt), None
-    unknown = set(prompt) - {"prompt", "prompt_token_ids", "split_special_tokens"}
+    unknown = set(prompt) - {"prompt", "prompt_token_ids", "split_special_tokens", "cache_salt"}
     if unknown:
         raise InvalidRequestError(
             f"a prompt dict holds 'prompt' or 'prompt_token_ids', not {sorted(map(str, unknown))}", "prompt"
@@ -248,6 +254,19 @@ def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
     if splits is not None and (not isinstance(splits, bool) or ids is not None):
         raise InvalidRequestError("split_special_tokens is True or False, and belongs to a prompt of text", "prompt")
     return text, None if ids is None else _integers(ids), splits
+
+
+def _truncated(ids: list[int], num_kept: int, num_most: int) -> list[int]:
+    """The last `num_kept` tokens, or `num_most` if that is -1."""
+    return ids[-(num_most if num_kept < 0 else num_kept) :]
+
+
+def _cache_salt(prompt: Input) -> str:
+    """Raises InvalidRequestError: it is no text, or empty."""
+    salt = prompt.get("cache_salt") if isinstance(prompt, dict) else getattr(prompt, "cache_salt", None)
+    if salt is not None and (not isinstance(salt, str) or not salt):
+        raise InvalidRequestError("cache_salt must be a text that is not empty", "cache_salt")
+    return salt or ""
 
 
 def _integers(ids: object) -> list[int]:

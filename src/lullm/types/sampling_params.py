@@ -43,6 +43,7 @@ class SamplingParams:
         min_tokens: end-of-sequence and stop tokens cannot be drawn, and stop strings are not looked for, before.
         max_tokens: at most so many new tokens; None: up to the model's length.
         logprobs, prompt_logprobs: how many of the best log-probabilities to return per position, besides the chosen.
+        truncate_prompt_tokens: of a longer prompt only so many last tokens count; -1: as many as fit before the output.
         logit_bias: token id -> added to its logit. allowed_token_ids: nothing else can be drawn.
         bad_words: strings that cannot be generated.
         structured_outputs: the form that the output must have, a JSON schema or a regular expression, say.
@@ -72,6 +73,7 @@ class SamplingParams:
     max_tokens: int | None = 16
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: tuple[int, ...] | list[int] | None = None
     bad_words: tuple[str, ...] | list[str] | None = None
@@ -117,6 +119,8 @@ class SamplingParams:
                 raise InvalidRequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
         if self.top_p == 0.0:
             raise InvalidRequestError("top_p must be in (0, 1]", "top_p")
+        if self.truncate_prompt_tokens == 0:
+            raise InvalidRequestError("truncate_prompt_tokens must be at least 1, or -1", "truncate_prompt_tokens")
         if self.repetition_penalty == 0.0:
             raise InvalidRequestError("repetition_penalty must be above 0", "repetition_penalty")
         if self.best_of is not None and self.best_of < self.n:
@@ -187,8 +191,11 @@ _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("max_tokens", 1, None),
     ("logprobs", 0, None),
     ("prompt_logprobs", 0, None),
+    ("truncate_prompt_tokens", -1, None),
 )
-_OPTIONAL = frozenset({"best_of", "beam_width", "seed", "max_tokens", "logprobs", "prompt_logprobs"})
+_OPTIONAL = frozenset(
+    {"best_of", "beam_width", "seed", "max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"}
+)
 _FLOAT_RANGES = (
     ("presence_penalty", -2.0, 2.0),
     ("frequency_penalty", -2.0, 2.0),

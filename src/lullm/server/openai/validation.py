@@ -34,6 +34,7 @@ _SAME_NAME = (
     "allowed_token_ids",
     "bad_words",
     "prompt_logprobs",
+    "truncate_prompt_tokens",
     "beam_width",
     "length_penalty",
     "early_stopping",
@@ -55,6 +56,9 @@ def sampling_params(body: CompletionBody | ChatBody, engine: EngineClient) -> Sa
     if body.seed == -1:  # llama.cpp's and others' word for "any"
         del changes["seed"]
     changes |= _completion_changes(body) if isinstance(body, CompletionBody) else _chat_changes(body)
+    for name in ("logprobs", "prompt_logprobs"):
+        if changes.get(name) == -1:
+            changes[name] = engine.model_config.vocab_size
     # The model's defaults say how to draw, and beam search does not draw.
     defaults = engine.default_params if body.beam_width is None else SamplingParams()
     return defaults.replace(**changes)
