@@ -57,12 +57,16 @@ class AnswerForm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[Body]):
-    """One of the endpoints, as a handler of its requests. `id_prefix`: of the answers' ids."""
+    """One of the endpoints, as a handler of its requests.
+
+    `id_prefix`: of the answers' ids. `check_model`: raises ApiError if a name is not that of the served model.
+    """
 
     context: ServerContext
     body_type: type[Body]
     open_form: Callable[[Generation, Body], Awaitable[AnswerForm]]
     id_prefix: str
+    check_model: Callable[[ServerContext, str | None], None] = ServerContext.check_model
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request, at once or in chunks.
@@ -71,10 +75,12 @@ class Endpoint(Generic[Body]):
             ApiError, InvalidRequestError: with the name of the body's field.
         """
         body = await self.context.read(self.body_type, request)
-        self.context.check_model(body.model)
+        self.check_model(self.context, body.model)
         with fields_named(body):
             asked = body.translated(self.context.engine)
-            generation = await _prepared(self.context, asked, public_id(self.id_prefix, request.headers))
+            generation = await _prepared(
+                self.context, asked, public_id(self.id_prefix, request.headers, asked.request_id)
+            )
         form = await self.open_form(generation, body)
         timeout_s = self.context.options.request_timeout_s
         if asked.stream:
