@@ -15,7 +15,7 @@ from lullm.cli.flag.engine import SLEEP_OPTIONS, byte_count, engine_config
 from lullm.cli.flag.sampling import sampling_changes
 from lullm.cli.main import build_parser, main
 from lullm.config.engine import EngineConfig
-from lullm.config.option import Group
+from lullm.config.option.option import Group
 
 
 def parse(*argv: str) -> argparse.Namespace:

@@ -302,7 +302,7 @@ def test_one_bad_prompt_starts_none(llm, engine):
         llm.generate(["fine", "x"], [PARAMS, PARAMS.replace(n=17)], use_tqdm=False)
     with pytest.raises(InvalidRequestError, match="2 sampling_params for 1"):
         llm.generate(["x"], [PARAMS, PARAMS], use_tqdm=False)
-    with pytest.raises(InvalidRequestError, match="priorities"):
+    with pytest.raises(InvalidRequestError, match="2 priority for 1 prompts"):
         llm.generate(["x"], PARAMS, use_tqdm=False, priority=[1, 2])
     with pytest.raises(InvalidRequestError):
         llm.generate(3, PARAMS, use_tqdm=False)
@@ -371,7 +371,9 @@ def test_after_shutdown(qwen3_folder):
 def test_the_cache_must_hold_one_sequence(qwen3_folder):
     with pytest.raises(CacheSizeError, match="max_model_len=128"):
         LLM(str(qwen3_folder), max_model_len=128, num_gpu_blocks_override=7)
-    with pytest.raises(CacheSizeError, match="no KV block fits.* raise kv_cache_memory_bytes, or free memory"):
+    with pytest.raises(
+        CacheSizeError, match="no KV block fits.* raise kv_cache_memory_bytes or gpu_memory_utilization"
+    ):
         LLM(str(qwen3_folder), kv_cache_memory_bytes=100)
     with LLM(str(qwen3_folder), num_gpu_blocks_override=7) as llm:
         assert llm.llm_engine.config.max_model_len == 7 * 16

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lullm.config.engine import EngineConfig
-from lullm.config.sleep_after import SleepRung
+from lullm.config.option.sleep_after import SleepRung
 from lullm.errors import (
     ConfigError,
     EngineAsleepError,

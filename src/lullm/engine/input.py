@@ -17,7 +17,9 @@ from lullm.text.pair import PairReader
 from lullm.text.reply.replies import Replies
 from lullm.text.template.meter import deep_size
 from lullm.text.tokenizer import Tokenizer
+from lullm.types.guided.params import Guide
 from lullm.types.pooling.params import PoolingParams
+from lullm.types.reply.rules import ReplyRules
 from lullm.types.request import NO_TOKENS, Conversation, GenerateRequest, Input, Prompt, TextPair
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 
@@ -70,6 +72,7 @@ class InputProcessor:
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
         check_generates(self._model)
+        params = params.clone()  # the caller may change its own meanwhile, or has since it was checked
         self._check_params(params)
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
@@ -77,7 +80,7 @@ class InputProcessor:
             token_ids = _truncated(token_ids, params.truncate_prompt_tokens, num_most)
         self._check_prompt(_param(prompt), token_ids, num_drawn=1)
         reply = self._replies.rules(prompt, text or "") if isinstance(prompt, Conversation) else None
-        wanted = params.structured_outputs
+        guide = self._guide(params, reply, may_block)
         return GenerateRequest(
             request_id=request_id,
             prompt=text,
@@ -88,10 +91,27 @@ class InputProcessor:
             priority=priority,
             end_token_ids=() if params.ignore_eos else self._eos_token_ids,
             bad_words_ids=tuple(bad_words_ids(self._tokenizer, params.bad_words)) if params.bad_words else (),
-            guide=self._guides.make(wanted, may_block) if wanted is not None else None,
+            guide=guide,
             cache_salt=_cache_salt(prompt),
             reply=reply,
         )
+
+    def _guide(self, params: SamplingParams, reply: ReplyRules | None, may_block: bool) -> Guide | None:
+        """What guides the reply: its own form, and the tools that it must call."""
+        form, outer = params.structured_outputs, None
+        if reply is not None:
+            if form is not None and reply.calls.choice == "required":
+                raise InvalidRequestError("a tool must be called, so the text cannot have a form", "structured_outputs")
+            outer = self._replies.grammar(reply, self._eos_token_ids, has_form=form is not None)
+        if outer is None or reply is None or not reply.tools:
+            return self._guides.make(form, may_block, outer)
+        for name in ("beam_width", "allowed_token_ids"):
+            if getattr(params, name) is not None:
+                raise InvalidRequestError(f"{name} does not go with calls that have a grammar", name)
+        try:
+            return self._guides.make(form, may_block, outer)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(str(error).replace("structured_outputs", "tools", 1), "tools") from None
 
     def _process_pooling(
         self, request_id: str, prompt: Input, params: PoolingParams, priority: int, may_block: bool

@@ -92,7 +92,7 @@ class ServerContext:
         if self.draining:
             raise shutting_down()
         try:
-            self.engine.check_health()
+            self.engine.check_running()
         except EngineDeadError as error:
             raise ApiError(503, f"the engine is dead: {error}", code="engine_dead") from None
 

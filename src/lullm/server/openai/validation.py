@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lullm.config.sleep_after import parse_duration
+from lullm.config.option.sleep_after import parse_duration
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
 from lullm.server.openai.schema import ChatBody, CompletionBody, QueuedBody
