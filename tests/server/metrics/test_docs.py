@@ -6,6 +6,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from lullm.config.option.sleep_after import SleepRung
 from lullm.server.metrics.registry import Metrics
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -37,8 +38,6 @@ def table(engine) -> str:
 
 def with_rung(engine):
     """All labels show: the engine has a ladder."""
-    from lullm.config.sleep_after import SleepRung
-
     engine.next_sleep = SleepRung(60.0, 1, "auto"), 5.0
     return engine
 
