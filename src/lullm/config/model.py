@@ -24,7 +24,7 @@ from lullm.config.pooling.pooler import PoolerConfig, TokenScore
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
-from lullm.types.layer_kind import LayerKind
+from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, SlidingWindow, attended_kind
 
 logger = get_logger(__name__)
 
@@ -90,6 +90,12 @@ class ModelConfig:
     def num_cache_sides(self) -> Literal[1, 2]:
         """Tensors of a layer-slot in the KV cache: keys and values, or latent vectors that are both."""
         return 2 if self.family.latent is None else 1
+
+    def kv_heads(self, layer: int) -> KVHeads:
+        """Of what a layer reads."""
+        kind = attended_kind(self.layer_kinds, layer)
+        heads = kind.heads if isinstance(kind, FullAttention | SlidingWindow) else None
+        return heads or KVHeads(self.num_key_value_heads, self.head_dim)
 
     @property
     def num_hidden_layers(self) -> int:

@@ -158,10 +158,11 @@ LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, co
                                        const int64_t* positions, const float* cos_sin, void* q, void* key_cache,
                                        void* value_cache, const float* key_scales, const float* value_scales,
                                        const int64_t* slots, int64_t qkv_stride, int64_t num_rows, int64_t num_q_heads,
-                                       int64_t num_kv_heads, int64_t head_size, float eps, int dtype, int format) {
+                                       int64_t num_kv_heads, int64_t head_size, int64_t row_bytes, float eps, int dtype,
+                                       int format) {
   const RopeAndCacheArgs a = {qkv, q_weight, k_weight, positions, cos_sin, q, static_cast<char*>(key_cache),
                               static_cast<char*>(value_cache), key_scales, value_scales, slots, qkv_stride, num_q_heads,
-                              num_kv_heads, head_size, cache_row_bytes(head_size, dtype, format), eps};
+                              num_kv_heads, head_size, row_bytes, eps};
   for_ranges(num_rows, 2 * (num_q_heads + 2 * num_kv_heads) * head_size * size_of(dtype),
              [&](int64_t first, int64_t last) { kernels().rope_and_cache[dtype][format](a, first, last); });
 }
