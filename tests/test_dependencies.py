@@ -17,7 +17,7 @@ OF_OTHERS = {"pydantic", "pydantic_core", "starlette", "markupsafe"}
 def declared(requirements):
     """As modules are called."""
     names = [re.match(r"[\w.-]+", requirement)[0] for requirement in requirements]
-    return {name.replace("-", "_") for name in names} | OF_OTHERS
+    return {{"pyyaml": "yaml"}.get(name, name.replace("-", "_")) for name in names} | OF_OTHERS
 
 
 def imported(folder):

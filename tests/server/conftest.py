@@ -122,7 +122,8 @@ class ScriptedEngine:
         self.seen.append((request_id, params, request.priority))
         text = self.tokenizer.decode(ids)
         metrics = RequestMetrics(arrival_time=time.monotonic())
-        answers = [self._answer(index, params) for index in range(params.n)]
+        room = self.config.max_model_len - len(ids)
+        answers = [self._answer(index, params, room) for index in range(params.n)]
         num_steps = max(map(len, answers))
         try:
             for step in range(num_steps):
@@ -151,11 +152,11 @@ class ScriptedEngine:
             self.aborted.append(request_id)
             raise
 
-    def _answer(self, index: int, params: SamplingParams) -> list[int]:
+    def _answer(self, index: int, params: SamplingParams, room: int) -> list[int]:
         text = f"{index}:{self.script}"
         for stop in params.stop or ():
             text = text.partition(stop)[0]
-        return self.tokenizer.encode(text)[: params.max_tokens]
+        return self.tokenizer.encode(text)[: min(params.max_tokens or room, room)]
 
     def _output(
         self,
@@ -172,14 +173,16 @@ class ScriptedEngine:
                 continue
             news = answer[step : step + 1] if params.output_kind is OutputKind.DELTA else answer[: step + 1]
             ended = step >= len(answer) - 1
-            reason = "length" if params.max_tokens is not None and len(answer) == params.max_tokens else "stop"
+            is_cut = len(answer) in (params.max_tokens, self.config.max_model_len - len(ids))
+            stops = [stop for stop in params.stop or () if stop in self.script and ended and not is_cut]
             completions.append(
                 CompletionOutput(
                     index=index,
                     text=self.tokenizer.decode(news),
                     token_ids=news,
                     logprobs=None if params.logprobs is None else [position(i, params.logprobs) for i in news],
-                    finish_reason=reason if ended else None,
+                    finish_reason=("length" if is_cut else "stop") if ended else None,
+                    stop_reason=stops[0] if stops else None,
                 )
             )
         rows = None

@@ -5,6 +5,8 @@ from typing import get_args
 
 from lullm.cli.flag.engine import add_engine_flags, byte_count, engine_config
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
+from lullm.cli.flag.model import add_model_argument, take_model
+from lullm.cli.flag.settings import add_config_flag
 from lullm.engine.head_start import head_start
 from lullm.server.options import ServerOptions, UnknownFields
 from lullm.units import format_bytes
@@ -17,11 +19,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "serve",
         help="serve the OpenAI API over HTTP",
+        usage="lullm serve [MODEL] [FLAGS]",
         description="Serve a model over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
         "/detokenize, /health, /version, /metrics; with --enable-sleep-mode also /sleep, /sleep/explain, "
         "/wake_up, /is_sleeping, /pause, /resume, /is_paused, /reset_prefix_cache, /collective_rpc. SIGTERM or Ctrl-C "
         "lets running requests end, a second one aborts them.",
     )
+    add_model_argument(parser)
+    add_config_flag(parser)
     group = parser.add_argument_group("server")
     group.add_argument("--host", default=DEFAULTS.host, help="address to listen on (default: %(default)s)")
     group.add_argument(
@@ -114,6 +119,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises LullmError."""
+    take_model(args, args.positional_model)
     config = engine_config(args)
     # Torch and the web stack are loaded here, after the flags are checked; torch after the port is bound, too.
     import asyncio

@@ -58,7 +58,11 @@ class EngineConfig(EngineOptions):
     )
     dtype: DType = option("auto", "type of weights, activations and KV cache; 'auto' takes the checkpoint's", "model")
     max_model_len: int | None = option(
-        None, "longest prompt and output together, in tokens; default: the model's own limit", "model", least=1
+        None,
+        "longest prompt and output together, in tokens; default: the model's own limit",
+        "model",
+        least=1,
+        unit="tokens",
     )
     device: Device = option(
         "auto", "where the model runs; 'cuda' is a GPU; 'auto' is 'cpu' until a GPU has run lullm", "device"

@@ -120,7 +120,9 @@ class EngineOptions:
     )
 
     max_num_seqs: int = option(128, "most sequences in one step", "scheduling", least=1)
-    max_num_batched_tokens: int = option(2048, "most tokens in one step (the chunk size)", "scheduling", least=1)
+    max_num_batched_tokens: int = option(
+        2048, "most tokens in one step (the chunk size)", "scheduling", least=1, unit="tokens"
+    )
     enable_chunked_prefill: bool = option(
         True,
         "mix chunks of prompts with decodes in one step; otherwise prompts go first, whole, which needs "

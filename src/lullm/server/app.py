@@ -8,6 +8,7 @@ from starlette.requests import ClientDisconnect
 import lullm
 from lullm.engine.client import EngineClient
 from lullm.server import admin, route
+from lullm.server.anthropic import route as anthropic
 from lullm.server.context import ServerContext
 from lullm.server.error import install_error_handlers
 from lullm.server.gate.gate import Gate
@@ -32,7 +33,7 @@ def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
     install_error_handlers(app, context.error_response)
     for kind in (ClientDisconnect, ClientDisconnectedError):
         app.add_exception_handler(kind, _answer_nothing)
-    for routes in (openai, pooling, route):
+    for routes in (openai, anthropic, pooling, route):
         app.include_router(routes.router(context))
     if engine.config.enable_sleep_mode:
         app.include_router(admin.router(context))

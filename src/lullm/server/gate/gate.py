@@ -2,6 +2,7 @@
 
 import hmac
 import re
+from collections.abc import Iterator
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -108,14 +109,21 @@ class Gate:
 
 
 def _check_key(keys: list[bytes], headers: Headers, name: str) -> None:
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    given = key.strip().encode()
     # Every key is compared in constant time, so that the time does not tell which one matches.
-    matches = [hmac.compare_digest(given, known) for known in keys]
-    if scheme.lower() != "bearer" or not any(matches):
+    matches = [hmac.compare_digest(given, known) for given in _given_keys(headers) for known in keys]
+    if not any(matches):
         raise ApiError(
             401,
             f"a valid {name} is needed: send the header 'Authorization: Bearer KEY'",
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
+
+
+def _given_keys(headers: Headers) -> Iterator[bytes]:
+    """What a request shows as keys: OpenAI's header, and Anthropic's. Only a page's own script can set either."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        yield key.strip().encode()
+    if "x-api-key" in headers:
+        yield headers["x-api-key"].strip().encode()

@@ -72,7 +72,7 @@ class Endpoint(Generic[Body]):
         """
         body = await self.context.read(self.body_type, request)
         self.context.check_model(body.model)
-        with _fields_named(body):
+        with fields_named(body):
             asked = body.translated(self.context.engine)
             generation = await _prepared(self.context, asked, public_id(self.id_prefix, request.headers))
         form = await self.open_form(generation, body)
@@ -99,7 +99,7 @@ async def _prepared(context: ServerContext, asked: CompletionBody | ChatBody, an
 
 
 @contextlib.contextmanager
-def _fields_named(body: DialectBody) -> Iterator[None]:
+def fields_named(body: DialectBody) -> Iterator[None]:
     """Errors name OpenAI's fields; a body of another dialect has its own names for them."""
     if isinstance(body, CompletionBody | ChatBody):
         yield
