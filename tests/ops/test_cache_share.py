@@ -60,7 +60,9 @@ def test_blocks_move_whole(ops):
     ops.swap_blocks([slot], [host], [(2, 0), (4, 1), (1, 2)])
     slot.key.fill_(torch.nan), slot.value.fill_(torch.nan)
     ops.swap_blocks([host], [slot], [(0, 5), (1, 3), (2, 0)])
-    layout = AttentionLayout([7], [NUM_TOKENS], torch.tensor([[10, 6, 0]]), torch.zeros(7, dtype=torch.int64), BLOCK_SIZE)
+    layout = AttentionLayout(
+        [7], [NUM_TOKENS], torch.tensor([[10, 6, 0]]), torch.zeros(7, dtype=torch.int64), BLOCK_SIZE
+    )
     for seed, (layer, expected) in enumerate(zip(layers, before, strict=True)):
         again = run(ops, blocks_of(torch.float32, NARROW).share(0, 1, 1), [0, 1, 2], NARROW, seed)
         assert torch.equal(again, expected)

@@ -51,7 +51,8 @@ and those in the full group, which grows with the sequence.
 class CacheGroup:
     """Layers of one kind that share a block table.
 
-    `layers[i]` stands in slot `i // num_shares` of every block of the group, in share `i % num_shares` of it. Recurrent layers are all in one group: beyond the slots of a block they go on in the blocks behind (`LayerPlace`).
+    `layers[i]` stands in slot `i // num_shares` of every block of the group, in share `i % num_shares` of it. Recurrent
+    layers are all in one group: beyond the slots of a block they go on in the blocks behind (`LayerPlace`).
 
     Args:
         num_state_blocks: blocks of a sequence's state in a recurrent group; 0: a group that keeps keys and values.

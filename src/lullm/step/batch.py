@@ -100,10 +100,10 @@ class BatchBuilder:
             groups = zip(self._table_of_group, self._ids_of_group, self._num_shares, span.block_ids, strict=True)
             for table, last_ids, num_shares, ids in groups:
                 if last_ids[place] != ids:
-                    row = table[place, : num_packed(ids)]
-                    row[:] = np.frombuffer(ids, np.int32)
+                    entries = table[place, : num_packed(ids)]
+                    entries[:] = np.frombuffer(ids, np.int32)
                     if num_shares > 1:
-                        row *= num_shares
+                        entries *= num_shares
                     last_ids[place] = ids
             for draw in span.draws:
                 row = first_row + draw.row

@@ -112,5 +112,6 @@ def open_setup(config: ResolvedConfig, model_config: ModelConfig, ahead: MemoryA
     ops = select_ops(config.device, config.attention_backend, config.batch_invariant)
     ops = with_features(ops, model_config.family.attention_features)
     if config.batch_invariant:
-        require_batch_invariance(ops, config.dtype, config.kv_dtype, model_config.head_dim)
+        for head_dim in model_config.head_dims:
+            require_batch_invariance(ops, config.dtype, config.kv_dtype, head_dim)
     return WorkerSetup(config, model_config, device, ops, StepThreads(config.threads))

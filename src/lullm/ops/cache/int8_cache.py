@@ -1,11 +1,11 @@
 """The int8 KV cache: a row holds the D values of one head of one token as int8, and behind them their scale.
 
-    value = int8 * scale,  scale = max |value| / 127, as float16 in the row's last two bytes
+    value = int8 * scale,  scale = max |value| / 127, as float16 in the next two bytes
 
-So a cache is one tensor `[num_blocks, block_size, Hkv, D + 2]` (longer rows, where layers of several sizes share blocks:
-`kv.layout.side_len`), and a scale goes wherever its block is copied,
-swapped or saved to, and no other code handles scales. Symmetric, per token and head, rounded to nearest: the error of a
-value is at most half a scale, 0.4 % of the largest value in its row.
+So a cache is one tensor `[num_blocks, block_size, Hkv, D + 2]`, and a scale goes wherever its block is copied, swapped
+or saved to, and no other code handles scales. Rows are longer where layers of several sizes share blocks
+(`kv.layout.side_len`). Symmetric, per token and head, rounded to nearest: the error of a value is at most half a scale,
+0.4 % of the largest value in its row.
 """
 
 import torch

@@ -87,6 +87,24 @@ struct InPlaceArgs {
   float value;    // of `scale` and `soft_cap`
 };
 
+// y [T, size] times factors [T, size], rows `stride` apart, or times one factor.
+struct MultiplyArgs {
+  void* y;
+  const void* factors;
+  int64_t stride, size;
+  bool is_one;
+};
+
+// Heads of x [T, heads, head_size], in place: normed, if there is a weight, and rotated. Strides in elements.
+struct RotateArgs {
+  void* x;
+  const void* weight;
+  const int64_t* positions;
+  const float* cos_sin;
+  int64_t row_stride, head_stride, num_heads, head_size;
+  float eps;
+};
+
 // One token per row of logits; see `draw.cpp`.
 struct DrawArgs {
   float* logits;             // [N, size]
@@ -121,6 +139,8 @@ struct Kernels {
   void (*add[2])(const InPlaceArgs&, int64_t first, int64_t last);
   void (*scale[2])(const InPlaceArgs&, int64_t first, int64_t last);
   void (*soft_cap[2])(const InPlaceArgs&, int64_t first, int64_t last);
+  void (*multiply[2])(const MultiplyArgs&, int64_t first_row, int64_t last_row);
+  void (*rotate[2])(const RotateArgs&, int64_t first_row, int64_t last_row);
 
   void (*route[2])(const RouteArgs&, int64_t first_row, int64_t last_row, void* scratch);
   void (*clamped_gate[2])(const ClampedGateArgs&, int64_t first_row, int64_t last_row);

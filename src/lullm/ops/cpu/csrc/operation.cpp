@@ -196,6 +196,21 @@ LULLM_EXPORT void lullm_soft_cap(void* y, int64_t count, float cap, int dtype) {
   for_ranges(count, 6 * size_of(dtype), [&](int64_t first, int64_t last) { kernels().soft_cap[dtype](a, first, last); });
 }
 
+LULLM_EXPORT void lullm_multiply(void* y, const void* factors, int64_t stride, int64_t num_rows, int64_t size, int is_one,
+                                 int dtype) {
+  const MultiplyArgs a = {y, factors, stride, size, is_one != 0};
+  for_ranges(num_rows, 3 * size * size_of(dtype),
+             [&](int64_t first, int64_t last) { kernels().multiply[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_rotate(void* x, const void* weight, const int64_t* positions, const float* cos_sin,
+                               int64_t row_stride, int64_t head_stride, int64_t num_rows, int64_t num_heads,
+                               int64_t head_size, float eps, int dtype) {
+  const RotateArgs a = {x, weight, positions, cos_sin, row_stride, head_stride, num_heads, head_size, eps};
+  for_ranges(num_rows, 2 * num_heads * head_size * size_of(dtype),
+             [&](int64_t first, int64_t last) { kernels().rotate[dtype](a, first, last); });
+}
+
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
                                     const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits) {

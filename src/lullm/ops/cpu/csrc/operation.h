@@ -39,6 +39,11 @@ LULLM_EXPORT void lullm_activate(const void* x, void* y, int64_t stride, int64_t
 LULLM_EXPORT void lullm_add(void* y, const void* x, int64_t count, int dtype);
 LULLM_EXPORT void lullm_scale(void* y, int64_t count, float factor, int dtype);
 LULLM_EXPORT void lullm_soft_cap(void* y, int64_t count, float cap, int dtype);
+LULLM_EXPORT void lullm_multiply(void* y, const void* factors, int64_t stride, int64_t num_rows, int64_t size, int is_one,
+                                 int dtype);
+LULLM_EXPORT void lullm_rotate(void* x, const void* weight, const int64_t* positions, const float* cos_sin,
+                               int64_t row_stride, int64_t head_stride, int64_t num_rows, int64_t num_heads,
+                               int64_t head_size, float eps, int dtype);
 // `sinks` [num_q_heads] may be null, as the scales [num_kv_heads] of a cache of e4m3. No soft cap: 0.
 LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const void* value_cache, const float* key_scales,
                                   const float* value_scales, const float* sinks, const int64_t* block_tables,
@@ -50,8 +55,8 @@ LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, co
                                     const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits);
 // The experts of every row of products, ascending, and their shares; see `RouteArgs`.
-LULLM_EXPORT void lullm_route(const void* products, const float* correction, int64_t* experts, float* shares,
-                              int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
+LULLM_EXPORT void lullm_route(const void* products, const float* correction, const float* factors, int64_t* experts,
+                              float* shares, int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
                               int64_t num_groups, int64_t num_used_groups, int64_t num_group_scores, float scale,
                               int is_sigmoid, int normalizes, int dtype);
 // Sorts (row, expert) by expert: the sorted rows starts[e] .. starts[e + 1] are those of expert e, `rows` [num_rows *
