@@ -49,7 +49,7 @@ def random_model(family, options, seed=0):
     model = cls(cls.config_class(**copy.deepcopy(options))).eval()  # a config writes into its objects
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        learned = ("correction_bias", "layer_scalar")  # those that a checkpoint holds
+        learned = ("correction_bias", "expert_bias", "layer_scalar")  # those that a checkpoint holds
         corrections = [item for item in model.named_buffers() if item[0].endswith(learned)]
         for name, parameter in (*model.named_parameters(), *corrections):
             # Some families' norms add 1 themselves.
@@ -126,7 +126,7 @@ class PagedRun:
         token_ids = torch.tensor([token_id for _, ids in work for token_id in ids])
         layouts = [DeviceLayout.of(dataclasses.replace(layout, window=group.window)) for group in self.groups]
         prepared = [
-            self.ops.prepare_attention(layout) if group.keeps_tokens else StateLayout.of(layout)
+            self.ops.prepare_attention(layout) if group.keeps_tokens else StateLayout(layout)
             for group, layout in zip(self.groups, layouts, strict=True)
         ]
         context = StepContext(torch.tensor(positions), prepared, self.kv_caches, self.ops, input_embeddings)

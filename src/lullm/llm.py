@@ -116,16 +116,19 @@ class LLM:
         use_tqdm: bool = True,
         chat_template_kwargs: dict[str, Any] | None = None,
         split_special_tokens: bool | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
     ) -> list[RequestOutput]:
         """Answer a conversation, or each of a list of them, through the model's chat template.
 
+        `tools`: functions that the model may call, in OpenAI's form; the output's text has the calls as the model
+        writes them. `chat_template_kwargs`: variables of the template's own, such as `enable_thinking`.
         `split_special_tokens` as in `Conversation`: by default nothing that the messages say acts as a special token.
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
         """
         if not isinstance(messages, (list, tuple)):
             raise InvalidRequestError(f"messages must be a list of messages, not {type(messages).__name__}", "messages")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        options = chat_template_kwargs or {}
+        options = (chat_template_kwargs or {}) | ({"tools": list(tools)} if tools else {})
         prompts = [Conversation(messages, options, split_special_tokens) for messages in conversations]
         return self._generate(prompts, sampling_params, use_tqdm)
 

@@ -180,7 +180,7 @@ def test_rope_keeps_length_and_depends_on_distance_only():
 @DTYPES
 @ROWS
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
 def test_gated_linear(dtype, num_rows, with_bias, activation):
     """The torch version rounds gates and ups before it multiplies them, hence once more than the golden one."""
     x, weight = random(num_rows, 65, dtype=dtype), random(2 * 37, 65, dtype=dtype, seed=1) / 8

@@ -45,7 +45,7 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(backend, special_tokens, ChatTemplate(TEMPLATE, special_tokens))
 
 
-def model_config(vocab_size: int) -> ModelConfig:
+def model_config(vocab_size: int, max_len: int = MAX_MODEL_LEN) -> ModelConfig:
     return ModelConfig.from_dict(
         {
             "architectures": ["LlamaForCausalLM"],
@@ -55,7 +55,7 @@ def model_config(vocab_size: int) -> ModelConfig:
             "num_hidden_layers": 1,
             "num_attention_heads": 2,
             "num_key_value_heads": 2,
-            "max_position_embeddings": MAX_MODEL_LEN,
+            "max_position_embeddings": max_len,
         }
     )
 
@@ -73,7 +73,7 @@ class ScriptedEngine:
         options = {"served_model_name": "scripted", "max_model_len": MAX_MODEL_LEN} | options
         self.tokenizer = byte_tokenizer()
         self.model_config = model_config(self.tokenizer.vocab_size)
-        config = EngineConfig(model="scripted", **options)
+        config = EngineConfig(**{"model": "scripted"} | options)
         self.config = config.resolve(self.model_config)
         self.idle = config.idle
         self.default_params = SamplingParams(temperature=0.5)
@@ -362,6 +362,32 @@ def _starting() -> Iterator[Callable[..., RunningServer]]:
         server.stop()
 
 
+class ReplyingEngine(ScriptedEngine):
+    """Says one of `replies` after the other, and records the prompts."""
+
+    def __init__(self, template: str, *replies: str, **options: Any):
+        super().__init__(**options)
+        self.replies = list(replies)
+        self.prompts: list[str] = []
+        self.tokenizer = Tokenizer(self.tokenizer.backend, {"eos_token": "<|end|>"}, ChatTemplate(template, {}))
+        self.model_config = model_config(self.tokenizer.vocab_size, 8192)
+        self.config = EngineConfig(served_model_name="scripted", max_model_len=8192, **options).resolve(
+            self.model_config
+        )
+        end_ids = (self.tokenizer.eos_token_id,)
+        self._input = InputProcessor(self.config, self.model_config, self.tokenizer, end_ids)
+
+    async def prepare(self, request_id: str, prompt: Any, params: SamplingParams, priority: int = 0) -> GenerateRequest:
+        request = await super().prepare(request_id, prompt, params, priority)
+        self.prompts.append(request.prompt)
+        return request
+
+    def _answer(self, index: int, params: SamplingParams, room: int) -> list[int]:
+        reply = self.replies.pop(0)
+        self.replies += [reply] * (index + 1 < params.n)
+        return self.tokenizer.encode(reply)[: params.max_tokens or room] or [self.tokenizer.eos_token_id]
+
+
 start = pytest.fixture(_starting, name="start")
 start_for_module = pytest.fixture(_starting, name="start_for_module", scope="module")
 
@@ -369,6 +395,11 @@ start_for_module = pytest.fixture(_starting, name="start_for_module", scope="mod
 @pytest.fixture(scope="session")
 def scripted() -> type[ScriptedEngine]:
     return ScriptedEngine
+
+
+@pytest.fixture(scope="session")
+def replying() -> type[ReplyingEngine]:
+    return ReplyingEngine
 
 
 @pytest.fixture(scope="module")

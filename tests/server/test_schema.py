@@ -48,12 +48,16 @@ def test_too_many_prompts():
 @pytest.mark.parametrize("field", sorted(INERT))
 @pytest.mark.parametrize("kind", [CompletionBody, ChatBody])
 def test_inert_fields_pass(kind, field):
+    if field in kind.model_fields:
+        return
     assert parse(kind, **{field: {"any": "thing"}}) == parse(kind)
 
 
 @pytest.mark.parametrize("kind", [CompletionBody, ChatBody])
 def test_missing_machinery_passes_only_when_it_asks_for_nothing(kind):
     for field, harmless in MISSING.items():
+        if field in kind.model_fields:
+            continue
         for value in harmless:
             assert parse(kind, **{field: value}) == parse(kind)
         error = refused(kind, **{field: {"something": "else"}})
@@ -160,7 +164,10 @@ def test_an_answer_can_be_sent_back_as_it_came():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"role": "tool", "content": "x", "tool_call_id": "1"},
+        {"role": "function", "content": "x", "name": "f"},
+        {"role": "user", "content": "x", "tool_call_id": "1"},
+        {"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "assistant", "content": None},
         {"role": "user", "content": None},
         {"role": "user"},
         {"content": "x"},

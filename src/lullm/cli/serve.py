@@ -1,6 +1,7 @@
 """`lullm serve`: the OpenAI-compatible server."""
 
 import argparse
+import sys
 from typing import get_args
 
 from lullm.cli.flag.engine import add_engine_flags, byte_count, engine_config
@@ -8,10 +9,13 @@ from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
 from lullm.engine.head_start import head_start
+from lullm.errors import EngineDeadError
 from lullm.server.options import ServerOptions, UnknownFields
 from lullm.units import format_bytes
 
 DEFAULTS = ServerOptions()
+ENGINE_DEAD = 1
+"""Exit code, on which a supervisor starts the server again. A stop by a signal gives 0, a user's mistake 2."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -97,6 +101,22 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "(logprobs + 1) (default: 1048576, or what one sequence of the model's length may ask for)",
     )
     group.add_argument(
+        "--max-queued-requests",
+        type=int,
+        metavar="N",
+        help="prompts that may wait for the engine, beside those it works on; while so many wait, one more request "
+        "gets a 429 (default: any number)",
+    )
+    group.add_argument(
+        "--max-queued-tokens", type=int, metavar="N", help="the same for the tokens of these prompts (default: any)"
+    )
+    group.add_argument(
+        "--request-timeout",
+        type=float,
+        metavar="S",
+        help="seconds until a request for text or vectors is ended with 504 (default: it may take any time)",
+    )
+    group.add_argument(
         "--unknown-fields",
         choices=get_args(UnknownFields),
         default=DEFAULTS.unknown_fields,
@@ -112,6 +132,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     group.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
+    )
+    group.add_argument(
+        "--enable-auto-tool-choice", action="store_true", help="vLLM's; models may always call tools here"
     )
     add_engine_flags(parser)
     parser.set_defaults(run=run, not_engine=frozenset())
@@ -142,6 +165,9 @@ def run(args: argparse.Namespace) -> int:
         max_connections=args.max_connections,
         max_body_bytes=args.max_body_bytes,
         max_request_logprobs=args.max_request_logprobs,
+        max_queued_requests=args.max_queued_requests,
+        max_queued_tokens=args.max_queued_tokens,
+        request_timeout_s=args.request_timeout,
         unknown_fields=args.unknown_fields,
         drain_timeout_s=args.drain_timeout,
     )
@@ -153,7 +179,11 @@ def run(args: argparse.Namespace) -> int:
 
             engine = AsyncLLMEngine(config, ahead)
         gc.freeze()  # a full round over 280,000 objects that stay would hold up all streams for 0.1 s
-        asyncio.run(serve_until_signal(engine, options, sock, _announce))
+        try:
+            asyncio.run(serve_until_signal(engine, options, sock, _announce))
+        except EngineDeadError as error:
+            print(f"lullm: error: {error}", file=sys.stderr)
+            return ENGINE_DEAD
     return 0
 
 

@@ -1,6 +1,8 @@
 """DecoderConfig: the family part of a `config.json`, for the families that share one decoder (`models.decoder`)."""
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 from lullm.config.experts import ExpertsConfig
 from lullm.config.rope import RopeConfig
@@ -50,6 +52,86 @@ class DeltaNetConfig:
         """What a sequence keeps: the rows that the convolution still sees, and a matrix per value head."""
         heads = (self.num_value_heads, self.key_head_dim, self.value_head_dim)
         return (self.kernel_size - 1, self.num_channels), heads
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpaceConfig:
+    """The recurrent layers of a hybrid: state spaces (Mamba 2, https://arxiv.org/abs/2405.21060).
+
+    Args:
+        num_heads, head_dim: of what is written into the states, and read.
+        num_groups: heads of a group share what they write by and read by, vectors of `state_size`.
+        kernel_size: tokens that the convolution before the heads sees, the last one included.
+        convolution_bias, projection_bias, output_bias: these have a bias.
+        least_step, most_step: bounds of a token's step size.
+        gate: whether the gates come before the norm or behind it, or there is no norm.
+    """
+
+    num_heads: int
+    head_dim: int
+    num_groups: int
+    state_size: int
+    kernel_size: int
+    convolution_bias: bool = True
+    projection_bias: bool = False
+    output_bias: bool = False
+    least_step: float = 0.0
+    most_step: float = math.inf
+    gate: Literal["before norm", "behind norm", "no norm"] = "before norm"
+
+    @property
+    def inner_size(self) -> int:
+        """Elements of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def group_size(self) -> int:
+        """Elements of all groups."""
+        return self.num_groups * self.state_size
+
+    @property
+    def num_channels(self) -> int:
+        """Of the convolution: heads, and what groups write by and read by."""
+        return self.inner_size + 2 * self.group_size
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What a sequence keeps: the rows that the convolution still sees, and a matrix per head."""
+        return (self.kernel_size - 1, self.num_channels), (self.num_heads, self.state_size, self.head_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvolutionConfig:
+    """The recurrent layers of LFM2: a gated convolution over `kernel_size` tokens, the last one included."""
+
+    num_channels: int
+    kernel_size: int
+    has_bias: bool
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What a sequence keeps: the rows that the convolution still sees."""
+        return ((self.kernel_size - 1, self.num_channels),)
+
+
+RecurrentConfig = DeltaNetConfig | StateSpaceConfig | ShortConvolutionConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelFactors:
+    """Falcon-H1's factors on what goes into the parts of a layer, and what comes out. They are folded into weights.
+
+    Args:
+        space_parts: on the gates, the values, what groups write by, read by, and the step sizes.
+    """
+
+    attention_in: float
+    attention_out: float
+    space_in: float
+    space_out: float
+    space_parts: tuple[float, ...]
+    mlp_gate: float
+    mlp_down: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +200,9 @@ class DecoderConfig:
         embedding_size: of a token's embedding, where it is not `hidden_size`; of families that project it.
         latent: keys and values follow from one latent vector per token; None: heads have keys and values.
         experts: in place of the MLP, in some layers or all.
-        delta_net: in place of attention, in layers that keep a recurrent state.
+        recurrent: in place of attention, or beside it, in layers that keep a recurrent state.
+        kinds_per_layer: entries of `layer_kinds` that a layer has.
+        factors: of a family with attention and state spaces side by side.
         attention_soft_cap, final_soft_cap: `cap * tanh(x / cap)` of scores, and of logits; None: as they are.
     """
 
@@ -147,7 +231,9 @@ class DecoderConfig:
     embedding_size: int | None = None
     experts: ExpertsConfig | None = None
     latent: LatentConfig | None = None
-    delta_net: DeltaNetConfig | None = None
+    recurrent: RecurrentConfig | None = None
+    kinds_per_layer: int = 1
+    factors: ParallelFactors | None = None
 
     @property
     def widest_row(self) -> int:

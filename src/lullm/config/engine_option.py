@@ -152,6 +152,22 @@ class EngineOptions:
         "raw_logprobs", "log-probabilities before or after penalties, temperature and filters", "log-probabilities"
     )
 
+    tool_call_parser: str | None = option(
+        None,
+        "how the model writes calls of tools (hermes, qwen3_coder, llama3_json, mistral, ...), or 'none': they are "
+        "text; default: found in its chat template",
+        "replies",
+    )
+    reasoning_parser: str | None = option(
+        None,
+        "how the model writes its thoughts (qwen3, deepseek_r1, mistral, ...), or 'none': they are text; default: "
+        "found in its chat template",
+        "replies",
+    )
+    think: bool | None = option(
+        None, "whether the model thinks where a request does not say; default: as its chat template has it", "replies"
+    )
+
     enable_sleep_mode: bool = option(False, "allow sleep and wake-up", "sleep")
     sleep_dir: str | None = option(
         None, "folder for what must survive a sleep; default: the system's folder for temporary files", "sleep"

@@ -44,7 +44,7 @@ class ModelConfig:
     """The part of a `config.json` that lullm reads. Sizes in elements, lengths in tokens.
 
     Args:
-        layer_kinds: what each layer keeps between steps, one per layer.
+        layer_kinds: what each layer keeps between steps, `family.kinds_per_layer` entries per layer.
         family: what only the family's own file asks for.
         generates: the model gives next tokens; else there is no head for them, or the user does not want any.
         num_labels: of a checkpoint with a matrix of labels in place of that head.
@@ -82,7 +82,7 @@ class ModelConfig:
     @property
     def is_all_ops(self) -> bool:
         """Whether the functions of the ops compute all of a step; else torch's own stand between them."""
-        return self.foreign is None and self.family.latent is None and self.family.delta_net is None
+        return self.foreign is None and self.family.latent is None and self.family.recurrent is None
 
     @property
     def num_cache_sides(self) -> Literal[1, 2]:
@@ -107,7 +107,7 @@ class ModelConfig:
 
     @property
     def num_hidden_layers(self) -> int:
-        return len(self.layer_kinds)
+        return len(self.layer_kinds) // self.family.kinds_per_layer
 
     @property
     def has_lm_head(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 from lullm.errors import ConfigError
 
 T = TypeVar("T")
-Group = Literal["model", "device", "KV cache", "scheduling", "log-probabilities", "sleep", "idle"]
+Group = Literal["model", "device", "KV cache", "scheduling", "log-probabilities", "replies", "sleep", "idle"]
 """Options of one group stand together in the help, in this order of groups."""
 
 

@@ -14,6 +14,7 @@ from lullm.errors import InvalidRequestError
 from lullm.text.bad_words import bad_words_ids
 from lullm.text.guided.guides import GuideMaker
 from lullm.text.pair import PairReader
+from lullm.text.reply.replies import Replies
 from lullm.text.template.meter import deep_size
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.pooling.params import PoolingParams
@@ -42,6 +43,7 @@ class InputProcessor:
         self._splits_prompts = config.split_special_tokens is True
         self._seeds = random.Random(config.seed)
         self._guides = GuideMaker(tokenizer, eos_token_ids, model.vocab_size)
+        self._replies = Replies(tokenizer, config.tool_call_parser, config.reasoning_parser, config.think)
 
     def process(
         self,
@@ -71,6 +73,7 @@ class InputProcessor:
         self._check_params(params)
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
         self._check_prompt(_param(prompt), token_ids, num_drawn=1)
+        reply = self._replies.rules(prompt, text or "") if isinstance(prompt, Conversation) else None
         wanted = params.structured_outputs
         return GenerateRequest(
             request_id=request_id,
@@ -83,6 +86,7 @@ class InputProcessor:
             end_token_ids=() if params.ignore_eos else self._eos_token_ids,
             bad_words_ids=tuple(bad_words_ids(self._tokenizer, params.bad_words)) if params.bad_words else (),
             guide=self._guides.make(wanted, may_block) if wanted is not None else None,
+            reply=reply,
         )
 
     def _process_pooling(
@@ -120,7 +124,8 @@ class InputProcessor:
             if isinstance(prompt, Conversation):
                 splits = prompt.split_special_tokens
                 splits = self._splits_conversations if splits is None else splits
-                return self._tokenizer.encode_conversation(prompt.messages, prompt.options, splits, may_block)
+                options = self._replies.options(prompt)
+                return self._tokenizer.encode_conversation(prompt.messages, options, splits, may_block)
             text, token_ids, splits = _given(prompt)
             if token_ids is None:
                 assert text is not None

@@ -16,6 +16,12 @@ from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import DrawnToken
 
 
+def detokenizer_of(request: GenerateRequest, tokenizer: Tokenizer) -> IncrementalDetokenizer:
+    """For one of the request's sequences. Marks in which a reply is read are shown, special tokens or not."""
+    shown = request.reply.shown_token_ids if request.reply else frozenset()
+    return IncrementalDetokenizer(tokenizer, request.params.skip_special_tokens, request.prompt_token_ids, shown)
+
+
 class SequenceText:
     """The text of one sequence so far, and how much of it was sent as deltas."""
 
@@ -23,7 +29,7 @@ class SequenceText:
         params = request.params
         self._tokenizer = tokenizer
         self._params = params
-        self._detokenizer = IncrementalDetokenizer(tokenizer, params.skip_special_tokens, request.prompt_token_ids)
+        self._detokenizer = detokenizer_of(request, tokenizer)
         self._stop = StopStrings(params.stop or (), params.include_stop_str_in_output)
         self.text = ""
         self.token_ids: list[int] = []
@@ -191,9 +197,7 @@ class RequestText:
         ]
         outputs = []
         for index, (token_ids, cumulative_logprob, finish_reason, stop_reason) in enumerate(lines[: request.params.n]):
-            detokenizer = IncrementalDetokenizer(
-                self._tokenizer, request.params.skip_special_tokens, request.prompt_token_ids
-            )
+            detokenizer = detokenizer_of(request, self._tokenizer)
             is_end_hidden = finish_reason == "stop" and not request.params.include_stop_str_in_output
             shown = token_ids[:-1] if is_end_hidden else token_ids
             text = detokenizer.append(shown) + detokenizer.finish()

@@ -11,6 +11,7 @@ def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]
     space = scheduler.block_space
     return EngineStats(
         num_running=len(scheduler.running),
+        num_running_prompt_tokens=sum(len(group.request.prompt_token_ids) for group in tuple(scheduler.running)),
         num_waiting=len(scheduler.waiting),
         num_swapped=len(scheduler.swapped),
         num_blocks=space.num_blocks,

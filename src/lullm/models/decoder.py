@@ -38,7 +38,7 @@ def rules_of(config: ModelConfig) -> WeightRules:
     return replace(rules, scales=(Scale(RESIDUAL, config.family.residual_scale),))
 
 
-RESIDUAL = re.compile(r"\.(o_proj|down_proj)\.(weight|bias)$")
+RESIDUAL = re.compile(r"\.(o_proj|out_proj|down_proj)\.(weight|bias)$")
 """What the residual stream is a sum of."""
 
 
@@ -176,7 +176,8 @@ class Decoder(nn.Module):
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype)
         self.embedding_scale = torch.tensor(family.embedding_scale, dtype=dtype, device="cpu").item()
         make_layer = style.make_layer or DecoderLayer
-        groups = [0 if place is None else place.group for place in cache_layout(config.layer_kinds).places]
+        places = cache_layout(config.layer_kinds).places[:: family.kinds_per_layer]
+        groups = [0 if place is None else place.group for place in places]
         self.layers = nn.ModuleList(
             make_layer(config, style, layer, group, dtype) for layer, group in enumerate(groups)
         )

@@ -91,7 +91,7 @@ class Attention(nn.Module):
         ops, attention, cache = context.ops, context.attention[self.group], context.caches[self.layer]
         qkv = getattr(self, self.projection)(x, ops)
         if self.gate_size:
-            gate, qkv = qkv[:, : self.gate_size], qkv[:, self.gate_size :].contiguous()
+            gate, qkv = qkv[:, : self.gate_size], qkv[:, self.gate_size :]
         head_norm = None
         if self.q_norm is not None and self.k_norm is not None:
             if self.style.row_norm_eps is None:
@@ -112,7 +112,7 @@ class Attention(nn.Module):
         out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap, self.sinks)  # [T, Hq, D]
         out = out.flatten(1)
         if self.gate_size:
-            out = out * gate.float().sigmoid().to(out.dtype)
+            ops.multiply_(out, gate, "sigmoid")
         return self.o_proj(out, ops)
 
 

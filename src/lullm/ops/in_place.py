@@ -2,8 +2,10 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import silu
 
 from lullm.ops.cache.layer_cache import HeadNorm
+from lullm.types.arithmetic import Gating
 
 
 def add_(total: Tensor, x: Tensor) -> None:
@@ -16,9 +18,9 @@ def scale_(x: Tensor, factor: float) -> None:
     x.mul_(factor)
 
 
-def multiply_(x: Tensor, factors: Tensor) -> None:
-    """See `Ops.multiply_`."""
-    x.mul_(factors)
+def scale_by_(x: Tensor, factor: Tensor) -> None:
+    """See `Ops.scale_by_`."""
+    x.mul_(factor)
 
 
 def rotate_(x: Tensor, norm: HeadNorm | None, positions: Tensor, cos_sin_cache: Tensor) -> None:
@@ -35,3 +37,10 @@ def rotate_(x: Tensor, norm: HeadNorm | None, positions: Tensor, cos_sin_cache: 
 def soft_cap_(x: Tensor, cap: float) -> None:
     """See `Ops.soft_cap_`."""
     x.div_(cap).tanh_().mul_(cap)
+
+
+def multiply_(y: Tensor, x: Tensor, gating: Gating | None) -> None:
+    """See `Ops.multiply_`."""
+    if gating is not None:
+        x = (silu(x.float()) if gating == "silu" else x.float().sigmoid()).to(y.dtype)
+    y.mul_(x)

@@ -36,6 +36,8 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
     x32 = x.float()
     if activation == "silu":
         y = x32 / (1 + torch.exp(-x32))
+    elif activation == "relu2":
+        y = x32.clamp_min(0) ** 2
     elif activation == "relu":
         y = x32.clamp_min(0)
     elif activation == "gelu":

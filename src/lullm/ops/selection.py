@@ -14,6 +14,7 @@ from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.experts import reference as expert_reference
 from lullm.ops.experts.grouped import experts_over
 from lullm.ops.quantized import reference as quantized_reference
+from lullm.ops.state import mixing
 from lullm.ops.state import reference as state_reference
 from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.types.arithmetic import AttentionFeature
@@ -45,8 +46,9 @@ REFERENCE_OPS = Ops(
     quantized_linear=quantized_reference.quantized_linear,
     quantized_logits=quantized_reference.quantized_logits,
     quantized_gated_linear=quantized_reference.quantized_gated_linear,
-    causal_convolution=state_reference.causal_convolution,
-    gated_delta_rule=state_reference.gated_delta_rule,
+    causal_convolution=mixing.causal_convolution_over(state_reference.convolve),
+    gated_delta_rule=mixing.gated_delta_rule_over(state_reference.scan),
+    state_space=mixing.state_space_over(state_reference.scan),
 )
 """The golden version: the table's definitions in the plainest torch."""
 
@@ -100,7 +102,7 @@ NATIVE_CPU_OPS = Ops(
     route=native_experts.route,
     add_=native.add_,
     scale_=native.scale_,
-    multiply_=native.multiply_,
+    scale_by_=native.scale_by_,
     rotate_=native.rotate_,
     soft_cap_=native.soft_cap_,
     quantize_rows_=quantized_native.quantize_rows_,

@@ -12,6 +12,7 @@ from lullm.server.anthropic import route as anthropic
 from lullm.server.context import ServerContext
 from lullm.server.error import install_error_handlers
 from lullm.server.gate.gate import Gate
+from lullm.server.ollama import route as ollama
 from lullm.server.openai import route as openai
 from lullm.server.options import ServerOptions
 from lullm.server.pooling import route as pooling
@@ -33,7 +34,7 @@ def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
     install_error_handlers(app, context.error_response)
     for kind in (ClientDisconnect, ClientDisconnectedError):
         app.add_exception_handler(kind, _answer_nothing)
-    for routes in (openai, anthropic, pooling, route):
+    for routes in (openai, anthropic, ollama, pooling, route):
         app.include_router(routes.router(context))
     if engine.config.enable_sleep_mode:
         app.include_router(admin.router(context))

@@ -13,6 +13,7 @@ from lullm.engine.client import EngineClient
 from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
 from lullm.log import get_logger
 from lullm.server.error import ApiError, Envelope, shutting_down, to_api_error
+from lullm.server.gate.queue_bound import QueueBound
 from lullm.server.metrics import Metrics
 from lullm.server.options import ServerOptions
 from lullm.server.wire import Body, parse_body
@@ -34,6 +35,7 @@ class ServerContext:
         self.engine = engine
         self.options = options
         self.metrics = Metrics(engine)
+        self.queue = QueueBound(engine, options.max_queued_requests, options.max_queued_tokens)
         self.started_at = int(time.time())
         self.envelopes: dict[str, Envelope] = {}  # the beginning of a path -> how errors there are written
         self.draining = False
@@ -104,6 +106,11 @@ class ServerContext:
     def is_idle(self) -> bool:
         """Whether no request is in flight."""
         return self._num_active == 0
+
+    @property
+    def num_active(self) -> int:
+        """Requests in flight, of any kind but GET."""
+        return self._num_active
 
     async def wait_idle(self) -> None:
         """Return once no request is in flight."""

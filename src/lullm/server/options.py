@@ -10,6 +10,7 @@ from lullm.units import MIB
 _KEY = re.compile(r"[!-~]([ -~]*[!-~])?")  # the characters that a header may hold
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
+_COUNTS = ("max_connections", "max_body_bytes", "max_request_logprobs", "max_queued_requests", "max_queued_tokens")
 UnknownFields = Literal["ignore", "refuse"]
 
 
@@ -29,6 +30,10 @@ class ServerOptions:
         max_body_bytes: longest request body that is read.
         max_request_logprobs: most log-probabilities that the answer to one request may hold, over all its prompts,
             completions and tokens; None: 2**20, and no fewer than one sequence of the model's length may ask for.
+        max_queued_requests: prompts that may wait for the engine, beside those it works on; while so many wait, one
+            more request gets a 429. None: any number. max_queued_tokens: the same for the tokens of these prompts.
+        request_timeout_s: seconds from when a request for text or vectors is handed to the engine until it is ended
+            with 504 `request_timeout`; None: it may take any time.
         unknown_fields: what becomes of fields that a body has and no endpoint knows; ignored ones are logged, and named
             in the header `X-Lullm-Ignored` of the answer.
         drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
@@ -46,6 +51,9 @@ class ServerOptions:
     max_connections: int = 1000
     max_body_bytes: int = 8 * MIB
     max_request_logprobs: int | None = None
+    max_queued_requests: int | None = None
+    max_queued_tokens: int | None = None
+    request_timeout_s: float | None = None
     unknown_fields: UnknownFields = "ignore"
     drain_timeout_s: float = 30.0
 
@@ -62,12 +70,11 @@ class ServerOptions:
             raise ConfigError("an allowed origin must not be empty")
         if set(self.admin_keys) & set(self.api_keys):
             raise ConfigError("an admin key must not be an API key, too")
-        if self.max_connections < 1:
-            raise ConfigError(f"max_connections must be at least 1, got {self.max_connections}")
-        if self.max_body_bytes < 1:
-            raise ConfigError(f"max_body_bytes must be at least 1, got {self.max_body_bytes}")
-        if self.max_request_logprobs is not None and self.max_request_logprobs < 1:
-            raise ConfigError(f"max_request_logprobs must be at least 1, got {self.max_request_logprobs}")
+        for name in _COUNTS:
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if self.request_timeout_s is not None and not 0 < self.request_timeout_s < float("inf"):
+            raise ConfigError(f"request_timeout must be a number of seconds above 0, got {self.request_timeout_s}")
         if self.unknown_fields not in get_args(UnknownFields):
             raise ConfigError(f"unknown_fields must be ignore or refuse, got {self.unknown_fields!r}")
         if not 0 <= self.drain_timeout_s < float("inf"):

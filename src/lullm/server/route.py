@@ -9,7 +9,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 import lullm
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
-from lullm.server.openai.schema import DetokenizeBody, TokenizeBody, conversation, plain_prompt
+from lullm.server.openai.chat.conversation import conversation
+from lullm.server.openai.schema import DetokenizeBody, TokenizeBody, plain_prompt
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -75,7 +76,7 @@ class SmallEndpoints:
         if body.add_special_tokens:
             raise ApiError(400, "the chat template writes the special tokens", param="add_special_tokens")
         return await self._engine.tokenize(
-            conversation(body.messages, body.split_special_tokens, add_generation_prompt=body.add_generation_prompt)
+            conversation(body.messages, body.split_special_tokens, body.template_options())
         )
 
     async def detokenize(self, request: Request) -> JSONResponse:

@@ -6,6 +6,7 @@ from typing import Any, NotRequired, TypedDict
 
 from lullm.types.guided.params import Guide
 from lullm.types.pooling.params import Pooling
+from lullm.types.reply.rules import CallRules, ReplyRules
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
 
@@ -31,12 +32,14 @@ class Conversation:
 
     `options` go to `ChatTemplate.render`: `add_generation_prompt`, `tools`, and variables of the template's own.
     `split_special_tokens`: special tokens that messages and options spell are split into tokens of ordinary text, so
-    that no user ends a turn; None: what the engine's option of that name says, by default yes.
+    that no user ends a turn; None: what the engine's option of that name says, by default yes. `calls`: how the tools
+    may be called; with choice 'none' the template does not get them.
     """
 
     messages: Sequence[Mapping[str, Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
     split_special_tokens: bool | None = None
+    calls: CallRules = CallRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ class GenerateRequest:
     `arrival_time` in seconds of `time.monotonic()`. `end_token_ids`: the model's end-of-sequence tokens, none with
     `ignore_eos`. `bad_words_ids`: `bad_words` as the token sequences to forbid. `guide`: the grammar of
     `structured_outputs`. `pooling`: what is wanted of the
-    prompt, instead of tokens behind it; then `params` are `NO_TOKENS`.
+    prompt, instead of tokens behind it; then `params` are `NO_TOKENS`. `reply`: how the answer to a conversation is
+    read; None: it is text.
     """
 
     request_id: str
@@ -74,6 +78,7 @@ class GenerateRequest:
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     pooling: Pooling | None = None
     guide: Guide | None = None
+    reply: ReplyRules | None = None
 
 
 NO_TOKENS = SamplingParams(output_kind=OutputKind.FINAL_ONLY)

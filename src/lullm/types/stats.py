@@ -14,6 +14,7 @@ class EngineStats:
     """
 
     num_running: int = 0
+    num_running_prompt_tokens: int = 0
     num_waiting: int = 0
     num_swapped: int = 0
     num_blocks: int = 0

@@ -43,6 +43,15 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
+class PartScales:
+    """Tensors whose canonical names match `pattern` have parts of so many rows, each read times its factor."""
+
+    pattern: re.Pattern[str]
+    sizes: tuple[int, ...]
+    factors: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stack:
     """One tensor holds something of all modules of a list: its slice i belongs to module i.
 
@@ -106,6 +115,7 @@ class WeightRules:
     drops: tuple[re.Pattern[str], ...] = ()
     offsets: tuple[Offset, ...] = ()
     scales: tuple[Scale, ...] = ()
+    part_scales: tuple[PartScales, ...] = ()
     head_orders: tuple[HeadOrder, ...] = ()
     transposes: tuple[re.Pattern[str], ...] = ()
     stacks: tuple[Stack, ...] = ()
@@ -127,6 +137,9 @@ class WeightRules:
     def scale_of(self, name: str) -> float:
         """What the tensor of this canonical name is multiplied by."""
         return math.prod(scale.factor for scale in self.scales if scale.pattern.search(name))
+
+    def part_scales_of(self, name: str) -> PartScales | None:
+        return next((scales for scales in self.part_scales if scales.pattern.search(name)), None)
 
     def is_transposed(self, name: str) -> bool:
         return any(pattern.search(name) for pattern in self.transposes)

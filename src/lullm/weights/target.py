@@ -117,6 +117,11 @@ class WeightTargets:
         if offset := self._rules.offset_of(name):
             assert isinstance(rows, PlainRows), "an offset is for a weight that is not quantized"
             rows = replace(rows, offset=offset)
+        if (parts := self._rules.part_scales_of(name)) is not None:
+            starts = itertools.accumulate(parts.sizes, initial=0)
+            pieces = (rows.part(start, size) for start, size in zip(starts, parts.sizes, strict=False))
+            scaled = (replace(piece, scale=rows.scale * by) for piece, by in zip(pieces, parts.factors, strict=True))
+            return ConsecutiveRows(tuple(scaled))
         if self._rules.is_transposed(name):
             return TransposedRows(rows)
         order = self._rules.head_order_of(name)

@@ -77,11 +77,11 @@ def test_tools(choice, fields):
     ("thinking", "fields"),
     [
         ({"type": "adaptive"}, {}),
-        ({"type": "disabled"}, {"chat_template_kwargs": {"enable_thinking": False}}),
+        ({"type": "disabled"}, {"enable_thinking": False}),
         (
             {"type": "enabled", "budget_tokens": 1024, "display": "omitted"},
             {
-                "chat_template_kwargs": {"enable_thinking": True},
+                "enable_thinking": True,
                 "thinking_token_budget": 1024,
                 "include_reasoning": False,
             },

@@ -45,7 +45,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_add": [_POINTER] * 2 + [_SIZE, _INT],
     "lullm_scale": [_POINTER, _SIZE, _FLOAT, _INT],
     "lullm_soft_cap": [_POINTER, _SIZE, _FLOAT, _INT],
-    "lullm_multiply": [_POINTER] * 2 + [_SIZE] * 3 + [_INT] * 2,
+    "lullm_scale_by": [_POINTER] * 2 + [_SIZE, _INT],
     "lullm_rotate": [_POINTER] * 4 + [_SIZE] * 5 + [_FLOAT, _INT],
     "lullm_attention": [_POINTER] * 10 + [_SIZE] * 9 + [_FLOAT] * 2 + [_INT] * 2,
     "lullm_draw_tokens": [_POINTER] * 7 + [_SIZE] * 3 + [_INT],

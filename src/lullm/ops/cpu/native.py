@@ -18,7 +18,7 @@ from lullm.types.arithmetic import Activation
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """Those that are native, by their number in `csrc/dtype.h`."""
 
-ACTIVATIONS: dict[Activation, int] = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
+ACTIVATIONS: dict[Activation, int] = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 6}
 """By their number in `csrc/dtype.h`; 0: none."""
 
 
@@ -280,13 +280,11 @@ def scale_(x: Tensor, factor: float) -> None:
         in_place.scale_(x, factor)
 
 
-def multiply_(x: Tensor, factors: Tensor) -> None:
-    is_one = factors.numel() == 1
-    if x.dtype in DTYPES and factors.dtype == x.dtype and x.is_contiguous() and (is_one or factors.stride(1) == 1):
-        stride = 0 if is_one else factors.stride(0)
-        call("lullm_multiply", x.data_ptr(), factors.data_ptr(), stride, *x.shape, is_one, DTYPES[x.dtype])
+def scale_by_(x: Tensor, factor: Tensor) -> None:
+    if x.dtype in DTYPES and factor.dtype == x.dtype and x.is_contiguous():
+        call("lullm_scale_by", x.data_ptr(), factor.data_ptr(), x.numel(), DTYPES[x.dtype])
     else:
-        in_place.multiply_(x, factors)
+        in_place.scale_by_(x, factor)
 
 
 def rotate_(x: Tensor, norm: HeadNorm | None, positions: Tensor, cos_sin_cache: Tensor) -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pydantic_core import from_json
-
+from lullm.server.openai.reply import known_arguments
 from lullm.text.reply.event import CallArguments, CallEnd, CallStart, ReplyEvent, Text, Thinking
 
 
@@ -66,16 +65,7 @@ def content_blocks(events: Iterable[ReplyEvent]) -> list[dict[str, Any]]:
             pieces[-1].append(piece)
     for block, parts in zip(blocks, pieces, strict=True):
         if block["type"] == "tool_use":
-            block["input"] = _arguments("".join(parts))
+            block["input"] = known_arguments("".join(parts))
         else:
             block[block["type"]] = "".join(parts)
     return blocks
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    """A call's arguments; of those that the end of the reply has cut, what is there."""
-    try:
-        arguments = from_json(text or "{}", allow_partial="trailing-strings")
-    except ValueError:
-        return {}
-    return arguments if isinstance(arguments, dict) else {}

@@ -12,13 +12,12 @@ _FIELDS = {
     "stop": "stop_sequences",
     "response_format": "output_config",
     "reasoning_effort": "output_config",
-    "chat_template_kwargs": "thinking",
+    "enable_thinking": "thinking",
     "thinking_token_budget": "thinking",
     "include_reasoning": "thinking",
     "parallel_tool_calls": "tool_choice",
 }
 _SAME_NAME = ("max_tokens", "stream", "temperature", "top_k", "top_p")
-_EFFORTS = {"xhigh": "high", "max": "high"}
 
 
 class CountBody(DialectBody):
@@ -55,8 +54,7 @@ class CountBody(DialectBody):
             schema = {"name": "output", "schema": self.output_config.format.schema_}
             fields["response_format"] = {"type": "json_schema", "json_schema": schema}
         if self.output_config is not None and self.output_config.effort is not None:
-            effort = self.output_config.effort
-            fields["reasoning_effort"] = _EFFORTS.get(effort, effort)
+            fields["reasoning_effort"] = self.output_config.effort
         return fields
 
 

@@ -106,7 +106,7 @@ def openai_thinking(thinking: Thinking) -> dict[str, Any]:
     """The fields that say whether and how much the model thinks before it answers, and whether that is shown."""
     translated: dict[str, Any] = {}
     if thinking.type != "adaptive":
-        translated["chat_template_kwargs"] = {"enable_thinking": thinking.type == "enabled"}
+        translated["enable_thinking"] = thinking.type == "enabled"
     if thinking.budget_tokens is not None:
         translated["thinking_token_budget"] = thinking.budget_tokens
     if thinking.display == "omitted":

@@ -76,7 +76,9 @@ class Generation:
         self.usage.prompt_tokens = sum(len(request.prompt_token_ids) for request in self.requests)
         source = _numbered(self.streams[0]) if len(self.streams) == 1 else _merged(self.streams)
         num_tokens: dict[int, dict[int, int]] = {number: {} for number in range(len(self.requests))}
-        async with contextlib.aclosing(source):
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self.context.queue.holding(self.requests))
+            await stack.enter_async_context(contextlib.aclosing(source))
             async for number, output in source:
                 counts = num_tokens[number]  # completion -> its tokens; deltas or one final output, each counts once
                 for completion in output.outputs:

@@ -3,10 +3,13 @@
 import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import from_json
 
 from lullm.server.openai.generation import Generation
 from lullm.server.openai.schema import ChatBody
-from lullm.text.reply.event import CallStart, ReplyEvent, ReplyReader
+from lullm.text.reply.event import CallStart, ReplyEvent, ReplyReader, Thinking
 from lullm.text.reply.reader import PlainReader, open_reader
 from lullm.types.outputs import CompletionOutput, RequestOutput
 
@@ -41,6 +44,8 @@ class Reply:
                 events = self.reader.feed(self.completion.text, self.completion.token_ids)
                 if self.completion.finish_reason is not None:
                     events += self.reader.finish()
+                if self._hides_thinking:
+                    events = [event for event in events if not isinstance(event, Thinking)]
                 self.has_calls = self.has_calls or any(isinstance(event, CallStart) for event in events)
                 yield events, output
 
@@ -50,6 +55,20 @@ class Reply:
             return [event async for events, _ in outputs for event in events]
 
     @property
+    def _hides_thinking(self) -> bool:
+        asked = self.generation.asked
+        return isinstance(asked, ChatBody) and not asked.include_reasoning
+
+    @property
     def thinking_tokens(self) -> int:
         """How many of its tokens the model has thought with."""
         return self.reader.num_thinking_tokens
+
+
+def known_arguments(text: str) -> dict[str, Any]:
+    """A call's arguments as an object; of those that the end of the reply has cut, what is there."""
+    try:
+        arguments = from_json(text or "{}", allow_partial="trailing-strings")
+    except ValueError:
+        return {}
+    return arguments if isinstance(arguments, dict) else {}

@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from lullm.server.context import ServerContext
 from lullm.server.openai.answer import ChoicesAnswer
-from lullm.server.openai.chat import ChatForm
+from lullm.server.openai.chat.form import ChatForm
 from lullm.server.openai.completion import CompletionForm
 from lullm.server.openai.endpoint import Endpoint
 from lullm.server.openai.generation import Generation

@@ -1,13 +1,14 @@
 """The wire forms of requests for text: OpenAI's fields, vLLM's extensions, Ollama's `keep_alive`."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, model_validator
 
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
+from lullm.server.openai.chat.conversation import Messages, PromptedBody, ReplyBody, conversation
 from lullm.server.openai.structured import StructuredBody
-from lullm.server.wire import FAIL_FAST, Strings, TokenIds, WireModel
+from lullm.server.wire import Strings, TokenIds, WireModel
 from lullm.types.request import Conversation, Prompt
 
 MAX_PROMPTS = 4096
@@ -153,43 +154,7 @@ def plain_prompt(prompt: Prompt, split_special_tokens: bool | None) -> Prompt:
     return {"prompt": prompt, "split_special_tokens": split_special_tokens}
 
 
-class TextPart(WireModel):
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(WireModel):
-    """One turn. Fields that are null or empty, as clients send them back from an answer, are dropped."""
-
-    missing: ClassVar = {"tool_calls": (None, []), "function_call": (None,), "audio": (None,)}
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], FAIL_FAST]
-    name: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        return {key: value for key, value in data.items() if key == "content" or value not in (None, [])}
-
-    def for_template(self) -> dict[str, str]:
-        """As chat templates want it: text parts joined by newlines; 'developer' is the newer word for 'system'."""
-        content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        message = {"role": "system" if self.role == "developer" else self.role, "content": content}
-        return message if self.name is None else message | {"name": self.name}
-
-
-Messages = Annotated[list[ChatMessage], FAIL_FAST]
-
-
-def conversation(messages: list[ChatMessage], split_special_tokens: bool | None, **options: Any) -> Conversation:
-    """Messages as the engine takes them."""
-    return Conversation([message.for_template() for message in messages], options, split_special_tokens)
-
-
-class ChatBody(GenerationBody):
+class ChatBody(ReplyBody, GenerationBody):
     """POST /v1/chat/completions."""
 
     messages: Messages
@@ -205,10 +170,11 @@ class ChatBody(GenerationBody):
 
     def prompts(self) -> list[Conversation]:
         """The one conversation."""
-        return [conversation(self.messages, self.split_special_tokens)]
+        options, calls = self.template_options(), self.call_rules()
+        return [conversation(self.messages, self.split_special_tokens, options, calls)]
 
 
-class TokenizeBody(WireModel):
+class TokenizeBody(PromptedBody):
     """POST /tokenize: a `prompt`, or `messages` through the chat template."""
 
     model: str | None = None
@@ -216,7 +182,6 @@ class TokenizeBody(WireModel):
     messages: Messages | None = None
     add_special_tokens: bool | None = None
     split_special_tokens: bool | None = None
-    add_generation_prompt: bool = True
     return_token_strs: bool = False
 
 

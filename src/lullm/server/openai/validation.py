@@ -128,8 +128,18 @@ def keep_alive_s(body: QueuedBody) -> float | None:
             raise ApiError(400, f"keep_alive: {error}", param="keep_alive") from None
 
 
-def check_num_sequences(num_prompts: int, params: SamplingParams) -> None:
-    """Raises ApiError if prompts times completions are more than one request may start."""
+def check_num_sequences(num_prompts: int, params: SamplingParams, max_num_seqs: int) -> None:
+    """Raises ApiError if prompts times completions are more than one request may start, or one prompt's than can run.
+
+    The engine checks the latter too; but its thread may be in a long step, and a stream's headers do not wait for it.
+    """
+    if params.num_sequences > max_num_seqs:
+        raise ApiError(
+            400,
+            f"{params.num_sequences} sequences of a prompt cannot run at once here, at most {max_num_seqs} can "
+            "(--max-num-seqs)",
+            param="n" if params.n == params.num_sequences else "beam_width" if params.beam_width else "best_of",
+        )
     if num_prompts * params.num_sequences > MAX_SEQUENCES:
         raise ApiError(
             400,

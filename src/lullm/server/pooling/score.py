@@ -57,5 +57,5 @@ class Scores:
         answer_id = public_id("score" if isinstance(body, ScoreBody) else "rerank", request.headers)
         with fields_named(prompt=names[1], query=names[0], document=names[1]):
             vectors = await Vectors.prepare(self.context, body, answer_id, scoring.prompts, body.params())
-        outputs = await until_disconnect(request.receive, vectors.all())
+        outputs = await until_disconnect(request.receive, vectors.all(), self.context.options.request_timeout_s)
         return vectors, [output.outputs.score for output in scoring.scores(outputs)]

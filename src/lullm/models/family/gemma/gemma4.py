@@ -77,7 +77,7 @@ class Gemma4Layer(DecoderLayer):
         ops.add_(stream, self.post_feedforward_layernorm(hidden, ops))
         if self.has_inputs:
             ops.add_(stream, self._of_inputs(stream, context))
-        ops.multiply_(stream, self.layer_scalar)
+        ops.scale_by_(stream, self.layer_scalar)
         return stream, None
 
     def _mixed(self, stream: Tensor, ops: Ops) -> Tensor:
@@ -91,7 +91,7 @@ class Gemma4Layer(DecoderLayer):
         assert context.layer_inputs is not None, "the decoder has made them"
         ops = context.ops
         gate = ops.activate(self.per_layer_input_gate(stream, ops), self.activation)
-        ops.multiply_(gate, context.layer_inputs[:, self.layer])
+        ops.multiply_(gate, context.layer_inputs[:, self.layer], None)
         return self.post_per_layer_input_norm(self.per_layer_projection(gate, ops), ops)
 
 

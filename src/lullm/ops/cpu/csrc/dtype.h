@@ -20,8 +20,8 @@ struct Float8 {
 
 enum DType : int { kFloat32 = 0, kBFloat16 = 1 };
 
-// What is applied to the gates of a linear layer of gates and ups, or to a tensor. The last one is for gates only.
-enum Activation : int { kNoActivation = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4, kClampedSilu = 5 };
+// What is applied to the gates of a linear layer of gates and ups, or to a tensor. `kClampedSilu` is for gates only.
+enum Activation : int { kNoActivation = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4, kClampedSilu = 5, kRelu2 = 6 };
 
 inline int64_t size_of(int dtype) { return dtype == kFloat32 ? 4 : 2; }
 

@@ -166,13 +166,9 @@ void soft_cap_elements(const InPlaceArgs& a, int64_t first, int64_t last) {
 }
 
 template <class T>
-void multiply_rows(const MultiplyArgs& a, int64_t first_row, int64_t last_row) {
-  for (int64_t row = first_row; row < last_row; row++) {
-    const T* factors = static_cast<const T*>(a.factors) + (a.is_one ? 0 : row * a.stride);
-    const V one = set1(to_float(*factors));
-    change(static_cast<T*>(a.y) + row * a.size, 0, a.size,
-           [&](V y, int64_t i) { return mul(y, a.is_one ? one : load_up_to(factors + i, a.size - i)); });
-  }
+void scale_elements_by(const InPlaceArgs& a, int64_t first, int64_t last) {
+  const V factor = set1(to_float(*static_cast<const T*>(a.x)));
+  change(static_cast<T*>(a.y), first, last, [&](V y, int64_t) { return mul(y, factor); });
 }
 
 template <class T>
@@ -189,8 +185,8 @@ void rotate_rows(const RotateArgs& a, int64_t first_row, int64_t last_row) {
 }  // namespace
 
 void fill_elementwise(Kernels& kernels) {
-  kernels.multiply[kFloat32] = multiply_rows<float>;
-  kernels.multiply[kBFloat16] = multiply_rows<Bf16>;
+  kernels.scale_by[kFloat32] = scale_elements_by<float>;
+  kernels.scale_by[kBFloat16] = scale_elements_by<Bf16>;
   kernels.rotate[kFloat32] = rotate_rows<float>;
   kernels.rotate[kBFloat16] = rotate_rows<Bf16>;
   kernels.add[kFloat32] = add_elements<float>;

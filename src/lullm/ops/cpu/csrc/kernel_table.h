@@ -80,19 +80,11 @@ struct ActivationArgs {
   bool has_ups;   // y is activation(gate) * up
 };
 
-// Elements of a tensor in place: `y` plus `x`, times `value`, or within (-value, value) by its tanh.
+// Elements of a tensor in place: `y` plus `x`, times `value` or the element at `x`, or within (-value, value) by its tanh.
 struct InPlaceArgs {
   void* y;
-  const void* x;  // of `add`; null
+  const void* x;  // of `add` and `scale_by`; null
   float value;    // of `scale` and `soft_cap`
-};
-
-// y [T, size] times factors [T, size], rows `stride` apart, or times one factor.
-struct MultiplyArgs {
-  void* y;
-  const void* factors;
-  int64_t stride, size;
-  bool is_one;
 };
 
 // Heads of x [T, heads, head_size], in place: normed, if there is a weight, and rotated. Strides in elements.
@@ -139,7 +131,7 @@ struct Kernels {
   void (*add[2])(const InPlaceArgs&, int64_t first, int64_t last);
   void (*scale[2])(const InPlaceArgs&, int64_t first, int64_t last);
   void (*soft_cap[2])(const InPlaceArgs&, int64_t first, int64_t last);
-  void (*multiply[2])(const MultiplyArgs&, int64_t first_row, int64_t last_row);
+  void (*scale_by[2])(const InPlaceArgs&, int64_t first, int64_t last);
   void (*rotate[2])(const RotateArgs&, int64_t first_row, int64_t last_row);
 
   void (*route[2])(const RouteArgs&, int64_t first_row, int64_t last_row, void* scratch);

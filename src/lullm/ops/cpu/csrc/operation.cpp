@@ -196,11 +196,9 @@ LULLM_EXPORT void lullm_soft_cap(void* y, int64_t count, float cap, int dtype) {
   for_ranges(count, 6 * size_of(dtype), [&](int64_t first, int64_t last) { kernels().soft_cap[dtype](a, first, last); });
 }
 
-LULLM_EXPORT void lullm_multiply(void* y, const void* factors, int64_t stride, int64_t num_rows, int64_t size, int is_one,
-                                 int dtype) {
-  const MultiplyArgs a = {y, factors, stride, size, is_one != 0};
-  for_ranges(num_rows, 3 * size * size_of(dtype),
-             [&](int64_t first, int64_t last) { kernels().multiply[dtype](a, first, last); });
+LULLM_EXPORT void lullm_scale_by(void* y, const void* factor, int64_t count, int dtype) {
+  const InPlaceArgs a = {y, factor, 0.0f};
+  for_ranges(count, 2 * size_of(dtype), [&](int64_t first, int64_t last) { kernels().scale_by[dtype](a, first, last); });
 }
 
 LULLM_EXPORT void lullm_rotate(void* x, const void* weight, const int64_t* positions, const float* cos_sin,

@@ -35,12 +35,11 @@ LULLM_EXPORT void lullm_layer_norm(const void* x, const void* weight, const void
 // y [num_rows, size] = activation(x), or with ups activation(gate) * up of x [num_rows, 2 * size], gates first.
 LULLM_EXPORT void lullm_activate(const void* x, void* y, int64_t stride, int64_t num_rows, int64_t size, int activation,
                                  int has_ups, int dtype);
-// In place, of `count` elements: y + x; y * factor; cap * tanh(y / cap).
+// In place, of `count` elements: y + x; y * factor; cap * tanh(y / cap); y * the element at `factor`.
 LULLM_EXPORT void lullm_add(void* y, const void* x, int64_t count, int dtype);
 LULLM_EXPORT void lullm_scale(void* y, int64_t count, float factor, int dtype);
 LULLM_EXPORT void lullm_soft_cap(void* y, int64_t count, float cap, int dtype);
-LULLM_EXPORT void lullm_multiply(void* y, const void* factors, int64_t stride, int64_t num_rows, int64_t size, int is_one,
-                                 int dtype);
+LULLM_EXPORT void lullm_scale_by(void* y, const void* factor, int64_t count, int dtype);
 LULLM_EXPORT void lullm_rotate(void* x, const void* weight, const int64_t* positions, const float* cos_sin,
                                int64_t row_stride, int64_t head_stride, int64_t num_rows, int64_t num_heads,
                                int64_t head_size, float eps, int dtype);

@@ -1,8 +1,7 @@
-"""Gated delta net (https://arxiv.org/abs/2412.06464): a layer whose memory of a sequence is one matrix per head."""
+"""Gated delta net (https://arxiv.org/abs/2412.06464): a mixer whose memory of a sequence is one matrix per head."""
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu, softplus
 
 from lullm.config.decoder import DeltaNetConfig
 from lullm.kv.cache_group import LayerPlace
@@ -10,15 +9,8 @@ from lullm.nn.context import StepContext
 from lullm.nn.experts import Gate
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.norm import RMSNorm
-from lullm.ops.state.layout import StateLayout, read_states, write_states
-
-
-class Convolution(nn.Module):
-    """The weight `[C, 1, K]` of a convolution along the tokens, a filter per channel."""
-
-    def __init__(self, num_channels: int, kernel_size: int, dtype: torch.dtype):
-        super().__init__()
-        self.weight = meta_parameter((num_channels, 1, kernel_size), dtype)
+from lullm.nn.recurrent.convolution import Convolution, state_of
+from lullm.ops.state.weights import DecayWeights
 
 
 class StepSizes(FusedLinear, Gate):
@@ -33,7 +25,7 @@ class GatedDeltaNet(nn.Module):
     """Project, convolve, move the state on and read it, norm, gate, project back.
 
     Args:
-        layer: the number of the layer in the model. place: of its state.
+        layer: the number of its entry in `layer_kinds`. place: of its state.
     """
 
     def __init__(
@@ -45,7 +37,7 @@ class GatedDeltaNet(nn.Module):
         self.place = place
         self.in_proj_qkvz = FusedLinear(hidden_size, (config.num_channels, config.value_size), False, dtype)
         self.in_proj_ba = StepSizes(hidden_size, config.num_value_heads, dtype)
-        self.conv1d = Convolution(config.num_channels, config.kernel_size, dtype)
+        self.conv1d = Convolution(config.num_channels, config.kernel_size, False, dtype)
         self.dt_bias = meta_parameter((config.num_value_heads,), torch.float32)
         self.A_log = meta_parameter((config.num_value_heads,), torch.float32)
         self.norm = RMSNorm(config.value_head_dim, eps, dtype)
@@ -53,22 +45,15 @@ class GatedDeltaNet(nn.Module):
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         """The rotary table is for attention."""
-        config, ops, cache = self.config, context.ops, context.caches[self.layer]
-        layout = context.attention[self.place.group]
-        assert isinstance(layout, StateLayout), "the group of a recurrent layer"
+        config, ops, state = self.config, context.ops, state_of(self.config, self.layer, self.place, context)
         mixed, z = self.in_proj_qkvz(x, ops).split(self.in_proj_qkvz.part_sizes, dim=-1)  # [T, C], [T, Hv * Dv]
-        b, a = self.in_proj_ba(x, ops).float().split(self.in_proj_ba.part_sizes, dim=-1)  # [T, Hv] each
-        tails, states = read_states(cache, layout, self.place.part, config.state_shapes)
-        mixed = ops.causal_convolution(mixed, self.conv1d.weight.squeeze(1), None, tails, layout)
+        mixed = self.conv1d(mixed, True, state, ops)
         qk, v = mixed.split((2 * config.key_size, config.value_size), dim=-1)
         out = ops.gated_delta_rule(
             qk.unflatten(-1, (-1, config.key_head_dim)),
             v.unflatten(-1, (-1, config.value_head_dim)),
-            -self.A_log.exp() * softplus(a + self.dt_bias),
-            b.sigmoid(),
-            states,
-            layout,
+            self.in_proj_ba(x, ops),
+            DecayWeights(self.A_log, self.dt_bias),
+            state,
         )  # [T, Hv, Dv]
-        write_states(cache, layout, self.place.part, [tails, states])
-        out = self.norm(out.to(x.dtype), ops).flatten(1)
-        return self.out_proj((out * silu(z.float())).to(x.dtype), ops)
+        return self.out_proj(ops.gated_rms_norm(out, z, self.norm.weight, self.norm.eps, False), ops)

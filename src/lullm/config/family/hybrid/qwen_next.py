@@ -8,39 +8,28 @@ from lullm.config.decoder import DecoderConfig, DeltaNetConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, activation
 from lullm.config.family.experts import TRAINING, read_experts, sparse_layers
 from lullm.config.family.family import Family
+from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_HEADS, MOST_KERNEL, kinds_by_type, only_silu
 from lullm.config.family.layer_kinds import num_layers
-from lullm.config.field import MOST_HEAD_DIM, MOST_INTERMEDIATE, boolean, positive_float, positive_int, shown
+from lullm.config.field import MOST_HEAD_DIM, MOST_INTERMEDIATE, boolean, positive_float, positive_int
 from lullm.config.rope import read_flat_rope
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import FullAttention, LayerKind, RecurrentState
-
-FULL, LINEAR = "full_attention", "linear_attention"
-_MOST_HEADS = 1 << 12
-_MOST_KERNEL = 1 << 8
+from lullm.types.layer_kind import LayerKind, RecurrentState
 
 
 def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     """By `layer_types`; where there are none, each `full_attention_interval`-th layer has attention."""
-    types, interval = data.get("layer_types"), positive_int(data, "full_attention_interval", 4)
-    if types is None:
-        types = [LINEAR if (layer + 1) % interval else FULL for layer in range(num_layers(data))]
-    if not isinstance(types, list) or not all(str(layer_type) in (FULL, LINEAR) for layer_type in types):
-        raise ModelLoadError(f"config.json: layer_types must be a list of {FULL} and {LINEAR}, not {shown(types)}")
-    if len(types) != num_layers(data):
-        raise ModelLoadError(
-            f"config.json: layer_types names {len(types)} layers, num_hidden_layers is {num_layers(data)}"
-        )
-    kinds: dict[str, LayerKind] = {FULL: FullAttention(), LINEAR: RecurrentState(_delta_net(data).state_shapes)}
-    return tuple(kinds[layer_type] for layer_type in types)
+    interval = positive_int(data, "full_attention_interval", 4)
+    types = [LINEAR if (layer + 1) % interval else FULL for layer in range(num_layers(data))]
+    return kinds_by_type(data, {LINEAR: RecurrentState(_delta_net(data).state_shapes)}, types)
 
 
 def _delta_net(data: dict[str, Any]) -> DeltaNetConfig:
     config = DeltaNetConfig(
-        num_key_heads=positive_int(data, "linear_num_key_heads", most=_MOST_HEADS),
-        num_value_heads=positive_int(data, "linear_num_value_heads", most=_MOST_HEADS),
+        num_key_heads=positive_int(data, "linear_num_key_heads", most=MOST_HEADS),
+        num_value_heads=positive_int(data, "linear_num_value_heads", most=MOST_HEADS),
         key_head_dim=positive_int(data, "linear_key_head_dim", most=MOST_HEAD_DIM),
         value_head_dim=positive_int(data, "linear_value_head_dim", most=MOST_HEAD_DIM),
-        kernel_size=positive_int(data, "linear_conv_kernel_dim", most=_MOST_KERNEL),
+        kernel_size=positive_int(data, "linear_conv_kernel_dim", most=MOST_KERNEL),
     )
     if config.num_value_heads % config.num_key_heads:
         raise ModelLoadError(
@@ -52,10 +41,7 @@ def _delta_net(data: dict[str, Any]) -> DeltaNetConfig:
 
 def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     """Without experts."""
-    if data["hidden_act"] != "silu":
-        raise ModelLoadError(
-            f"config.json: hidden_act {shown(data['hidden_act'])} is not supported with {LINEAR}, only silu"
-        )
+    only_silu(data, "hidden_act")
     partial = "partial_rotary_factor"
     rope = read_flat_rope({**data, partial: data.get(partial) or 0.25}, has_partial=True, ignores=MROPE)
     return DecoderConfig(
@@ -66,7 +52,7 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
         activation=activation(data, "hidden_act"),
         attention_bias=boolean(data, "attention_bias", False),
         has_output_gate=True,
-        delta_net=_delta_net(data),
+        recurrent=_delta_net(data),
     )
 
 

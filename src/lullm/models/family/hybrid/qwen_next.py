@@ -15,7 +15,7 @@ from lullm.config.model import ModelConfig
 from lullm.log import get_logger
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
 from lullm.models.family.experts import experts_or_mlp
-from lullm.nn.gated_delta import GatedDeltaNet
+from lullm.nn.recurrent.gated_delta import GatedDeltaNet
 from lullm.types.layer_kind import RecurrentState
 from lullm.weights.rule import Fusion, HeadOrder, Offset, Rename, Stack, WeightRules, rotated_first
 
@@ -41,18 +41,19 @@ def _mixers(
     """Attention, or a gated delta net in its place."""
     if not isinstance(config.layer_kinds[layer], RecurrentState):
         return attention_alone(config, style, layer, group, dtype)
-    delta_net = config.family.delta_net
-    assert delta_net is not None, "the kind of the layer says so"
-    place = place_of(config, layer)
-    return {
-        "linear_attn": GatedDeltaNet(delta_net, config.hidden_size, config.family.rms_norm_eps, layer, place, dtype)
-    }
+    sizes = config.hidden_size, config.family.rms_norm_eps
+    return {"linear_attn": GatedDeltaNet(_delta_net(config), *sizes, layer, place_of(config, layer), dtype)}
+
+
+def _delta_net(config: ModelConfig) -> DeltaNetConfig:
+    delta_net = config.family.recurrent
+    assert isinstance(delta_net, DeltaNetConfig), "of this family"
+    return delta_net
 
 
 def build_qwen3_next(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules = _rules(config)
-    delta_net = config.family.delta_net
-    assert delta_net is not None, "read from the same file"
+    delta_net = _delta_net(config)
     orders = (_order_of_projections(delta_net), _order_of_sizes(delta_net), *rules.head_orders)
     return _build(config, replace(rules, head_orders=orders), dtype, max_model_len)
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lullm.engine.client import EngineClient
+from lullm.server.openai.chat.message import delta, message
 from lullm.server.openai.generation import Usage
 from lullm.server.openai.logprob import chat_logprobs, prompt_logprobs
-from lullm.server.openai.message import delta, message
 from lullm.server.openai.schema import ChatBody
-from lullm.text.reply.event import CallStart, ReplyEvent, ReplyReader
+from lullm.text.reply.event import CallStart, ReplyEvent, ReplyReader, Thinking
 from lullm.text.reply.reader import open_reader
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, RequestOutput
@@ -67,6 +67,8 @@ class ChatForm:
         events = reader.feed(completion.text, completion.token_ids)
         if completion.finish_reason is not None:
             events += reader.finish()
+        if not self.body.include_reasoning:
+            events = [event for event in events if not isinstance(event, Thinking)]
         if any(isinstance(event, CallStart) for event in events):
             self._calling.add(completion.index)
         return events
