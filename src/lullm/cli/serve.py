@@ -24,8 +24,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "serve",
         help="serve the OpenAI API over HTTP",
         usage="lullm serve [MODEL] [FLAGS]",
-        description="Serve a model over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
-        "/detokenize, /health, /version, /metrics; with --enable-sleep-mode also /sleep, /sleep/explain, "
+        description="Serve a model over HTTP: a page at /; /v1/completions, /v1/chat/completions, /v1/models, "
+        "/tokenize, /detokenize, /health, /version, /metrics; with --enable-sleep-mode also /sleep, /sleep/explain, "
         "/wake_up, /is_sleeping, /pause, /resume, /is_paused, /reset_prefix_cache, /collective_rpc. SIGTERM or Ctrl-C "
         "lets running requests end, a second one aborts them.",
     )
@@ -131,6 +131,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="seconds that running requests get to end after a stop signal (default: %(default)s)",
     )
     group.add_argument(
+        "--page",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULTS.page,
+        help="a web page at /: chat, KV blocks, queues, sleep (default: on)",
+    )
+    group.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
     )
     group.add_argument(
@@ -170,6 +176,7 @@ def run(args: argparse.Namespace) -> int:
         request_timeout_s=args.request_timeout,
         unknown_fields=args.unknown_fields,
         drain_timeout_s=args.drain_timeout,
+        page=args.page,
     )
     raise_descriptor_limit()
     with bind(options) as sock:

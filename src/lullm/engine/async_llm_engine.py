@@ -37,7 +37,8 @@ from lullm.types.sleep import (
     SleepState,
     WakeReport,
 )
-from lullm.types.stats import EngineStats
+from lullm.types.watch.occupancy import Occupancy
+from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 
@@ -223,6 +224,10 @@ class AsyncLLMEngine:
     def stats(self) -> EngineStats:
         """A snapshot, without waiting for the running step."""
         return self._engine.stats()
+
+    async def occupancy(self, max_cells: int) -> Occupancy:
+        """Who holds which part of the KV cache, after the running step. Neither wakes the engine nor keeps it awake."""
+        return await self._call(lambda: self._engine.occupancy(max_cells))
 
     def check_health(self) -> None:
         """Return if the engine takes requests. Raises EngineDeadError otherwise, with the cause."""

@@ -21,7 +21,8 @@ from lullm.types.sleep import (
     SleepState,
     WakeReport,
 )
-from lullm.types.stats import EngineStats
+from lullm.types.watch.occupancy import Occupancy
+from lullm.types.watch.stats import EngineStats
 
 SleepCause = Literal["call", "idle", "request"]
 """What put an engine to sleep or woke it: a call, the ladder when no request came, or a request."""
@@ -178,6 +179,13 @@ class EngineClient(Protocol):
 
     def stats(self) -> EngineStats:
         """A snapshot, without waiting for the running step."""
+        ...
+
+    async def occupancy(self, max_cells: int) -> Occupancy:
+        """Who holds which part of the KV cache, in at most `max_cells` cells per pool, once the running step has ended.
+
+        Neither wakes an engine that sleeps nor keeps one awake. Raises EngineDeadError.
+        """
         ...
 
     def check_health(self) -> None:

@@ -24,6 +24,7 @@ from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.fallback.config import read_model_config
+from lullm.sched.occupancy import take_occupancy
 from lullm.text.pair import has_pair_roles
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.pooling.outputs import EngineOutput
@@ -40,7 +41,8 @@ from lullm.types.sleep import (
     SleepState,
     WakeReport,
 )
-from lullm.types.stats import EngineStats
+from lullm.types.watch.occupancy import Occupancy
+from lullm.types.watch.stats import EngineStats
 from lullm.weights.folder import resolve_model
 
 logger = get_logger(__name__)
@@ -294,6 +296,10 @@ class LLMEngine:
     def memory_snapshot(self) -> MemorySnapshot:
         """Every block of both pools: owners, fill, content. For the thread that steps, between steps; O(blocks)."""
         return self._block_space.snapshot([*self._scheduler.running, *self._scheduler.swapped])
+
+    def occupancy(self, max_cells: int) -> Occupancy:
+        """Who holds which part of the KV cache, in at most `max_cells` cells per pool. Called as the above; quick."""
+        return take_occupancy(self._scheduler, max_cells)
 
     def check_health(self) -> None:
         """Return if the engine serves. Raises EngineDeadError otherwise."""

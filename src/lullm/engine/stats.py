@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from lullm.sched.scheduler import Scheduler
-from lullm.types.stats import EngineStats
+from lullm.types.watch.stats import EngineStats
 
 
 def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]) -> EngineStats:

@@ -3,6 +3,7 @@
 import enum
 import itertools
 from array import array
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 
 from lullm.kv.allocator import BlockAllocator
@@ -285,6 +286,10 @@ class BlockSpaceManager:
     def used_blocks(self, with_cached: bool = False) -> UsedBlocks:
         """The blocks that sequences hold, in both pools; on demand also the free ones that can be found."""
         return self._pools.used_blocks(with_cached)
+
+    def cached_ids(self) -> tuple[Collection[int], Collection[int]]:
+        """The blocks that can be found, in use or free: (device, host). Valid until the next call."""
+        return self._pools.cached_ids()
 
     def forget_cached(self) -> None:
         """Forget the contents of free blocks, in both pools; blocks in use can still be found."""

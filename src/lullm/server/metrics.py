@@ -5,6 +5,7 @@ with each request's `RequestMetrics` when it ends, the numbers of sleeps by the 
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -95,10 +96,21 @@ class EngineCollector(Collector):
         return family
 
 
+@dataclass(slots=True)
+class LatencyTotals:
+    """Sums over the requests that have ended, for means over any stretch of time. A number per sum: of its addends."""
+
+    num_first_tokens: int = 0
+    first_token_s: float = 0.0
+    num_ends: int = 0
+    e2e_s: float = 0.0
+
+
 class Metrics:
     """The registry. It observes the ends of requests, sleeps and wake-ups, as a `SleepObserver`."""
 
     def __init__(self, engine: EngineClient):
+        self.latencies = LatencyTotals()
         self._model_name = engine.config.served_model_name
         self.registry = CollectorRegistry()
         self.registry.register(EngineCollector(engine, self._model_name))
@@ -148,10 +160,14 @@ class Metrics:
             self._queue_time.observe(times.time_in_queue)
         if times.first_token_time is not None:
             self._first_token.observe(times.first_token_time - times.arrival_time)
+            self.latencies.num_first_tokens += 1
+            self.latencies.first_token_s += times.first_token_time - times.arrival_time
             if times.last_token_time is not None and num_steps > 1:
                 self._per_token.observe((times.last_token_time - times.first_token_time) / (num_steps - 1))
         if times.finished_time is not None:
             self._latency.observe(times.finished_time - times.arrival_time)
+            self.latencies.num_ends += 1
+            self.latencies.e2e_s += times.finished_time - times.arrival_time
 
     def slept(self, report: SleepReport, cause: SleepCause) -> None:
         """Count a sleep in. As the methods below: from the engine's thread."""

@@ -37,6 +37,7 @@ class ServerOptions:
         unknown_fields: what becomes of fields that a body has and no endpoint knows; ignored ones are logged, and named
             in the header `X-Lullm-Ignored` of the answer.
         drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
+        page: whether there is a web page at `/`.
 
     Raises:
         ConfigError: a value is out of range.
@@ -56,6 +57,7 @@ class ServerOptions:
     request_timeout_s: float | None = None
     unknown_fields: UnknownFields = "ignore"
     drain_timeout_s: float = 30.0
+    page: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -11,8 +11,9 @@ from lullm.server.context import IGNORED, ServerContext
 from lullm.server.error import ApiError
 from lullm.server.gate.request_body import RequestBody
 from lullm.server.gate.web_policy import WebPolicy
+from lullm.server.page.file import PAGE_PATHS
 
-OPEN_PATHS = frozenset({"/health"})  # load balancers carry no key
+OPEN_PATHS = PAGE_PATHS | {"/health"}  # load balancers and a browser that opens the page carry no key
 ADMIN_PATHS = frozenset(
     {
         *("/sleep", "/sleep/explain", "/wake_up", "/is_sleeping", "/pause", "/resume", "/is_paused"),
