@@ -21,7 +21,7 @@ EAGER = {
 }  # fmt: skip
 """Those that no step records, because torch computes what is around their attention, or in its place."""
 REFUSED = {"Gemma4", "Ministral3"}
-"""Those whose recording is refused: torch multiplies by inputs of layers, or stretches queries beyond the trained length."""
+"""Those whose recording is refused: torch multiplies by inputs of layers, or stretches queries far behind the start."""
 
 
 HEADS = {"hidden_size": 64, "n_embd": 64, "head_dim": 16}
