@@ -223,7 +223,7 @@ class ScriptedEngine:
         request = RequestOccupancy("chatcmpl-0123456789-7", "running", 20, 3, 2)
         return Occupancy(16, pool, PoolOccupancy(0, 1, b""), (request,), 1 << 20, 0.0001)
 
-    def check_health(self) -> None:
+    def check_running(self) -> None:
         if self.is_dead or self.shutdowns:
             raise EngineDeadError("step 2 failed")
 

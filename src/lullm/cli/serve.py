@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from typing import get_args
+from typing import Any, get_args
 
 from lullm.cli.flag.engine import add_engine_flags, byte_count, engine_config
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
@@ -16,6 +16,13 @@ from lullm.units import format_bytes
 DEFAULTS = ServerOptions()
 ENGINE_DEAD = 1
 """Exit code, on which a supervisor starts the server again. A stop by a signal gives 0, a user's mistake 2."""
+
+
+class _Names(argparse.Action):
+    """The first name is the engine's option, the others are the server's."""
+
+    def __call__(self, parser: argparse.ArgumentParser, args: argparse.Namespace, values: Any, _: Any = None) -> None:
+        args.served_model_name, args.model_aliases = values[0], tuple(values[1:])
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -78,6 +85,15 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="web origin that browsers may call from (CORS), '*' for any; may be given again (default: pages of this "
         "machine, without CORS)",
     )
+    group.add_argument(
+        "--served-model-name",
+        action=_Names,
+        nargs="+",
+        default=argparse.SUPPRESS,
+        metavar="NAME",
+        help="names that requests may call the model by; the first stands in answers (default: the model as given)",
+    )
+    group.add_argument("--any-model-name", action="store_true", help="requests may call the model by any name")
     group.add_argument(
         "--max-connections",
         type=int,
@@ -142,8 +158,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     group.add_argument(
         "--enable-auto-tool-choice", action="store_true", help="vLLM's; models may always call tools here"
     )
-    add_engine_flags(parser)
-    parser.set_defaults(run=run, not_engine=frozenset())
+    add_engine_flags(parser, without=frozenset({"served_model_name"}))
+    parser.set_defaults(run=run, not_engine=frozenset(), model_aliases=())
 
 
 def run(args: argparse.Namespace) -> int:
@@ -168,6 +184,8 @@ def run(args: argparse.Namespace) -> int:
         admin_keys=gather_keys(args.admin_key, args.admin_key_file, admin_variable),
         allowed_hosts=tuple(args.allowed_host),
         allowed_origins=tuple(args.allowed_origin),
+        model_aliases=args.model_aliases,
+        any_model_name=args.any_model_name,
         max_connections=args.max_connections,
         max_body_bytes=args.max_body_bytes,
         max_request_logprobs=args.max_request_logprobs,

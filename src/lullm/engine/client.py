@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Protocol, Unpack
 
 from lullm.config.model import ModelConfig
+from lullm.config.option.sleep_after import SleepRung
 from lullm.config.resolved import IdleConfig, ResolvedConfig
-from lullm.config.sleep_after import SleepRung
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
@@ -188,7 +188,7 @@ class EngineClient(Protocol):
         """
         ...
 
-    def check_health(self) -> None:
+    def check_running(self) -> None:
         """Return if the engine serves. Raises EngineDeadError otherwise, with the cause."""
         ...
 

@@ -13,10 +13,6 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8_e4m3":
 SCALE_BYTES = 2
 """Bytes of the scale that an int8 KV cache keeps behind each head's values of each token (`ops.cache.int8_cache`)."""
 
-CPU_KV_SHARE = 0.25
-"""Share of the available memory that the KV cache takes on a CPU if no budget is given. The rest is for the page cache
-and for other programs."""
-
 
 def cache_layout_of(model: ModelConfig, block_size: int, dtype: str) -> CacheLayout:
     """The cache groups of a model, in blocks of so many tokens. Raises UnsupportedError as `cache_layout` does."""
@@ -74,11 +70,10 @@ def num_blocks_within(config: ResolvedConfig, model: ModelConfig, available_byte
         # And the chunk of a prompt that is being computed, which a window comes on top of.
         num_windows = sum(group.window is not None for group in cache_layout(model.layer_kinds).groups)
         enough += num_windows * cdiv(config.max_num_batched_tokens, config.block_size)
-        num_blocks = min(int(available_bytes * CPU_KV_SHARE) // size, enough)
+        num_blocks = min(int(available_bytes * config.gpu_memory_utilization) // size, enough)
     if num_blocks < 1:
-        budget = "kv_cache_memory_bytes" + (" or gpu_memory_utilization" if config.device != "cpu" else "")
         raise CacheSizeError(
             f"no KV block fits: one takes {format_bytes(size)}, {format_bytes(max(available_bytes, 0))} of memory are "
-            f"available; raise {budget}, or free memory"
+            f"available; raise kv_cache_memory_bytes or gpu_memory_utilization, or free memory"
         )
     return num_blocks

@@ -172,7 +172,7 @@ class HttpServer:
         while True:
             await asyncio.sleep(DEATH_CHECK_S)
             try:
-                self._engine.check_health()
+                self._engine.check_running()
             except EngineDeadError as error:
                 logger.error("the engine is dead: %s; the server ends in %g s", error, DEATH_S)
                 await asyncio.sleep(DEATH_S)

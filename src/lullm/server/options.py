@@ -26,6 +26,7 @@ class ServerOptions:
         allowed_hosts: names that requests without a key may call the server by in `Host`, beside loopback names, IP
             addresses, `host` and the machine's own names; '*' for any.
         allowed_origins: web origins that browsers may call from (CORS); '*' for any; empty: none.
+        model_aliases: more names that requests may call the model by. any_model_name: they may call it by any.
         max_connections: connections that are open at a time; one more gets a 503.
         max_body_bytes: longest request body that is read.
         max_request_logprobs: most log-probabilities that the answer to one request may hold, over all its prompts,
@@ -49,6 +50,8 @@ class ServerOptions:
     admin_keys: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    model_aliases: tuple[str, ...] = ()
+    any_model_name: bool = False
     max_connections: int = 1000
     max_body_bytes: int = 8 * MIB
     max_request_logprobs: int | None = None
@@ -68,6 +71,8 @@ class ServerOptions:
         for name in self.allowed_hosts:
             if name != "*" and not _HOST_NAME.fullmatch(name):
                 raise ConfigError(f"an allowed host is a name such as llm.example.org, without a port, got {name!r}")
+        if not all(self.model_aliases):
+            raise ConfigError("a model name must not be empty")
         if not all(self.allowed_origins):
             raise ConfigError("an allowed origin must not be empty")
         if set(self.admin_keys) & set(self.api_keys):

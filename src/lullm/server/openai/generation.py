@@ -150,6 +150,6 @@ async def prepare_all(
     return requests
 
 
-def public_id(prefix: str, headers: Headers) -> str:
-    """`prefix` and the client's own request id, or a random one."""
-    return f"{prefix}-{request_id(headers) or uuid.uuid4().hex}"
+def public_id(prefix: str, headers: Headers, own_id: str | None = None) -> str:
+    """`prefix` and the client's own request id, from the header or the body, or a random one."""
+    return f"{prefix}-{request_id(headers) or own_id or uuid.uuid4().hex}"

@@ -58,7 +58,7 @@ class Feed:
         """The snapshot after a pause; None: the engine has ended."""
         await asyncio.sleep(pause_s)
         try:
-            self._engine.check_health()
+            self._engine.check_running()
             await self._look()
         except EngineDeadError:
             return None
