@@ -20,8 +20,8 @@ EAGER = {
     "Qwen3Next", "Qwen3_5", "Qwen3_5Moe",
 }  # fmt: skip
 """Those that no step records, because torch computes what is around their attention, or in its place."""
-REFUSED = {"Ministral3"}
-"""Those whose recording is refused: torch stretches the queries beyond the trained length."""
+REFUSED = {"Gemma4", "Ministral3"}
+"""Those whose recording is refused: torch multiplies by inputs of layers, or stretches queries far behind the start."""
 
 
 HEADS = {"hidden_size": 64, "n_embd": 64, "head_dim": 16}

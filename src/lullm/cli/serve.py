@@ -153,6 +153,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="a web page at /: chat, KV blocks, queues, sleep (default: on)",
     )
     group.add_argument(
+        "--metrics-prefix",
+        choices=("both", "lullm", "vllm"),
+        default=DEFAULTS.metrics_prefix,
+        help="whose names /metrics uses; `lullm ps` reads lullm's (default: %(default)s)",
+    )
+    group.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
     )
     group.add_argument(
@@ -195,6 +201,7 @@ def run(args: argparse.Namespace) -> int:
         unknown_fields=args.unknown_fields,
         drain_timeout_s=args.drain_timeout,
         page=args.page,
+        metrics_prefix=args.metrics_prefix,
     )
     raise_descriptor_limit()
     with bind(options) as sock:

@@ -166,6 +166,14 @@ class LatentConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerInputConfig:
+    """What every layer reads of its token beside the hidden states: `size` elements of an embedding of its own."""
+
+    size: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """What the shared decoder needs beside the common part of `ModelConfig`.
 
@@ -178,6 +186,10 @@ class DecoderConfig:
         output_bias: the projection behind attention has a bias, in families that say so by a key of its own.
         query_stretch: see there.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
+        intermediate_sizes: by layer, where they differ; empty: `intermediate_size` in all.
+        has_value_norms: values are normed, without a weight.
+        layers_of_equal_values: by layer, whether values are what keys are before their norm; empty: in none.
+        layer_inputs: of families whose layers have such.
         has_output_gate: what attention gives is multiplied by gates, which the projection of the queries holds too.
         has_head_norms: of families that may have norms on every query and key head.
         mlp_bias: projections of the MLP have a bias.
@@ -203,6 +215,10 @@ class DecoderConfig:
     output_bias: bool = False
     query_stretch: QueryStretch | None = None
     has_sinks: bool = False
+    intermediate_sizes: tuple[int, ...] = ()
+    has_value_norms: bool = False
+    layers_of_equal_values: tuple[bool, ...] = ()
+    layer_inputs: LayerInputConfig | None = None
     has_output_gate: bool = False
     has_head_norms: bool = False
     mlp_bias: bool = False
@@ -223,7 +239,12 @@ class DecoderConfig:
     def widest_row(self) -> int:
         """Elements of the widest row between two layers' results, for memory that is planned ahead."""
         of_experts = 0 if self.experts is None else self.experts.num_used * 2 * self.experts.intermediate_size
-        return max(2 * self.intermediate_size, of_experts)
+        of_inputs = 0 if self.layer_inputs is None else self.layer_inputs.size * len(self.ropes)
+        return max(2 * self.intermediate_size, *(2 * size for size in self.intermediate_sizes), of_experts, of_inputs)
+
+    def inner_size(self, layer: int) -> int:
+        """Of the MLP of a layer."""
+        return self.intermediate_sizes[layer] if self.intermediate_sizes else self.intermediate_size
 
     def rotary_dim(self, head_dim: int) -> int:
         """Elements of a head that are rotated, from its start, in layers that rotate."""

@@ -12,6 +12,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 _COUNTS = ("max_connections", "max_body_bytes", "max_request_logprobs", "max_queued_requests", "max_queued_tokens")
 UnknownFields = Literal["ignore", "refuse"]
+MetricsPrefix = Literal["both", "lullm", "vllm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class ServerOptions:
             in the header `X-Lullm-Ignored` of the answer.
         drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
         page: whether there is a web page at `/`.
+        metrics_prefix: whose names `/metrics` uses: lullm's, vLLM's, or both.
 
     Raises:
         ConfigError: a value is out of range.
@@ -61,6 +63,7 @@ class ServerOptions:
     unknown_fields: UnknownFields = "ignore"
     drain_timeout_s: float = 30.0
     page: bool = True
+    metrics_prefix: MetricsPrefix = "both"
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -82,7 +85,8 @@ class ServerOptions:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if self.request_timeout_s is not None and not 0 < self.request_timeout_s < float("inf"):
             raise ConfigError(f"request_timeout must be a number of seconds above 0, got {self.request_timeout_s}")
-        if self.unknown_fields not in get_args(UnknownFields):
-            raise ConfigError(f"unknown_fields must be ignore or refuse, got {self.unknown_fields!r}")
+        for name, choices in (("unknown_fields", UnknownFields), ("metrics_prefix", MetricsPrefix)):
+            if getattr(self, name) not in get_args(choices):
+                raise ConfigError(f"{name} must be {' or '.join(get_args(choices))}, got {getattr(self, name)!r}")
         if not 0 <= self.drain_timeout_s < float("inf"):
             raise ConfigError(f"drain_timeout must be a number of seconds of at least 0, got {self.drain_timeout_s}")

@@ -90,7 +90,7 @@ class Generation:
                     if len(counts) < self.requests[number].params.n:  # aborted before its first token
                         raise self.context.aborted()
                     self.usage.cached_tokens += output.num_cached_tokens
-                    self.context.metrics.observe(output, max(counts.values()))
+                    self.context.metrics.observe(output, tuple(counts.values()), self.requests[number].params)
                 yield number, output
 
 

@@ -53,7 +53,7 @@ class Vectors:
                     if output.finish_reason == "abort":
                         raise self.context.aborted(output.stop_reason)
                     self.cached_tokens += output.num_cached_tokens
-                    self.context.metrics.observe(output, 0)
+                    self.context.metrics.observe(output)
                     yield output
         finally:
             for task in tasks:

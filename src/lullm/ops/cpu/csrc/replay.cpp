@@ -63,6 +63,8 @@ constexpr Operation kOperations[] = {
     operation<lullm_add>("lullm_add"),
     operation<lullm_scale>("lullm_scale"),
     operation<lullm_soft_cap>("lullm_soft_cap"),
+    operation<lullm_scale_by>("lullm_scale_by"),
+    operation<lullm_rotate>("lullm_rotate"),
     operation<lullm_attention>("lullm_attention"),
     operation<lullm_draw_tokens>("lullm_draw_tokens"),
     operation<lullm_route>("lullm_route"),
