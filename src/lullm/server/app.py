@@ -20,6 +20,7 @@ from lullm.server.options import ServerOptions
 from lullm.server.page import route as page
 from lullm.server.pooling import route as pooling
 from lullm.server.sse import ClientDisconnectedError
+from lullm.server.tracing import TraceParent
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -44,6 +45,8 @@ def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
     if engine.config.enable_sleep_mode:
         app.include_router(admin.router(context))
     app.add_middleware(Gate, context=context)
+    if context.tracing.is_on:
+        app.add_middleware(TraceParent)
     if options.allowed_origins:
         # Outermost: a browser's preflight request carries no key.
         app.add_middleware(
