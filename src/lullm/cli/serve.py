@@ -167,6 +167,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="whose names /metrics uses; `lullm ps` reads lullm's (default: %(default)s)",
     )
     group.add_argument(
+        "--otlp-traces-endpoint",
+        metavar="URL",
+        help="send a trace of each request to this OpenTelemetry collector over HTTP, such as "
+        "http://127.0.0.1:4318/v1/traces; needs lullm[otel] (default: no traces)",
+    )
+    group.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
     )
     group.add_argument(
@@ -187,6 +193,7 @@ def run(args: argparse.Namespace) -> int:
     from lullm.log import log_to_stderr
     from lullm.server.gate.descriptor import raise_descriptor_limit
     from lullm.server.http_server import bind, check_exposure, serve_until_signal
+    from lullm.server.tracing import check_tracing
 
     log_to_stderr(args.log_level)
     # The variable may be there for `lullm sleep`: it is no error for a server that cannot sleep.
@@ -211,8 +218,11 @@ def run(args: argparse.Namespace) -> int:
         drain_timeout_s=args.drain_timeout,
         page=args.page,
         metrics_prefix=args.metrics_prefix,
+        otlp_traces_endpoint=args.otlp_traces_endpoint,
     )
     raise_descriptor_limit()
+    if options.otlp_traces_endpoint is not None:
+        check_tracing()
     with bind(options) as sock:
         check_exposure(sock, options, config)
         with head_start(config) as ahead:

@@ -42,6 +42,7 @@ class ServerOptions:
         drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
         page: whether there is a web page at `/`.
         metrics_prefix: whose names `/metrics` uses: lullm's, vLLM's, or both.
+        otlp_traces_endpoint: where an OpenTelemetry collector takes traces over HTTP; None: there are none.
 
     Raises:
         ConfigError: a value is out of range.
@@ -66,6 +67,7 @@ class ServerOptions:
     drain_timeout_s: float = 30.0
     page: bool = True
     metrics_prefix: MetricsPrefix = "both"
+    otlp_traces_endpoint: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -92,5 +94,10 @@ class ServerOptions:
         for name, choices in (("unknown_fields", UnknownFields), ("metrics_prefix", MetricsPrefix)):
             if getattr(self, name) not in get_args(choices):
                 raise ConfigError(f"{name} must be {' or '.join(get_args(choices))}, got {getattr(self, name)!r}")
+        if self.otlp_traces_endpoint is not None and not re.match(r"https?://.", self.otlp_traces_endpoint):
+            raise ConfigError(
+                "otlp_traces_endpoint must be a URL such as http://127.0.0.1:4318/v1/traces, "
+                f"got {self.otlp_traces_endpoint!r}"
+            )
         if not 0 <= self.drain_timeout_s < float("inf"):
             raise ConfigError(f"drain_timeout must be a number of seconds of at least 0, got {self.drain_timeout_s}")
