@@ -43,6 +43,12 @@ class Cases:
 
 STRETCHED = {"rope_parameters": ROPE["yarn"] | {"original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.4}}
 GEMMA = {"num_hidden_layers": 7, "sliding_window": 20}
+GEMMA4 = {
+    "num_hidden_layers": 7, "sliding_window": 20, "global_head_dim": 32, "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 131,
+}  # fmt: skip
+GEMMA4_MOE = {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
+TWO_TYPES = {"layer_types": ["sliding_attention", "full_attention"] * 3}
 SWITCHED = {"sliding_window": 20, "use_sliding_window": True}
 IN_SOME_LAYERS = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 TIED = {"tie_word_embeddings": True}
@@ -226,6 +232,38 @@ CASES = {
         {"sliding_window": 7, "head_dim": 8, "query_pre_attn_scalar": 8},
         {"num_hidden_layers": 7, "sliding_window": 32, "query_pre_attn_scalar": 16},
         "windows in five of six layers, a rope per kind of layer, head norms, norms on both sides",
+    ),
+    "Gemma4": Cases(
+        "Gemma 4 (text): E2B, E4B, 31B, 26B-A4B",
+        {
+            "plain, one wide kv head": GEMMA4 | {"num_key_value_heads": 1},
+            "shared keys and values, wider MLPs (E2B)": GEMMA4
+            | TWO_TYPES
+            | {"num_hidden_layers": 6, "num_kv_shared_layers": 3, "use_double_wide_mlp": True},
+            "values are keys, fewer wide heads, no inputs (31B)": GEMMA4
+            | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_key_value_heads": 4}
+            | {"hidden_size_per_layer_input": 0, "final_logit_softcapping": 3.0, "tie_word_embeddings": False},
+            "experts, biases, other ropes (26B)": GEMMA4
+            | GEMMA4_MOE
+            | {
+                "attention_bias": True,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1e5},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                },
+            },
+        },
+        GEMMA4
+        | GEMMA4_MOE
+        | {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 7}
+        | {"head_dim": 8, "global_head_dim": 12, "vocab_size_per_layer_input": 60, "num_kv_shared_layers": 1}
+        | {"attention_k_eq_v": True},
+        GEMMA4
+        | {"layer_types": ["sliding_attention", "full_attention"] * 4, "num_hidden_layers": 8, "sliding_window": 32}
+        | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "attention_k_eq_v": True}
+        | {"num_global_key_value_heads": 1, "num_key_value_heads": 4, "vocab_size_per_layer_input": 2048},
+        "wider heads in full layers, layers that share keys and values, an embedding per layer, experts beside the MLP",
+        loss=0.2,
     ),
     "Glm4": Cases(
         "GLM-4-0414, GLM-4-9B",

@@ -15,7 +15,7 @@ from lullm.cli.flag.engine import SLEEP_OPTIONS, byte_count, engine_config
 from lullm.cli.flag.sampling import sampling_changes
 from lullm.cli.main import build_parser, main
 from lullm.config.engine import EngineConfig
-from lullm.config.option import Group
+from lullm.config.option.option import Group
 
 
 def parse(*argv: str) -> argparse.Namespace:
@@ -74,6 +74,12 @@ def test_flags_have_their_types():
         max_model_len=99,
     )
     assert engine_config(parse("serve", "--seed", "3")).seed == 3
+
+
+def test_a_served_model_may_have_several_names():
+    args = parse("serve", "--served-model-name", "a", "b", "c", "--port", "0")
+    assert engine_config(args).served_model_name == "a" and args.model_aliases == ("b", "c")
+    assert parse("serve").model_aliases == ()
     config = engine_config(parse("serve", "--enable-sleep-mode", "--sleep-dir", "d", "--no-verify-wake"))
     assert config == EngineConfig(enable_sleep_mode=True, sleep_dir="d", verify_wake=False)
     ladder = ("--sleep-after", "60s:1,10m:disk", "--wake-timeout", "9.5", "--max-num-wake-waiting", "7")

@@ -58,7 +58,8 @@ CHANGES = {
     "partial_rotary_factor": [0.5],
     "sliding_window": [5, None],
     "max_window_layers": [0, 2],
-    "layer_types": [["sliding_attention", "full_attention"], ["full_attention"] * 2, ["sliding_attention"] * 2],
+    "layer_types": [["sliding_attention", "full_attention"], ["full_attention"] * 2, ["sliding_attention"] * 2]
+    + [["full_attention", "sliding_attention"] * 2, ["full_attention"] * 2 + ["sliding_attention", "full_attention"]],
     "query_pre_attn_scalar": [3],
     "final_logit_softcapping": [1.5, None],
     "attn_logit_softcapping": [1.0, None],
@@ -122,7 +123,22 @@ CHANGES = {
     "problem_type": ["regression"],
     "id2label": [{"0": "a"}],
     "label2id": [{"a": 0}],
-    "per_layer_config": [{"1": {"rms_norm_eps": 0.5}}],
+    "per_layer_config": [
+        {"1": {"rms_norm_eps": 0.5}},
+        {"1": {"head_dim": 16}},
+        {"1": {"head_dim": 16, "num_key_value_heads": 1}, "3": {"head_dim": 16, "num_key_value_heads": 1}},
+        {"4": {"head_dim": 16}},
+    ],
+    "global_head_dim": [16, 7],
+    "num_global_key_value_heads": [1, 3],
+    "num_kv_shared_layers": [0, 2, 3],
+    "use_double_wide_mlp": [True],
+    "attention_k_eq_v": [False],
+    "hidden_size_per_layer_input": [4, 0],
+    "vocab_size_per_layer_input": [70],
+    "enable_moe_block": [False],
+    "top_k_experts": [1, 6],
+    "use_bidirectional_attention": ["all", "vision", True],
     "transformers_version": ["4.0"],
     "architectures": [],  # says which family it is
     "return_dict": [],  # transformers fails with false
@@ -131,6 +147,7 @@ CHANGES = {
 """Other values by key; those of switches and numbers without an entry follow from their defaults."""
 EXTRA = (
     "head_dim", "rope_theta", "rope_scaling", "partial_rotary_factor", "is_causal", "per_layer_config",
+    "global_head_dim", "num_global_key_value_heads",
     "sliding_window_pattern", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types",
 )  # fmt: skip
 """Keys that are no fields of every class, and that files have all the same."""

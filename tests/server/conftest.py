@@ -25,7 +25,15 @@ from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, Req
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.sleep import TAGS, SleepForecast, SleepReport, WakeReport
-from lullm.types.stats import EngineStats
+from lullm.types.watch.occupancy import (
+    CACHED_CELL,
+    FIRST_OWNER_CELL,
+    SHARED_CELL,
+    Occupancy,
+    PoolOccupancy,
+    RequestOccupancy,
+)
+from lullm.types.watch.stats import EngineStats
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
@@ -90,6 +98,7 @@ class ScriptedEngine:
         self.sleeping_tags: tuple[str, ...] = ()
         self.failure: Exception | None = None
         self.num_resets = 0
+        self.num_looks = 0
         self.remote_calls: list[tuple[Any, ...]] = []
         self.keep_alives: list[float | None] = []
         self.idle_s = 0.0
@@ -206,7 +215,15 @@ class ScriptedEngine:
             finished_total={"stop": len(self.ended), "abort": len(self.aborted)},
         )
 
-    def check_health(self) -> None:
+    async def occupancy(self, max_cells: int) -> Occupancy:
+        self.num_looks += 1
+        pool = PoolOccupancy(
+            8, 1, bytes([CACHED_CELL, FIRST_OWNER_CELL | SHARED_CELL, FIRST_OWNER_CELL, 0, 0, 0, 0, 0])
+        )
+        request = RequestOccupancy("chatcmpl-0123456789-7", "running", 20, 3, 2)
+        return Occupancy(16, pool, PoolOccupancy(0, 1, b""), (request,), 1 << 20, 0.0001)
+
+    def check_running(self) -> None:
         if self.is_dead or self.shutdowns:
             raise EngineDeadError("step 2 failed")
 

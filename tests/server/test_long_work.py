@@ -11,7 +11,7 @@ import pytest
 from lullm.errors import ConfigError, EngineDeadError
 from lullm.server import http_server, sse
 from lullm.server.options import ServerOptions
-from lullm.types.stats import EngineStats
+from lullm.types.watch.stats import EngineStats
 
 BODY = {"prompt": "x", "max_tokens": 4, "stream": True}
 CHAT = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "stream": True}

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from typing import get_args
+from typing import Any, get_args
 
 from lullm.cli.flag.engine import add_engine_flags, byte_count, engine_config
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
@@ -18,14 +18,21 @@ ENGINE_DEAD = 1
 """Exit code, on which a supervisor starts the server again. A stop by a signal gives 0, a user's mistake 2."""
 
 
+class _Names(argparse.Action):
+    """The first name is the engine's option, the others are the server's."""
+
+    def __call__(self, parser: argparse.ArgumentParser, args: argparse.Namespace, values: Any, _: Any = None) -> None:
+        args.served_model_name, args.model_aliases = values[0], tuple(values[1:])
+
+
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """The sub-command and its flags."""
     parser = commands.add_parser(
         "serve",
         help="serve the OpenAI API over HTTP",
         usage="lullm serve [MODEL] [FLAGS]",
-        description="Serve a model over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
-        "/detokenize, /health, /version, /metrics; with --enable-sleep-mode also /sleep, /sleep/explain, "
+        description="Serve a model over HTTP: a page at /; /v1/completions, /v1/chat/completions, /v1/models, "
+        "/tokenize, /detokenize, /health, /version, /metrics; with --enable-sleep-mode also /sleep, /sleep/explain, "
         "/wake_up, /is_sleeping, /pause, /resume, /is_paused, /reset_prefix_cache, /collective_rpc. SIGTERM or Ctrl-C "
         "lets running requests end, a second one aborts them.",
     )
@@ -79,6 +86,15 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "machine, without CORS)",
     )
     group.add_argument(
+        "--served-model-name",
+        action=_Names,
+        nargs="+",
+        default=argparse.SUPPRESS,
+        metavar="NAME",
+        help="names that requests may call the model by; the first stands in answers (default: the model as given)",
+    )
+    group.add_argument("--any-model-name", action="store_true", help="requests may call the model by any name")
+    group.add_argument(
         "--max-connections",
         type=int,
         default=DEFAULTS.max_connections,
@@ -131,13 +147,31 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="seconds that running requests get to end after a stop signal (default: %(default)s)",
     )
     group.add_argument(
+        "--page",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULTS.page,
+        help="a web page at /: chat, KV blocks, queues, sleep (default: on)",
+    )
+    group.add_argument(
+        "--metrics-prefix",
+        choices=("both", "lullm", "vllm"),
+        default=DEFAULTS.metrics_prefix,
+        help="whose names /metrics uses; `lullm ps` reads lullm's (default: %(default)s)",
+    )
+    group.add_argument(
+        "--otlp-traces-endpoint",
+        metavar="URL",
+        help="send a trace of each request to this OpenTelemetry collector over HTTP, such as "
+        "http://127.0.0.1:4318/v1/traces; needs lullm[otel] (default: no traces)",
+    )
+    group.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
     )
     group.add_argument(
         "--enable-auto-tool-choice", action="store_true", help="vLLM's; models may always call tools here"
     )
-    add_engine_flags(parser)
-    parser.set_defaults(run=run, not_engine=frozenset())
+    add_engine_flags(parser, without=frozenset({"served_model_name"}))
+    parser.set_defaults(run=run, not_engine=frozenset(), model_aliases=())
 
 
 def run(args: argparse.Namespace) -> int:
@@ -151,6 +185,7 @@ def run(args: argparse.Namespace) -> int:
     from lullm.log import log_to_stderr
     from lullm.server.gate.descriptor import raise_descriptor_limit
     from lullm.server.http_server import bind, check_exposure, serve_until_signal
+    from lullm.server.tracing import check_tracing
 
     log_to_stderr(args.log_level)
     # The variable may be there for `lullm sleep`: it is no error for a server that cannot sleep.
@@ -162,6 +197,8 @@ def run(args: argparse.Namespace) -> int:
         admin_keys=gather_keys(args.admin_key, args.admin_key_file, admin_variable),
         allowed_hosts=tuple(args.allowed_host),
         allowed_origins=tuple(args.allowed_origin),
+        model_aliases=args.model_aliases,
+        any_model_name=args.any_model_name,
         max_connections=args.max_connections,
         max_body_bytes=args.max_body_bytes,
         max_request_logprobs=args.max_request_logprobs,
@@ -170,8 +207,13 @@ def run(args: argparse.Namespace) -> int:
         request_timeout_s=args.request_timeout,
         unknown_fields=args.unknown_fields,
         drain_timeout_s=args.drain_timeout,
+        page=args.page,
+        metrics_prefix=args.metrics_prefix,
+        otlp_traces_endpoint=args.otlp_traces_endpoint,
     )
     raise_descriptor_limit()
+    if options.otlp_traces_endpoint is not None:
+        check_tracing()
     with bind(options) as sock:
         check_exposure(sock, options, config)
         with head_start(config) as ahead:

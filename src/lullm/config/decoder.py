@@ -48,6 +48,11 @@ class DeltaNetConfig:
         return 2 * self.key_size + self.value_size
 
     @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return self.num_channels + self.value_size
+
+    @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """What a sequence keeps: the rows that the convolution still sees, and a matrix per value head."""
         heads = (self.num_value_heads, self.key_head_dim, self.value_head_dim)
@@ -95,6 +100,11 @@ class StateSpaceConfig:
         return self.inner_size + 2 * self.group_size
 
     @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return self.inner_size + self.num_channels + self.num_heads
+
+    @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """What a sequence keeps: the rows that the convolution still sees, and a matrix per head."""
         return (self.kernel_size - 1, self.num_channels), (self.num_heads, self.state_size, self.head_dim)
@@ -107,6 +117,11 @@ class ShortConvolutionConfig:
     num_channels: int
     kernel_size: int
     has_bias: bool
+
+    @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return 3 * self.num_channels
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -166,6 +181,14 @@ class LatentConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerInputConfig:
+    """What every layer reads of its token beside the hidden states: `size` elements of an embedding of its own."""
+
+    size: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """What the shared decoder needs beside the common part of `ModelConfig`.
 
@@ -178,6 +201,10 @@ class DecoderConfig:
         output_bias: the projection behind attention has a bias, in families that say so by a key of its own.
         query_stretch: see there.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
+        intermediate_sizes: by layer, where they differ; empty: `intermediate_size` in all.
+        has_value_norms: values are normed, without a weight.
+        layers_of_equal_values: by layer, whether values are what keys are before their norm; empty: in none.
+        layer_inputs: of families whose layers have such.
         has_output_gate: what attention gives is multiplied by gates, which the projection of the queries holds too.
         has_head_norms: of families that may have norms on every query and key head.
         mlp_bias: projections of the MLP have a bias.
@@ -203,6 +230,10 @@ class DecoderConfig:
     output_bias: bool = False
     query_stretch: QueryStretch | None = None
     has_sinks: bool = False
+    intermediate_sizes: tuple[int, ...] = ()
+    has_value_norms: bool = False
+    layers_of_equal_values: tuple[bool, ...] = ()
+    layer_inputs: LayerInputConfig | None = None
     has_output_gate: bool = False
     has_head_norms: bool = False
     mlp_bias: bool = False
@@ -223,7 +254,14 @@ class DecoderConfig:
     def widest_row(self) -> int:
         """Elements of the widest row between two layers' results, for memory that is planned ahead."""
         of_experts = 0 if self.experts is None else self.experts.num_used * 2 * self.experts.intermediate_size
-        return max(2 * self.intermediate_size, of_experts)
+        of_recurrent = 0 if self.recurrent is None else self.recurrent.projected_size
+        of_inputs = 0 if self.layer_inputs is None else self.layer_inputs.size * len(self.ropes)
+        of_mlps = [2 * size for size in self.intermediate_sizes]
+        return max(2 * self.intermediate_size, *of_mlps, of_experts, of_inputs, of_recurrent)
+
+    def inner_size(self, layer: int) -> int:
+        """Of the MLP of a layer."""
+        return self.intermediate_sizes[layer] if self.intermediate_sizes else self.intermediate_size
 
     def rotary_dim(self, head_dim: int) -> int:
         """Elements of a head that are rotated, from its start, in layers that rotate."""

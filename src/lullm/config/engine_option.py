@@ -6,7 +6,7 @@ A resolved configuration takes them as the user said them. Names are vLLM's wher
 from dataclasses import dataclass
 from typing import Literal
 
-from lullm.config.option import option
+from lullm.config.option.option import option
 
 KVCacheDType = Literal["auto", "int8", "fp8", "fp8_e4m3"]
 ModelImpl = Literal["auto", "lullm", "transformers"]
@@ -100,8 +100,7 @@ class EngineOptions:
     block_size: int = option(16, "tokens per KV block", "KV cache", least=1)
     kv_cache_memory_bytes: int | None = option(
         None,
-        "memory of the KV cache, in bytes or like 512MiB; default, on a CPU: a quarter of what is available after the "
-        "weights, and no more than twice what the running batch can use",
+        "memory of the KV cache, in bytes or like 512MiB; default: by gpu_memory_utilization",
         "KV cache",
         least=1,
         unit="bytes",

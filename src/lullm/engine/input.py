@@ -17,7 +17,9 @@ from lullm.text.pair import PairReader
 from lullm.text.reply.replies import Replies
 from lullm.text.template.meter import deep_size
 from lullm.text.tokenizer import Tokenizer
+from lullm.types.guided.params import Guide
 from lullm.types.pooling.params import PoolingParams
+from lullm.types.reply.rules import ReplyRules
 from lullm.types.request import NO_TOKENS, Conversation, GenerateRequest, Input, Prompt, TextPair
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 
@@ -70,11 +72,20 @@ class InputProcessor:
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
         check_generates(self._model)
+        params = params.clone()  # the caller may change its own meanwhile, or has since it was checked
         self._check_params(params)
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
+        if params.truncate_prompt_tokens is not None:
+            num_most = max(self._max_model_len - (params.max_tokens or 1), 1)
+            token_ids = _truncated(token_ids, params.truncate_prompt_tokens, num_most)
         self._check_prompt(_param(prompt), token_ids, num_drawn=1)
         reply = self._replies.rules(prompt, text or "") if isinstance(prompt, Conversation) else None
-        wanted = params.structured_outputs
+        if params.thinking_token_budget is not None and (reply is None or reply.thinking is None):
+            raise InvalidRequestError(
+                "thinking_token_budget needs a conversation with a model whose thoughts are known (reasoning_parser)",
+                "thinking_token_budget",
+            )
+        guide = self._guide(params, reply, may_block)
         return GenerateRequest(
             request_id=request_id,
             prompt=text,
@@ -85,9 +96,27 @@ class InputProcessor:
             priority=priority,
             end_token_ids=() if params.ignore_eos else self._eos_token_ids,
             bad_words_ids=tuple(bad_words_ids(self._tokenizer, params.bad_words)) if params.bad_words else (),
-            guide=self._guides.make(wanted, may_block) if wanted is not None else None,
+            guide=guide,
+            cache_salt=_cache_salt(prompt),
             reply=reply,
         )
+
+    def _guide(self, params: SamplingParams, reply: ReplyRules | None, may_block: bool) -> Guide | None:
+        """What guides the reply: its own form, and the tools that it must call."""
+        form, outer = params.structured_outputs, None
+        if reply is not None:
+            if form is not None and reply.calls.choice == "required":
+                raise InvalidRequestError("a tool must be called, so the text cannot have a form", "structured_outputs")
+            outer = self._replies.grammar(reply, self._eos_token_ids, has_form=form is not None)
+        if outer is None or reply is None or not reply.tools:
+            return self._guides.make(form, may_block, outer)
+        for name in ("beam_width", "allowed_token_ids"):
+            if getattr(params, name) is not None:
+                raise InvalidRequestError(f"{name} does not go with calls that have a grammar", name)
+        try:
+            return self._guides.make(form, may_block, outer)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(str(error).replace("structured_outputs", "tools", 1), "tools") from None
 
     def _process_pooling(
         self, request_id: str, prompt: Input, params: PoolingParams, priority: int, may_block: bool
@@ -95,11 +124,13 @@ class InputProcessor:
         pooling = resolved_pooling(self._model, params)
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
-            num_kept = params.truncate_prompt_tokens
-            token_ids = token_ids[-(self._max_model_len if num_kept < 0 else num_kept) :]
+            token_ids = _truncated(token_ids, params.truncate_prompt_tokens, self._max_model_len)
         self._check_prompt(_param(prompt), token_ids, num_drawn=0)
         now = time.monotonic()
-        return GenerateRequest(request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling)
+        salt = _cache_salt(prompt)
+        return GenerateRequest(
+            request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling, cache_salt=salt
+        )
 
     def tokenize(
         self, prompt: Prompt | Conversation, add_special_tokens: bool = True, may_block: bool = True
@@ -215,7 +246,7 @@ def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
         return prompt, None, None
     if not isinstance(prompt, dict):
         return None, _integers(prompt), None
-    unknown = set(prompt) - {"prompt", "prompt_token_ids", "split_special_tokens"}
+    unknown = set(prompt) - {"prompt", "prompt_token_ids", "split_special_tokens", "cache_salt"}
     if unknown:
         raise InvalidRequestError(
             f"a prompt dict holds 'prompt' or 'prompt_token_ids', not {sorted(map(str, unknown))}", "prompt"
@@ -229,6 +260,19 @@ def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
     if splits is not None and (not isinstance(splits, bool) or ids is not None):
         raise InvalidRequestError("split_special_tokens is True or False, and belongs to a prompt of text", "prompt")
     return text, None if ids is None else _integers(ids), splits
+
+
+def _truncated(ids: list[int], num_kept: int, num_most: int) -> list[int]:
+    """The last `num_kept` tokens, or `num_most` if that is -1."""
+    return ids[-(num_most if num_kept < 0 else num_kept) :]
+
+
+def _cache_salt(prompt: Input) -> str:
+    """Raises InvalidRequestError: it is no text, or empty."""
+    salt = prompt.get("cache_salt") if isinstance(prompt, dict) else getattr(prompt, "cache_salt", None)
+    if salt is not None and (not isinstance(salt, str) or not salt):
+        raise InvalidRequestError("cache_salt must be a text that is not empty", "cache_salt")
+    return salt or ""
 
 
 def _integers(ids: object) -> list[int]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from lullm.sched.scheduler import Scheduler
-from lullm.types.stats import EngineStats
+from lullm.types.watch.stats import EngineStats
 
 
 def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]) -> EngineStats:
@@ -28,4 +28,5 @@ def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]
         kv_cache_full_total=scheduler.stats.kv_cache_full,
         steps_total=num_steps,
         finished_total=dict(finished),
+        token_gaps=scheduler.stats.gaps.snapshot(),
     )

@@ -17,7 +17,8 @@ from lullm.models.family.experts import (
     build_qwen2_moe,
     build_qwen3_moe,
 )
-from lullm.models.family.gemma import build_gemma2, build_gemma3
+from lullm.models.family.gemma.gemma3 import build_gemma2, build_gemma3
+from lullm.models.family.gemma.gemma4 import build_gemma4
 from lullm.models.family.glm import build_glm4
 from lullm.models.family.gpt import build_gpt2, build_opt
 from lullm.models.family.gpt_oss import build_gpt_oss
@@ -48,6 +49,7 @@ BUILDERS: dict[str, Builder] = {
     "GPT2LMHeadModel": build_gpt2,
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
+    "Gemma4ForCausalLM": build_gemma4,
     "Glm4ForCausalLM": build_glm4,
     "Glm4MoeForCausalLM": build_glm4_moe,
     "Glm4MoeLiteForCausalLM": build_deepseek,

@@ -60,6 +60,14 @@ class Attention(Protocol):
     ) -> Tensor: ...
 
 
+class Route(Protocol):
+    """See `Ops.route`."""
+
+    def __call__(
+        self, products: Tensor, correction: Tensor | None, config: ExpertsConfig, factors: Tensor | None = None, /
+    ) -> Routes: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Ops:
     """The functions. The words below each say its arguments, in their order, and its result."""
@@ -98,7 +106,7 @@ class Ops:
     """
 
     rms_norm_: Callable[[Tensor, Tensor, float], None]
-    """x `[T, N]`, a part of longer rows or not, weight `[N]`, eps -> None. As `rms_norm`, in place."""
+    """x `[T, N]` or `[T, heads, N]`, a part of longer rows or not, weight `[N]`, eps -> None. `rms_norm` in place."""
 
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
     """x `[T, H]`, residual `[T, H]`, weight `[H]`, eps -> (rms_norm of the sum, the sum).
@@ -162,8 +170,9 @@ class Ops:
     unpack_weight_: Callable[[Tensor], None] = _keep_weight
     """weight -> None. Undoes `pack_weight_`."""
 
-    route: Callable[[Tensor, _Maybe, ExpertsConfig], Routes] = routing.route
-    """products `[T, E]`, correction `[E]` float32 or None, config -> the experts of every row, and their shares.
+    route: Route = routing.route
+    """products `[T, E]`, correction `[E]` float32 or None, config, factors `[E]` float32 or None (by default) -> the
+    experts of every row, and their shares, each times the factor of its expert.
 
     Scores are float32. Of equal ones the first is chosen.
     """
@@ -173,6 +182,15 @@ class Ops:
 
     scale_: Callable[[Tensor, float], None] = in_place.scale_
     """x, factor -> None. In place; the product is taken in float32 and rounded once."""
+
+    scale_by_: Callable[[Tensor, Tensor], None] = in_place.scale_by_
+    """x, factor `[1]` of its type -> None. As `scale_`, by a number that stands in memory."""
+
+    rotate_: Callable[[Tensor, HeadNorm | None, Tensor, Tensor], None] = in_place.rotate_
+    """x `[T, heads, D]`, parts of longer heads or not, norm, positions `[T]`, cos_sin_cache `[max_len, D]` -> None.
+
+    As `rope_and_cache` changes queries, in place.
+    """
 
     soft_cap_: Callable[[Tensor, float], None] = in_place.soft_cap_
     """x, cap -> None. `cap * tanh(x / cap)` in place (https://arxiv.org/abs/2408.00118)."""
@@ -263,6 +281,9 @@ class Ops:
 
     records_experts: bool = False
     """Whether a graph may record `experts` as well."""
+
+    has_state_kernels: bool = False
+    """Whether the ops of recurrent layers are kernels: a graph may record them, and their bits follow no chunks."""
 
     is_batch_invariant: Callable[[str, str, int], bool] = _never
     """Names of the types of activations and of the KV cache, head size -> whether a row's bits follow no batch.

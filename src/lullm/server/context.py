@@ -14,8 +14,9 @@ from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
 from lullm.log import get_logger
 from lullm.server.error import ApiError, Envelope, shutting_down, to_api_error
 from lullm.server.gate.queue_bound import QueueBound
-from lullm.server.metrics import Metrics
+from lullm.server.metrics.registry import Metrics
 from lullm.server.options import ServerOptions
+from lullm.server.tracing import Tracing
 from lullm.server.wire import Body, parse_body
 
 logger = get_logger(__name__)
@@ -34,7 +35,8 @@ class ServerContext:
     def __init__(self, engine: EngineClient, options: ServerOptions):
         self.engine = engine
         self.options = options
-        self.metrics = Metrics(engine)
+        self.metrics = Metrics(engine, options.metrics_prefix)
+        self.tracing = Tracing(options.otlp_traces_endpoint, engine.config.served_model_name)
         self.queue = QueueBound(engine, options.max_queued_requests, options.max_queued_tokens)
         self.started_at = int(time.time())
         self.envelopes: dict[str, Envelope] = {}  # the beginning of a path -> how errors there are written
@@ -46,8 +48,13 @@ class ServerContext:
 
     @property
     def model_name(self) -> str:
-        """The only model name that requests may use."""
+        """The model's name in answers."""
         return self.engine.config.served_model_name
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """All names that the model has."""
+        return tuple(dict.fromkeys((self.model_name, *self.options.model_aliases)))
 
     @property
     def max_request_logprobs(self) -> int:
@@ -72,11 +79,12 @@ class ServerContext:
         return body
 
     def check_model(self, name: str | None) -> None:
-        """Return if `name` is the served model or left out. Raises ApiError 404 otherwise."""
-        if name is not None and name != self.model_name:
+        """Return if `name` is a name of the model, or left out. Raises ApiError 404 otherwise."""
+        if name is not None and name not in self.model_names and not self.options.any_model_name:
             raise ApiError(
                 404,
-                f"the model {name!r} does not exist here; this server serves {self.model_name!r}",
+                f"the model {name!r} does not exist here; this server serves "
+                f"{' and '.join(map(repr, self.model_names))}",
                 param="model",
                 code="model_not_found",
             )
@@ -86,7 +94,7 @@ class ServerContext:
         if self.draining:
             raise shutting_down()
         try:
-            self.engine.check_health()
+            self.engine.check_running()
         except EngineDeadError as error:
             raise ApiError(503, f"the engine is dead: {error}", code="engine_dead") from None
 

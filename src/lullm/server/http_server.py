@@ -164,6 +164,7 @@ class HttpServer:
             dying.cancel()
             server.should_exit = True
             await serving
+            await asyncio.to_thread(app.state.context.tracing.close)
         if dying.done() and not dying.cancelled():
             raise dying.result()
 
@@ -172,7 +173,7 @@ class HttpServer:
         while True:
             await asyncio.sleep(DEATH_CHECK_S)
             try:
-                self._engine.check_health()
+                self._engine.check_running()
             except EngineDeadError as error:
                 logger.error("the engine is dead: %s; the server ends in %g s", error, DEATH_S)
                 await asyncio.sleep(DEATH_S)

@@ -12,6 +12,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 _COUNTS = ("max_connections", "max_body_bytes", "max_request_logprobs", "max_queued_requests", "max_queued_tokens")
 UnknownFields = Literal["ignore", "refuse"]
+MetricsPrefix = Literal["both", "lullm", "vllm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class ServerOptions:
         allowed_hosts: names that requests without a key may call the server by in `Host`, beside loopback names, IP
             addresses, `host` and the machine's own names; '*' for any.
         allowed_origins: web origins that browsers may call from (CORS); '*' for any; empty: none.
+        model_aliases: more names that requests may call the model by. any_model_name: they may call it by any.
         max_connections: connections that are open at a time; one more gets a 503.
         max_body_bytes: longest request body that is read.
         max_request_logprobs: most log-probabilities that the answer to one request may hold, over all its prompts,
@@ -37,6 +39,9 @@ class ServerOptions:
         unknown_fields: what becomes of fields that a body has and no endpoint knows; ignored ones are logged, and named
             in the header `X-Lullm-Ignored` of the answer.
         drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
+        page: whether there is a web page at `/`.
+        metrics_prefix: whose names `/metrics` uses: lullm's, vLLM's, or both.
+        otlp_traces_endpoint: where an OpenTelemetry collector takes traces over HTTP; None: there are none.
 
     Raises:
         ConfigError: a value is out of range.
@@ -48,6 +53,8 @@ class ServerOptions:
     admin_keys: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    model_aliases: tuple[str, ...] = ()
+    any_model_name: bool = False
     max_connections: int = 1000
     max_body_bytes: int = 8 * MIB
     max_request_logprobs: int | None = None
@@ -56,6 +63,9 @@ class ServerOptions:
     request_timeout_s: float | None = None
     unknown_fields: UnknownFields = "ignore"
     drain_timeout_s: float = 30.0
+    page: bool = True
+    metrics_prefix: MetricsPrefix = "both"
+    otlp_traces_endpoint: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -66,6 +76,8 @@ class ServerOptions:
         for name in self.allowed_hosts:
             if name != "*" and not _HOST_NAME.fullmatch(name):
                 raise ConfigError(f"an allowed host is a name such as llm.example.org, without a port, got {name!r}")
+        if not all(self.model_aliases):
+            raise ConfigError("a model name must not be empty")
         if not all(self.allowed_origins):
             raise ConfigError("an allowed origin must not be empty")
         if set(self.admin_keys) & set(self.api_keys):
@@ -75,7 +87,13 @@ class ServerOptions:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if self.request_timeout_s is not None and not 0 < self.request_timeout_s < float("inf"):
             raise ConfigError(f"request_timeout must be a number of seconds above 0, got {self.request_timeout_s}")
-        if self.unknown_fields not in get_args(UnknownFields):
-            raise ConfigError(f"unknown_fields must be ignore or refuse, got {self.unknown_fields!r}")
+        for name, choices in (("unknown_fields", UnknownFields), ("metrics_prefix", MetricsPrefix)):
+            if getattr(self, name) not in get_args(choices):
+                raise ConfigError(f"{name} must be {' or '.join(get_args(choices))}, got {getattr(self, name)!r}")
+        if self.otlp_traces_endpoint is not None and not re.match(r"https?://.", self.otlp_traces_endpoint):
+            raise ConfigError(
+                "otlp_traces_endpoint must be a URL such as http://127.0.0.1:4318/v1/traces, "
+                f"got {self.otlp_traces_endpoint!r}"
+            )
         if not 0 <= self.drain_timeout_s < float("inf"):
             raise ConfigError(f"drain_timeout must be a number of seconds of at least 0, got {self.drain_timeout_s}")

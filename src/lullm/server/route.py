@@ -1,4 +1,4 @@
-"""The small endpoints: models, health, version, metrics, tokenize, detokenize."""
+"""The small endpoints: models, health, load, version, metrics, tokenize, detokenize, what the tokenizer is."""
 
 from typing import Any
 
@@ -20,10 +20,14 @@ def router(context: ServerContext) -> APIRouter:
         ("GET", "/v1/models", small.list_models),
         ("GET", "/v1/models/{name:path}", small.get_model),
         ("GET", "/health", small.health),
+        ("GET", "/ping", small.health),  # SageMaker's name
+        ("POST", "/ping", small.health),
+        ("GET", "/load", small.load),
         ("GET", "/version", small.version),
         ("GET", "/metrics", small.metrics),
         ("POST", "/tokenize", small.tokenize),
         ("POST", "/detokenize", small.detokenize),
+        ("GET", "/tokenizer_info", small.tokenizer_info),
     ):
         routes.add_api_route(path, handler, methods=[method])
     return routes
@@ -37,16 +41,20 @@ class SmallEndpoints:
         self._engine = context.engine
 
     async def list_models(self) -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [self._model_card()]})
+        return JSONResponse({"object": "list", "data": [self._model_card(n) for n in self._context.model_names]})
 
     async def get_model(self, name: str) -> JSONResponse:
         self._context.check_model(name)
-        return JSONResponse(self._model_card())
+        return JSONResponse(self._model_card(name))
 
     async def health(self) -> JSONResponse:
         self._context.check_serving()
         # An engine that sleeps is healthy: it can be woken, and must not be replaced for having been put to sleep.
         return JSONResponse({"status": "ok", "is_sleeping": self._engine.sleep_state != "awake"})
+
+    async def load(self) -> JSONResponse:
+        """Requests in flight, under vLLM's name."""
+        return JSONResponse({"server_load": self._context.num_active})
 
     async def version(self) -> JSONResponse:
         return JSONResponse({"version": lullm.__version__})
@@ -84,9 +92,22 @@ class SmallEndpoints:
         self._context.check_model(body.model)
         return JSONResponse({"prompt": await self._engine.detokenize(body.tokens)})
 
-    def _model_card(self) -> dict[str, Any]:
+    async def tokenizer_info(self) -> JSONResponse:
+        tokenizer = self._engine.tokenizer
+        template = tokenizer.chat_template
+        return JSONResponse(
+            {
+                "tokenizer_class": type(tokenizer).__name__,
+                "vocab_size": tokenizer.vocab_size,
+                "model_max_length": self._engine.config.max_model_len,
+                **tokenizer.special_tokens,
+                "chat_template": None if template is None else template.sources["default"],
+            }
+        )
+
+    def _model_card(self, name: str) -> dict[str, Any]:
         return {
-            "id": self._context.model_name,
+            "id": name,
             "object": "model",
             "created": self._context.started_at,
             "owned_by": "lullm",

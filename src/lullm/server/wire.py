@@ -22,6 +22,7 @@ from lullm.server.error import ApiError
 INERT = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"})
 
 MISSING: dict[str, tuple[Any, ...]] = {
+    "chat_template": (None,),
     "tools": (None, []),
     "tool_choice": (None, "none"),
     "functions": (None, []),

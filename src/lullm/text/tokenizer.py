@@ -11,6 +11,7 @@ from lullm.config.gguf.file import is_gguf
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.log import get_logger
 from lullm.text.chat_template import ChatTemplate, Message
+from lullm.text.template.open_end import cut_at, take_open_end
 from lullm.text.token_bytes import TokenBytes
 from lullm.text.tokenizer_folder import read_tokenizer, reraise_foreign
 from lullm.text.tokenizer_gguf import read_tokenizer_gguf
@@ -121,7 +122,8 @@ class Tokenizer:
         """What the chat template makes of messages: the text, and its ids.
 
         Args:
-            options: of `ChatTemplate.render`. split_special_tokens: those that messages and options spell are text.
+            options: of `ChatTemplate.render`; with `continue_final_message` the text ends with the last message, which
+                the model goes on with. split_special_tokens: those that messages and options spell are text.
             may_block: wait for another process, if the template needs it. template: another than the model's.
 
         Raises:
@@ -135,11 +137,14 @@ class Tokenizer:
                 "no_chat_template",
             )
         variables = template.variables(messages, options)
+        tag = take_open_end(variables)
         quoted = self.verbatim.quote(variables, template.sources.values()) if split_special_tokens else None
         if quoted is None:
             text = template.render_variables(variables, may_block)
+            text = text if tag is None else cut_at(text, tag)
             return text, self.encode(text, add_special_tokens=False)
         text = template.render_variables(quoted.variables, may_block)
+        text = text if tag is None else cut_at(text, tag)
         return self.verbatim.shown(text, quoted.mark), self.encode_marked(text, quoted.mark)
 
     def apply_chat_template(

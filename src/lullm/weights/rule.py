@@ -17,7 +17,10 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Layers named `parts` in a checkpoint are the parts, in this order, of the FusedLinear named `into`."""
+    """Layers named `parts` in a checkpoint are the parts, in this order, of the FusedLinear named `into`.
+
+    A layer that is named twice is both of these parts.
+    """
 
     parts: tuple[str, ...]
     into: str
@@ -179,8 +182,8 @@ KV_SCALE_RENAMES = (
 """The scales of an fp8 KV cache, as ModelOpt, vLLM and older compressed-tensors checkpoints name them."""
 
 
-TOWER = re.compile(r"^(model\.)?(vision_tower|visual|multi_modal_projector)\.")
-"""What reads pictures, in checkpoints of more than text."""
+TOWER = re.compile(r"^(model\.)?(vision_tower|audio_tower|visual|multi_modal_projector|embed_vision|embed_audio)\.")
+"""What reads pictures and sounds, in checkpoints of more than text."""
 LANGUAGE_MODEL_RENAMES = (
     Rename(re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),
     Rename(re.compile(r"^(model\.)?language_model\.(model\.)?"), "model."),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from lullm.text.reply.catalogue import CALLS, HARMONY, THINKING
+from lullm.text.reply.form.catalogue import CALLS, HARMONY, THINKING
 from lullm.types.reply.form import ReplyForm
 from lullm.types.reply.rules import ReplyRules, ThinkingTokens, Tool
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from lullm.config.engine import EngineConfig
-from lullm.config.option import Option, options_of
+from lullm.config.option.option import Option, options_of
 from lullm.units import GIB, KIB, MIB
 
 SLEEP_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group in ("sleep", "idle"))

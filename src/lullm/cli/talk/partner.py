@@ -11,7 +11,7 @@ from lullm.cli.flag.sampling import sampling_changes
 from lullm.cli.remote.server import RemoteServer, key_of_environment
 from lullm.cli.talk.terminal import Messages, Prompt, Summary, Terminal
 from lullm.config.engine import EngineConfig
-from lullm.config.option import options_of
+from lullm.config.option.option import options_of
 from lullm.engine.head_start import head_start
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.pooling.rules import check_generates

@@ -11,8 +11,9 @@ from lullm.server.context import IGNORED, ServerContext
 from lullm.server.error import ApiError
 from lullm.server.gate.request_body import RequestBody
 from lullm.server.gate.web_policy import WebPolicy
+from lullm.server.page.file import PAGE_PATHS
 
-OPEN_PATHS = frozenset({"/health"})  # load balancers carry no key
+OPEN_PATHS = PAGE_PATHS | {"/health", "/ping"}  # load balancers and a browser that opens the page carry no key
 ADMIN_PATHS = frozenset(
     {
         *("/sleep", "/sleep/explain", "/wake_up", "/is_sleeping", "/pause", "/resume", "/is_paused"),
@@ -22,7 +23,9 @@ ADMIN_PATHS = frozenset(
 """The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
 `check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser."""
 MAX_IGNORED = 16  # names in a header
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
+REQUEST_ID = r"[A-Za-z0-9._:\-]{1,128}"
+"""What is safe in a header and a log line."""
+_REQUEST_ID = re.compile(REQUEST_ID)
 
 
 def request_id(headers: Headers) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 from lullm.server.ollama.answer import timestamp
-from lullm.text.reply.detection import reply_form
+from lullm.text.reply.form.detection import reply_form
 from lullm.types.sampling_params import SamplingParams
 
 _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}

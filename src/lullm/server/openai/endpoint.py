@@ -78,7 +78,9 @@ class Endpoint(Generic[Body]):
         self.check_model(self.context, body.model)
         with fields_named(body):
             asked = body.translated(self.context.engine)
-            generation = await _prepared(self.context, asked, public_id(self.id_prefix, request.headers))
+            generation = await _prepared(
+                self.context, asked, public_id(self.id_prefix, request.headers, asked.request_id)
+            )
         form = await self.open_form(generation, body)
         timeout_s = self.context.options.request_timeout_s
         if asked.stream:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lullm.config.sleep_after import parse_duration
+from lullm.config.option.sleep_after import parse_duration
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
 from lullm.server.openai.schema import ChatBody, CompletionBody, QueuedBody
@@ -34,9 +34,11 @@ _SAME_NAME = (
     "allowed_token_ids",
     "bad_words",
     "prompt_logprobs",
+    "truncate_prompt_tokens",
     "beam_width",
     "length_penalty",
     "early_stopping",
+    "thinking_token_budget",
 )
 
 
@@ -55,6 +57,9 @@ def sampling_params(body: CompletionBody | ChatBody, engine: EngineClient) -> Sa
     if body.seed == -1:  # llama.cpp's and others' word for "any"
         del changes["seed"]
     changes |= _completion_changes(body) if isinstance(body, CompletionBody) else _chat_changes(body)
+    for name in ("logprobs", "prompt_logprobs"):
+        if changes.get(name) == -1:
+            changes[name] = engine.model_config.vocab_size
     # The model's defaults say how to draw, and beam search does not draw.
     defaults = engine.default_params if body.beam_width is None else SamplingParams()
     return defaults.replace(**changes)

@@ -3,10 +3,13 @@
 import functools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lullm.errors import InvalidRequestError
-from lullm.text.reply.detection import reply_form
+from lullm.text.reply.form.catalogue import CALLS
+from lullm.text.reply.form.detection import reply_form
+from lullm.text.reply.grammar.reply import reply_grammar
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.reply.form import ReplyForm
 from lullm.types.reply.rules import ReplyRules, ThinkingTokens, Tool
@@ -48,13 +51,24 @@ class Replies:
             InvalidRequestError: the rules for calls do not fit the tools; the model's form of calls is not known.
         """
         tools = self._tools(conversation)
+        form = self.form
+        if form.calls is None and conversation.calls.choice == "required":  # the grammar teaches it
+            form = replace(form, calls=CALLS["hermes"])
         return ReplyRules(
-            form=self.form,
+            form=form,
             tools=tools,
             calls=conversation.calls,
             thinking=self._thinking(prompt),
             shown_token_ids=self._mark_ids(bool(tools)),
         )
+
+    def grammar(self, rules: ReplyRules, end_token_ids: Sequence[int], has_form: bool) -> str | None:
+        """See `reply_grammar`."""
+        return reply_grammar(rules, self._added, end_token_ids, has_form)
+
+    @functools.cached_property
+    def _added(self) -> dict[str, int]:
+        return {token.content: n for n, token in self._tokenizer.backend.get_added_tokens_decoder().items()}
 
     def _tools(self, conversation: Conversation) -> tuple[Tool, ...]:
         rules = conversation.calls
@@ -68,7 +82,7 @@ class Replies:
             )
         if rules.choice == "none":
             return ()
-        if tools and self.form.calls is None:
+        if tools and self.form.calls is None and rules.choice == "auto":
             raise InvalidRequestError(
                 "how this model writes calls of tools is not known: its chat template does not show it; start with "
                 "--tool-call-parser NAME, or leave tools out",
@@ -81,8 +95,9 @@ class Replies:
         if form is None:
             return None
         open_ids, close_ids = self._thinking_ids
-        begins_inside = form.begins_inside or prompt.rstrip().endswith(form.open.strip())
-        return ThinkingTokens(open_ids, close_ids, begins_inside)
+        end = prompt.rstrip()
+        begins_inside = form.begins_inside or end.endswith(form.open.strip())
+        return ThinkingTokens(open_ids, close_ids, begins_inside, may_begin=not end.endswith(form.close.strip()))
 
     @functools.cached_property
     def _thinking_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

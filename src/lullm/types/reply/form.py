@@ -81,6 +81,7 @@ class HeaderForm:
     """A reply is a list of messages with headers, which name a channel and maybe the tool that is called.
 
     A header is what stands between one of `starts` (or the prompt's end) and `end`. One of `stops` ends a message.
+    `text_open`: the header of the answer. `next_open`: what stands between messages.
     """
 
     starts: tuple[str, ...]
@@ -89,6 +90,8 @@ class HeaderForm:
     thinking_channel: str
     channel_mark: str
     recipient_mark: str
+    text_open: str
+    next_open: str
 
 
 @dataclass(frozen=True, slots=True)

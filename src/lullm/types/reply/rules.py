@@ -34,13 +34,13 @@ class Tool:
 class ThinkingTokens:
     """Thoughts among output tokens: they begin behind `open_ids` and end with `close_ids`; neither is empty.
 
-    `begins_inside`: the prompt has opened them. `budget`: so many tokens may be thought with; None: any number.
+    `begins_inside`: the prompt has opened them. `may_begin`: it has not closed them either, so the model may open them.
     """
 
     open_ids: tuple[int, ...]
     close_ids: tuple[int, ...]
     begins_inside: bool
-    budget: int | None = None
+    may_begin: bool = True
 
 
 @dataclass(frozen=True, slots=True)

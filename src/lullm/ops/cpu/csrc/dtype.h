@@ -31,12 +31,6 @@ enum CacheFormat : int { kPlainCache = 0, kInt8Cache = 1, kFloat8Cache = 2, kNum
 
 constexpr int64_t kScaleBytes = 2;
 
-// Bytes of one head of one token.
-inline int64_t cache_row_bytes(int64_t head_size, int dtype, int format) {
-  if (format == kPlainCache) return head_size * size_of(dtype);
-  return head_size + (format == kInt8Cache ? kScaleBytes : 0);
-}
-
 // A weight [out, in] is packed in place, 32 rows at a time, so that one row of activations reads it as one stream.
 //
 // Its rows are seen as 32-bit units: one float, or a pair of bf16 neighbours. A tile is 16 rows by 16 units, transposed:

@@ -100,17 +100,22 @@ class PromptedBody(WireModel):
     tools: Tools | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: Annotated[list[dict[str, Any]], FAIL_FAST] | None = None
 
     def template_options(self) -> dict[str, Any]:
         """What the template gets beside the messages. Raises ApiError: a name is taken."""
         options = dict(self.chat_template_kwargs or {})
-        for name in ("messages", "tools", "add_generation_prompt", "documents"):
+        for name in ("messages", "tools", "add_generation_prompt", "continue_final_message", "documents"):
             if name in options:
                 raise ApiError(400, f"chat_template_kwargs: {name} is a field of its own", param="chat_template_kwargs")
         if self.tools:
             options["tools"] = self.tools
-        if self.add_generation_prompt is not None:
-            options["add_generation_prompt"] = self.add_generation_prompt
+        if self.documents:
+            options["documents"] = self.documents
+        for name in ("add_generation_prompt", "continue_final_message"):
+            if (value := getattr(self, name)) is not None:
+                options[name] = value
         return options
 
 

@@ -38,22 +38,29 @@ class ChatForm:
 
     def choices(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
         for completion in output.outputs:
-            yield self._choice(completion, "message", message(self._events(completion)))
+            said = message(self._events(completion))
+            if self.body.echoed:
+                said["content"] = self.body.echoed + (said["content"] or "")
+            yield self._choice(completion, "message", said)
 
     def deltas(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
         for completion in output.outputs:
             if completion.index not in self._readers:
                 opening = CompletionOutput(completion.index, "", [])
-                yield self._choice(opening, "delta", {"role": "assistant", "content": ""})
+                yield self._choice(opening, "delta", {"role": "assistant", "content": self.body.echoed})
             said = delta(self._events(completion))
             choice = self._choice(completion, "delta", said)
-            if said or choice["finish_reason"] or choice["logprobs"]:
+            if said or choice["finish_reason"] or choice["logprobs"] or choice.get("token_ids"):
                 yield choice
 
+    def opening(self) -> dict[str, Any]:
+        return {"prompt_token_ids": self.request.prompt_token_ids} if self.body.return_token_ids else {}
+
     def extra(self, output: RequestOutput) -> dict[str, Any]:
-        if self.body.prompt_logprobs is None:
-            return {}
-        return {"prompt_logprobs": prompt_logprobs(output.prompt_logprobs)}
+        extra = self.opening()
+        if self.body.prompt_logprobs is not None:
+            extra["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+        return extra
 
     def usage(self, counted: Usage) -> Usage:
         num_thinking = sum(reader.num_thinking_tokens for reader in self._readers.values())
@@ -76,17 +83,19 @@ class ChatForm:
     def _choice(self, completion: CompletionOutput, name: str, content: dict[str, Any]) -> dict[str, Any]:
         logprobs = None
         if self.body.logprobs and completion.token_ids:
-            num_top = self.body.top_logprobs or 0
+            num_top = self.request.params.logprobs or 0
             logprobs = chat_logprobs(self.tokenizer, completion.token_ids, completion.logprobs or [], num_top)
         finish_reason = completion.finish_reason
         if finish_reason == "stop" and completion.index in self._calling:
             finish_reason = "tool_calls"
-        choice = {
+        choice: dict[str, Any] = {
             "index": completion.index,
             name: content,
             "logprobs": logprobs,
             "finish_reason": finish_reason,
         }
+        if self.body.return_token_ids:
+            choice["token_ids"] = completion.token_ids
         if finish_reason is not None:
             choice["stop_reason"] = completion.stop_reason
         return choice

@@ -1,31 +1,25 @@
 """LLM: offline generation over lists of prompts, under the names people know from vLLM."""
 
 import contextlib
+import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-from lullm.config.engine import EngineConfig
-from lullm.config.pooling.pooler import reads_pairs
+from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.engine.head_start import head_start
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.offline import run_all
-from lullm.errors import InvalidRequestError, LullmError, UnsupportedError
+from lullm.errors import InvalidRequestError, UnsupportedError
+from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output
+from lullm.llm.pooling import PoolingCalls
+from lullm.llm.prompt import UseTqdm, as_prompts, one_each
 from lullm.types.outputs import RequestOutput
-from lullm.types.pooling.outputs import (
-    ClassificationOutput,
-    ClassificationRequestOutput,
-    EmbeddingOutput,
-    EmbeddingRequestOutput,
-    PoolingOutput,
-    PoolingRequestOutput,
-    ScoringRequestOutput,
-)
-from lullm.types.pooling.params import PoolingParams, PoolingTask
-from lullm.types.pooling.score import Scoring
-from lullm.types.request import Conversation, Input, Prompt
-from lullm.types.sampling_params import OutputKind, SamplingParams, integers
+from lullm.types.pooling.params import PoolingParams
+from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
+from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.sleep import ForecastArguments, SleepArguments, SleepForecast, SleepReport, SleepState, WakeReport
 
 if TYPE_CHECKING:
@@ -35,13 +29,17 @@ if TYPE_CHECKING:
     from lullm.text.tokenizer import Tokenizer
 
 
-class LLM:
+T = TypeVar("T")
+
+
+class LLM(PoolingCalls):
     """A model, ready to generate. `LLM()` is the bundled demo model.
 
     Calls from several threads take turns. Ctrl-C takes effect at the end of a step and leaves the object usable.
 
     Args:
-        model: local folder, hub id, or 'demo'. options: the fields of `EngineConfig`.
+        model: local folder, hub id, or 'demo'. options: the fields of `EngineConfig`; vLLM's others mean what
+            docs/from-vllm.md says.
 
     Raises:
         ModelLoadError, ConfigError, CacheSizeError: see `LLMEngine`. Blocks until the model is loaded.
@@ -55,21 +53,28 @@ class LLM:
             self.llm_engine = LLMEngine(config, ahead=ahead)
         self._request_ids = itertools.count()
         self._turn = threading.RLock()
+        self._enqueued: list[GenerateRequest] = []
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArguments) -> "LLM":
+        """With the options of an `EngineArgs`. Raises as the constructor does."""
+        return cls(**dataclasses.asdict(engine_args.create_engine_config()))
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: UseTqdm = True,
         lora_request: None = None,
-        priority: Sequence[int] | None = None,
+        priority: int | Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete the prompts; the outputs are in their order. Blocks until all are done.
 
         Args:
             prompts: one prompt or several; a prompt is a string, a list of token ids, or a dict with `prompt` or
                 `prompt_token_ids`. sampling_params: one for all, or one each; None: the model's defaults.
-            use_tqdm: show progress. priority: one number per prompt, lower goes first (policy 'priority').
+            use_tqdm: show progress; or what makes the bar, as `tqdm` does.
+            priority: one number for all prompts, or one each; lower goes first (policy 'priority').
 
         Raises:
             InvalidRequestError: a request can never be served; then none of them is started.
@@ -77,43 +82,61 @@ class LLM:
         """
         if lora_request is not None:
             raise UnsupportedError("lora_request: LoRA adapters are not supported yet")
-        return self._generate(_as_prompts(prompts), sampling_params, use_tqdm, priority)
+        return self._run(self._requests(as_prompts(prompts), sampling_params, priority), use_tqdm)
 
-    def _generate(
+    def enqueue(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        priority: int | Sequence[int] | None = None,
+    ) -> list[str]:
+        """Take prompts for the next `wait_for_completion`; their request ids. Raises as `generate` does."""
+        requests = self._requests(as_prompts(prompts), sampling_params, priority)
+        with self._turn:
+            self._enqueued += requests
+        return [request.request_id for request in requests]
+
+    def wait_for_completion(self, *, use_tqdm: UseTqdm = True) -> list[RequestOutput]:
+        """Run what `enqueue` took; the outputs are in its order. Blocks until all are done."""
+        with self._turn:
+            requests, self._enqueued = self._enqueued, []
+            return self._run(requests, use_tqdm)
+
+    def _requests(
         self,
         prompts: Sequence[Prompt | Conversation],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-        use_tqdm: bool,
-        priority: Sequence[int] | None = None,
-    ) -> list[RequestOutput]:
-        params = self._one_each("sampling_params", sampling_params, SamplingParams, prompts)
-        priorities = [0] * len(prompts) if priority is None else list(priority)
-        if len(priorities) != len(prompts):
-            raise InvalidRequestError(f"{len(priorities)} priorities for {len(prompts)} prompts", "priority")
+        priority: int | Sequence[int] | None = None,
+    ) -> list[GenerateRequest]:
+        given = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        params = one_each("sampling_params", given, SamplingParams, len(prompts))
         final = [one.replace(output_kind=OutputKind.FINAL_ONLY) for one in params]
-        return self._process_and_run(prompts, final, use_tqdm, priorities)
+        return self._processed(
+            prompts, final, one_each("priority", 0 if priority is None else priority, int, len(prompts))
+        )
 
-    def _process_and_run(
-        self,
-        prompts: Sequence[Input],
-        params: Sequence[SamplingParams | PoolingParams],
-        use_tqdm: bool,
-        priorities: Sequence[int] = (),
-    ) -> list[Any]:
-        """The last output of each request, in the order of the prompts."""
+    def _processed(
+        self, prompts: Sequence[Input], params: Sequence[Any], priorities: Sequence[int]
+    ) -> list[GenerateRequest]:
         process = self.llm_engine.input_processor.process
-        requests = [
+        return [
             process(str(next(self._request_ids)), prompt, one, rank)
-            for prompt, one, rank in zip(prompts, params, priorities or [0] * len(prompts), strict=True)
+            for prompt, one, rank in zip(prompts, params, priorities, strict=True)
         ]
+
+    def _run(self, requests: Sequence[GenerateRequest], use_tqdm: UseTqdm) -> list[Any]:
+        """The last output of each request, in their order."""
         with self._exclusive() as interrupt:
             return run_all(self.llm_engine, requests, use_tqdm, interrupt)
+
+    def _pool_all(self, prompts: Sequence[Input], params: Sequence[PoolingParams], use_tqdm: UseTqdm) -> list[Any]:
+        return self._run(self._processed(prompts, params, [0] * len(prompts)), use_tqdm)
 
     def chat(
         self,
         messages: "Sequence[Message] | Sequence[Sequence[Message]]",
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: UseTqdm = True,
         chat_template_kwargs: dict[str, Any] | None = None,
         split_special_tokens: bool | None = None,
         tools: Sequence[dict[str, Any]] | None = None,
@@ -130,118 +153,62 @@ class LLM:
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         options = (chat_template_kwargs or {}) | ({"tools": list(tools)} if tools else {})
         prompts = [Conversation(messages, options, split_special_tokens) for messages in conversations]
-        return self._generate(prompts, sampling_params, use_tqdm)
+        return self._run(self._requests(prompts, sampling_params), use_tqdm)
 
-    def encode(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
-        *,
-        use_tqdm: bool = True,
-        pooling_task: PoolingTask | None = None,
-    ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """Pool each prompt as the model does; the outputs are in their order. Blocks until all are done.
-
-        Args:
-            prompts: as for `generate`. pooling_params: one for all, or one each.
-            pooling_task: the task that is expected; None: whatever the model does.
-
-        Raises:
-            InvalidRequestError: the model pools nothing, or does another task; or as `generate` does.
-        """
-        return self._encode(_as_prompts(prompts), pooling_params, use_tqdm, pooling_task)
-
-    def embed(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        *,
-        use_tqdm: bool = True,
-        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
-    ) -> list[EmbeddingRequestOutput]:
-        """The embedding of each prompt. Raises as `encode` does."""
-        outputs = self._encode(_as_prompts(prompts), pooling_params, use_tqdm, "embed")
-        return [output.of(EmbeddingOutput(output.outputs.data)) for output in outputs]
-
-    def classify(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        *,
-        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
-        use_tqdm: bool = True,
-    ) -> list[ClassificationRequestOutput]:
-        """The probability of each label, for each prompt. Raises as `encode` does."""
-        outputs = self._encode(_as_prompts(prompts), pooling_params, use_tqdm, "classify")
-        return [output.of(ClassificationOutput(output.outputs.data)) for output in outputs]
-
-    def score(
-        self,
-        data_1: str | Sequence[str],
-        data_2: str | Sequence[str],
-        /,
-        *,
-        use_tqdm: bool = True,
-        pooling_params: PoolingParams | None = None,
-        instruction: str | None = None,
-    ) -> list[ScoringRequestOutput]:
-        """The score of each pair: one text with one, one with each of several, or pair by pair.
-
-        A reranker reads both texts at once; of a model for embeddings the score is the cosine of the two.
-
-        Args:
-            instruction: what counts as relevant, for rerankers that are told so; None: what the model is used to.
-
-        Raises as `encode` does; also InvalidRequestError when the two sides do not match.
-        """
-        scoring = Scoring(data_1, data_2, reads_pairs(self.llm_engine.model_config.pooler), instruction)
-        return scoring.scores(self._encode(scoring.prompts, pooling_params, use_tqdm))
-
-    def _encode(
-        self,
-        prompts: Sequence[Input],
-        pooling_params: PoolingParams | Sequence[PoolingParams] | None,
-        use_tqdm: bool,
-        task: PoolingTask | None = None,
-    ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        params = self._one_each("pooling_params", pooling_params or PoolingParams(), PoolingParams, prompts)
-        outputs = self._process_and_run(prompts, [one.expecting(task) for one in params], use_tqdm)
-        failed = next((output for output in outputs if output.finish_reason == "abort"), None)
-        if failed is not None and failed.stop_reason is not None:
-            raise LullmError(f"prompt {outputs.index(failed)} was aborted: {failed.stop_reason}")
-        return outputs
-
+    @overload
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: UseTqdm = False
+    ) -> list[BeamSearchOutput]: ...
+    @overload
     def beam_search(
         self,
         prompts: Prompt | Sequence[Prompt],
-        beam_width: int,
+        params: int | None = None,
         max_tokens: int = 16,
         *,
+        beam_width: int | None = None,
         n: int | None = None,
         length_penalty: float = 1.0,
         early_stopping: bool | Literal["never"] = False,
         ignore_eos: bool = False,
-        use_tqdm: bool = False,
-    ) -> list[RequestOutput]:
-        """The `n` (default: all) best of `beam_width` hypotheses for each prompt, best first; see `SamplingParams`.
+        use_tqdm: UseTqdm = False,
+    ) -> list[RequestOutput]: ...
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams | int | None = None,
+        max_tokens: int = 16,
+        *,
+        beam_width: int | None = None,
+        n: int | None = None,
+        use_tqdm: UseTqdm = False,
+        **options: Any,
+    ) -> list[RequestOutput] | list[BeamSearchOutput]:
+        """The best of `beam_width` hypotheses for each prompt, best first; see `SamplingParams`.
+
+        Args:
+            params: vLLM's `BeamSearchParams`; then the outputs are vLLM's, too. Or the beam width.
+            n: how many of the hypotheses to return; None: all.
+            options: length_penalty, early_stopping, ignore_eos.
 
         The beams of a prompt share the KV blocks of their common prefix. Raises as `generate` does.
         """
-        params = SamplingParams(
-            n=beam_width if n is None else n,
-            beam_width=beam_width,
-            max_tokens=max_tokens,
-            length_penalty=length_penalty,
-            early_stopping=early_stopping,
-            ignore_eos=ignore_eos,
-        )
-        return self.generate(prompts, params, use_tqdm)
+        if isinstance(params, BeamSearchParams):
+            outputs = self.generate(prompts, params.sampling_params, use_tqdm)
+            return [beam_search_output(output, self.get_tokenizer().decode) for output in outputs]
+        width = beam_width if params is None else params
+        if width is None:
+            raise InvalidRequestError("beam_search needs a beam_width or BeamSearchParams", "beam_width")
+        wanted = SamplingParams(n=width if n is None else n, beam_width=width, max_tokens=max_tokens, **options)
+        return self.generate(prompts, wanted, use_tqdm)
 
     def get_tokenizer(self) -> "Tokenizer":
         """The model's tokenizer, with its chat template."""
         return self.llm_engine.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What a request without parameters uses: the model's generation_config.json."""
-        return self.llm_engine.default_params
+        """What a request without parameters uses: the model's generation_config.json. A copy, to be changed freely."""
+        return self.llm_engine.default_params.clone()
 
     def sleep(self, level: int = 1, **options: Unpack[SleepArguments]) -> SleepReport:
         """Release memory until `wake_up`; needs `enable_sleep_mode=True`. Blocks until the memory is released.
@@ -303,6 +270,20 @@ class LLM:
         with self._exclusive():
             return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
 
+    def apply_model(self, func: "Callable[[torch.nn.Module], T]") -> list[T]:
+        """What `func` makes of the model on every worker. Raises what it raises."""
+        return self.collective_rpc(lambda worker: func(worker.loaded.model))
+
+    def start_profile(self, folder: str | Path = "profile") -> None:
+        """Record where the time goes, until `stop_profile`, with torch. Raises as `Profiler.start` does."""
+        with self._exclusive():
+            self.llm_engine.profiler.start(folder)
+
+    def stop_profile(self) -> Path:
+        """End the recording; the trace in the folder, for chrome://tracing. Raises as `Profiler.stop` does."""
+        with self._exclusive():
+            return self.llm_engine.profiler.stop()
+
     def update_weights(self, weights: "Iterable[tuple[str, torch.Tensor]]") -> int:
         """Replace weights by a trainer's, under the checkpoint's names; how many. Raises as the engine's does."""
         with self._exclusive():
@@ -319,30 +300,8 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
-    def _one_each(self, name: str, value: Any, kind: type, prompts: Sequence[object]) -> list[Any]:
-        if value is None:
-            value = self.get_default_sampling_params()
-        if isinstance(value, kind):
-            return [value] * len(prompts)
-        if not isinstance(value, Sequence) or not all(isinstance(item, kind) for item in value):
-            raise InvalidRequestError(f"{name} must be {kind.__name__} or a list of them", name)
-        if len(value) != len(prompts):
-            raise InvalidRequestError(f"{len(value)} {name} for {len(prompts)} prompts", name)
-        return list(value)
-
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[threading.Event]:
         """The engine for this thread alone. Ctrl-C meanwhile sets the event and breaks nothing off."""
         with self._turn, deferred_interrupt() as interrupt:
             yield interrupt
-
-
-def _as_prompts(prompts: Any) -> Sequence[Prompt]:
-    """One prompt or several -> several. A list of ids is one prompt, and so is an array of one dimension."""
-    if isinstance(prompts, (str, dict)):
-        return [cast(Prompt, prompts)]
-    if hasattr(prompts, "tolist"):
-        prompts = prompts.tolist()
-    if not isinstance(prompts, (list, tuple)):
-        raise InvalidRequestError(f"prompts must be a prompt or a list of them, not {type(prompts).__name__}", "prompt")
-    return [prompts] if prompts and integers(prompts) is not None else prompts

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from lullm.errors import ConfigError
-from lullm.text.reply.catalogue import CALLS, HARMONY, THINKING
+from lullm.text.reply.form.catalogue import CALLS, HARMONY, THINKING
 from lullm.types.reply.form import CallForm, ReplyForm, ThinkingForm
 
 _CALL_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (

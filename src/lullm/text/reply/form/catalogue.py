@@ -42,7 +42,12 @@ CALLS: dict[str, CallForm] = {
         "<start_function_call>call:", NamedBody("{", KeywordValues(":", "<escape>")), "}<end_function_call>"
     ),
     "gemma4": CallForm("<|tool_call>call:", NamedBody("{", KeywordValues(":", '<|"|>')), "}<tool_call|>"),
-    "openai": CallForm("<|channel|>commentary to=functions.", NamedBody(" <|constrain|>json<|message|>"), "<|call|>"),
+    "openai": CallForm(
+        "<|channel|>commentary to=functions.",
+        NamedBody(" <|constrain|>json<|message|>"),
+        "<|call|>",
+        separator="<|start|>assistant",
+    ),
     "deepseek_v3": CallForm(
         "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
         NamedBody("\n```json\n"),
@@ -94,5 +99,7 @@ HARMONY = HeaderForm(
     thinking_channel="analysis",
     channel_mark="<|channel|>",
     recipient_mark="to=functions.",
+    text_open="<|channel|>final<|message|>",
+    next_open="<|start|>assistant",
 )
 """The headers of OpenAI's open models."""
