@@ -110,8 +110,7 @@ class ModelCard:
 
     def _capabilities(self) -> list[str]:
         config, model, template = self._engine.config, self._engine.model_config, self._engine.tokenizer.chat_template
-        sources = template.sources if template and model.generates else {}
-        replies = reply_form(sources, config.tool_call_parser, config.reasoning_parser)
+        replies = reply_form(template if model.generates else None, config.tool_call_parser, config.reasoning_parser)
         can = {
             "completion": model.generates,
             "embedding": model.pooler is not None,
