@@ -133,6 +133,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="seconds until a request for text or vectors is ended with 504 (default: it may take any time)",
     )
     group.add_argument(
+        "--stream-pause",
+        type=float,
+        default=DEFAULTS.stream_pause_s,
+        metavar="S",
+        help="seconds between two events of a stream, at least; tokens drawn meanwhile come together; longer with more "
+        "than 64 streams; 0: an event per step (default: %(default)s)",
+    )
+    group.add_argument(
         "--unknown-fields",
         choices=get_args(UnknownFields),
         default=DEFAULTS.unknown_fields,
@@ -205,6 +213,7 @@ def run(args: argparse.Namespace) -> int:
         max_queued_requests=args.max_queued_requests,
         max_queued_tokens=args.max_queued_tokens,
         request_timeout_s=args.request_timeout,
+        stream_pause_s=args.stream_pause,
         unknown_fields=args.unknown_fields,
         drain_timeout_s=args.drain_timeout,
         page=args.page,
@@ -219,7 +228,7 @@ def run(args: argparse.Namespace) -> int:
         with head_start(config) as ahead:
             from lullm.engine.async_llm_engine import AsyncLLMEngine
 
-            engine = AsyncLLMEngine(config, ahead)
+            engine = AsyncLLMEngine(config, ahead, options.stream_pause_s)
         gc.freeze()  # a full round over 280,000 objects that stay would hold up all streams for 0.1 s
         try:
             asyncio.run(serve_until_signal(engine, options, sock, _announce))

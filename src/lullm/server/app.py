@@ -12,6 +12,7 @@ from lullm.server.anthropic import route as anthropic
 from lullm.server.context import ServerContext
 from lullm.server.error import install_error_handlers
 from lullm.server.gate.gate import Gate
+from lullm.server.llama_cpp import route as llama_cpp
 from lullm.server.ollama import route as ollama
 from lullm.server.openai import route as openai
 from lullm.server.openai.responses import route as responses
@@ -37,7 +38,7 @@ def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
     install_error_handlers(app, context.error_response)
     for kind in (ClientDisconnect, ClientDisconnectedError):
         app.add_exception_handler(kind, _answer_nothing)
-    for routes in (openai, responses, anthropic, ollama, pooling, route):
+    for routes in (openai, responses, anthropic, ollama, llama_cpp, pooling, route):
         app.include_router(routes.router(context))
     if options.page:
         app.include_router(page.router(context))

@@ -36,6 +36,7 @@ class ServerOptions:
             more request gets a 429. None: any number. max_queued_tokens: the same for the tokens of these prompts.
         request_timeout_s: seconds from when a request for text or vectors is handed to the engine until it is ended
             with 504 `request_timeout`; None: it may take any time.
+        stream_pause_s: for the engine that is built: seconds between two events of a stream, at least.
         unknown_fields: what becomes of fields that a body has and no endpoint knows; ignored ones are logged, and named
             in the header `X-Lullm-Ignored` of the answer.
         drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
@@ -61,6 +62,7 @@ class ServerOptions:
     max_queued_requests: int | None = None
     max_queued_tokens: int | None = None
     request_timeout_s: float | None = None
+    stream_pause_s: float = 0.02
     unknown_fields: UnknownFields = "ignore"
     drain_timeout_s: float = 30.0
     page: bool = True
@@ -87,6 +89,8 @@ class ServerOptions:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if self.request_timeout_s is not None and not 0 < self.request_timeout_s < float("inf"):
             raise ConfigError(f"request_timeout must be a number of seconds above 0, got {self.request_timeout_s}")
+        if not 0 <= self.stream_pause_s <= 10:
+            raise ConfigError(f"stream_pause must be between 0 and 10 seconds, got {self.stream_pause_s}")
         for name, choices in (("unknown_fields", UnknownFields), ("metrics_prefix", MetricsPrefix)):
             if getattr(self, name) not in get_args(choices):
                 raise ConfigError(f"{name} must be {' or '.join(get_args(choices))}, got {getattr(self, name)!r}")
