@@ -1,5 +1,7 @@
 """Which form a model's replies have: by names that a user gives, or by what its chat template writes."""
 
+import functools
+
 from lullm.errors import ConfigError
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.reply.form.catalogue import CALLS, HARMONY, THINKING
@@ -41,8 +43,9 @@ _OTHER_NAMES |= {"olmo3": "pythonic", "glm47": "glm45", "openai_gptoss": "openai
 _OTHER_THINKING_NAMES = {"deepseek_v3": "qwen3", "openai": "openai_gptoss", "gptoss": "openai_gptoss"}
 
 
+@functools.lru_cache(8)
 def reply_form(template: ChatTemplate | None, calls: str | None, thinking: str | None) -> ReplyForm:
-    """The form of a model's replies.
+    """The form of a model's replies. Learning takes milliseconds, so it is done once.
 
     Args:
         calls, thinking: names from the catalogue, 'none', 'template' (learned from the chat template), or None: found
