@@ -36,7 +36,8 @@ def build_parser() -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"lullm {lullm.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
-    for command in (run, chat, serve, run_batch, ps, sleep, wake, hub, quantize, plan, memory, bench, doctor, completion):
+    served = (serve, run_batch, ps, sleep, wake, bench)
+    for command in (run, chat, *served, hub, quantize, plan, memory, doctor, completion):
         command.add_parser(commands)
     return parser
 
