@@ -16,6 +16,7 @@ from lullm.server.error import ApiError, Envelope, shutting_down, to_api_error
 from lullm.server.gate.queue_bound import QueueBound
 from lullm.server.metrics.registry import Metrics
 from lullm.server.options import ServerOptions
+from lullm.server.tracing import Tracing
 from lullm.server.wire import Body, parse_body
 
 logger = get_logger(__name__)
@@ -35,6 +36,7 @@ class ServerContext:
         self.engine = engine
         self.options = options
         self.metrics = Metrics(engine, options.metrics_prefix)
+        self.tracing = Tracing(options.otlp_traces_endpoint, engine.config.served_model_name)
         self.queue = QueueBound(engine, options.max_queued_requests, options.max_queued_tokens)
         self.started_at = int(time.time())
         self.envelopes: dict[str, Envelope] = {}  # the beginning of a path -> how errors there are written
