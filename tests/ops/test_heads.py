@@ -79,4 +79,6 @@ def test_many_rows_are_torchs(monkeypatch):
     """Above the rows that a decode has, torch's products are faster."""
     monkeypatch.setattr(native_attention, "call", lambda *arguments: pytest.fail("a native call"))
     x, weight = normal(257, 2, 16, dtype=torch.float32), normal(2, 8, 16, dtype=torch.float32, seed=1)
-    torch.testing.assert_close(native_attention.multiply_heads(x, weight, 0), TORCH_CPU_OPS.multiply_heads(x, weight, 0))
+    torch.testing.assert_close(
+        native_attention.multiply_heads(x, weight, 0), TORCH_CPU_OPS.multiply_heads(x, weight, 0)
+    )

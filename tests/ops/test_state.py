@@ -7,18 +7,32 @@ import torch
 
 from lullm.kv.cache_group import num_state_blocks
 from lullm.ops.cache.layer_cache import LayerCache
+from lullm.ops.cpu import native
+from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.ops.state.layout import LayerState, StateLayout
 from lullm.ops.state.weights import DecayWeights
 from lullm.types.layer_kind import RecurrentState
 
+LIBRARY = None if absence() else load_library()
+VERSIONS = ["torch", *(() if LIBRARY is None else LIBRARY.available_isas)]
 HEADS = [(2, 4, 8, 12), (1, 1, 16, 16), (4, 4, 32, 24), (1, 3, 40, 72)]
 """Key heads (groups), heads, their key size, their value size."""
 LENS = [[1], [200], [64, 1, 65, 1, 3], [1, 1, 1, 1], [2, 128, 63]]
 KERNEL = 4
 PAGE = (8, 1, 18)
 """Tokens, heads and their size of a block: no row of a state fits into a page evenly."""
+
+
+@pytest.fixture(params=VERSIONS)
+def ops(request):
+    """Torch's, and the native ones in every instruction set."""
+    if request.param == "torch":
+        return TORCH_CPU_OPS
+    assert LIBRARY is not None and LIBRARY.handle.lullm_select_isa(request.param.encode())
+    request.addfinalizer(lambda: LIBRARY.handle.lullm_select_isa(LIBRARY.isa.encode()))
+    return NATIVE_CPU_OPS
 
 
 def layout_of(query_lens, is_first=None, tables=None):
@@ -89,20 +103,20 @@ KINDS = pytest.mark.parametrize("kind", ["delta rule", "state space"])
 @KINDS
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("query_lens", LENS, ids=str)
-def test_the_recurrence_equals_the_golden_version(query_lens, heads, kind):
+def test_the_recurrence_equals_the_golden_version(ops, query_lens, heads, kind):
     given = input_of(kind, sum(query_lens), heads)
     before = draw(len(query_lens), heads[1], heads[2], heads[3])
     is_first = [span == 1 for span in range(len(query_lens))]
     found, expected = (
-        run_rule(ops, kind, given, query_lens, heads, before, is_first) for ops in (TORCH_CPU_OPS, REFERENCE_OPS)
+        run_rule(version, kind, given, query_lens, heads, before, is_first) for version in (ops, REFERENCE_OPS)
     )
     assert expected[0].abs().mean() > 0.01
     torch.testing.assert_close(found, expected, atol=5e-5, rtol=1e-4)
 
 
 @KINDS
-def test_steps_of_any_size_give_the_same(kind):
-    """However a sequence is cut: in one piece, token by token, and in pieces between."""
+def test_steps_of_any_size_give_the_same(ops, kind):
+    """However a sequence is cut: in one piece, token by token, and in pieces between. Native: the same bits."""
     heads, num_tokens = HEADS[0], 150
     given = input_of(kind, num_tokens, heads)
     results = []
@@ -110,26 +124,33 @@ def test_steps_of_any_size_give_the_same(kind):
         state, parts = torch.zeros(1, heads[1], heads[2], heads[3]), []
         for first in range(0, num_tokens, size):
             part = [x[first : first + size] for x in given[:3]]
-            out, state = run_rule(TORCH_CPU_OPS, kind, (*part, given[3]), [len(part[0])], heads, state)
+            out, state = run_rule(ops, kind, (*part, given[3]), [len(part[0])], heads, state)
             parts.append(out)
         results.append((torch.cat(parts), state))
     for result in results[1:]:
         torch.testing.assert_close(result, results[0], atol=5e-5, rtol=1e-4)
+        if ops is NATIVE_CPU_OPS:
+            assert all(torch.equal(found, first) for found, first in zip(result, results[0], strict=True))
 
 
 @pytest.mark.parametrize("activates", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("query_lens", LENS, ids=str)
-def test_the_convolution_equals_the_golden_version(query_lens, dtype, has_bias, activates):
-    num_channels = 10
-    x, weight = draw(sum(query_lens), num_channels).to(dtype), draw(num_channels, KERNEL).to(dtype)
+def test_the_convolution_equals_the_golden_version(ops, query_lens, dtype, has_bias, activates):
+    num_channels = 150
+    x, weight = (
+        draw(sum(query_lens), 2 * num_channels).to(dtype)[:, num_channels:],
+        draw(num_channels, KERNEL).to(dtype),
+    )
     bias = draw(num_channels).to(dtype) if has_bias else None
     before = draw(len(query_lens), KERNEL - 1, num_channels)
     found = []
-    for ops in (TORCH_CPU_OPS, REFERENCE_OPS):
-        state = state_of(query_lens, ((KERNEL - 1, num_channels),), [before])
-        found.append((ops.causal_convolution(x, weight, bias, activates, state), state.read(0)))
+    is_first = [span == 1 for span in range(len(query_lens))]
+    for version in (ops, REFERENCE_OPS):
+        state = state_of(query_lens, ((KERNEL - 1, num_channels),), [before], is_first)
+        after = LayerState(state.cache, layout_of(query_lens, None, state.layout.block_tables), 0, state.shapes)
+        found.append((version.causal_convolution(x, weight, bias, activates, state), after.read(0)))
     assert found[0][0].dtype == dtype
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(found[0][0], found[1][0], atol=tolerance, rtol=1e-4)
@@ -138,15 +159,49 @@ def test_the_convolution_equals_the_golden_version(query_lens, dtype, has_bias, 
 
 @pytest.mark.parametrize("gates_first", [False, True])
 @pytest.mark.parametrize("shares_weight", [False, True])
-def test_the_gated_norm(gates_first, shares_weight):
+@pytest.mark.parametrize("size", [6, 40])
+def test_the_gated_norm(ops, size, gates_first, shares_weight):
     """By hand: RMSNorm of a group, and silu of the gates before it or behind it."""
-    x, gate, weight = draw(3, 2, 6), draw(3, 12), draw(6 if shares_weight else 12)
-    out = TORCH_CPU_OPS.gated_rms_norm(x, gate, weight, 1e-3, gates_first)
-    factor = (gate / (1 + (-gate).exp())).view(3, 2, 6)
+    x, gate, weight = draw(3, 2, size), draw(3, 2 * size + 5)[:, 5:], draw(size if shares_weight else 2 * size)
+    out = ops.gated_rms_norm(x, gate, weight, 1e-3, gates_first)
+    factor = (gate / (1 + (-gate).exp())).unflatten(1, (2, size))
     values = x * factor if gates_first else x
-    expected = values / (values.square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight.view(-1, 6)
+    expected = values / (values.square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight.view(-1, size)
     expected = expected if gates_first else expected * factor
     torch.testing.assert_close(out, expected.flatten(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("gating", [None, "silu", "sigmoid"])
+def test_a_gate_multiplies_a_part_of_longer_rows(ops, gating, dtype):
+    whole, x = draw(5, 60).to(dtype), draw(5, 90).to(dtype)[:, 40:80]
+    given = x.float()
+    factor = {None: given, "silu": given * given.sigmoid(), "sigmoid": given.sigmoid()}[gating].to(dtype)
+    expected = (whole[:, 7:47].float() * factor.float()).to(dtype)
+    before = whole.clone()
+    ops.multiply_(whole[:, 7:47], x, gating)
+    torch.testing.assert_close(whole[:, 7:47], expected, atol=0, rtol=1e-6 if dtype == torch.float32 else 1e-2)
+    assert torch.equal(whole[:, :7], before[:, :7]) and torch.equal(whole[:, 47:], before[:, 47:])
+
+
+@KINDS
+@pytest.mark.skipif(LIBRARY is None, reason="the native ops are not built here")
+def test_native_bits_follow_neither_batch_nor_threads(kind):
+    heads, query_lens = (2, 4, 24, 80), [1, 17, 1, 3]
+    given = input_of(kind, sum(query_lens), heads, torch.bfloat16)
+    before = draw(len(query_lens), heads[1], heads[2], heads[3])
+    found = []
+    for num_threads in (1, 2):
+        native.set_num_threads(num_threads)
+        found.append(run_rule(NATIVE_CPU_OPS, kind, given, query_lens, heads, before))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    rows = layout_of(query_lens).rows
+    for span, own in enumerate(rows):
+        part = [x[own] for x in given[:3]]
+        out, state = run_rule(
+            NATIVE_CPU_OPS, kind, (*part, given[3]), query_lens[span : span + 1], heads, before[span, None]
+        )
+        assert torch.equal(out, found[0][0][own]) and torch.equal(state[0], found[0][1][span])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])

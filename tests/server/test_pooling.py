@@ -262,7 +262,7 @@ def test_metrics(servers):
     found = []
     with servers["both"].http() as http:
         for _ in range(2):
-            lines = [line for line in http.get("/metrics").text.splitlines() if not line.startswith("#")]
+            lines = [line for line in http.get("/metrics").text.splitlines() if line.startswith("lullm_")]
             found.append([float(line.split()[-1]) for name in names for line in lines if name in line])
             http.post("/v1/embeddings", json={"input": TEXTS})
     assert [after - before for before, after in zip(*found, strict=True)] == [3.0, 3.0, 3.0]

@@ -144,6 +144,16 @@ def test_thinking_off(start, replying, fields):
     assert engine.prompts[0].endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
+def test_a_budget(start, replying):
+    engine = replying(QWEN_TOOLS, "Yes")
+    with start(engine).http() as http:
+        body = {"messages": HELLO, "thinking_token_budget": 7}
+        assert http.post("/v1/chat/completions", json=body).status_code == 200
+        assert engine.seen[-1][1].thinking_token_budget == 7
+        refused = http.post("/v1/completions", json={"prompt": "x", "thinking_token_budget": 7})
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "thinking_token_budget"
+
+
 def test_parsers_can_be_named(start, replying):
     raw = "<think>so</think>" + call("clock")
     engine = replying(CHATML, raw, raw, tool_call_parser="hermes", reasoning_parser="none")

@@ -133,6 +133,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="seconds until a request for text or vectors is ended with 504 (default: it may take any time)",
     )
     group.add_argument(
+        "--stream-pause",
+        type=float,
+        default=DEFAULTS.stream_pause_s,
+        metavar="S",
+        help="seconds between two events of a stream, at least; tokens drawn meanwhile come together; longer with more "
+        "than 64 streams; 0: an event per step (default: %(default)s)",
+    )
+    group.add_argument(
         "--unknown-fields",
         choices=get_args(UnknownFields),
         default=DEFAULTS.unknown_fields,
@@ -151,6 +159,18 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action=argparse.BooleanOptionalAction,
         default=DEFAULTS.page,
         help="a web page at /: chat, KV blocks, queues, sleep (default: on)",
+    )
+    group.add_argument(
+        "--metrics-prefix",
+        choices=("both", "lullm", "vllm"),
+        default=DEFAULTS.metrics_prefix,
+        help="whose names /metrics uses; `lullm ps` reads lullm's (default: %(default)s)",
+    )
+    group.add_argument(
+        "--otlp-traces-endpoint",
+        metavar="URL",
+        help="send a trace of each request to this OpenTelemetry collector over HTTP, such as "
+        "http://127.0.0.1:4318/v1/traces; needs lullm[otel] (default: no traces)",
     )
     group.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
@@ -173,6 +193,7 @@ def run(args: argparse.Namespace) -> int:
     from lullm.log import log_to_stderr
     from lullm.server.gate.descriptor import raise_descriptor_limit
     from lullm.server.http_server import bind, check_exposure, serve_until_signal
+    from lullm.server.tracing import check_tracing
 
     log_to_stderr(args.log_level)
     # The variable may be there for `lullm sleep`: it is no error for a server that cannot sleep.
@@ -192,17 +213,22 @@ def run(args: argparse.Namespace) -> int:
         max_queued_requests=args.max_queued_requests,
         max_queued_tokens=args.max_queued_tokens,
         request_timeout_s=args.request_timeout,
+        stream_pause_s=args.stream_pause,
         unknown_fields=args.unknown_fields,
         drain_timeout_s=args.drain_timeout,
         page=args.page,
+        metrics_prefix=args.metrics_prefix,
+        otlp_traces_endpoint=args.otlp_traces_endpoint,
     )
     raise_descriptor_limit()
+    if options.otlp_traces_endpoint is not None:
+        check_tracing()
     with bind(options) as sock:
         check_exposure(sock, options, config)
         with head_start(config) as ahead:
             from lullm.engine.async_llm_engine import AsyncLLMEngine
 
-            engine = AsyncLLMEngine(config, ahead)
+            engine = AsyncLLMEngine(config, ahead, options.stream_pause_s)
         gc.freeze()  # a full round over 280,000 objects that stay would hold up all streams for 0.1 s
         try:
             asyncio.run(serve_until_signal(engine, options, sock, _announce))

@@ -48,6 +48,11 @@ class DeltaNetConfig:
         return 2 * self.key_size + self.value_size
 
     @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return self.num_channels + self.value_size
+
+    @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """What a sequence keeps: the rows that the convolution still sees, and a matrix per value head."""
         heads = (self.num_value_heads, self.key_head_dim, self.value_head_dim)
@@ -95,6 +100,11 @@ class StateSpaceConfig:
         return self.inner_size + 2 * self.group_size
 
     @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return self.inner_size + self.num_channels + self.num_heads
+
+    @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """What a sequence keeps: the rows that the convolution still sees, and a matrix per head."""
         return (self.kernel_size - 1, self.num_channels), (self.num_heads, self.state_size, self.head_dim)
@@ -107,6 +117,11 @@ class ShortConvolutionConfig:
     num_channels: int
     kernel_size: int
     has_bias: bool
+
+    @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return 3 * self.num_channels
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -239,8 +254,10 @@ class DecoderConfig:
     def widest_row(self) -> int:
         """Elements of the widest row between two layers' results, for memory that is planned ahead."""
         of_experts = 0 if self.experts is None else self.experts.num_used * 2 * self.experts.intermediate_size
+        of_recurrent = 0 if self.recurrent is None else self.recurrent.projected_size
         of_inputs = 0 if self.layer_inputs is None else self.layer_inputs.size * len(self.ropes)
-        return max(2 * self.intermediate_size, *(2 * size for size in self.intermediate_sizes), of_experts, of_inputs)
+        of_mlps = [2 * size for size in self.intermediate_sizes]
+        return max(2 * self.intermediate_size, *of_mlps, of_experts, of_inputs, of_recurrent)
 
     def inner_size(self, layer: int) -> int:
         """Of the MLP of a layer."""

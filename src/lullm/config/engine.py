@@ -229,12 +229,10 @@ def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
         return
     wishes = {
         "quantization": config.quantization is not None and model.foreign is not None,
-        "kv_cache_dtype": "fp8" in config.kv_cache_dtype and model.family.recurrent is None,
+        "kv_cache_dtype": "fp8" in config.kv_cache_dtype,
         "batch_invariant": config.batch_invariant,
     }
-    reason = "keeps latent vectors" if model.family.recurrent is None else "sums its states by the chunks of a prompt"
-    if model.foreign is not None:
-        reason = "is computed by transformers"
+    reason = "keeps latent vectors" if model.foreign is None else "is computed by transformers"
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(

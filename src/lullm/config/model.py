@@ -82,7 +82,7 @@ class ModelConfig:
     @property
     def is_all_ops(self) -> bool:
         """Whether the functions of the ops compute all of a step; else torch's own stand between them."""
-        return self.foreign is None and self.family.latent is None and self.family.recurrent is None
+        return self.foreign is None and self.family.latent is None
 
     @property
     def num_cache_sides(self) -> Literal[1, 2]:

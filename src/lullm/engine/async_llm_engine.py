@@ -20,6 +20,7 @@ from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.engine_thread import EngineThread
 from lullm.engine.thread.mailbox import EngineCall, Mailbox
 from lullm.engine.thread.sleep_watch import SleepWatch
+from lullm.engine.thread.stream_pace import StreamPace
 from lullm.errors import EngineDeadError
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.text.template.failure import WouldBlock
@@ -52,11 +53,15 @@ a megabyte would stop the event loop for half a second."""
 class AsyncLLMEngine:
     """Builds its engine in the constructor, which blocks until the model is loaded, and starts the thread.
 
+    Args:
+        stream_pause_s: seconds between two outputs of a stream, at least, and longer with many (`StreamPace`); tokens
+            drawn meanwhile come together. 0: an output per step.
+
     Attributes and raised errors: see `EngineClient` and `LLMEngine`.
     """
 
-    def __init__(self, config: EngineConfig, ahead: MemoryAhead | None = None):
-        self._engine = LLMEngine(config, has_thread=True, ahead=ahead)
+    def __init__(self, config: EngineConfig, ahead: MemoryAhead | None = None, stream_pause_s: float = 0.0):
+        self._engine = LLMEngine(config, has_thread=True, ahead=ahead, pace=StreamPace(stream_pause_s))
         self.config = self._engine.config
         self.idle = config.idle
         self.model_config = self._engine.model_config

@@ -80,6 +80,11 @@ class InputProcessor:
             token_ids = _truncated(token_ids, params.truncate_prompt_tokens, num_most)
         self._check_prompt(_param(prompt), token_ids, num_drawn=1)
         reply = self._replies.rules(prompt, text or "") if isinstance(prompt, Conversation) else None
+        if params.thinking_token_budget is not None and (reply is None or reply.thinking is None):
+            raise InvalidRequestError(
+                "thinking_token_budget needs a conversation with a model whose thoughts are known (reasoning_parser)",
+                "thinking_token_budget",
+            )
         guide = self._guide(params, reply, may_block)
         return GenerateRequest(
             request_id=request_id,

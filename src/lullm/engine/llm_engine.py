@@ -18,6 +18,7 @@ from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.stats import take_stats
 from lullm.engine.step_loop import StepLoop
+from lullm.engine.thread.stream_pace import StreamPace as Pace
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.executor.factory import open_executor
 from lullm.kv.layout import num_blocks_for_len
@@ -53,7 +54,7 @@ class LLMEngine:
     """Loads a model and serves requests, one `step` at a time. Not safe to share between threads.
 
     Args:
-        has_thread: a thread watches the clock beside the caller's, for `sleep_after` and `auto_wake`.
+        has_thread: a thread watches the clock beside the caller's, for `sleep_after` and `auto_wake`. pace: of streams.
         ahead: memory that a `head_start` has taken for the weights.
 
     Attributes:
@@ -67,7 +68,9 @@ class LLMEngine:
         ModelLoadError, ConfigError, CacheSizeError: from the constructor, which blocks until the model is loaded.
     """
 
-    def __init__(self, config: EngineConfig, has_thread: bool = False, ahead: MemoryAhead | None = None):
+    def __init__(
+        self, config: EngineConfig, has_thread: bool = False, ahead: MemoryAhead | None = None, pace: Pace | None = None
+    ):
         started = time.monotonic()
         if not has_thread:
             _check_threadless(config)
@@ -102,7 +105,7 @@ class LLMEngine:
         self.input_processor = InputProcessor(
             self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))
         )
-        self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer)
+        self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer, pace)
         self.lifecycle = Lifecycle(
             self.model_executor, self._scheduler, self._block_space, self.config.enable_sleep_mode
         )

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from lullm.engine.pooling.output import RequestVector
+from lullm.engine.thread.stream_pace import StreamPace
 from lullm.sched.intake import SequenceUpdate
 from lullm.text.detokenizer import IncrementalDetokenizer
 from lullm.text.stop import StopStrings
@@ -124,8 +125,10 @@ class RequestState(Protocol):
 class RequestText:
     """The texts of one request's sequences, and the form of its outputs."""
 
-    def __init__(self, group: SequenceGroup, tokenizer: Tokenizer):
+    def __init__(self, group: SequenceGroup, tokenizer: Tokenizer, pace: StreamPace):
         self._group = group
+        self._pace = pace
+        self._due_s = 0.0  # for the next delta
         self._tokenizer = tokenizer
         self._texts: dict[int, SequenceText] = {}
         params = group.request.params
@@ -166,6 +169,10 @@ class RequestText:
         if self._kind is OutputKind.FINAL_ONLY and not finished:
             return None
         delta = self._kind is OutputKind.DELTA
+        if delta and not finished:
+            if not self._pace.is_due(self._due_s):
+                return None
+            self._due_s = self._pace.next_due()
         texts = sorted(self._texts.items())
         if params.beam_width is not None:
             outputs = self._beam_outputs()
@@ -217,15 +224,16 @@ class RequestText:
 
 
 class OutputProcessor:
-    """Keeps what is known of all unfinished requests."""
+    """Keeps what is known of all unfinished requests. `pace`: of streams; None: they have an output per step."""
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: Tokenizer, pace: StreamPace | None = None):
         self._tokenizer = tokenizer
+        self._pace = pace or StreamPace()
         self._requests: dict[str, RequestState] = {}
 
     def add(self, group: SequenceGroup) -> None:
         pooling = group.request.pooling
-        state = RequestText(group, self._tokenizer) if pooling is None else RequestVector(group, pooling)
+        state = RequestText(group, self._tokenizer, self._pace) if pooling is None else RequestVector(group, pooling)
         self._requests[group.request_id] = state
 
     def take(self, update: SequenceUpdate) -> str | None:
@@ -235,6 +243,7 @@ class OutputProcessor:
     def outputs(self, groups: Iterable[SequenceGroup]) -> list[EngineOutput]:
         """The outputs of groups that a step has changed. Finished groups are removed."""
         outputs: list[EngineOutput] = []
+        self._pace.begin_step(len(self._requests))
         for group in groups:
             output = self._requests[group.request_id].output()
             if output is not None:

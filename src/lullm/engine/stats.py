@@ -28,4 +28,5 @@ def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]
         kv_cache_full_total=scheduler.stats.kv_cache_full,
         steps_total=num_steps,
         finished_total=dict(finished),
+        token_gaps=scheduler.stats.gaps.snapshot(),
     )

@@ -9,7 +9,7 @@ from lullm.log import get_logger
 from lullm.machine.processor import default_num_threads
 from lullm.ops import grouped_attention, reference, torch_cpu
 from lullm.ops.activation import activate
-from lullm.ops.cpu import native, native_attention, native_experts, quantized_native
+from lullm.ops.cpu import native, native_attention, native_experts, native_state, quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.experts import reference as expert_reference
 from lullm.ops.experts.grouped import experts_over
@@ -86,6 +86,11 @@ NATIVE_CPU_OPS = Ops(
     logits=native.logits,
     gated_linear=native.gated_linear,
     activate=native.activate,
+    multiply_=native_state.multiply_,
+    gated_rms_norm=native_state.gated_rms_norm,
+    causal_convolution=native_state.causal_convolution,
+    gated_delta_rule=native_state.gated_delta_rule,
+    state_space=native_state.state_space,
     layer_norm=native.layer_norm,
     rms_norm=native.rms_norm,
     rms_norm_=native.rms_norm_,
@@ -116,6 +121,7 @@ NATIVE_CPU_OPS = Ops(
     draw_tokens=native.draw_tokens,
     is_recordable=True,
     records_experts=True,
+    has_state_kernels=True,
     is_batch_invariant=_native_keeps_bits,
 )
 """Native kernels on a CPU; usable where `ops.cpu.library.absence()` is None."""
@@ -144,11 +150,17 @@ def select_ops(device: str, attention_backend: str = "auto", batch_invariant: bo
     return _with_torch_attention(ops) if attention_backend == "torch" else ops
 
 
-def require_batch_invariance(ops: Ops, dtype: str, cache_dtype: str, head_size: int) -> None:
-    """Raises UnsupportedError, with the reason, if `Ops.is_batch_invariant` does not hold."""
-    if ops.is_batch_invariant(dtype, cache_dtype, head_size):
+def require_batch_invariance(ops: Ops, dtype: str, cache_dtype: str, head_size: int, has_states: bool) -> None:
+    """Raises UnsupportedError, with the reason, if `Ops.is_batch_invariant` does not hold.
+
+    `has_states`: of a model with recurrent layers.
+    """
+    lacks_kernels = has_states and not ops.has_state_kernels
+    if ops.is_batch_invariant(dtype, cache_dtype, head_size) and not lacks_kernels:
         return
-    if ops.name != NATIVE_CPU_OPS.name:
+    if lacks_kernels:
+        reason = f"sums of recurrent layers follow the chunks of a prompt in {ops.name}"
+    elif ops.name != NATIVE_CPU_OPS.name:
         reason = f"sums follow the batch in {ops.name}"
         reason += f" (native CPU ops are {absence()})" if ops.name == TORCH_CPU_OPS.name else ""
     else:

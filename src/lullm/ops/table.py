@@ -289,6 +289,9 @@ class Ops:
     records_experts: bool = False
     """Whether a graph may record `experts` as well."""
 
+    has_state_kernels: bool = False
+    """Whether the ops of recurrent layers are kernels: a graph may record them, and their bits follow no chunks."""
+
     is_batch_invariant: Callable[[str, str, int], bool] = _never
     """Names of the types of activations and of the KV cache, head size -> whether a row's bits follow no batch.
 

@@ -14,8 +14,9 @@ from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
 from lullm.log import get_logger
 from lullm.server.error import ApiError, Envelope, shutting_down, to_api_error
 from lullm.server.gate.queue_bound import QueueBound
-from lullm.server.metrics import Metrics
+from lullm.server.metrics.registry import Metrics
 from lullm.server.options import ServerOptions
+from lullm.server.tracing import Tracing
 from lullm.server.wire import Body, parse_body
 
 logger = get_logger(__name__)
@@ -34,7 +35,8 @@ class ServerContext:
     def __init__(self, engine: EngineClient, options: ServerOptions):
         self.engine = engine
         self.options = options
-        self.metrics = Metrics(engine)
+        self.metrics = Metrics(engine, options.metrics_prefix)
+        self.tracing = Tracing(options.otlp_traces_endpoint, engine.config.served_model_name)
         self.queue = QueueBound(engine, options.max_queued_requests, options.max_queued_tokens)
         self.started_at = int(time.time())
         self.envelopes: dict[str, Envelope] = {}  # the beginning of a path -> how errors there are written

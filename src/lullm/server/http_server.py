@@ -164,6 +164,7 @@ class HttpServer:
             dying.cancel()
             server.should_exit = True
             await serving
+            await asyncio.to_thread(app.state.context.tracing.close)
         if dying.done() and not dying.cancelled():
             raise dying.result()
 

@@ -12,6 +12,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 _COUNTS = ("max_connections", "max_body_bytes", "max_request_logprobs", "max_queued_requests", "max_queued_tokens")
 UnknownFields = Literal["ignore", "refuse"]
+MetricsPrefix = Literal["both", "lullm", "vllm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +36,13 @@ class ServerOptions:
             more request gets a 429. None: any number. max_queued_tokens: the same for the tokens of these prompts.
         request_timeout_s: seconds from when a request for text or vectors is handed to the engine until it is ended
             with 504 `request_timeout`; None: it may take any time.
+        stream_pause_s: for the engine that is built: seconds between two events of a stream, at least.
         unknown_fields: what becomes of fields that a body has and no endpoint knows; ignored ones are logged, and named
             in the header `X-Lullm-Ignored` of the answer.
         drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
         page: whether there is a web page at `/`.
+        metrics_prefix: whose names `/metrics` uses: lullm's, vLLM's, or both.
+        otlp_traces_endpoint: where an OpenTelemetry collector takes traces over HTTP; None: there are none.
 
     Raises:
         ConfigError: a value is out of range.
@@ -58,9 +62,12 @@ class ServerOptions:
     max_queued_requests: int | None = None
     max_queued_tokens: int | None = None
     request_timeout_s: float | None = None
+    stream_pause_s: float = 0.02
     unknown_fields: UnknownFields = "ignore"
     drain_timeout_s: float = 30.0
     page: bool = True
+    metrics_prefix: MetricsPrefix = "both"
+    otlp_traces_endpoint: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -82,7 +89,15 @@ class ServerOptions:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if self.request_timeout_s is not None and not 0 < self.request_timeout_s < float("inf"):
             raise ConfigError(f"request_timeout must be a number of seconds above 0, got {self.request_timeout_s}")
-        if self.unknown_fields not in get_args(UnknownFields):
-            raise ConfigError(f"unknown_fields must be ignore or refuse, got {self.unknown_fields!r}")
+        if not 0 <= self.stream_pause_s <= 10:
+            raise ConfigError(f"stream_pause must be between 0 and 10 seconds, got {self.stream_pause_s}")
+        for name, choices in (("unknown_fields", UnknownFields), ("metrics_prefix", MetricsPrefix)):
+            if getattr(self, name) not in get_args(choices):
+                raise ConfigError(f"{name} must be {' or '.join(get_args(choices))}, got {getattr(self, name)!r}")
+        if self.otlp_traces_endpoint is not None and not re.match(r"https?://.", self.otlp_traces_endpoint):
+            raise ConfigError(
+                "otlp_traces_endpoint must be a URL such as http://127.0.0.1:4318/v1/traces, "
+                f"got {self.otlp_traces_endpoint!r}"
+            )
         if not 0 <= self.drain_timeout_s < float("inf"):
             raise ConfigError(f"drain_timeout must be a number of seconds of at least 0, got {self.drain_timeout_s}")

@@ -48,6 +48,8 @@ class SamplingParams:
         truncate_prompt_tokens: of a longer prompt only so many last tokens count; -1: as many as fit before the output.
         logit_bias: token id -> added to its logit. allowed_token_ids: nothing else can be drawn.
         bad_words: strings that cannot be generated.
+        thinking_token_budget: so many tokens the model may think with; then its thoughts are ended. None or -1: any
+            number. For conversations with models that think.
         structured_outputs: the form that the output must have, a JSON schema or a regular expression, say.
         beam_width: search with so many beams instead of drawing; the n best are returned.
             length_penalty: hypotheses are ranked by sum of log-probabilities / length ** length_penalty.
@@ -84,6 +86,7 @@ class SamplingParams:
     early_stopping: bool | Literal["never"] = False
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    thinking_token_budget: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
     guided_decoding: Any = None
     output_kind: OutputKind = OutputKind.CUMULATIVE
@@ -119,6 +122,8 @@ class SamplingParams:
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
+        if self.thinking_token_budget == -1:
+            self.thinking_token_budget = None
         if self.top_p == 0.0:
             raise InvalidRequestError("top_p must be in (0, 1]", "top_p")
         if self.truncate_prompt_tokens == 0:
@@ -194,10 +199,20 @@ _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("max_tokens", 1, None),
     ("logprobs", 0, None),
     ("prompt_logprobs", 0, None),
+    ("thinking_token_budget", -1, None),
     ("truncate_prompt_tokens", -1, None),
 )
 _OPTIONAL = frozenset(
-    {"best_of", "beam_width", "seed", "max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"}
+    {
+        "best_of",
+        "beam_width",
+        "seed",
+        "max_tokens",
+        "logprobs",
+        "prompt_logprobs",
+        "truncate_prompt_tokens",
+        "thinking_token_budget",
+    }
 )
 _FLOAT_RANGES = (
     ("presence_penalty", -2.0, 2.0),
@@ -211,6 +226,7 @@ _FLOAT_RANGES = (
 _NOT_WITH_BEAMS = (
     "best_of", "presence_penalty", "frequency_penalty", "repetition_penalty", "top_p", "top_k", "min_p", "seed", "stop",
     "stop_token_ids", "min_tokens", "logprobs", "logit_bias", "allowed_token_ids", "bad_words", "structured_outputs",
+    "thinking_token_budget",
 )  # fmt: skip
 _DEFAULTS: dict[str, Any] = {
     f.name: () if f.name in ("stop", "stop_token_ids", "bad_words") else f.default

@@ -53,6 +53,7 @@ class WorkerSetup:
         model = self.model_config
         has_experts = model.family.experts is not None
         is_recordable = self.ops.is_recordable and (self.ops.records_experts or not has_experts)
+        is_recordable = is_recordable and (self.ops.has_state_kernels or model.family.recurrent is None)
         # Latent vectors: a device that records sizes as they occur finds out by itself if it cannot.
         is_latent = model.family.latent is not None and not self.device.records_ahead
         is_recordable = is_recordable and model.generates and (model.is_all_ops or is_latent)
@@ -114,6 +115,7 @@ def open_setup(config: ResolvedConfig, model_config: ModelConfig, ahead: MemoryA
     ops = select_ops(config.device, config.attention_backend, config.batch_invariant)
     ops = with_features(ops, model_config.family.attention_features)
     if config.batch_invariant:
+        has_states = model_config.family.recurrent is not None
         for head_dim in model_config.head_dims:
-            require_batch_invariance(ops, config.dtype, config.kv_dtype, head_dim)
+            require_batch_invariance(ops, config.dtype, config.kv_dtype, head_dim, has_states)
     return WorkerSetup(config, model_config, device, ops, StepThreads(config.threads))

@@ -148,8 +148,8 @@ _MOST: tuple[tuple[re.Pattern[str], int], ...] = (
     (re.compile(r"heads?$"), MOST_HEADS),
     (re.compile(r"size|dim|width|inner|embd|channels|rank|^d_|experts"), MOST_INTERMEDIATE),
 )
-"""Bounds of whole numbers by what their keys hold; the first counts. A rotary table of 100 million elements takes 1.7 GB
-before transformers notices what is wrong: tables have numbers even on the meta device."""
+"""Bounds of numbers by what their keys hold; the first counts. A rotary table of 100 million elements takes 1.7 GB, and
+only then transformers notices that something is wrong: tables have numbers even on the meta device."""
 
 
 def _check_sizes(data: Mapping[str, Any]) -> None:

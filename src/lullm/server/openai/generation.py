@@ -15,6 +15,7 @@ from lullm.engine.client import EngineClient
 from lullm.server.context import ServerContext
 from lullm.server.gate.gate import request_id
 from lullm.server.openai.schema import ChatBody, CompletionBody
+from lullm.server.tracing import Operation
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -78,6 +79,8 @@ class Generation:
         num_tokens: dict[int, dict[int, int]] = {number: {} for number in range(len(self.requests))}
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self.context.queue.holding(self.requests))
+            operation: Operation = "chat" if isinstance(self.asked, ChatBody) else "text_completion"
+            spans = stack.enter_context(self.context.tracing.spans(self.requests, operation))
             await stack.enter_async_context(contextlib.aclosing(source))
             async for number, output in source:
                 counts = num_tokens[number]  # completion -> its tokens; deltas or one final output, each counts once
@@ -90,7 +93,8 @@ class Generation:
                     if len(counts) < self.requests[number].params.n:  # aborted before its first token
                         raise self.context.aborted()
                     self.usage.cached_tokens += output.num_cached_tokens
-                    self.context.metrics.observe(output, max(counts.values()))
+                    self.context.metrics.observe(output, tuple(counts.values()), self.requests[number].params)
+                    spans.finish(number, output, tuple(counts.values()))
                 yield number, output
 
 

@@ -104,6 +104,7 @@ class GenerationBody(StructuredBody, QueuedBody, DialectBody):
     beam_width: int | None = None
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
+    thinking_token_budget: int | None = None
     # transformers'
     split_special_tokens: bool | None = None
 

@@ -38,6 +38,7 @@ _SAME_NAME = (
     "beam_width",
     "length_penalty",
     "early_stopping",
+    "thinking_token_budget",
 )
 
 

@@ -91,6 +91,7 @@ class Feed:
         engine, stats = self._engine, self._engine.stats()
         rung = engine.next_sleep
         counters = dataclasses.asdict(stats)
+        del counters["token_gaps"]  # a histogram, which the page does not draw
         # JSON has no keys of two parts.
         counters["preemptions_total"] = stats.num_preemptions
         return {

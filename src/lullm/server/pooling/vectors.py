@@ -47,13 +47,17 @@ class Vectors:
         pool = self.context.engine.pool
         tasks = [asyncio.create_task(pool(request, self.keep_alive)) for request in self.requests]
         try:
-            with self.context.queue.holding(self.requests):
-                for task in tasks:
+            with (
+                self.context.queue.holding(self.requests),
+                self.context.tracing.spans(self.requests, "embeddings") as spans,
+            ):
+                for number, task in enumerate(tasks):
                     output = await task
                     if output.finish_reason == "abort":
                         raise self.context.aborted(output.stop_reason)
                     self.cached_tokens += output.num_cached_tokens
-                    self.context.metrics.observe(output, 0)
+                    self.context.metrics.observe(output)
+                    spans.finish(number, output)
                     yield output
         finally:
             for task in tasks:

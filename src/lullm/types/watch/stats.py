@@ -2,6 +2,23 @@
 
 from dataclasses import dataclass, field
 
+GAP_BOUNDS_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+"""vLLM's buckets of times between tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGaps:
+    """How long requests waited between the steps that gave them tokens.
+
+    `counts[i]`: waits of at most `bounds_s[i]` seconds and more than the bound before; the last one has no bound.
+    """
+
+    bounds_s: tuple[float, ...] = GAP_BOUNDS_S
+    counts: tuple[int, ...] = (0,) * (len(GAP_BOUNDS_S) + 1)
+    sum_s: float = 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
@@ -31,6 +48,7 @@ class EngineStats:
     steps_total: int = 0
     kv_cache_full_total: int = 0
     finished_total: dict[str, int] = field(default_factory=dict)
+    token_gaps: TokenGaps = TokenGaps()
 
     @property
     def num_preemptions(self) -> int:

@@ -8,6 +8,7 @@
 #include "dtype.h"
 #include "experts/arguments.h"
 #include "quantized.h"
+#include "state/arguments.h"
 
 namespace lullm {
 
@@ -159,6 +160,11 @@ struct Kernels {
   void (*route[2])(const RouteArgs&, int64_t first_row, int64_t last_row, void* scratch);
   void (*clamped_gate[2])(const ClampedGateArgs&, int64_t first_row, int64_t last_row);
   void (*mix[2])(const MixArgs&, int64_t first_row, int64_t last_row);
+
+  void (*convolve[2])(const ConvolutionArgs&, int64_t span, int64_t channel_block, void* scratch);
+  void (*recur[2])(const RecurrenceArgs&, int64_t span, int64_t head, int64_t column_block, void* scratch);
+  void (*gated_norm[2])(const GatedNormArgs&, int64_t first_row, int64_t last_row);
+  void (*multiply_rows[2])(const MultiplyArgs&, int64_t first_row, int64_t last_row);
 
   int64_t (*draw_scratch_bytes)(int64_t size);
   int64_t (*draw_row)(const DrawArgs&, int64_t row, void* scratch);

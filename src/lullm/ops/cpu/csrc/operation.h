@@ -91,3 +91,25 @@ LULLM_EXPORT void lullm_quantized_logits(const void* x, const void* weight, void
 // Rows of a weight [V, H] of 8 bits. 0 if a token id is out of range.
 LULLM_EXPORT int lullm_quantized_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
                                            int64_t vocab_size, int64_t hidden_size, int bits, int dtype);
+// Recurrent layers; see `state/arguments.h`. The states of the step's spans lie in blocks of the KV cache, and move on.
+LULLM_EXPORT void lullm_causal_convolution(const void* x, const void* weight, const void* bias, void* y, void* key_cache,
+                                           void* value_cache, const int64_t* block_tables, const int64_t* context_lens,
+                                           const int64_t* query_starts, int64_t num_spans, int64_t table_stride,
+                                           int64_t num_blocks, int64_t block_bytes, int64_t page_len, int64_t offset,
+                                           int64_t x_stride, int64_t num_channels, int64_t kernel_size, int activates,
+                                           int dtype);
+// Without `betas` a state space, with them the gated delta rule. Both have the rows of `steps`.
+LULLM_EXPORT void lullm_recurrence(const void* queries, const void* keys, const void* values, const void* betas,
+                                   const void* steps, const float* a_log, const float* dt_bias, const float* skip, void* y,
+                                   void* key_cache, void* value_cache, const int64_t* block_tables,
+                                   const int64_t* context_lens, const int64_t* query_starts, int64_t num_spans,
+                                   int64_t table_stride, int64_t num_blocks, int64_t block_bytes, int64_t page_len,
+                                   int64_t offset, int64_t key_stride, int64_t value_stride, int64_t step_stride,
+                                   int64_t num_groups, int64_t num_heads, int64_t key_dim, int64_t value_dim,
+                                   float least_step, float most_step, int dtype);
+LULLM_EXPORT void lullm_gated_rms_norm(const void* x, const void* gate, const void* weight, void* y, int64_t x_stride,
+                                       int64_t gate_stride, int64_t num_rows, int64_t num_groups, int64_t size,
+                                       int64_t weight_stride, float eps, int gates_first, int dtype);
+// y *= gating(x) of rows; see `Gating`.
+LULLM_EXPORT void lullm_multiply(void* y, const void* x, int64_t y_stride, int64_t x_stride, int64_t num_rows, int64_t size,
+                                 int gating, int dtype);

@@ -77,6 +77,10 @@ constexpr Operation kOperations[] = {
     operation<lullm_quantized_linear>("lullm_quantized_linear"),
     operation<lullm_quantized_logits>("lullm_quantized_logits"),
     operation<lullm_quantized_embedding>("lullm_quantized_embedding"),
+    operation<lullm_causal_convolution>("lullm_causal_convolution"),
+    operation<lullm_recurrence>("lullm_recurrence"),
+    operation<lullm_gated_rms_norm>("lullm_gated_rms_norm"),
+    operation<lullm_multiply>("lullm_multiply"),
 };
 constexpr uint64_t kNumOperations = std::size(kOperations);
 
