@@ -101,6 +101,14 @@ def test_prompt_of_blocks(client, server):
     assert client.messages.count_tokens(**wish).input_tokens == len(expected)
 
 
+def test_an_answer_that_has_begun_goes_on(client):
+    """A last message of the assistant has no end, and no new turn begins behind it."""
+    begun = [*USER, {"role": "assistant", "content": "Well, "}]
+    assert client.messages.count_tokens(model="scripted", messages=begun).input_tokens == len(PROMPT + "Well, ")
+    usage = client.messages.create(**BODY | {"messages": begun}).usage
+    assert usage.input_tokens + usage.cache_read_input_tokens == len(PROMPT + "Well, ")
+
+
 def test_count_tokens(http):
     count = http.post("/v1/messages/count_tokens", json={"model": "scripted", "messages": USER}).json()
     assert MessageTokensCount.model_validate(count, strict=True).input_tokens == len(PROMPT)

@@ -107,6 +107,15 @@ def test_thinking(start, replying, connect, thinking, kinds):
     assert engine.prompts[0].endswith("<think>\n\n</think>\n\n") is is_off
 
 
+def test_budget(start, replying, connect):
+    """It reaches the engine; a model that does not think keeps within it anyway."""
+    wish = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+    for template, budget in ((QWEN_TOOLS, 1024), (CHATML, None)):
+        engine = replying(template, "Yes")
+        assert connect(start(engine)).messages.create(**ASK, **wish).content[-1].text == "Yes"
+        assert engine.seen[-1][1].thinking_token_budget == budget
+
+
 def test_a_tool_that_must_not_be_called(start, replying, connect):
     client = connect(start(replying(QWEN_TOOLS, call("clock"), call("clock") + call("clock"))))
     [block] = client.messages.create(**ASK, tools=[CLOCK], tool_choice={"type": "none"}).content

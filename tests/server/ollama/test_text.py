@@ -61,6 +61,11 @@ def test_streams_of_the_client(client):
     assert "".join(part.response for part in client.generate(**GENERATE, stream=True)) == SCRIPT
 
 
+def test_an_answer_that_has_begun_goes_on(client):
+    begun = [*MESSAGES, {"role": "assistant", "content": "Well, "}]
+    assert client.chat(model="scripted", messages=begun).prompt_eval_count == len(PROMPT + "Well, ")
+
+
 def test_a_raw_prompt_has_no_template(client):
     assert client.generate(**GENERATE, raw=True).prompt_eval_count == len("hello")
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar
 from lullm.engine.client import EngineClient
 from lullm.server.anthropic.schema import Message, OutputConfig, TextBlocks, Thinking, Tool, ToolChoice
 from lullm.server.anthropic.translation import openai_messages, openai_thinking, openai_tools
+from lullm.server.openai.reply import reply_form_of
 from lullm.server.openai.schema import ChatBody, DialectBody
 from lullm.server.wire import FAIL_FAST, Strings, parse_body
 
@@ -39,13 +40,18 @@ class CountBody(DialectBody):
     }
 
     def translated(self, engine: EngineClient) -> ChatBody:
-        return parse_body(ChatBody, self._fields())
+        fields = self._fields()
+        if "thinking_token_budget" in fields and reply_form_of(engine).thinking is None:
+            del fields["thinking_token_budget"]  # a model that does not think keeps within every budget
+        return parse_body(ChatBody, fields)
 
     def field_of(self, param: str | None) -> str | None:
         return _FIELDS.get(param or "", param)
 
     def _fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"messages": openai_messages(self.system, self.messages)}
+        if self.messages and self.messages[-1].role == "assistant":
+            fields |= {"continue_final_message": True, "add_generation_prompt": False}
         if self.tools:
             fields |= openai_tools(self.tools, self.tool_choice)
         if self.thinking is not None:

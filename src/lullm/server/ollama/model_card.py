@@ -8,7 +8,7 @@ from typing import Any
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 from lullm.server.ollama.answer import timestamp
-from lullm.text.reply.form.detection import reply_form
+from lullm.server.openai.reply import reply_form_of
 from lullm.types.sampling_params import SamplingParams
 
 _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -109,9 +109,7 @@ class ModelCard:
         return {"general.architecture": family} | {f"{family}.{name}": size for name, size in sizes.items()}
 
     def _capabilities(self) -> list[str]:
-        config, model, template = self._engine.config, self._engine.model_config, self._engine.tokenizer.chat_template
-        sources = template.sources if template and model.generates else {}
-        replies = reply_form(sources, config.tool_call_parser, config.reasoning_parser)
+        model, replies = self._engine.model_config, reply_form_of(self._engine)
         can = {
             "completion": model.generates,
             "embedding": model.pooler is not None,

@@ -138,6 +138,8 @@ class OllamaChatBody(OllamaBody):
 
     def _asked(self, engine: EngineClient, fields: dict[str, Any]) -> ChatBody:
         fields["messages"] = openai_messages([message.model_dump(exclude_none=True) for message in self.messages or ()])
+        if self.messages and self.messages[-1].role == "assistant" and not self.messages[-1].tool_calls:
+            fields |= {"continue_final_message": True, "add_generation_prompt": False}
         if self.tools:
             fields["tools"] = [{"type": "function", **tool} for tool in self.tools]
         return self._chat(fields)

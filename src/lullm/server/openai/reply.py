@@ -7,11 +7,14 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from lullm.engine.client import EngineClient
 from lullm.server.openai.generation import Generation
 from lullm.server.openai.schema import ChatBody
 from lullm.text.reply.event import CallStart, ReplyEvent, ReplyReader, Thinking
+from lullm.text.reply.form.detection import reply_form
 from lullm.text.reply.reader import PlainReader, open_reader
 from lullm.types.outputs import CompletionOutput, RequestOutput
+from lullm.types.reply.form import ReplyForm
 
 
 @dataclass(slots=True)
@@ -63,6 +66,14 @@ class Reply:
     def thinking_tokens(self) -> int:
         """How many of its tokens the model has thought with."""
         return self.reader.num_thinking_tokens
+
+
+def reply_form_of(engine: EngineClient) -> ReplyForm:
+    """How the model writes calls and thoughts, if it does."""
+    config, template = engine.config, engine.tokenizer.chat_template
+    return reply_form(
+        template if engine.model_config.generates else None, config.tool_call_parser, config.reasoning_parser
+    )
 
 
 def known_arguments(text: str) -> dict[str, Any]:
