@@ -32,8 +32,7 @@ class Replies:
 
     def __init__(self, tokenizer: Tokenizer, calls: str | None, thinking: str | None, thinks: bool | None):
         self._tokenizer = tokenizer
-        template = tokenizer.chat_template
-        self.form = reply_form(template.sources if template else {}, calls, thinking)
+        self.form = reply_form(tokenizer.chat_template, calls, thinking)
         self._thinks = thinks
 
     def options(self, conversation: Conversation) -> dict[str, Any]:
