@@ -54,7 +54,10 @@ $(VENV)/.torch:
 	$(BIN)/python -m pip install -q --disable-pip-version-check "$(TORCH)"
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.torch pyproject.toml
+# Native ops of other sources than these would be left out when lullm starts.
+NATIVE := CMakeLists.txt $(shell find src/lullm/ops/cpu/csrc -type f)
+
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml $(NATIVE)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
 	touch $@
 

@@ -32,6 +32,7 @@ from kernels import measure_ceilings
 
 from lullm import LLM, SamplingParams
 from lullm.models.registry import BUILDERS
+from lullm.types.layer_kind import Nothing, RecurrentState
 
 Options = dict[str, Any]
 EVERY: Options = {
@@ -74,6 +75,32 @@ FAMILIES: dict[str, Options] = {
     "Olmoe": decoder(2048, 1024, 3, 16, 16, 128) | {"num_experts": 32, "num_experts_per_tok": 8},
     "Glm4Moe": decoder(2048, 10944, 3, 32, 8, 128)
     | {"n_routed_experts": 32, "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "n_group": 1, "topk_group": 1},
+    "Qwen3Next": decoder(2048, 5120, 4, 16, 2, 256)
+    | {"full_attention_interval": 4, "linear_num_key_heads": 16, "linear_num_value_heads": 32}
+    | {"num_experts": 64, "num_experts_per_tok": 10, "moe_intermediate_size": 512}
+    | {"shared_expert_intermediate_size": 512},
+    "Qwen3_5": decoder(2048, 6144, 8, 8, 2, 256)
+    | {"full_attention_interval": 4, "linear_num_key_heads": 16, "linear_num_value_heads": 16},
+    "Qwen3_5Moe": decoder(2048, 5120, 4, 16, 2, 256)
+    | {"full_attention_interval": 4, "linear_num_key_heads": 16, "linear_num_value_heads": 32}
+    | {"num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 512}
+    | {"shared_expert_intermediate_size": 512},
+    "GraniteMoeHybrid": decoder(1536, 512, 8, 12, 4, 128)
+    | {"layer_types": ["mamba"] * 5 + ["attention"] + ["mamba"] * 2, "mamba_n_heads": 48, "mamba_d_head": 64}
+    | {"mamba_d_state": 128, "num_local_experts": 64, "num_experts_per_tok": 6, "shared_intermediate_size": 1024},
+    "Bamba": decoder(2048, 8192, 6, 16, 4, 128)
+    | {"attn_layer_indices": [2], "mamba_n_heads": 64, "mamba_d_state": 128},
+    "FalconH1": decoder(2048, 4096, 10, 8, 2, 128)
+    | {"mamba_d_ssm": 3072, "mamba_n_heads": 48, "mamba_n_groups": 1, "mamba_d_state": 256},
+    "NemotronH": decoder(4480, 15680, 4, 40, 8, 128)
+    | {"layers_block_type": ["mamba", "mlp", "mamba", "attention"], "ssm_state_size": 128, "mamba_head_dim": 80}
+    | {"mamba_num_heads": 128, "n_groups": 8}
+    | {"num_hidden_layers": None},
+    "Lfm2": decoder(2048, 12288, 8, 32, 8, 64)
+    | {"layer_types": ["conv", "conv", "full_attention", "conv"] * 2},
+    "Lfm2Moe": decoder(2048, 7168, 4, 32, 8, 64)
+    | {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 32}
+    | {"num_experts_per_tok": 4, "moe_intermediate_size": 1792},
     "GptOss": decoder(2880, 2880, 2, 64, 8, 64) | {"num_local_experts": 12, "num_experts_per_tok": 4},
 }  # fmt: skip
 """By the name of the architecture, without `ForCausalLM`."""
@@ -81,6 +108,10 @@ SMALLER = {
     "hidden_size": 64, "n_embd": 64, "intermediate_size": 64, "ffn_dim": 64, "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 64, "num_hidden_layers": 2, "n_layer": 2, "num_attention_heads": 2, "n_head": 2,
     "num_key_value_heads": 1, "head_dim": 32, "word_embed_proj_dim": 64, "no_rope_layers": [1, 0],
+    "linear_num_value_heads": 2, "mamba_n_heads": 4, "mamba_d_head": "auto", "mamba_d_ssm": 128, "mamba_num_heads": 8,
+    "mamba_d_state": 16, "shared_intermediate_size": 64, "layer_types": ["full_attention", "full_attention"],
+    "layers_block_type": ["mamba", "attention"], "attn_layer_indices": [1], "linear_num_key_heads": 2,
+    "full_attention_interval": 2,
 }  # fmt: skip
 
 
@@ -144,7 +175,7 @@ class Family:
             Path(folder, "config.json").write_text(json.dumps(config))
             self.llm = LLM(
                 model=folder, tokenizer="demo", load_format="dummy", max_model_len=2048, max_num_seqs=2,
-                enable_prefix_caching=False, num_gpu_blocks_override=1000,
+                enable_prefix_caching=False, num_gpu_blocks_override=2000,
             )  # fmt: skip
         self.model = model_of(self.llm)
 
@@ -202,12 +233,19 @@ def random_prompt(length: int) -> list[int]:
 
 
 def decode_work(model: torch.nn.Module, context_len: int) -> Work:
-    """A step of one stream: all weights but the table of embeddings, unless it is the head as well."""
+    """A step of one stream: all weights but the table of embeddings, unless it is the head as well.
+
+    And keys and values so far, and states, which are written, too.
+    """
     config = model.config
     num_bytes = sum(
         share_of_use(model, name) * p.nbytes for name, p in model.named_parameters() if is_read(model, name)
     )
-    num_bytes += context_len * config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 2
+    for kind in config.layer_kinds:
+        if isinstance(kind, RecurrentState):
+            num_bytes += 2 * 4 * kind.num_elements
+        elif not isinstance(kind, Nothing):
+            num_bytes += context_len * 2 * config.num_key_value_heads * config.head_dim * 2
     return Work(num_bytes, 0)
 
 
@@ -222,7 +260,8 @@ def prefill_work(model: torch.nn.Module, num_rows: int) -> Work:
                 rows = 1 if is_head else num_rows * share_of_use(model, name)
                 num_operations += 2 * rows * parameter.numel()
     pairs = num_rows * (num_rows + 1) / 2  # windows here are as long as the prompt, or nearly so
-    num_operations += 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * pairs
+    num_attending = sum(not isinstance(kind, (RecurrentState, Nothing)) for kind in config.layer_kinds)
+    num_operations += 4 * num_attending * config.num_attention_heads * config.head_dim * pairs
     return Work(num_bytes, num_operations)
 
 

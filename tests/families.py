@@ -43,6 +43,12 @@ class Cases:
 
 STRETCHED = {"rope_parameters": ROPE["yarn"] | {"original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.4}}
 GEMMA = {"num_hidden_layers": 7, "sliding_window": 20}
+GEMMA4 = {
+    "num_hidden_layers": 7, "sliding_window": 20, "global_head_dim": 32, "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 131,
+}  # fmt: skip
+GEMMA4_MOE = {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
+TWO_TYPES = {"layer_types": ["sliding_attention", "full_attention"] * 3}
 SWITCHED = {"sliding_window": 20, "use_sliding_window": True}
 IN_SOME_LAYERS = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 TIED = {"tie_word_embeddings": True}
@@ -90,6 +96,25 @@ DELTA = {
     "linear_value_head_dim": 12,
 }  # fmt: skip
 WIDE_STATE = DELTA | {"linear_key_head_dim": 24, "linear_value_head_dim": 32}
+MAMBA = {"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 12}
+SOME_MAMBA = MAMBA | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+FALCON = MAMBA | {
+    "mamba_d_ssm": 72, "ssm_multipliers": [0.7, 1.3, 0.8, 1.2, 0.6], "mlp_multipliers": [0.9, 1.1],
+    "key_multiplier": 0.8, "attention_in_multiplier": 1.2, "attention_out_multiplier": 0.9, "ssm_in_multiplier": 1.1,
+    "ssm_out_multiplier": 0.8, "embedding_multiplier": 1.5, "lm_head_multiplier": 0.7,
+}  # fmt: skip
+NEMOTRON = {
+    "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"], "num_hidden_layers": ...,
+    "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 2, "ssm_state_size": 10,
+}  # fmt: skip
+CONVOLUTIONS = {
+    "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8, "block_ffn_dim_multiplier": 1.3,
+    "head_dim": ...,
+}  # fmt: skip
+SPARSE_CONVOLUTIONS = {
+    "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 5,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": ...,
+}  # fmt: skip
 QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
 GPT2_SIZES = {
     "hidden_size": ..., "intermediate_size": ..., "num_hidden_layers": ..., "num_attention_heads": ...,
@@ -98,6 +123,18 @@ GPT2_SIZES = {
 }  # fmt: skip
 
 CASES = {
+    "Bamba": Cases(
+        "Bamba 9B",
+        {
+            "plain": MAMBA | {"attn_layer_indices": [1]},
+            "biases, tied, one group": TIED
+            | {"mamba_n_heads": 4, "mamba_n_groups": 1, "mamba_d_state": 20, "mamba_proj_bias": True}
+            | {"mamba_conv_bias": False, "attention_bias": True, "mlp_bias": True, "attn_layer_indices": [0, 2]},
+        },
+        MAMBA | {"attn_layer_indices": [1], "head_dim": 12},
+        MAMBA | {"attn_layer_indices": [1]},
+        "state spaces (Mamba 2) in most layers, attention whose heads turn in part",
+    ),
     "DeepseekV2": Cases(
         "DeepSeek-V2, DeepSeek-V2-Lite, DeepSeek-Coder-V2",
         {
@@ -135,6 +172,20 @@ CASES = {
         {"sliding_window": 7, "sliding_window_pattern": 2},
         {"sliding_window": 32, "num_hidden_layers": 5},
         "norms behind attention and MLP, head norms; layers without a window do not rotate",
+    ),
+    "FalconH1": Cases(
+        "Falcon-H1",
+        {
+            "plain": MAMBA | {"mamba_d_ssm": 72},
+            "factors, norm behind the gates": FALCON | {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
+            "factors, gates behind the norm, biases, tied": TIED
+            | FALCON
+            | {"mamba_rms_norm": True, "projectors_bias": True, "mamba_proj_bias": True, "attention_bias": True}
+            | {"mlp_bias": True, "mamba_conv_bias": False},
+        },
+        FALCON | {"head_dim": 12, "mamba_rms_norm": True},
+        FALCON | {"mamba_d_ssm": None},
+        "state spaces (Mamba 2) and attention side by side in every layer, factors on all of their parts",
     ),
     "GPT2": Cases(
         "GPT-2",
@@ -181,6 +232,38 @@ CASES = {
         {"sliding_window": 7, "head_dim": 8, "query_pre_attn_scalar": 8},
         {"num_hidden_layers": 7, "sliding_window": 32, "query_pre_attn_scalar": 16},
         "windows in five of six layers, a rope per kind of layer, head norms, norms on both sides",
+    ),
+    "Gemma4": Cases(
+        "Gemma 4 (text): E2B, E4B, 31B, 26B-A4B",
+        {
+            "plain, one wide kv head": GEMMA4 | {"num_key_value_heads": 1},
+            "shared keys and values, wider MLPs (E2B)": GEMMA4
+            | TWO_TYPES
+            | {"num_hidden_layers": 6, "num_kv_shared_layers": 3, "use_double_wide_mlp": True},
+            "values are keys, fewer wide heads, no inputs (31B)": GEMMA4
+            | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_key_value_heads": 4}
+            | {"hidden_size_per_layer_input": 0, "final_logit_softcapping": 3.0, "tie_word_embeddings": False},
+            "experts, biases, other ropes (26B)": GEMMA4
+            | GEMMA4_MOE
+            | {
+                "attention_bias": True,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1e5},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                },
+            },
+        },
+        GEMMA4
+        | GEMMA4_MOE
+        | {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 7}
+        | {"head_dim": 8, "global_head_dim": 12, "vocab_size_per_layer_input": 60, "num_kv_shared_layers": 1}
+        | {"attention_k_eq_v": True},
+        GEMMA4
+        | {"layer_types": ["sliding_attention", "full_attention"] * 4, "num_hidden_layers": 8, "sliding_window": 32}
+        | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "attention_k_eq_v": True}
+        | {"num_global_key_value_heads": 1, "num_key_value_heads": 4, "vocab_size_per_layer_input": 2048},
+        "wider heads in full layers, layers that share keys and values, an embedding per layer, experts beside the MLP",
+        loss=0.2,
     ),
     "Glm4": Cases(
         "GLM-4-0414, GLM-4-9B",
@@ -241,6 +324,47 @@ CASES = {
         MULTIPLIERS | TIED,
         "factors on embedding, residual stream, scores and logits",
     ),
+    "GraniteMoeHybrid": Cases(
+        "Granite 4 H; Granite 4 micro and nano",
+        {
+            "plain": SOME_MAMBA | {"num_local_experts": 4},
+            "dense, rope, multipliers, biases, tied": TIED
+            | MULTIPLIERS
+            | SOME_MAMBA
+            | {"num_local_experts": 0, "position_embedding_type": "rope", "attention_bias": True}
+            | {"mamba_proj_bias": True, "mamba_conv_bias": False},
+            "attention in all layers": MAMBA
+            | MULTIPLIERS
+            | {"num_local_experts": 0, "layer_types": ["full_attention"] * 3, "position_embedding_type": "rope"},
+        },
+        MAMBA | MULTIPLIERS | {"num_local_experts": 4, "layer_types": ["linear_attention", "full_attention"]},
+        SOME_MAMBA | MULTIPLIERS | {"num_local_experts": 4},
+        "state spaces (Mamba 2) in most layers, attention without rope, experts beside a shared one, or dense; factors "
+        "on embedding, residual stream, scores and logits",
+    ),
+    "Lfm2": Cases(
+        "LFM2 350M, 700M, 1.2B, 2.6B",
+        {
+            "plain": CONVOLUTIONS,
+            "biases, untied, longer filters, size as stated": CONVOLUTIONS
+            | {"conv_bias": True, "conv_L_cache": 5, "tie_word_embeddings": False, "block_auto_adjust_ff_dim": False},
+        },
+        CONVOLUTIONS | {"layer_types": ["conv", "full_attention"]},
+        CONVOLUTIONS,
+        "gated short convolutions in most layers, attention with head norms",
+    ),
+    "Lfm2Moe": Cases(
+        "LFM2 8B-A1B",
+        {
+            "plain": SPARSE_CONVOLUTIONS,
+            "no correction, no normalization, biases, untied": SPARSE_CONVOLUTIONS
+            | {"use_expert_bias": False, "norm_topk_prob": False, "routed_scaling_factor": 1.7, "conv_bias": True}
+            | {"tie_word_embeddings": False},
+        },
+        SPARSE_CONVOLUTIONS | {"layer_types": ["conv", "full_attention"]},
+        SPARSE_CONVOLUTIONS,
+        "as LFM2, with experts behind a sigmoid router with correction",
+    ),
     "Llama": Cases(
         "Llama 1 to 3.3, and the many checkpoints of its shape",
         {
@@ -294,6 +418,18 @@ CASES = {
         {"num_local_experts": 4, "sliding_window": 7},
         {"num_local_experts": 4, "sliding_window": 32},
         "experts; a window in all layers, or none",
+    ),
+    "NemotronH": Cases(
+        "Nemotron-H 8B, 47B, 56B, Nemotron-Nano 9B v2, 12B v2 (dense)",
+        {
+            "plain": NEMOTRON,
+            "biases, one group": NEMOTRON
+            | {"n_groups": 1, "use_bias": True, "mlp_bias": True, "use_conv_bias": False}
+            | {"layers_block_type": ["full_attention", "linear_attention", "mlp"]},
+        },
+        NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention"]},
+        NEMOTRON,
+        "every layer a state space (Mamba 2), attention without rope, or an MLP of squared relu",
     ),
     "Olmo2": Cases(
         "OLMo 2",

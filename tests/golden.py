@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import json
-import math
 import random
 
 import torch
@@ -18,6 +17,7 @@ from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.ops.state.layout import StateLayout
+from lullm.types.layer_kind import SharedAttention
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 
@@ -49,11 +49,15 @@ def random_model(family, options, seed=0):
     model = cls(cls.config_class(**copy.deepcopy(options))).eval()  # a config writes into its objects
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        corrections = [item for item in model.named_buffers() if item[0].endswith("correction_bias")]
+        learned = ("correction_bias", "expert_bias", "layer_scalar")  # those that a checkpoint holds
+        corrections = [item for item in model.named_buffers() if item[0].endswith(learned)]
         for name, parameter in (*model.named_parameters(), *corrections):
             # Some families' norms add 1 themselves.
-            adds_one = "Gemma" in family or (family.startswith(("Qwen3Next", "Qwen3_5")) and "linear_attn" not in name)
-            is_factor = ("norm" in name or ".ln_" in name) and not adds_one and not name.endswith("bias")
+            adds_one = family in ("Gemma2", "Gemma3") or (
+                family.startswith(("Qwen3Next", "Qwen3_5")) and "linear_attn" not in name
+            )
+            is_factor = any(part in name for part in ("norm", ".ln_", "scalar", "router.scale", "per_expert_scale"))
+            is_factor = is_factor and not adds_one and not name.endswith("bias")
             parameter.normal_(1.0 if is_factor else 0.0, 0.15, generator=generator)
     return model
 
@@ -87,17 +91,19 @@ class PagedRun:
     def __init__(self, model, ops, num_seqs, max_len=128, dtype=torch.float32):
         self.model, self.ops = model, ops
         config = model.config
-        block_shape = (BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
-        self.groups = cache_layout(
-            config.layer_kinds, config.num_cache_sides * math.prod(block_shape) * dtype.itemsize
-        ).groups
+        heads = [config.kv_heads(layer) for layer in range(len(config.layer_kinds))]
+        slot_bytes = config.num_cache_sides * BLOCK_SIZE * max(own.size for own in heads) * dtype.itemsize
+        self.groups = cache_layout(config.layer_kinds, slot_bytes).groups
         blocks_each = max(-(-max_len // BLOCK_SIZE), *(group.num_state_blocks for group in self.groups))
         ids = list(range(num_seqs * blocks_each + 1))
         random.Random(3).shuffle(ids)
         self.block_tables = torch.tensor(ids[: num_seqs * blocks_each]).view(num_seqs, blocks_each)
-        shape = (len(ids), *block_shape)
-        sides = [torch.full((config.num_cache_sides, *shape), float("nan"), dtype=dtype) for _ in config.layer_kinds]
-        self.kv_caches = [LayerCache(tensors[0], tensors[-1]) for tensors in (list(side) for side in sides)]
+        self.kv_caches = []
+        for kind, own in zip(config.layer_kinds, heads, strict=True):
+            shape = (config.num_cache_sides, len(ids), BLOCK_SIZE, own.num_heads, own.head_dim)
+            sides = list(torch.full(shape, float("nan"), dtype=dtype))
+            is_shared = isinstance(kind, SharedAttention)
+            self.kv_caches.append(self.kv_caches[kind.layer] if is_shared else LayerCache(sides[0], sides[-1]))
         self.computed = [0] * num_seqs
 
     @torch.inference_mode()
@@ -120,7 +126,7 @@ class PagedRun:
         token_ids = torch.tensor([token_id for _, ids in work for token_id in ids])
         layouts = [DeviceLayout.of(dataclasses.replace(layout, window=group.window)) for group in self.groups]
         prepared = [
-            self.ops.prepare_attention(layout) if group.keeps_tokens else StateLayout.of(layout)
+            self.ops.prepare_attention(layout) if group.keeps_tokens else StateLayout(layout)
             for group, layout in zip(self.groups, layouts, strict=True)
         ]
         context = StepContext(torch.tensor(positions), prepared, self.kv_caches, self.ops, input_embeddings)

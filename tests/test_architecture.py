@@ -158,6 +158,8 @@ def test_import_lullm_loads_no_torch():
     assert run_python("import lullm, sys; lullm.SamplingParams; print('torch' in sys.modules)") == "False"
 
 
-@pytest.mark.parametrize("module", ["lullm.server.app", "lullm.executor.protocol", "lullm.engine.client", "lullm.llm"])
+@pytest.mark.parametrize(
+    "module", ["lullm.server.app", "lullm.executor.protocol", "lullm.engine.client", "lullm.llm.llm"]
+)
 def test_loads_no_torch(module):
     assert run_python(f"import {module}, sys; print('torch' in sys.modules)") == "False"

@@ -17,7 +17,8 @@ OF_OTHERS = {"pydantic", "pydantic_core", "starlette", "markupsafe"}
 def declared(requirements):
     """As modules are called."""
     names = [re.match(r"[\w.-]+", requirement)[0] for requirement in requirements]
-    return {name.replace("-", "_") for name in names} | OF_OTHERS
+    modules = {"pyyaml": "yaml", "opentelemetry-sdk": "opentelemetry"}
+    return {modules.get(name, name.replace("-", "_")) for name in names} | OF_OTHERS
 
 
 def imported(folder):
@@ -37,7 +38,7 @@ def imported(folder):
 def test_every_library_is_declared(folder):
     """compressed-tensors was missing: on a fresh machine the suite ended while it was collected."""
     optional = PROJECT["optional-dependencies"]
-    known = declared([*PROJECT["dependencies"], *optional["transformers"], *optional["triton"]])
+    known = declared([*PROJECT["dependencies"], *optional["transformers"], *optional["triton"], *optional["otel"]])
     if folder == "tests":
         known |= declared(optional["test"])
     found = imported(ROOT / folder)

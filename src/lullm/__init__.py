@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "LLM": "lullm.llm",
+    "EngineArgs": "lullm.cli.flag.engine_args",
+    "AsyncEngineArgs": "lullm.cli.flag.engine_args",
+    "BeamSearchParams": "lullm.llm.beam_search",
+    "LLM": "lullm.llm.llm",
     "SamplingParams": "lullm.types.sampling_params",
     "PoolingParams": "lullm.types.pooling.params",
     "PoolingRequestOutput": "lullm.types.pooling.outputs",
@@ -25,10 +28,13 @@ _HOMES = {
     "register_model": "lullm.models.registry",
 }
 __all__ = [
+    "AsyncEngineArgs",
     "AsyncLLMEngine",
+    "BeamSearchParams",
     "ClassificationRequestOutput",
     "CompletionOutput",
     "EmbeddingRequestOutput",
+    "EngineArgs",
     "EngineConfig",
     "LLM",
     "LLMEngine",
@@ -42,10 +48,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from lullm.cli.flag.engine_args import AsyncEngineArgs, EngineArgs
     from lullm.config.engine import EngineConfig
     from lullm.engine.async_llm_engine import AsyncLLMEngine
     from lullm.engine.llm_engine import LLMEngine
-    from lullm.llm import LLM
+    from lullm.llm.beam_search import BeamSearchParams
+    from lullm.llm.llm import LLM
     from lullm.models.registry import register_model
     from lullm.types.guided.params import StructuredOutputsParams
     from lullm.types.outputs import CompletionOutput, RequestOutput

@@ -12,11 +12,10 @@ import pytest
 
 import lullm
 from lullm.cli.flag.engine import SLEEP_OPTIONS, byte_count, engine_config
-from lullm.cli.flag.sampling import sampling_params
+from lullm.cli.flag.sampling import sampling_changes
 from lullm.cli.main import build_parser, main
 from lullm.config.engine import EngineConfig
-from lullm.config.option import Group
-from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.config.option.option import Group
 
 
 def parse(*argv: str) -> argparse.Namespace:
@@ -42,7 +41,8 @@ def test_flags_stand_in_groups(capsys):
         main(["serve", "--help"])
     text = capsys.readouterr().out
     titles = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert titles[-7:] == [f"{group}:" for group in get_args(Group)]
+    groups = [f"{group}:" for group in get_args(Group)]
+    assert titles[-len(groups) :] == groups
     assert text.index("KV cache:") < text.index("--block-size N", text.index("KV cache:")) < text.index("scheduling:")
 
 
@@ -74,6 +74,12 @@ def test_flags_have_their_types():
         max_model_len=99,
     )
     assert engine_config(parse("serve", "--seed", "3")).seed == 3
+
+
+def test_a_served_model_may_have_several_names():
+    args = parse("serve", "--served-model-name", "a", "b", "c", "--port", "0")
+    assert engine_config(args).served_model_name == "a" and args.model_aliases == ("b", "c")
+    assert parse("serve").model_aliases == ()
     config = engine_config(parse("serve", "--enable-sleep-mode", "--sleep-dir", "d", "--no-verify-wake"))
     assert config == EngineConfig(enable_sleep_mode=True, sleep_dir="d", verify_wake=False)
     ladder = ("--sleep-after", "60s:1,10m:disk", "--wake-timeout", "9.5", "--max-num-wake-waiting", "7")
@@ -105,46 +111,43 @@ def test_sizes_that_are_none(text):
 def test_the_seed_of_run_is_the_answers():
     args = parse("run", "x", "--seed", "5", "--temperature", "0", "--top-k", "3")
     assert engine_config(args).seed == EngineConfig().seed
-    params = sampling_params(args, SamplingParams(top_p=0.5))
-    assert params == SamplingParams(
-        seed=5, temperature=0, top_k=3, top_p=0.5, max_tokens=256, output_kind=OutputKind.DELTA
-    )
+    assert sampling_changes(args) == {"seed": 5, "temperature": 0, "top_k": 3, "max_tokens": 256}
 
 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["run", "x", "--temperature", "-1"], "temperature must be"),
-        (["run", "x", "--max-tokens", "0"], "max_tokens must be"),
-        (["run", "x", "--raw", "--system", "be kind"], "leave out --raw"),
-        (["run", "x", "--tensor-parallel-size", "2"], "not supported yet"),
-        (["run", "x", "--model", "/no/such/folder"], "/no/such/folder"),
-        (["chat", "--top-p", "7"], "top_p must be"),
-        (["serve", "--max-num-seqs", "0"], "max_num_seqs must be"),
-        (["serve", "--port", "99999"], "port must be"),
-        (["serve", "--drain-timeout", "-1"], "drain_timeout must be"),
-        (["serve", "--drain-timeout", "nan"], "drain_timeout must be"),
+        (["run", "say x", "--temperature", "-1"], "--temperature must be"),
+        (["run", "say x", "--max-tokens", "0"], "--max-tokens must be"),
+        (["run", "say x", "--raw", "--system", "be kind"], "leave out --raw"),
+        (["run", "say x", "--tensor-parallel-size", "2"], "not supported yet"),
+        (["run", "say x", "--model", "/no/such/folder"], "/no/such/folder"),
+        (["chat", "--top-p", "7"], "--top-p must be"),
+        (["serve", "--max-num-seqs", "0"], "--max-num-seqs must be"),
+        (["serve", "--port", "99999"], "--port must be"),
+        (["serve", "--drain-timeout", "-1"], "--drain-timeout must be"),
+        (["serve", "--drain-timeout", "nan"], "--drain-timeout must be"),
         (["serve", "--api-key", ""], "API key"),
         (["serve", "--api-key", "é"], "printable ASCII"),
         (["serve", "--admin-key", " x"], "no blanks"),
         (["serve", "--allowed-origin", ""], "origin"),
-        (["serve", "--max-connections", "0"], "max_connections"),
+        (["serve", "--max-connections", "0"], "--max-connections must be"),
         (["serve", "--allowed-host", "a:80"], "without a port"),
         (["serve", "--admin-key", ""], "admin key"),
         (["serve", "--port", "0", "--admin-key", "k"], "--enable-sleep-mode"),
         (["serve", "--port", "0", "--host", "0.0.0.0", "--enable-sleep-mode"], "set an --admin-key"),
-        (["serve", "--sleep-dir", "."], "needs enable_sleep_mode"),
-        (["serve", "--no-verify-wake"], "needs enable_sleep_mode"),
+        (["serve", "--sleep-dir", "."], "needs --enable-sleep-mode"),
+        (["serve", "--no-verify-wake"], "needs --enable-sleep-mode"),
         (["serve", "--port", "0", "--enable-sleep-mode", "--sleep-dir", "/no/such/folder"], "does not exist"),
-        (["serve", "--sleep-after", "60s:1"], "needs enable_sleep_mode"),
+        (["serve", "--sleep-after", "60s:1"], "needs --enable-sleep-mode"),
         (["serve", "--enable-sleep-mode", "--sleep-after", "60:1"], "'60' is not a time like"),
         (["serve", "--enable-sleep-mode", "--sleep-after", "60s:disk,10m:1"], "must be deeper"),
-        (["serve", "--auto-wake"], "needs enable_sleep_mode"),
+        (["serve", "--auto-wake"], "needs --enable-sleep-mode"),
         (["serve", "--enable-sleep-mode", "--wake-timeout", "5"], "no request wakes the engine"),
-        (["serve", "--enable-sleep-mode", "--auto-wake", "--wake-timeout", "0"], "wake_timeout must be"),
+        (["serve", "--enable-sleep-mode", "--auto-wake", "--wake-timeout", "0"], "--wake-timeout must be"),
         (
             ["serve", "--enable-sleep-mode", "--auto-wake", "--max-num-wake-waiting", "0"],
-            "max_num_wake_waiting must be",
+            "--max-num-wake-waiting must be",
         ),
         (["serve", "--host", "192.0.2.1"], "cannot listen"),
         (["serve", "--port", "0", "--model", "/no/such/folder"], "/no/such/folder"),
@@ -156,7 +159,7 @@ def test_a_mistake_is_one_line_and_code_2(argv, words, capsys):
     assert len(lines) == 1 and lines[0].startswith("lullm: error: ") and words in lines[0]
 
 
-@pytest.mark.parametrize("argv", [[], ["fly"], ["run"], ["serve", "--port", "x"], ["serve", "--dtype", "int3"]])
+@pytest.mark.parametrize("argv", [["fly"], ["serve", "--port", "x"], ["serve", "--dtype", "int3"]])
 def test_wrong_usage(argv, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(argv)

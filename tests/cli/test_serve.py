@@ -1,5 +1,6 @@
 """`lullm serve` as a process: the ready line, one request, the end."""
 
+import gc
 import json
 import os
 import re
@@ -17,6 +18,9 @@ import openai
 import pytest
 
 from lullm.cli.main import main
+from lullm.cli.serve import ENGINE_DEAD
+from lullm.errors import EngineDeadError
+from lullm.server import http_server
 
 FLAGS = ("--dtype", "float32", "--num-gpu-blocks-override", "40", "--served-model-name", "tiny", "--port", "0")
 
@@ -114,3 +118,14 @@ def test_a_hostile_template_holds_neither_health_nor_the_end(qwen3_folder, tmp_p
             time.sleep(0.3)  # so that one renders
             code, err = running.end(signal.SIGTERM)
     assert code == 0 and "Traceback" not in err, err
+
+
+def test_a_dead_engine_has_an_exit_code_of_its_own(monkeypatch, capsys):
+    async def dies(engine, *_):
+        await engine.shutdown()
+        raise EngineDeadError("step 7 failed")
+
+    monkeypatch.setattr(http_server, "serve_until_signal", dies)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    assert main(["serve", "--model", "demo", "--port", "0"]) == ENGINE_DEAD == 1
+    assert "step 7 failed" in capsys.readouterr().err

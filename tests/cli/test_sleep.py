@@ -141,6 +141,9 @@ class Stranger(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.send_response(500 if "broken" in self.path else 200)
         self.end_headers()
+        if "vllm" in self.path:
+            self.wfile.write(b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1.0\n")
+            return
         self.wfile.write(b"" if "empty" in self.path else b"<html>not JSON, not metrics { </html>")
 
     do_GET = do_POST = answer
@@ -157,6 +160,11 @@ def stranger() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+def test_a_server_without_lullms_metrics(stranger, capsys):
+    assert main(["ps", "--url", f"{stranger}/vllm"]) == 2
+    assert "under vLLM's names only (--metrics-prefix vllm)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", COMMANDS)

@@ -12,6 +12,8 @@ import pytest
 
 from lullm import LLM, SamplingParams
 from lullm.cli.main import main
+from lullm.cli.talk.conversation import COMMANDS
+from lullm.cli.talk.terminal import Terminal
 from lullm.engine.llm_engine import LLMEngine
 
 MESSAGE = [{"role": "user", "content": "hello"}]
@@ -167,7 +169,7 @@ def test_chat_keeps_the_history_until_reset(qwen3_folder, expected, monkeypatch,
 
     monkeypatch.setattr(LLMEngine, "add_request", recorded)
     code, out, err = talk(qwen3_folder, monkeypatch, capsys, "hello", "", "again", "/reset", "hello")
-    assert code == 0 and "/reset forgets" in err
+    assert code == 0 and "/help lists the commands" in err
     assert out.startswith(printed(expected[1])) and out.endswith(printed(expected[1]))
     first, second, third = seen
     assert first == third
@@ -181,8 +183,64 @@ def test_chat_without_an_input(monkeypatch, capsys):
 
 
 def test_chat_ends_and_knows_its_commands(qwen3_folder, monkeypatch, capsys):
-    code, out, err = talk(qwen3_folder, monkeypatch, capsys, "/help", "/exit", "hello")
-    assert (code, out) == (0, "") and "no command /help" in err
+    code, out, err = talk(qwen3_folder, monkeypatch, capsys, "/help", "/fly", "/exit", "hello")
+    assert (code, out) == (0, "") and "no command /fly; there are /help, /reset, /set" in err
+    assert all(f"  {name} " in err for name in COMMANDS)
+
+
+def test_chat_changes_its_settings(qwen3_folder, expected, monkeypatch, capsys):
+    lines = ("/set max_tokens 3", "hello", "/reset", "/set max-tokens 12", "/set temp", "/set top_p 7", "hello", "/set")
+    code, out, err = talk(qwen3_folder, monkeypatch, capsys, *lines)
+    assert code == 0 and out.endswith(printed(expected[1])) and len(out) < 2 * len(printed(expected[1]))
+    assert "no setting 'temp'; did you mean temperature?" in err and "top_p must be" in err
+    assert "  max_tokens 12\n  temperature 0.0\n" in err or "  temperature 0.0\n  max_tokens 12\n" in err
+
+
+def test_chat_changes_its_system_message(qwen3_folder, expected, monkeypatch, capsys):
+    code, out, err = talk(qwen3_folder, monkeypatch, capsys, "/set system be kind", "hello", "/set", "/stats", "hello")
+    assert code == 0 and out.startswith(printed(expected[2])) and "  system be kind" in err
+    assert "statistics are shown" in err and "prompt tokens, " in err
+
+
+def test_a_message_of_several_lines(qwen3_folder, monkeypatch, capsys):
+    seen = []
+    print_answer = Terminal.print_answer
+    monkeypatch.setattr(
+        Terminal, "print_answer", lambda *args: (seen.append(args[1][-1]["content"]), print_answer(*args))
+    )
+    code, _, _ = talk(
+        qwen3_folder, monkeypatch, capsys, '"""one', "two", 'three"""', '"""four"""', '"""', "five", '"""'
+    )
+    assert code == 0 and seen == ["one\ntwo\nthree", "four", "five"]
+
+
+def test_the_first_word_names_the_model(qwen3_folder, expected, monkeypatch, capsys):
+    assert main(["run", str(qwen3_folder), *FLAGS, "hello"]) == 0
+    assert capsys.readouterr().out == printed(expected[1])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+    assert main(["run", str(qwen3_folder), *FLAGS]) == 0
+    assert capsys.readouterr().out == printed(expected[1])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+    assert main(["run", "--model", str(qwen3_folder), *FLAGS, "-"]) == 0
+    assert capsys.readouterr().out == printed(expected[1])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert main(["run", str(qwen3_folder), *FLAGS]) == 2
+    assert "there is no prompt" in capsys.readouterr().err
+    assert main(["chat", str(qwen3_folder), "--model", "demo"]) == 2
+    assert "two models" in capsys.readouterr().err
+
+
+def test_run_without_a_prompt_is_a_conversation_on_a_terminal(qwen3_folder, expected, monkeypatch, capsys):
+    class Keyboard(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    answers = iter(["hello"])
+    monkeypatch.setattr(sys, "stdin", Keyboard())
+    monkeypatch.setattr("builtins.input", lambda mark: next(answers, None) or (_ for _ in ()).throw(EOFError))
+    assert main(["run", str(qwen3_folder), *FLAGS]) == 0
+    out, err = capsys.readouterr()
+    assert out == printed(expected[1]) and f"Talk to {qwen3_folder}" in err
 
 
 def test_chat_goes_on_after_a_question_too_long(qwen3_folder, expected, monkeypatch, capsys):

@@ -3,10 +3,11 @@
 import dataclasses
 
 import pytest
+import torch
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
-from lullm.config.sleep_after import SleepRung
+from lullm.config.option.sleep_after import SleepRung
 from lullm.errors import ConfigError, UnsupportedError
 
 MODEL = ModelConfig.from_dict(
@@ -46,7 +47,7 @@ def test_out_of_range(field, value):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("gpu_memory_utilization", 0.9), ("tensor_parallel_size", 2),
+        ("tensor_parallel_size", 2),
         ("pipeline_parallel_size", 2), ("distributed_executor_backend", "ray"),
     ],
 )  # fmt: skip
@@ -126,15 +127,28 @@ def test_options_that_need_others():
         EngineConfig(enable_chunked_prefill=False, max_num_batched_tokens=127, max_num_seqs=8).resolve(MODEL)
 
 
-@pytest.mark.parametrize("name", ["task", "hf_overrides", "pooler_config"])
-def test_options_of_scripts_that_lullm_needs_not(name):
-    with pytest.raises(ConfigError, match=f"unknown option '{name}'; {name}: (leave it out|edit config|the folder)"):
-        EngineConfig.from_options({name: "embed"})
-
-
 def test_unknown_option():
-    with pytest.raises(ConfigError, match="max_modellen"):
+    with pytest.raises(ConfigError, match="'max_modellen'; did you mean max_model_len"):
         EngineConfig.from_options({"max_modellen": 3})
+
+
+def test_none_is_the_default_where_it_is_no_value():
+    config = EngineConfig.from_options({"enable_prefix_caching": None, "block_size": None, "seed": None})
+    assert (config.enable_prefix_caching, config.block_size, config.seed) == (True, 16, None)
+
+
+@pytest.mark.parametrize("dtype", ["half", torch.float16, "float16"])
+def test_names_of_dtypes(dtype):
+    assert EngineConfig(dtype=dtype).dtype == "float16"
+    assert EngineConfig(dtype="float").dtype == EngineConfig(dtype=torch.float32).dtype == "float32"
+    for wrong in (torch.int8, 3, "floaty"):
+        with pytest.raises(ConfigError, match="dtype must be one of"):
+            EngineConfig(dtype=wrong)
+
+
+def test_the_share_of_memory_on_a_cpu():
+    assert EngineConfig().resolve(MODEL).gpu_memory_utilization == 0.25
+    assert EngineConfig(gpu_memory_utilization=0.5).resolve(MODEL).gpu_memory_utilization == 0.5
 
 
 def test_resolve():

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from lullm.config.engine import EngineConfig
-from lullm.config.option import Option, described, option, options_of
+from lullm.config.option.option import Option, described, option, options_of
 from lullm.errors import ConfigError
 
 

@@ -116,7 +116,7 @@ def test_a_failed_step_fails_every_request(engine, caplog):
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(result, EngineDeadError) and "died" in str(result)
         with pytest.raises(EngineDeadError):
-            engine.check_health()
+            engine.check_running()
 
     asyncio.run(main())
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lullm.config.sleep_after import SleepRung, parse_duration, parse_sleep_after
+from lullm.config.option.sleep_after import SleepRung, parse_duration, parse_sleep_after
 from lullm.engine.thread.ladder import SleepLadder
 from lullm.errors import ConfigError
 

@@ -58,6 +58,28 @@ def test_forms_of_a_prompt_give_the_same(llm, engine):
     assert llm.generate([], PARAMS, use_tqdm=False) == []
 
 
+def test_a_salt_keeps_cached_prefixes_apart(llm, engine):
+    ids = list(range(20, 60))
+    outputs = [
+        llm.generate({"prompt_token_ids": ids, "cache_salt": salt}, PARAMS, use_tqdm=False)[0]
+        for salt in ("a", "a", "b", None, "b")
+    ]
+    assert [output.num_cached_tokens for output in outputs] == [0, 32, 0, 0, 32]
+    assert len({tuple(output.outputs[0].token_ids) for output in outputs}) == 1
+    for salt in ("", 3):
+        with pytest.raises(InvalidRequestError, match="cache_salt"):
+            llm.generate({"prompt_token_ids": ids, "cache_salt": salt}, PARAMS, use_tqdm=False)
+
+
+def test_a_prompt_is_cut_on_demand(llm, engine):
+    ids = list(range(20, 60))
+    for num_kept, cut in ((8, ids[-8:]), (99, ids), (-1, ids)):
+        [output] = llm.generate([ids], PARAMS.replace(truncate_prompt_tokens=num_kept), use_tqdm=False)
+        assert output.prompt_token_ids == cut
+    [output] = llm.generate([[7] * 500], PARAMS.replace(truncate_prompt_tokens=-1), use_tqdm=False)
+    assert len(output.prompt_token_ids) == 128 - 12 and len(output.outputs[0].token_ids) == 12
+
+
 def test_numbers_and_arrays_of_other_libraries(llm, engine):
     ids = llm.get_tokenizer().encode("the quick fox")
     expected = llm.generate(ids, PARAMS.replace(top_k=5), use_tqdm=False)[0].outputs
@@ -280,7 +302,7 @@ def test_one_bad_prompt_starts_none(llm, engine):
         llm.generate(["fine", "x"], [PARAMS, PARAMS.replace(n=17)], use_tqdm=False)
     with pytest.raises(InvalidRequestError, match="2 sampling_params for 1"):
         llm.generate(["x"], [PARAMS, PARAMS], use_tqdm=False)
-    with pytest.raises(InvalidRequestError, match="priorities"):
+    with pytest.raises(InvalidRequestError, match="2 priority for 1 prompts"):
         llm.generate(["x"], PARAMS, use_tqdm=False, priority=[1, 2])
     with pytest.raises(InvalidRequestError):
         llm.generate(3, PARAMS, use_tqdm=False)
@@ -349,7 +371,9 @@ def test_after_shutdown(qwen3_folder):
 def test_the_cache_must_hold_one_sequence(qwen3_folder):
     with pytest.raises(CacheSizeError, match="max_model_len=128"):
         LLM(str(qwen3_folder), max_model_len=128, num_gpu_blocks_override=7)
-    with pytest.raises(CacheSizeError, match="no KV block fits.* raise kv_cache_memory_bytes, or free memory"):
+    with pytest.raises(
+        CacheSizeError, match="no KV block fits.* raise kv_cache_memory_bytes or gpu_memory_utilization"
+    ):
         LLM(str(qwen3_folder), kv_cache_memory_bytes=100)
     with LLM(str(qwen3_folder), num_gpu_blocks_override=7) as llm:
         assert llm.llm_engine.config.max_model_len == 7 * 16

@@ -5,6 +5,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 from lullm.engine.output import OutputProcessor
+from lullm.engine.thread.stream_pace import StreamPace
 from lullm.sched.intake import SequenceUpdate
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import Logprob, RequestMetrics
@@ -221,3 +222,45 @@ def test_an_abort_shows_what_there_is_and_is_forgotten(tokenizer):
     assert output.finished and [(c.text, c.finish_reason) for c in output.outputs] == [("so E", "abort")]
     with pytest.raises(KeyError):
         run.output()
+
+
+def paced(tokenizer, **params):
+    """A request whose streams have an output each 20 ms, and the clock."""
+    now = [100.0]
+    run = Run(tokenizer, output_kind=OutputKind.DELTA, **params)
+    run.processor = OutputProcessor(tokenizer, StreamPace(0.02, lambda: now[0]))
+    run.processor.add(run.group)
+
+    def texts(after_s):
+        now[0] += after_s
+        return [[each.text for each in output.outputs] for output in run.processor.outputs([run.group])]
+
+    return run, texts
+
+
+def test_tokens_of_a_pause_come_together(tokenizer):
+    run, texts = paced(tokenizer)
+    seen = []
+    for letter in "abcdef":
+        run.take(letter)
+        seen.append(texts(after_s=0.008))
+    assert seen == [[["a"]], [], [], [["bcd"]], [], []], "the first at once"
+    run.take("g", end=SequenceStatus.FINISHED_STOPPED)
+    assert texts(after_s=0.0) == [["ef"]], "the last at once"
+
+
+def test_a_slow_model_has_an_output_per_step(tokenizer):
+    run, texts = paced(tokenizer)
+    for letter in "abc":
+        run.take(letter)
+        assert texts(after_s=0.05) == [[letter]]
+
+
+def test_many_streams_have_longer_pauses():
+    pace = StreamPace(0.02, lambda: 100.0)
+    for num_streams, pause_s in ((1, 0.02), (64, 0.02), (256, 0.08)):
+        pace.begin_step(num_streams)
+        assert pace.next_due() == pytest.approx(100.0 + pause_s)
+    always = StreamPace()
+    always.begin_step(5)
+    assert always.is_due(always.next_due())

@@ -7,15 +7,18 @@ from golden import SIZES, random_model
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams
-from lullm.errors import ConfigError
+from lullm.errors import UnsupportedError
+from lullm.ops.cpu.library import absence
+from lullm.ops.selection import TORCH_CPU_OPS, require_batch_invariance
 
+ENGINE_SIZES = SIZES | {"vocab_size": 320, "max_position_embeddings": 256}
 OPTIONS = {"dtype": "float32", "max_model_len": 160, "block_size": 8, "max_num_seqs": 8}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recurrent")
-    options = SIZES | {"vocab_size": 320, "max_position_embeddings": 256} | CASES["Qwen3_5"].engine
+    options = ENGINE_SIZES | CASES["Qwen3_5"].engine
     random_model("Qwen3_5", options).save_pretrained(folder)
     write_tokenizer(folder)
     return str(folder)
@@ -78,8 +81,22 @@ def test_states_are_exact_in_a_cache_of_any_type(folder, kv_cache_dtype):
     assert same >= 3
 
 
-def test_batch_invariance_is_refused(folder):
-    with pytest.raises(
-        ConfigError, match="batch_invariant=True is not there for .*, which sums its states by the chunks"
-    ):
-        LLM(folder, **OPTIONS, batch_invariant=True)
+@pytest.mark.skipif(absence() is not None, reason="the native ops are not built here")
+def test_the_bits_follow_no_batch_and_no_chunks(tmp_path):
+    """Alone, together, in chunks, and from the states of the prefix cache."""
+    options = ENGINE_SIZES | {"hidden_size": 64} | CASES["Qwen3_5"].engine | {"head_dim": 16}
+    random_model("Qwen3_5", options).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1)
+    prompts, found = random_prompts(4, 60), []
+    with LLM(str(tmp_path), **OPTIONS | {"dtype": "bfloat16"}, batch_invariant=True, max_num_batched_tokens=23) as llm:
+        for batch in (*([prompt] for prompt in prompts), prompts, prompts[::-1]):
+            outputs = llm.generate(batch, params, use_tqdm=False)
+            found.append([(o.outputs[0].token_ids, o.outputs[0].cumulative_logprob) for o in outputs])
+    alone = [output for [output] in found[:4]]
+    assert found[4] == alone and found[5] == alone[::-1]
+
+
+def test_batch_invariance_is_refused_of_torch():
+    with pytest.raises(UnsupportedError, match="sums of recurrent layers follow the chunks of a prompt in torch_cpu"):
+        require_batch_invariance(TORCH_CPU_OPS, "float32", "float32", 16, has_states=True)

@@ -5,7 +5,7 @@ import dataclasses
 from simulation import Simulation
 
 from lullm.engine.stats import take_stats
-from lullm.types.stats import EngineStats
+from lullm.types.watch.stats import EngineStats
 
 
 def stats_of(sim, **finished):

@@ -38,6 +38,32 @@ def test_a_second_request_shares_the_cached_prefix():
     space.check_conservation()
 
 
+def test_requests_of_other_salts_share_nothing():
+    space = BlockSpaceManager(16, 4)
+    prompt = list(range(10))
+    groups = [make_group(prompt, seq_id) for seq_id in range(4)]
+    found = []
+    for group, salt in zip(groups, ("", "a", "b", "a"), strict=True):
+        group.seqs[0].cache_salt = salt
+        found.append(space.allocate(group))
+        group.seqs[0].num_computed_tokens = 10
+        space.promote(group, group.seqs[0])
+    assert found == [0, 0, 0, 8]
+    space.check_conservation()
+
+
+def test_new_weights_keep_the_salt_of_a_request_that_waits():
+    space = BlockSpaceManager(16, 4)
+    salted, plain = make_group(list(range(10)), 0), make_group(list(range(10)), 1)
+    salted.seqs[0].cache_salt = "a"
+    assert space.can_allocate(salted) is AllocStatus.OK, "hashed under the old weights"
+    space.reset_prefix_cache(b"version 2")
+    space.allocate(plain)
+    plain.seqs[0].num_computed_tokens = 10
+    space.promote(plain, plain.seqs[0])
+    assert space.allocate(salted) == 0
+
+
 def test_prompt_logprobs_skip_the_cache():
     space = BlockSpaceManager(8, 4)
     prompt = list(range(10))

@@ -4,7 +4,16 @@ import pytest
 
 from lullm.errors import UnsupportedError
 from lullm.kv.cache_group import CacheGroup, LayerPlace, cache_layout, num_state_blocks
-from lullm.types.layer_kind import EncoderAttention, FullAttention, LayerKind, Nothing, RecurrentState, SlidingWindow
+from lullm.types.layer_kind import (
+    EncoderAttention,
+    FullAttention,
+    KVHeads,
+    LayerKind,
+    Nothing,
+    RecurrentState,
+    SharedAttention,
+    SlidingWindow,
+)
 
 FULL, WINDOW, WIDE = FullAttention(), SlidingWindow(512), SlidingWindow(4096)
 STATE = RecurrentState(((16, 4), (4, 4)))
@@ -70,6 +79,49 @@ def test_windows_of_two_sizes_are_two_kinds():
 def test_layers_that_keep_nothing_have_no_place():
     layout = cache_layout([FULL, Nothing(), FULL])
     assert layout.places == (LayerPlace(0, 0), None, LayerPlace(0, 1)) and layout.num_slots == 2
+
+
+WIDE_FULL, NARROW_WINDOW = FullAttention(KVHeads(1, 512)), SlidingWindow(512, KVHeads(1, 256))
+
+
+def test_two_narrow_layers_stand_in_the_slot_of_a_wide_one():
+    """Gemma 4 E2B: 35 layers, the last 20 share the keys and values of the layers 13 and 14."""
+    own = [WIDE_FULL if (layer + 1) % 5 == 0 else NARROW_WINDOW for layer in range(15)]
+    shared = [SharedAttention(14 if (layer + 1) % 5 == 0 else 13) for layer in range(15, 35)]
+    layout = cache_layout([*own, *shared])
+    assert layout.num_slots == 3 and [len(group.layers) for group in layout.groups] == [6, 6, 3]
+    assert [group.num_shares for group in layout.groups] == [2, 2, 1]
+    assert len(set(layout.places[:15])) == 15
+    for index, group in enumerate(layout.groups):
+        places = [layout.places[layer] for layer in group.layers]
+        assert places == [
+            LayerPlace(index, i // group.num_shares, 0, i % group.num_shares) for i in range(len(group.layers))
+        ]
+    assert layout.places[34] == layout.places[14] and layout.places[15] == layout.places[13]
+    # Layers that share take nothing: two groups with a window and one without hold all of a sequence.
+    assert layout.num_blocks_for_len(32_000, 16) == 2_000 + 2 * 33
+
+
+def test_fewer_heads_in_full_layers():
+    """Gemma 4 31B: 50 layers of 16 x 256, 10 of 4 x 512, which are half as large."""
+    kinds = [FullAttention(KVHeads(4, 512)) if (layer + 1) % 6 == 0 else SlidingWindow(1024, KVHeads(16, 256))
+             for layer in range(60)]  # fmt: skip
+    layout = cache_layout(kinds)
+    assert layout.num_slots == 5
+    assert [(len(group.layers), group.num_shares) for group in layout.groups] == [(5, 1)] * 10 + [(10, 2)]
+
+
+@pytest.mark.parametrize("num_narrow", range(1, 14))
+@pytest.mark.parametrize("num_wide", range(1, 8))
+def test_every_narrow_layer_has_a_place_of_its_own(num_wide, num_narrow):
+    layout = cache_layout([FullAttention(KVHeads(2, 96))] * num_wide + [SlidingWindow(8, KVHeads(1, 64))] * num_narrow)
+    assert len(set(layout.places)) == num_wide + num_narrow
+    for place in layout.places:
+        group = layout.groups[place.group]
+        assert place.share < group.num_shares == (1 if group.window is None else 3) and place.slot < layout.num_slots
+    for index, group in enumerate(layout.groups):
+        own = {(place.slot, place.share) for place in layout.places if place.group == index}
+        assert len(own) == len(group.layers)
 
 
 def test_kinds_without_machinery_are_refused():

@@ -22,7 +22,11 @@ CASES = {
     "Mistral3": {"model_type": "mistral"},
     "Mistral3, ministral3": {"model_type": "ministral3"},
     "Gemma3": {"model_type": "gemma3_text", "sliding_window": 20},
-}
+    "Gemma4": {
+        "model_type": "gemma4_text", "sliding_window": 20, "global_head_dim": 32, "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 131,
+    },
+}  # fmt: skip
 
 
 @pytest.fixture(params=CASES)
@@ -33,7 +37,12 @@ def checkpoint(request, tmp_path):
     name = request.param.partition(",")[0]
     cls = getattr(transformers, f"{name}ForConditionalGeneration")
     vision = VISION | {"model_type": "pixtral" if name == "Mistral3" else "siglip_vision_model"}
-    options = {"mm_tokens_per_image": 4} if name == "Gemma3" else {"spatial_merge_size": 1}
+    options = {"Mistral3": {"spatial_merge_size": 1}, "Gemma3": {"mm_tokens_per_image": 4}, "Gemma4": {}}[name]
+    if name == "Gemma4":
+        vision = {
+            "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "head_dim": 16, "model_type": "gemma4_vision",
+        }  # fmt: skip
     text = TEXT | CASES[request.param]
     model = cls(cls.config_class(text_config=text, vision_config=vision, **options)).eval()
     generator = torch.Generator().manual_seed(0)

@@ -20,7 +20,7 @@ if absence() is not None:
 
 LIBRARY = load_library()
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-ACTIVATIONS = pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
+ACTIVATIONS = pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
 NUM_ROWS = 600
 BATCHES = [(0, 2), (7, 3), (11, 7), (64, 8), (5, 12), (100, 13), (3, 16), (130, 25), (250, 33), (290, 100), (0, 600)]
 """First row and number of rows."""

@@ -58,6 +58,16 @@ def test_route(ops, config, dtype):
         assert ops is TORCH_CPU_OPS or torch.equal(alone.shares[0], found.shares[row])
 
 
+@DTYPES
+def test_factors_of_shares(ops, dtype):
+    """Multiplied behind the normalization: they change no choice, and no sum to 1."""
+    config = next(iter(ROUTERS.values()))
+    products, factors = normal(40, config.num_experts).to(dtype), normal(config.num_experts, seed=1)
+    plain, found = ops.route(products, None, config), ops.route(products, None, config, factors)
+    assert torch.equal(found.experts, plain.experts)
+    torch.testing.assert_close(found.shares, plain.shares * factors[plain.experts], rtol=2e-6, atol=1e-7)
+
+
 def test_route_of_what_is_no_number(ops):
     config = ROUTERS["softmax"]
     products = torch.full((3, 37), torch.nan)

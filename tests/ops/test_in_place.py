@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu import native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
@@ -67,6 +68,41 @@ def test_rms_norm_of_a_part_of_the_rows(ops, dtype, part):
     expected[:, part] = ops.rms_norm(rows[:, part], weight, 1e-5)
     ops.rms_norm_(rows[:, part], weight, 1e-5)
     assert torch.equal(rows, expected)
+
+
+@DTYPES
+def test_rms_norm_of_some_heads(ops, dtype):
+    rows, weight = normal(9, 7, 24, dtype=dtype), normal(24, dtype=dtype, seed=1)
+    expected = rows.clone()
+    expected[:, 4:6] = ops.rms_norm(rows[:, 4:6].contiguous(), weight, 1e-5)
+    ops.rms_norm_(rows[:, 4:6], weight, 1e-5)
+    assert torch.equal(rows, expected)
+
+
+@DTYPES
+@SHAPES
+def test_scale_by(ops, dtype, shape):
+    x, factor = normal(*shape, dtype=dtype), normal(1, dtype=dtype, seed=2)
+    expected = (x.double() * factor.double()).to(dtype)
+    ops.scale_by_(x, factor)
+    assert torch.equal(x, expected)
+
+
+@DTYPES
+@pytest.mark.parametrize("head_size", [8, 34, 64])
+@pytest.mark.parametrize("has_norm", [False, True])
+def test_rotate_is_what_queries_get(ops, dtype, head_size, has_norm):
+    """Of parts of longer heads, which stay as they are beside them."""
+    x, table = normal(9, 3, head_size + 10, dtype=dtype), normal(20, head_size, dtype=torch.float32, seed=1)
+    weight, positions = normal(head_size, dtype=dtype, seed=2), torch.arange(9) * 2
+    norm = HeadNorm(weight, weight, 1e-5) if has_norm else None
+    cache = LayerCache(*torch.zeros(2, 1, 1, 1, head_size, dtype=dtype))
+    heads = torch.cat((x[..., 10:], torch.zeros(9, 2, head_size, dtype=dtype)), dim=1)
+    slots = torch.full((9,), -1)
+    expected = x.clone()
+    expected[..., 10:] = REFERENCE_OPS.rope_and_cache(heads, norm, positions, table, cache, slots)
+    ops.rotate_(x[..., 10:], norm, positions, table)
+    torch.testing.assert_close(x, expected, rtol=2 * torch.finfo(dtype).eps, atol=4e-6)
 
 
 @pytest.mark.skipif(LIBRARY is None, reason="the native ops are not built here")

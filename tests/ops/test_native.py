@@ -415,7 +415,7 @@ def test_attention_of_more_rows_and_keys_than_are_done_at_a_time(dtype):
 
 @DTYPES
 @pytest.mark.parametrize("num_outputs", [128, 96], ids=["whole panels", "two steps"])
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "relu2"])
 def test_other_gates_than_silu(activation, num_outputs, dtype):
     for num_rows in (1, 5, 40):
         x, weight = normal(num_rows, 64, dtype=dtype), normal(num_outputs, 64, dtype=dtype, seed=1) / 8
@@ -425,7 +425,7 @@ def test_other_gates_than_silu(activation, num_outputs, dtype):
 
 
 @DTYPES
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
 def test_activate(activation, dtype):
     x = torch.cat((torch.linspace(-12, 12, 997), torch.tensor([0.0, 1e-30, -1e30, 1e30]))).expand(3, -1).to(dtype)
     found = native.activate(x, activation)

@@ -1,85 +1,207 @@
 """Recurrent ops: chunks against single tokens and against the golden version, and states in blocks of any cache."""
 
+import math
+
 import pytest
 import torch
 
 from lullm.kv.cache_group import num_state_blocks
 from lullm.ops.cache.layer_cache import LayerCache
+from lullm.ops.cpu import native
+from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
-from lullm.ops.state.layout import StateLayout, read_states, write_states
+from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.ops.state.layout import LayerState, StateLayout
+from lullm.ops.state.weights import DecayWeights
 from lullm.types.layer_kind import RecurrentState
 
-HEADS = [(2, 4, 8, 12), (1, 1, 16, 16), (4, 4, 32, 24)]
+LIBRARY = None if absence() else load_library()
+VERSIONS = ["torch", *(() if LIBRARY is None else LIBRARY.available_isas)]
+HEADS = [(2, 4, 8, 12), (1, 1, 16, 16), (4, 4, 32, 24), (1, 3, 40, 72)]
+"""Key heads (groups), heads, their key size, their value size."""
 LENS = [[1], [200], [64, 1, 65, 1, 3], [1, 1, 1, 1], [2, 128, 63]]
+KERNEL = 4
+PAGE = (8, 1, 18)
+"""Tokens, heads and their size of a block: no row of a state fits into a page evenly."""
 
 
-def layout_of(query_lens, is_first=None):
-    num_spans = len(query_lens)
-    is_first = torch.tensor(is_first or [False] * num_spans)
-    return StateLayout(query_lens, is_first, torch.zeros(num_spans, 1).long(), torch.full((sum(query_lens),), -1))
+@pytest.fixture(params=VERSIONS)
+def ops(request):
+    """Torch's, and the native ones in every instruction set."""
+    if request.param == "torch":
+        return TORCH_CPU_OPS
+    assert LIBRARY is not None and LIBRARY.handle.lullm_select_isa(request.param.encode())
+    request.addfinalizer(lambda: LIBRARY.handle.lullm_select_isa(LIBRARY.isa.encode()))
+    return NATIVE_CPU_OPS
+
+
+def layout_of(query_lens, is_first=None, tables=None):
+    """A step of spans that go on, or begin."""
+    is_first = is_first or [False] * len(query_lens)
+    starts = torch.tensor([0, *query_lens]).cumsum(0)
+    contexts = [count if first else count + 5 for count, first in zip(query_lens, is_first, strict=True)]
+    return StateLayout(
+        DeviceLayout(
+            query_starts=starts,
+            context_lens=torch.tensor(contexts),
+            block_tables=torch.zeros(len(query_lens), 1, dtype=torch.int64) if tables is None else tables,
+            slot_mapping=torch.full((sum(query_lens),), -1),
+            semaphores=torch.zeros(0),
+            block_size=PAGE[0],
+            max_query_len=max(query_lens),
+            max_context_len=max(contexts),
+        )
+    )
+
+
+def state_of(query_lens, shapes, before, is_first=None, dtype=torch.float32):
+    """A state in scattered blocks of a cache of NaN, with these tensors in it."""
+    tensor = torch.zeros(900, *PAGE, dtype=dtype)
+    cache = LayerCache(tensor, tensor.clone())
+    for side in cache.tensors:
+        side.view(torch.uint8).fill_(255)
+    num_blocks = num_state_blocks(RecurrentState(shapes), 2 * cache.key[0].nbytes)
+    ids = torch.randperm(900, generator=torch.Generator().manual_seed(1))[: len(query_lens) * num_blocks]
+    state = LayerState(cache, layout_of(query_lens, is_first, ids.view(len(query_lens), -1)), 0, shapes)
+    for index, values in enumerate(before):
+        state.write(index, values)
+    return state
 
 
 def draw(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def delta_input(num_tokens, heads):
+def shapes_of(heads, num_channels=10):
+    return (KERNEL - 1, num_channels), (heads[1], heads[2], heads[3])
+
+
+def run_rule(ops, kind, given, query_lens, heads, before, is_first=None):
+    """(what the op gives, the states behind it)."""
+    state = state_of(query_lens, shapes_of(heads), [torch.zeros(len(query_lens), KERNEL - 1, 10), before], is_first)
+    op = ops.gated_delta_rule if kind == "delta rule" else ops.state_space
+    out = op(*given, state)
+    next_step = LayerState(state.cache, layout_of(query_lens, None, state.layout.block_tables), 0, state.shapes)
+    return out, next_step.read(1)
+
+
+def input_of(kind, num_tokens, heads, dtype=torch.float32):
     num_keys, num_values, key_dim, value_dim = heads
-    return (
-        draw(num_tokens, 2 * num_keys, key_dim),
-        draw(num_tokens, num_values, value_dim),
-        -0.3 * draw(num_tokens, num_values).exp(),
-        draw(num_tokens, num_values).sigmoid(),
-    )
+    weights = DecayWeights(draw(num_values), draw(num_values) - 1, draw(num_values), 0.05, 1.5)
+    keys = draw(num_tokens, 2 * num_keys, key_dim)
+    values = draw(num_tokens, num_values, value_dim)
+    if kind == "delta rule":
+        given = keys, values, draw(num_tokens, 2 * num_values)
+    else:
+        given = values, keys * 0.3, draw(num_tokens, num_values)
+    return *[x.to(dtype) for x in given], weights
 
 
+KINDS = pytest.mark.parametrize("kind", ["delta rule", "state space"])
+
+
+@KINDS
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("query_lens", LENS, ids=str)
-def test_the_delta_rule_equals_the_golden_version(query_lens, heads):
-    given = delta_input(sum(query_lens), heads)
+def test_the_recurrence_equals_the_golden_version(ops, query_lens, heads, kind):
+    given = input_of(kind, sum(query_lens), heads)
     before = draw(len(query_lens), heads[1], heads[2], heads[3])
-    found, expected = before.clone(), before.clone()
-    outs = [
-        ops.gated_delta_rule(*given, state, layout_of(query_lens))
-        for ops, state in ((TORCH_CPU_OPS, found), (REFERENCE_OPS, expected))
-    ]
-    assert outs[1].abs().mean() > 0.01
-    torch.testing.assert_close(outs[0], outs[1], atol=2e-5, rtol=1e-4)
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+    is_first = [span == 1 for span in range(len(query_lens))]
+    found, expected = (
+        run_rule(version, kind, given, query_lens, heads, before, is_first) for version in (ops, REFERENCE_OPS)
+    )
+    assert expected[0].abs().mean() > 0.01
+    torch.testing.assert_close(found, expected, atol=5e-5, rtol=1e-4)
 
 
-def test_steps_of_any_size_give_the_same():
-    """However a sequence is cut: in one piece, token by token, and in pieces between."""
+@KINDS
+def test_steps_of_any_size_give_the_same(ops, kind):
+    """However a sequence is cut: in one piece, token by token, and in pieces between. Native: the same bits."""
     heads, num_tokens = HEADS[0], 150
-    given = delta_input(num_tokens, heads)
+    given = input_of(kind, num_tokens, heads)
     results = []
     for size in (150, 1, 7, 64, 100):
         state, parts = torch.zeros(1, heads[1], heads[2], heads[3]), []
         for first in range(0, num_tokens, size):
-            part = [x[first : first + size] for x in given]
-            parts.append(TORCH_CPU_OPS.gated_delta_rule(*part, state, layout_of([len(part[0])])))
+            part = [x[first : first + size] for x in given[:3]]
+            out, state = run_rule(ops, kind, (*part, given[3]), [len(part[0])], heads, state)
+            parts.append(out)
         results.append((torch.cat(parts), state))
     for result in results[1:]:
-        torch.testing.assert_close(result, results[0], atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(result, results[0], atol=5e-5, rtol=1e-4)
+        if ops is NATIVE_CPU_OPS:
+            assert all(torch.equal(found, first) for found, first in zip(result, results[0], strict=True))
 
 
+@pytest.mark.parametrize("activates", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("query_lens", LENS, ids=str)
-def test_the_convolution_equals_the_golden_version(query_lens, dtype, has_bias):
-    num_channels, kernel_size = 10, 4
-    x, weight = draw(sum(query_lens), num_channels).to(dtype), draw(num_channels, kernel_size).to(dtype)
+def test_the_convolution_equals_the_golden_version(ops, query_lens, dtype, has_bias, activates):
+    num_channels = 150
+    x, weight = (
+        draw(sum(query_lens), 2 * num_channels).to(dtype)[:, num_channels:],
+        draw(num_channels, KERNEL).to(dtype),
+    )
     bias = draw(num_channels).to(dtype) if has_bias else None
-    before = draw(len(query_lens), kernel_size - 1, num_channels)
-    found, expected = before.clone(), before.clone()
-    outs = [
-        ops.causal_convolution(x, weight, bias, tails, layout_of(query_lens))
-        for ops, tails in ((TORCH_CPU_OPS, found), (REFERENCE_OPS, expected))
-    ]
-    assert outs[0].dtype == dtype
-    torch.testing.assert_close(outs[0], outs[1], atol=1e-5 if dtype == torch.float32 else 2e-2, rtol=1e-4)
-    assert torch.equal(found, expected)
+    before = draw(len(query_lens), KERNEL - 1, num_channels)
+    found = []
+    is_first = [span == 1 for span in range(len(query_lens))]
+    for version in (ops, REFERENCE_OPS):
+        state = state_of(query_lens, ((KERNEL - 1, num_channels),), [before], is_first)
+        after = LayerState(state.cache, layout_of(query_lens, None, state.layout.block_tables), 0, state.shapes)
+        found.append((version.causal_convolution(x, weight, bias, activates, state), after.read(0)))
+    assert found[0][0].dtype == dtype
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(found[0][0], found[1][0], atol=tolerance, rtol=1e-4)
+    assert torch.equal(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize("gates_first", [False, True])
+@pytest.mark.parametrize("shares_weight", [False, True])
+@pytest.mark.parametrize("size", [6, 40])
+def test_the_gated_norm(ops, size, gates_first, shares_weight):
+    """By hand: RMSNorm of a group, and silu of the gates before it or behind it."""
+    x, gate, weight = draw(3, 2, size), draw(3, 2 * size + 5)[:, 5:], draw(size if shares_weight else 2 * size)
+    out = ops.gated_rms_norm(x, gate, weight, 1e-3, gates_first)
+    factor = (gate / (1 + (-gate).exp())).unflatten(1, (2, size))
+    values = x * factor if gates_first else x
+    expected = values / (values.square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight.view(-1, size)
+    expected = expected if gates_first else expected * factor
+    torch.testing.assert_close(out, expected.flatten(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("gating", [None, "silu", "sigmoid"])
+def test_a_gate_multiplies_a_part_of_longer_rows(ops, gating, dtype):
+    whole, x = draw(5, 60).to(dtype), draw(5, 90).to(dtype)[:, 40:80]
+    given = x.float()
+    factor = {None: given, "silu": given * given.sigmoid(), "sigmoid": given.sigmoid()}[gating].to(dtype)
+    expected = (whole[:, 7:47].float() * factor.float()).to(dtype)
+    before = whole.clone()
+    ops.multiply_(whole[:, 7:47], x, gating)
+    torch.testing.assert_close(whole[:, 7:47], expected, atol=0, rtol=1e-6 if dtype == torch.float32 else 1e-2)
+    assert torch.equal(whole[:, :7], before[:, :7]) and torch.equal(whole[:, 47:], before[:, 47:])
+
+
+@KINDS
+@pytest.mark.skipif(LIBRARY is None, reason="the native ops are not built here")
+def test_native_bits_follow_neither_batch_nor_threads(kind):
+    heads, query_lens = (2, 4, 24, 80), [1, 17, 1, 3]
+    given = input_of(kind, sum(query_lens), heads, torch.bfloat16)
+    before = draw(len(query_lens), heads[1], heads[2], heads[3])
+    found = []
+    for num_threads in (1, 2):
+        native.set_num_threads(num_threads)
+        found.append(run_rule(NATIVE_CPU_OPS, kind, given, query_lens, heads, before))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    rows = layout_of(query_lens).rows
+    for span, own in enumerate(rows):
+        part = [x[own] for x in given[:3]]
+        out, state = run_rule(
+            NATIVE_CPU_OPS, kind, (*part, given[3]), query_lens[span : span + 1], heads, before[span, None]
+        )
+        assert torch.equal(out, found[0][0][own]) and torch.equal(state[0], found[0][1][span])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
@@ -91,14 +213,16 @@ def test_states_keep_their_bits_in_the_blocks_of_any_cache(dtype, num_elements):
     num_blocks = num_state_blocks(RecurrentState(shapes), 2 * cache.key[0].nbytes)
     assert num_elements < 1000 or num_blocks > 2
     ids = torch.randperm(200, generator=torch.Generator().manual_seed(0))[: 6 * num_blocks].view(3, 2 * num_blocks)
-    layout = StateLayout([1, 1, 1], torch.tensor([False, True, False]), ids, torch.tensor([-1] * 3))
+    layout = layout_of([1, 1, 1], [False, True, False], ids)
     kept = []
     for part in (0, 1):
         states = [draw(3, *shape) + part for shape in shapes]
-        write_states(cache, layout, part, states)
+        for index, values in enumerate(states):
+            LayerState(cache, layout, part, shapes).write(index, values)
         kept.append(states)
     for part, states in enumerate(kept):
-        for found, state in zip(read_states(cache, layout, part, shapes), states, strict=True):
+        for index, state in enumerate(states):
+            found = LayerState(cache, layout, part, shapes).read(index)
             assert torch.equal(found[[0, 2]], state[[0, 2]])
             assert not found[1].any(), "a sequence begins with zeros"
 
@@ -114,10 +238,22 @@ def test_rows_that_fill_up_a_batch_are_no_spans():
         max_query_len=1,
         max_context_len=5,
     )
-    found = StateLayout.of(layout)
+    found = StateLayout(layout)
     assert found.query_lens == [1, 1] and found.is_first.tolist() == [False, True]
     assert found.block_tables.tolist() == [[0, 1], [2, 3]]
-    x, weight, tails = draw(3, 6), draw(6, 4), draw(2, 3, 6)
-    before = tails.clone()
-    out = TORCH_CPU_OPS.causal_convolution(x, weight, None, tails, found)
-    assert out.shape == (3, 6) and torch.equal(tails[:, -1], x[:2]) and torch.equal(tails[:, :-1], before[:, 1:])
+    tensor = torch.zeros(6, 8, 1, 18)
+    state = LayerState(LayerCache(tensor, tensor.clone()), found, 0, ((3, 6),))
+    x, weight, before = draw(3, 6), draw(6, 4), draw(2, 3, 6)
+    state.write(0, before)
+    out = TORCH_CPU_OPS.causal_convolution(x, weight, None, True, state)
+    after = LayerState(state.cache, layout_of([1, 1], None, found.block_tables), 0, ((3, 6),)).read(0)
+    assert out.shape == (3, 6) and torch.equal(after[:, -1], x[:2])
+    assert torch.equal(after[0, :-1], before[0, 1:]) and not after[1, :-1].any()
+
+
+def test_a_page_may_end_within_any_row():
+    shapes = ((3, 11), (2, 5, 13))
+    before = [draw(2, *shape) for shape in shapes]
+    state = state_of([1, 1], shapes, before)
+    assert math.prod(PAGE) % 11 and math.prod(PAGE) % 13
+    assert all(torch.equal(state.read(index), values) for index, values in enumerate(before))

@@ -61,16 +61,16 @@ def test_selection_of_attention():
 
 @pytest.mark.parametrize("dtype, cache_dtype, head_size", [("float16", "float16", 64), ("bfloat16", "bfloat16", 40)])
 def test_batch_invariance_is_refused_where_torch_would_serve(dtype, cache_dtype, head_size):
-    require_batch_invariance(NATIVE_CPU_OPS, "bfloat16", "bfloat16", 64)
-    require_batch_invariance(NATIVE_CPU_OPS, "float32", "float32", 16)
+    require_batch_invariance(NATIVE_CPU_OPS, "bfloat16", "bfloat16", 64, False)
+    require_batch_invariance(NATIVE_CPU_OPS, "float32", "float32", 16, False)
     for cache_type in ("int8", "fp8_e4m3"):
-        require_batch_invariance(NATIVE_CPU_OPS, "bfloat16", cache_type, 64)
+        require_batch_invariance(NATIVE_CPU_OPS, "bfloat16", cache_type, 64, False)
     with pytest.raises(UnsupportedError, match="no native kernels serve"):
-        require_batch_invariance(NATIVE_CPU_OPS, dtype, cache_dtype, head_size)
+        require_batch_invariance(NATIVE_CPU_OPS, dtype, cache_dtype, head_size, False)
     gathered = select_ops("cpu", "torch")
     for ops in (TORCH_CPU_OPS, REFERENCE_OPS, gathered):
         with pytest.raises(UnsupportedError, match=f"follow the batch in {ops.name}"):
-            require_batch_invariance(ops, "bfloat16", "bfloat16", 64)
+            require_batch_invariance(ops, "bfloat16", "bfloat16", 64, False)
 
 
 @pytest.mark.parametrize("ops", [NATIVE_CPU_OPS, TORCH_CPU_OPS, REFERENCE_OPS], ids=lambda ops: ops.name)
@@ -180,7 +180,7 @@ def test_rope_keeps_length_and_depends_on_distance_only():
 @DTYPES
 @ROWS
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
 def test_gated_linear(dtype, num_rows, with_bias, activation):
     """The torch version rounds gates and ups before it multiplies them, hence once more than the golden one."""
     x, weight = random(num_rows, 65, dtype=dtype), random(2 * 37, 65, dtype=dtype, seed=1) / 8

@@ -25,7 +25,15 @@ from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, Req
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.sleep import TAGS, SleepForecast, SleepReport, WakeReport
-from lullm.types.stats import EngineStats
+from lullm.types.watch.occupancy import (
+    CACHED_CELL,
+    FIRST_OWNER_CELL,
+    SHARED_CELL,
+    Occupancy,
+    PoolOccupancy,
+    RequestOccupancy,
+)
+from lullm.types.watch.stats import EngineStats
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
@@ -45,7 +53,7 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(backend, special_tokens, ChatTemplate(TEMPLATE, special_tokens))
 
 
-def model_config(vocab_size: int) -> ModelConfig:
+def model_config(vocab_size: int, max_len: int = MAX_MODEL_LEN) -> ModelConfig:
     return ModelConfig.from_dict(
         {
             "architectures": ["LlamaForCausalLM"],
@@ -55,7 +63,7 @@ def model_config(vocab_size: int) -> ModelConfig:
             "num_hidden_layers": 1,
             "num_attention_heads": 2,
             "num_key_value_heads": 2,
-            "max_position_embeddings": MAX_MODEL_LEN,
+            "max_position_embeddings": max_len,
         }
     )
 
@@ -73,7 +81,7 @@ class ScriptedEngine:
         options = {"served_model_name": "scripted", "max_model_len": MAX_MODEL_LEN} | options
         self.tokenizer = byte_tokenizer()
         self.model_config = model_config(self.tokenizer.vocab_size)
-        config = EngineConfig(model="scripted", **options)
+        config = EngineConfig(**{"model": "scripted"} | options)
         self.config = config.resolve(self.model_config)
         self.idle = config.idle
         self.default_params = SamplingParams(temperature=0.5)
@@ -90,6 +98,7 @@ class ScriptedEngine:
         self.sleeping_tags: tuple[str, ...] = ()
         self.failure: Exception | None = None
         self.num_resets = 0
+        self.num_looks = 0
         self.remote_calls: list[tuple[Any, ...]] = []
         self.keep_alives: list[float | None] = []
         self.idle_s = 0.0
@@ -122,7 +131,8 @@ class ScriptedEngine:
         self.seen.append((request_id, params, request.priority))
         text = self.tokenizer.decode(ids)
         metrics = RequestMetrics(arrival_time=time.monotonic())
-        answers = [self._answer(index, params) for index in range(params.n)]
+        room = self.config.max_model_len - len(ids)
+        answers = [self._answer(index, params, room) for index in range(params.n)]
         num_steps = max(map(len, answers))
         try:
             for step in range(num_steps):
@@ -151,11 +161,11 @@ class ScriptedEngine:
             self.aborted.append(request_id)
             raise
 
-    def _answer(self, index: int, params: SamplingParams) -> list[int]:
+    def _answer(self, index: int, params: SamplingParams, room: int) -> list[int]:
         text = f"{index}:{self.script}"
         for stop in params.stop or ():
             text = text.partition(stop)[0]
-        return self.tokenizer.encode(text)[: params.max_tokens]
+        return self.tokenizer.encode(text)[: min(params.max_tokens or room, room)]
 
     def _output(
         self,
@@ -172,14 +182,16 @@ class ScriptedEngine:
                 continue
             news = answer[step : step + 1] if params.output_kind is OutputKind.DELTA else answer[: step + 1]
             ended = step >= len(answer) - 1
-            reason = "length" if params.max_tokens is not None and len(answer) == params.max_tokens else "stop"
+            is_cut = len(answer) in (params.max_tokens, self.config.max_model_len - len(ids))
+            stops = [stop for stop in params.stop or () if stop in self.script and ended and not is_cut]
             completions.append(
                 CompletionOutput(
                     index=index,
                     text=self.tokenizer.decode(news),
                     token_ids=news,
                     logprobs=None if params.logprobs is None else [position(i, params.logprobs) for i in news],
-                    finish_reason=reason if ended else None,
+                    finish_reason=("length" if is_cut else "stop") if ended else None,
+                    stop_reason=stops[0] if stops else None,
                 )
             )
         rows = None
@@ -203,7 +215,15 @@ class ScriptedEngine:
             finished_total={"stop": len(self.ended), "abort": len(self.aborted)},
         )
 
-    def check_health(self) -> None:
+    async def occupancy(self, max_cells: int) -> Occupancy:
+        self.num_looks += 1
+        pool = PoolOccupancy(
+            8, 1, bytes([CACHED_CELL, FIRST_OWNER_CELL | SHARED_CELL, FIRST_OWNER_CELL, 0, 0, 0, 0, 0])
+        )
+        request = RequestOccupancy("chatcmpl-0123456789-7", "running", 20, 3, 2)
+        return Occupancy(16, pool, PoolOccupancy(0, 1, b""), (request,), 1 << 20, 0.0001)
+
+    def check_running(self) -> None:
         if self.is_dead or self.shutdowns:
             raise EngineDeadError("step 2 failed")
 
@@ -359,6 +379,32 @@ def _starting() -> Iterator[Callable[..., RunningServer]]:
         server.stop()
 
 
+class ReplyingEngine(ScriptedEngine):
+    """Says one of `replies` after the other, and records the prompts."""
+
+    def __init__(self, template: str, *replies: str, **options: Any):
+        super().__init__(**options)
+        self.replies = list(replies)
+        self.prompts: list[str] = []
+        self.tokenizer = Tokenizer(self.tokenizer.backend, {"eos_token": "<|end|>"}, ChatTemplate(template, {}))
+        self.model_config = model_config(self.tokenizer.vocab_size, 8192)
+        self.config = EngineConfig(served_model_name="scripted", max_model_len=8192, **options).resolve(
+            self.model_config
+        )
+        end_ids = (self.tokenizer.eos_token_id,)
+        self._input = InputProcessor(self.config, self.model_config, self.tokenizer, end_ids)
+
+    async def prepare(self, request_id: str, prompt: Any, params: SamplingParams, priority: int = 0) -> GenerateRequest:
+        request = await super().prepare(request_id, prompt, params, priority)
+        self.prompts.append(request.prompt)
+        return request
+
+    def _answer(self, index: int, params: SamplingParams, room: int) -> list[int]:
+        reply = self.replies.pop(0)
+        self.replies += [reply] * (index + 1 < params.n)
+        return self.tokenizer.encode(reply)[: params.max_tokens or room] or [self.tokenizer.eos_token_id]
+
+
 start = pytest.fixture(_starting, name="start")
 start_for_module = pytest.fixture(_starting, name="start_for_module", scope="module")
 
@@ -366,6 +412,11 @@ start_for_module = pytest.fixture(_starting, name="start_for_module", scope="mod
 @pytest.fixture(scope="session")
 def scripted() -> type[ScriptedEngine]:
     return ScriptedEngine
+
+
+@pytest.fixture(scope="session")
+def replying() -> type[ReplyingEngine]:
+    return ReplyingEngine
 
 
 @pytest.fixture(scope="module")

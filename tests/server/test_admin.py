@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lullm.config.engine import EngineConfig
-from lullm.config.sleep_after import SleepRung
+from lullm.config.option.sleep_after import SleepRung
 from lullm.errors import (
     ConfigError,
     EngineAsleepError,
@@ -22,6 +22,7 @@ from lullm.server.http_server import bind, check_exposure
 from lullm.server.options import ServerOptions
 from lullm.types.sleep import SleepReport, WakeReport
 
+DONE = {"status": "ok", "success": True}
 BOTH = ["weights", "kv_cache"]
 AWAKE = {"state": "awake", "is_sleeping": False, "sleeping_tags": []}
 ASLEEP = {"state": "weights_offloaded", "is_sleeping": True, "sleeping_tags": BOTH}
@@ -63,17 +64,17 @@ def test_the_gate_knows_every_path(engine):
 def test_sleep_and_wake_up(http, engine):
     assert http.get("/is_sleeping").json() == AWAKE
     report = {"level": 1, "tags": BOTH, "freed_bytes": 2000, "backed_up_bytes": 20, "seconds": 0.25}
-    assert http.post("/sleep").json() == report | ASLEEP
+    assert http.post("/sleep").json() == DONE | report | ASLEEP
     again = http.post("/sleep").json()
     assert again["tags"] == [] and again["freed_bytes"] == 0 and again["sleeping_tags"] == BOTH
     report = {"was_sleeping": True, "tags": ["weights"], "restored_bytes": 100, "seconds": 0.5}
-    assert http.post("/wake_up", params={"tags": "weights"}).json() == report | PARTIAL
+    assert http.post("/wake_up", params={"tags": "weights"}).json() == DONE | report | PARTIAL
     assert http.get("/is_sleeping").json() == PARTIAL
     assert http.post("/wake_up").json()["tags"] == ["kv_cache"]
     answer = http.post("/wake_up")
     assert answer.status_code == 200
-    assert answer.json() == AWAKE | {"was_sleeping": False, "tags": [], "restored_bytes": 0, "seconds": 0.5}
-    assert http.post("/reset_prefix_cache").status_code == 200 and engine.num_resets == 1
+    assert answer.json() == DONE | AWAKE | {"was_sleeping": False, "tags": [], "restored_bytes": 0, "seconds": 0.5}
+    assert http.post("/reset_prefix_cache").json() == DONE and engine.num_resets == 1
 
 
 def test_the_names_of_another_server(http, engine):

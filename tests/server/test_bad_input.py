@@ -64,7 +64,6 @@ def test_not_json(http, path, raw):
         ({"structured_outputs": {"regex": "a"}, "guided_json": {}}, "guided_json"),
         ({"guided_regex": "["}, "guided_regex"),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
-        ({"whatever": 1}, "whatever"),
         ({"logit_bias": {"999999": 1}}, "logit_bias"),
         ({"best_of": 2, "stream": True}, "best_of"),
         ({"logit_bias": {"999999": 1}, "stream": True}, "logit_bias"),

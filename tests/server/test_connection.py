@@ -79,7 +79,7 @@ def test_a_slow_body_is_answered(start, scripted, monkeypatch):
 
 def test_a_client_that_does_not_read_is_cut(start, scripted, monkeypatch):
     monkeypatch.setattr(connection, "WRITE_S", 0.2)
-    engine = scripted(script="x" * 400)
+    engine = scripted(script="x" * 400, max_num_seqs=1000)
     server = start(engine)
     body = json.dumps({"prompt": "x", "n": 1000, "max_tokens": 400, "stream": True})
     with socket.create_connection(server.address, timeout=10) as sock:

@@ -136,7 +136,7 @@ def test_drain_is_bounded(start, scripted, how):
 
 
 def test_client_that_never_reads_does_not_hold_the_end_up(start, scripted):
-    engine = scripted(script="x" * 400)
+    engine = scripted(script="x" * 400, max_num_seqs=1000)
     server = start(engine, drain_timeout_s=0.1)
     body = {"prompt": "x", "n": 1000, "max_tokens": 400, "stream": True}
     num_steps = -1

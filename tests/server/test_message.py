@@ -1,6 +1,6 @@
 """Events of replies as OpenAI's messages and deltas."""
 
-from lullm.server.openai.message import delta, message
+from lullm.server.openai.chat.message import delta, message
 from lullm.text.reply.event import CallArguments, CallEnd, CallStart, Text, Thinking
 
 EVENTS = [

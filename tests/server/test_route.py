@@ -1,5 +1,7 @@
 """The small endpoints, and the Prometheus numbers."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -89,3 +91,49 @@ def test_metrics(start, scripted):
     assert samples["lullm_requests_finished_total", "stop"] == 3
     for name in ("time_to_first_token", "time_per_output_token", "e2e_request_latency", "request_queue_time"):
         assert samples[f"lullm_{name}_seconds_count",] == 3
+
+
+def test_the_model_under_several_names(start, scripted):
+    server = start(scripted(), model_aliases=("gpt-4o", "org/alias"))
+    with server.openai() as client, server.http() as http:
+        cards = client.models.list().data
+        assert [card.id for card in cards] == ["scripted", "gpt-4o", "org/alias"]
+        assert {card.root for card in cards} == {"scripted"}
+        assert client.models.retrieve("org/alias").id == "org/alias"
+        for name in ("scripted", "gpt-4o", "org/alias"):
+            answer = client.completions.create(model=name, prompt="x", max_tokens=2)
+            assert (answer.model, answer.choices[0].text) == ("scripted", "0:")
+        error = http.post("/v1/completions", json={"model": "gpt-5", "prompt": "x"}).json()["error"]
+        assert error["code"] == "model_not_found" and "'gpt-4o'" in error["message"]
+
+
+def test_the_model_under_any_name(start, scripted):
+    with start(scripted(), any_model_name=True).openai() as client:
+        assert client.completions.create(model="whatever", prompt="x", max_tokens=2).model == "scripted"
+        assert client.models.retrieve("whatever").id == "whatever"
+        assert [card.id for card in client.models.list()] == ["scripted"]
+
+
+def test_ping_is_healths_other_name(start, scripted):
+    engine = scripted()
+    with start(engine, api_keys=("key",)).http() as http:
+        assert http.get("/ping").status_code == http.post("/ping").status_code == 200
+        engine.is_dead = True
+        assert http.get("/ping").status_code == 503
+
+
+def test_load(start, scripted):
+    engine = scripted()
+    with start(engine).http() as http, ThreadPoolExecutor(2) as pool:
+        assert http.get("/load").json() == {"server_load": 0}
+        held = [pool.submit(http.post, "/v1/completions", json={"prompt": "hold"}) for _ in range(2)]
+        engine.wait_held(2)
+        assert http.get("/load").json() == {"server_load": 2}
+        engine.released.set()
+        assert [answer.result().status_code for answer in held] == [200, 200]
+
+
+def test_tokenizer_info(http):
+    info = http.get("/tokenizer_info").json()
+    assert info["tokenizer_class"] == "Tokenizer" and info["vocab_size"] == 257 and info["model_max_length"] == 512
+    assert info["eos_token"] == "<|end|>" and "add_generation_prompt" in info["chat_template"]

@@ -14,6 +14,13 @@ def parse(kind, **fields):
     return parse_body(kind, json.dumps(base | fields).encode())
 
 
+def ignoring(kind, **fields):
+    """What a body is taken as, and the paths of the fields that were ignored."""
+    ignored: list[str] = []
+    base = {"prompt": "x"} if kind is CompletionBody else {"messages": [{"role": "user", "content": "x"}]}
+    return parse_body(kind, json.dumps(base | fields).encode(), ignored), ignored
+
+
 def refused(kind, **fields) -> ApiError:
     with pytest.raises(ApiError) as info:
         parse(kind, **fields)
@@ -41,12 +48,16 @@ def test_too_many_prompts():
 @pytest.mark.parametrize("field", sorted(INERT))
 @pytest.mark.parametrize("kind", [CompletionBody, ChatBody])
 def test_inert_fields_pass(kind, field):
+    if field in kind.model_fields:
+        return
     assert parse(kind, **{field: {"any": "thing"}}) == parse(kind)
 
 
 @pytest.mark.parametrize("kind", [CompletionBody, ChatBody])
 def test_missing_machinery_passes_only_when_it_asks_for_nothing(kind):
     for field, harmless in MISSING.items():
+        if field in kind.model_fields:
+            continue
         for value in harmless:
             assert parse(kind, **{field: value}) == parse(kind)
         error = refused(kind, **{field: {"something": "else"}})
@@ -153,7 +164,10 @@ def test_an_answer_can_be_sent_back_as_it_came():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"role": "tool", "content": "x", "tool_call_id": "1"},
+        {"role": "function", "content": "x", "name": "f"},
+        {"role": "user", "content": "x", "tool_call_id": "1"},
+        {"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "assistant", "content": None},
         {"role": "user", "content": None},
         {"role": "user"},
         {"content": "x"},
@@ -167,3 +181,65 @@ def test_message_of_a_wrong_form(fields):
     with pytest.raises(ApiError) as info:
         parse_body(ChatBody, json.dumps({"messages": [fields]}).encode())
     assert info.value.status == 400 and info.value.param == "messages"
+
+
+def test_unknown_fields_are_ignored_with_a_word():
+    body, ignored = ignoring(ChatBody, num_ctx=4096, chat_id="x", temprature=1.0, temperature=0.5)
+    assert body == parse(ChatBody, temperature=0.5)
+    assert ignored == ["num_ctx", "chat_id", "temprature"]
+
+
+def test_unknown_fields_are_ignored_at_any_depth():
+    part = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+    turns = [{"role": "user", "content": [part, part], "id": "1"}, {"role": "assistant", "content": "x", "id": "2"}]
+    body, ignored = ignoring(
+        ChatBody, messages=turns, response_format={"type": "text", "x": 1}, stream=True, stream_options={"include": 1}
+    )
+    assert [turn.for_template()["content"] for turn in body.messages] == ["hi\nhi", "x"]
+    paths = ["messages[].content[].cache_control", "messages[].id", "response_format.x", "stream_options.include"]
+    assert ignored == paths
+
+
+def test_an_unknown_field_that_asks_for_nothing_is_not_worth_a_word():
+    assert ignoring(ChatBody, messages=[{"role": "user", "content": "x", "annotations": []}], chat_id=None)[1] == []
+
+
+def test_what_a_schema_holds_is_no_field_of_ours():
+    schema = {"type": "object", "unknown": {"x": 1}}
+    shape = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    body, ignored = ignoring(ChatBody, response_format=shape)
+    assert body.response_format.json_schema.schema_ == schema and ignored == []
+
+
+def test_wishes_that_cannot_be_met_are_refused_all_the_same():
+    for fields in ({"modalities": ["audio"]}, {"messages": [{"role": "user", "content": "x", "audio": {"id": "1"}}]}):
+        with pytest.raises(ApiError) as info:
+            ignoring(ChatBody, **fields)
+        assert info.value.code == "unsupported_field" and info.value.param == next(iter(fields))
+
+
+def test_too_many_unknown_fields_are_refused_all_the_same():
+    with pytest.raises(ApiError, match=f"at most {MAX_FIELDS}"):
+        ignoring(CompletionBody, **{f"field_{i}": 1 for i in range(MAX_FIELDS * 100)})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"messages": [{"role": "user", "content": 3}]},
+            "messages.0.content: Input should be a valid string or a valid list",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text is required"),
+        (
+            {"messages": [{"role": "user", "content": [3]}]},
+            "messages.0.content.0: Input should be a valid dictionary or",
+        ),
+        ({"stop": 3}, "stop: Input should be a valid string or a valid list"),
+        ({"stop": ["a", 1]}, "stop.1: Input should be a valid string"),
+        ({"early_stopping": "maybe"}, "early_stopping: Input should be a valid boolean or 'never'"),
+    ],
+)
+def test_errors_name_the_field_as_it_was_written(fields, message):
+    error = refused(ChatBody, **fields)
+    assert str(error).startswith(message) and error.param == next(iter(fields))

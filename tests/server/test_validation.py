@@ -145,9 +145,13 @@ def test_priority_must_mean_something(engine, scripted):
 
 
 def test_sequences_of_one_request_are_bounded():
-    check_num_sequences(4, SamplingParams(n=1024))
+    check_num_sequences(4, SamplingParams(n=1024), 1024)
     with pytest.raises(ApiError):
-        check_num_sequences(5, SamplingParams(n=1024))
+        check_num_sequences(5, SamplingParams(n=1024), 1024)
+    for fields, param in (({"n": 5}, "n"), ({"best_of": 5}, "best_of"), ({"beam_width": 5}, "beam_width")):
+        with pytest.raises(ApiError) as info:
+            check_num_sequences(1, SamplingParams(**fields, temperature=0 if param == "beam_width" else 1), 4)
+        assert info.value.param == param
 
 
 def logprobs_of(engine, body, prompts, max_model_len=100) -> int:

@@ -6,7 +6,7 @@ import struct
 import msgspec
 import pytest
 
-from lullm.types.draw import Draw, DrawParams, LogitEdits
+from lullm.types.draw import Draw, DrawParams, LogitEdits, ThinkingBudget
 from lullm.types.packed import num_packed, pack, pack_one, unpack
 from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, PooledSum, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
@@ -20,6 +20,7 @@ EDITS = LogitEdits(
     bad_words_ids=((1,), (2, 3)),
     logit_bias={5: -100.0, 151_935: 0.1},
     allowed_token_ids=(),
+    thinking=ThinkingBudget((1, 2), (3,), True, 7),
 )
 PARAMS = DrawParams(2**64 - 1, 3, 0.7, 50, 0.9, 0.1, 0, EDITS)
 

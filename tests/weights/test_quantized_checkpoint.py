@@ -5,6 +5,7 @@ import quantized
 import torch
 from quantized import FORMATS, NATIVE, compressed
 
+from lullm.config.encoding import scheme
 from lullm.config.encoding.table import read_encoding
 from lullm.errors import ModelLoadError
 from lullm.ops.quantized.grid import GridLayout
@@ -159,6 +160,18 @@ def test_modules_by_name_expression_and_class():
 def test_what_is_not_supported_is_refused(config, match):
     with pytest.raises(ModelLoadError, match=match):
         read_encoding(config, frozenset())
+
+
+def test_expressions_take_bounded_time(monkeypatch):
+    """Three repeats in a name of 1,000 characters would take a minute, and 40,000 names of 120 twenty."""
+    config, _ = compressed({"num_bits": 8}, "int-quantized", ignore=["re:" + ".*a" * 3 + "b"])
+    encoding = read_encoding(config, frozenset())
+    assert encoding.scheme_of("model.layers.0.mlp.down_proj") is not None
+    with pytest.raises(ModelLoadError, match="too long to find in a{80}..., of 1000 characters"):
+        encoding.scheme_of("a" * 1000)
+    monkeypatch.setattr(scheme, "_MOST_SEARCH_S", 0.0)
+    with pytest.raises(ModelLoadError, match="too long to find in model.layers.1.mlp.down_proj, of"):
+        encoding.scheme_of("model.layers.1.mlp.down_proj")
 
 
 @pytest.mark.parametrize(

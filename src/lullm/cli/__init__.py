@@ -1,1 +1,1 @@
-"""The command line: `lullm run`, `chat`, `memory`, `serve`, `sleep`, `wake`, `ps` and `doctor`."""
+"""The command line: `lullm`; `talk/`: run and chat, `remote/`: commands that call a running server."""

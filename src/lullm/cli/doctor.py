@@ -35,6 +35,7 @@ REQUIRED = {
     "uvicorn": ("uvicorn", "0.30"),
     "prometheus-client": ("prometheus_client", "0.20"),
     "tqdm": ("tqdm", "4.66"),
+    "pyyaml": ("yaml", "6"),
     "xxhash": ("xxhash", "3.4"),
     "msgspec": ("msgspec", "0.19"),
     "llguidance": ("llguidance", "1.4"),

@@ -6,8 +6,11 @@ import sys
 from collections.abc import Sequence
 
 import lullm
-from lullm.cli import doctor, memory, serve
+from lullm.cli import completion, doctor, memory, plan, run_batch, serve
+from lullm.cli.flag.settings import apply_settings
+from lullm.cli.flag.spelling import spelled_as_flags
 from lullm.cli.model import hub, quantize
+from lullm.cli.parser import CommandParser
 from lullm.cli.remote import ps, sleep, wake
 from lullm.cli.talk import chat, run
 from lullm.errors import LullmError
@@ -16,14 +19,31 @@ USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
-def build_parser() -> argparse.ArgumentParser:
+EXAMPLES = """\
+examples:
+  lullm run "What is 17 + 25?"             the bundled demo model answers
+  lullm run Qwen/Qwen3-0.6B "Hello!"       a model of the hub; or a folder, or a GGUF file
+  lullm chat path/to/folder                a conversation
+  lullm serve path/to/folder --port 8000   the OpenAI API over HTTP
+  lullm doctor                             what this machine has, and what is missing"""
+
+
+def build_parser() -> CommandParser:
     """The parser with all sub-commands."""
-    parser = argparse.ArgumentParser(prog="lullm", description="An LLM inference engine with a paged KV cache.")
+    parser = CommandParser(
+        prog="lullm", description="An LLM inference engine with a paged KV cache that can sleep.", epilog=EXAMPLES
+    )
     parser.add_argument("--version", action="version", version=f"lullm {lullm.__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (run, chat, memory, serve, sleep, wake, ps, hub, quantize, doctor):
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    for command in (run, chat, serve, run_batch, ps, sleep, wake, hub, quantize, plan, memory, doctor, completion):
         command.add_parser(commands)
     return parser
+
+
+def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parser of each sub-command."""
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(commands.choices)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,17 +52,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A model may write characters that the terminal's encoding lacks.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    args = build_parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else list(argv)
+    parser = build_parser()
+    if not argv:
+        parser.print_help()
+        return 0
     # OpenMP reads it when torch is loaded, later. Spinning threads starve each other beside other programs: next to one
     # busy process a 0.6B model decoded 1.1 tok/s with spinning threads and 2.4 tok/s with parked ones.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    commands = sub_parsers(parser)
+    flags = {name for each in commands.values() for name in each._option_string_actions}
     try:
+        if argv[0] in commands:
+            apply_settings(commands[argv[0]], argv[1:], os.environ, flags)
+        args = parser.parse_args(argv)
         code: int = args.run(args)
         if sys.stdout is not None:  # None: the parent process has closed it
             sys.stdout.flush()  # here, where its errors are handled
         return code
     except LullmError as error:
-        print(f"lullm: error: {error}", file=sys.stderr)
+        print(f"lullm: error: {spelled_as_flags(str(error), flags)}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED

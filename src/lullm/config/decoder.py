@@ -1,6 +1,8 @@
 """DecoderConfig: the family part of a `config.json`, for the families that share one decoder (`models.decoder`)."""
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 from lullm.config.experts import ExpertsConfig
 from lullm.config.rope import RopeConfig
@@ -46,10 +48,105 @@ class DeltaNetConfig:
         return 2 * self.key_size + self.value_size
 
     @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return self.num_channels + self.value_size
+
+    @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """What a sequence keeps: the rows that the convolution still sees, and a matrix per value head."""
         heads = (self.num_value_heads, self.key_head_dim, self.value_head_dim)
         return (self.kernel_size - 1, self.num_channels), heads
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpaceConfig:
+    """The recurrent layers of a hybrid: state spaces (Mamba 2, https://arxiv.org/abs/2405.21060).
+
+    Args:
+        num_heads, head_dim: of what is written into the states, and read.
+        num_groups: heads of a group share what they write by and read by, vectors of `state_size`.
+        kernel_size: tokens that the convolution before the heads sees, the last one included.
+        convolution_bias, projection_bias, output_bias: these have a bias.
+        least_step, most_step: bounds of a token's step size.
+        gate: whether the gates come before the norm or behind it, or there is no norm.
+    """
+
+    num_heads: int
+    head_dim: int
+    num_groups: int
+    state_size: int
+    kernel_size: int
+    convolution_bias: bool = True
+    projection_bias: bool = False
+    output_bias: bool = False
+    least_step: float = 0.0
+    most_step: float = math.inf
+    gate: Literal["before norm", "behind norm", "no norm"] = "before norm"
+
+    @property
+    def inner_size(self) -> int:
+        """Elements of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def group_size(self) -> int:
+        """Elements of all groups."""
+        return self.num_groups * self.state_size
+
+    @property
+    def num_channels(self) -> int:
+        """Of the convolution: heads, and what groups write by and read by."""
+        return self.inner_size + 2 * self.group_size
+
+    @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return self.inner_size + self.num_channels + self.num_heads
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What a sequence keeps: the rows that the convolution still sees, and a matrix per head."""
+        return (self.kernel_size - 1, self.num_channels), (self.num_heads, self.state_size, self.head_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvolutionConfig:
+    """The recurrent layers of LFM2: a gated convolution over `kernel_size` tokens, the last one included."""
+
+    num_channels: int
+    kernel_size: int
+    has_bias: bool
+
+    @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return 3 * self.num_channels
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What a sequence keeps: the rows that the convolution still sees."""
+        return ((self.kernel_size - 1, self.num_channels),)
+
+
+RecurrentConfig = DeltaNetConfig | StateSpaceConfig | ShortConvolutionConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelFactors:
+    """Falcon-H1's factors on what goes into the parts of a layer, and what comes out. They are folded into weights.
+
+    Args:
+        space_parts: on the gates, the values, what groups write by, read by, and the step sizes.
+    """
+
+    attention_in: float
+    attention_out: float
+    space_in: float
+    space_out: float
+    space_parts: tuple[float, ...]
+    mlp_gate: float
+    mlp_down: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +181,14 @@ class LatentConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerInputConfig:
+    """What every layer reads of its token beside the hidden states: `size` elements of an embedding of its own."""
+
+    size: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """What the shared decoder needs beside the common part of `ModelConfig`.
 
@@ -96,6 +201,10 @@ class DecoderConfig:
         output_bias: the projection behind attention has a bias, in families that say so by a key of its own.
         query_stretch: see there.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
+        intermediate_sizes: by layer, where they differ; empty: `intermediate_size` in all.
+        has_value_norms: values are normed, without a weight.
+        layers_of_equal_values: by layer, whether values are what keys are before their norm; empty: in none.
+        layer_inputs: of families whose layers have such.
         has_output_gate: what attention gives is multiplied by gates, which the projection of the queries holds too.
         has_head_norms: of families that may have norms on every query and key head.
         mlp_bias: projections of the MLP have a bias.
@@ -106,7 +215,9 @@ class DecoderConfig:
         embedding_size: of a token's embedding, where it is not `hidden_size`; of families that project it.
         latent: keys and values follow from one latent vector per token; None: heads have keys and values.
         experts: in place of the MLP, in some layers or all.
-        delta_net: in place of attention, in layers that keep a recurrent state.
+        recurrent: in place of attention, or beside it, in layers that keep a recurrent state.
+        kinds_per_layer: entries of `layer_kinds` that a layer has.
+        factors: of a family with attention and state spaces side by side.
         attention_soft_cap, final_soft_cap: `cap * tanh(x / cap)` of scores, and of logits; None: as they are.
     """
 
@@ -119,6 +230,10 @@ class DecoderConfig:
     output_bias: bool = False
     query_stretch: QueryStretch | None = None
     has_sinks: bool = False
+    intermediate_sizes: tuple[int, ...] = ()
+    has_value_norms: bool = False
+    layers_of_equal_values: tuple[bool, ...] = ()
+    layer_inputs: LayerInputConfig | None = None
     has_output_gate: bool = False
     has_head_norms: bool = False
     mlp_bias: bool = False
@@ -131,13 +246,22 @@ class DecoderConfig:
     embedding_size: int | None = None
     experts: ExpertsConfig | None = None
     latent: LatentConfig | None = None
-    delta_net: DeltaNetConfig | None = None
+    recurrent: RecurrentConfig | None = None
+    kinds_per_layer: int = 1
+    factors: ParallelFactors | None = None
 
     @property
     def widest_row(self) -> int:
         """Elements of the widest row between two layers' results, for memory that is planned ahead."""
         of_experts = 0 if self.experts is None else self.experts.num_used * 2 * self.experts.intermediate_size
-        return max(2 * self.intermediate_size, of_experts)
+        of_recurrent = 0 if self.recurrent is None else self.recurrent.projected_size
+        of_inputs = 0 if self.layer_inputs is None else self.layer_inputs.size * len(self.ropes)
+        of_mlps = [2 * size for size in self.intermediate_sizes]
+        return max(2 * self.intermediate_size, *of_mlps, of_experts, of_inputs, of_recurrent)
+
+    def inner_size(self, layer: int) -> int:
+        """Of the MLP of a layer."""
+        return self.intermediate_sizes[layer] if self.intermediate_sizes else self.intermediate_size
 
     def rotary_dim(self, head_dim: int) -> int:
         """Elements of a head that are rotated, from its start, in layers that rotate."""

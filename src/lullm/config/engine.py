@@ -5,31 +5,36 @@ engine with a thread of its own does while nothing runs.
 """
 
 import dataclasses
+import difflib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, cast
 
 from lullm.config.engine_option import EngineOptions
-from lullm.config.model import ModelConfig
-from lullm.config.option import described, option, options_of
+from lullm.config.model import ModelConfig, ModelDType
+from lullm.config.option.option import described, option, options_of
+from lullm.config.option.sleep_after import parse_sleep_after
+from lullm.config.option.vllm import without_vllm_options
 from lullm.config.pooling.use import Convert, Runner
 from lullm.config.resolved import IdleConfig, ResolvedConfig
-from lullm.config.sleep_after import parse_sleep_after
 from lullm.errors import ConfigError, UnsupportedError
 
-DType = Literal["auto", "float32", "bfloat16", "float16"]
+DType = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]
 Device = Literal["auto", "cpu", "cuda"]
 
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
+DEFAULT_CPU_KV_SHARE = 0.25
+"""The rest is for the page cache and for other programs."""
 
 
-_ELSEWHERE = {
-    "trust_remote_code": "no code of a checkpoint is run; register_model and entry points bring models of packages",
-    "task": "leave it out, or use runner='pooling' and convert",
-    "hf_overrides": "edit config.json; an original Qwen3-Reranker needs none, only convert='rerank'",
-    "pooler_config": "the folder's modules.json says how to pool; PoolingParams change the rest",
-    "override_pooler_config": "the folder's modules.json says how to pool; PoolingParams change the rest",
-}
-"""Options of vLLM that lullm lacks, and what to do instead."""
+_DTYPE_NAMES = {"half": "float16", "float": "float32"}
+
+
+class EngineArguments(Protocol):
+    """Options that are gathered before they are checked: `EngineArgs`."""
+
+    def create_engine_config(self) -> "EngineConfig":
+        """The checked options. Raises ConfigError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +63,20 @@ class EngineConfig(EngineOptions):
     )
     dtype: DType = option("auto", "type of weights, activations and KV cache; 'auto' takes the checkpoint's", "model")
     max_model_len: int | None = option(
-        None, "longest prompt and output together, in tokens; default: the model's own limit", "model", least=1
+        None,
+        "longest prompt and output together, in tokens; default: the model's own limit",
+        "model",
+        least=1,
+        unit="tokens",
     )
     device: Device = option(
         "auto", "where the model runs; 'cuda' is a GPU; 'auto' is 'cpu' until a GPU has run lullm", "device"
     )
     gpu_memory_utilization: float | None = option(
         None,
-        f"share of a GPU's memory that may be taken, in all; default: {DEFAULT_GPU_MEMORY_UTILIZATION}",
+        "share of a GPU's memory that may be taken, in all; on a CPU, of what is available after the weights, that the "
+        "KV cache may take, and no more than twice what the running batch can use; default: "
+        f"{DEFAULT_GPU_MEMORY_UTILIZATION} of a GPU's, {DEFAULT_CPU_KV_SHARE} of a CPU's",
         "device",
         above=0,
         most=1,
@@ -99,6 +110,7 @@ class EngineConfig(EngineOptions):
 
     def __post_init__(self) -> None:
         _refuse_known_names(self)
+        object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         for each in options_of(EngineConfig):
             each.check(getattr(self, each.name))
         if not self.model:
@@ -109,15 +121,21 @@ class EngineConfig(EngineOptions):
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> "EngineConfig":
-        """From keyword options; an unknown one is a ConfigError that lists the known."""
-        known = {each.name for each in options_of(cls)}
-        unknown = sorted(set(options) - known)
+        """From keyword options, vLLM's among them; None where that is no value is the default.
+
+        Raises:
+            ConfigError: an unknown name, or as the constructor does. UnsupportedError: vLLM has it, and lullm does not.
+        """
+        known = {each.name: each for each in options_of(cls)}
+        own = without_vllm_options(options)
+        unknown = sorted(own.keys() - known.keys())
         if unknown:
-            hints = "".join(f"; {name}: {_ELSEWHERE[name]}" for name in unknown if name in _ELSEWHERE)
+            meant = (difflib.get_close_matches(name, known, n=1) for name in unknown)
+            hints = "".join(f"; did you mean {names[0]}?" for names in meant if names)
             raise ConfigError(
                 f"unknown option {', '.join(map(repr, unknown))}{hints}; options are: {', '.join(sorted(known))}"
             )
-        return cls(**options)
+        return cls(**{name: value for name, value in own.items() if value is not None or known[name].is_optional})
 
     @property
     def idle(self) -> IdleConfig:
@@ -152,16 +170,23 @@ class EngineConfig(EngineOptions):
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}
             | {"quantization": self.quantization or (None if on_gpu else model.quantization)},
             served_model_name=self.served_model_name or self.model,
-            dtype=model.dtype if self.dtype == "auto" else self.dtype,
+            dtype=model.dtype if self.dtype == "auto" else cast(ModelDType, self.dtype),
             max_model_len=max_model_len,
             device="cuda" if on_gpu else "cpu",
-            gpu_memory_utilization=self.gpu_memory_utilization or DEFAULT_GPU_MEMORY_UTILIZATION,
+            gpu_memory_utilization=self.gpu_memory_utilization
+            or (DEFAULT_GPU_MEMORY_UTILIZATION if on_gpu else DEFAULT_CPU_KV_SHARE),
             async_scheduling=on_gpu if self.async_scheduling is None else self.async_scheduling,
             keep_backup=(on_gpu and self.enable_sleep_mode) if self.keep_backup is None else self.keep_backup,
         )
 
 
 EngineConfig.__doc__ = f"{EngineConfig.__doc__}\n{described(EngineConfig)}\n"
+
+
+def _dtype_name(dtype: Any) -> Any:
+    """`'half'` and `torch.float16` -> `'float16'`."""
+    name = str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else dtype
+    return _DTYPE_NAMES.get(name, name) if isinstance(name, str) else name
 
 
 def _refuse_known_names(config: EngineConfig) -> None:
@@ -204,12 +229,10 @@ def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
         return
     wishes = {
         "quantization": config.quantization is not None and model.foreign is not None,
-        "kv_cache_dtype": "fp8" in config.kv_cache_dtype and model.family.delta_net is None,
+        "kv_cache_dtype": "fp8" in config.kv_cache_dtype,
         "batch_invariant": config.batch_invariant,
     }
-    reason = "keeps latent vectors" if model.family.delta_net is None else "sums its states by the chunks of a prompt"
-    if model.foreign is not None:
-        reason = "is computed by transformers"
+    reason = "keeps latent vectors" if model.foreign is None else "is computed by transformers"
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(
@@ -240,10 +263,6 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
     if config.attention_backend == "triton" and not on_gpu:
         raise UnsupportedError("attention_backend='triton' needs device='cuda'; on a CPU use auto or torch")
     missing = {
-        "gpu_memory_utilization": (
-            config.gpu_memory_utilization is not None and not on_gpu,
-            "use kv_cache_memory_bytes on a CPU",
-        ),
         "keep_backup": (
             bool(config.keep_backup) and not on_gpu,
             "on a CPU a backup takes the memory that is to be free",

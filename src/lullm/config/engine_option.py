@@ -6,7 +6,7 @@ A resolved configuration takes them as the user said them. Names are vLLM's wher
 from dataclasses import dataclass
 from typing import Literal
 
-from lullm.config.option import option
+from lullm.config.option.option import option
 
 KVCacheDType = Literal["auto", "int8", "fp8", "fp8_e4m3"]
 ModelImpl = Literal["auto", "lullm", "transformers"]
@@ -100,8 +100,7 @@ class EngineOptions:
     block_size: int = option(16, "tokens per KV block", "KV cache", least=1)
     kv_cache_memory_bytes: int | None = option(
         None,
-        "memory of the KV cache, in bytes or like 512MiB; default, on a CPU: a quarter of what is available after the "
-        "weights, and no more than twice what the running batch can use",
+        "memory of the KV cache, in bytes or like 512MiB; default: by gpu_memory_utilization",
         "KV cache",
         least=1,
         unit="bytes",
@@ -120,7 +119,9 @@ class EngineOptions:
     )
 
     max_num_seqs: int = option(128, "most sequences in one step", "scheduling", least=1)
-    max_num_batched_tokens: int = option(2048, "most tokens in one step (the chunk size)", "scheduling", least=1)
+    max_num_batched_tokens: int = option(
+        2048, "most tokens in one step (the chunk size)", "scheduling", least=1, unit="tokens"
+    )
     enable_chunked_prefill: bool = option(
         True,
         "mix chunks of prompts with decodes in one step; otherwise prompts go first, whole, which needs "
@@ -148,6 +149,22 @@ class EngineOptions:
     )
     logprobs_mode: LogprobsMode = option(
         "raw_logprobs", "log-probabilities before or after penalties, temperature and filters", "log-probabilities"
+    )
+
+    tool_call_parser: str | None = option(
+        None,
+        "how the model writes calls of tools (hermes, qwen3_coder, llama3_json, mistral, ...), or 'none': they are "
+        "text; default: found in its chat template",
+        "replies",
+    )
+    reasoning_parser: str | None = option(
+        None,
+        "how the model writes its thoughts (qwen3, deepseek_r1, mistral, ...), or 'none': they are text; default: "
+        "found in its chat template",
+        "replies",
+    )
+    think: bool | None = option(
+        None, "whether the model thinks where a request does not say; default: as its chat template has it", "replies"
     )
 
     enable_sleep_mode: bool = option(False, "allow sleep and wake-up", "sleep")

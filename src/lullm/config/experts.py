@@ -30,6 +30,7 @@ class ExpertsConfig:
         num_group_scores: a group's rank is the sum of so many of its best scores.
         has_correction: a bias per expert is added to its score for the choice, not for the result
             (https://arxiv.org/abs/2408.15664).
+        has_factors: the shares of each expert are multiplied by a learned factor of its own.
         shared_intermediate_size: of an expert that every token uses; None: there is none.
         shared_is_gated: the shared expert's result is multiplied by the sigmoid of a product of its own.
         has_biases: the router and the matrices of the experts have a bias.
@@ -47,6 +48,7 @@ class ExpertsConfig:
     num_used_groups: int = 1
     num_group_scores: int = 2
     has_correction: bool = False
+    has_factors: bool = False
     shared_intermediate_size: int | None = None
     shared_is_gated: bool = False
     has_biases: bool = False

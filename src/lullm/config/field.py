@@ -17,6 +17,10 @@ MOST_INTERMEDIATE = 1 << 20
 """The widest known MLP has 53,248."""
 MOST_HEAD_DIM = 1 << 12
 """The widest known heads have 512 elements."""
+MOST_VOCAB = 1 << 24
+"""The largest known has 262,208 tokens."""
+MOST_HEADS = 1 << 12
+"""The most known are 128."""
 MOST_EXPERTS = 1 << 12
 """The most known have 512 in a layer."""
 

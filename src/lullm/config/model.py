@@ -15,7 +15,7 @@ from lullm.config.encoding.scheme import CheckpointEncoding
 from lullm.config.encoding.table import read_encoding
 from lullm.config.family.keys import check_keys
 from lullm.config.family.table import FAMILIES, family_of, text_part
-from lullm.config.field import MOST_HEAD_DIM, boolean, positive_int, shown, token_id_list
+from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, MOST_VOCAB, boolean, positive_int, shown, token_id_list
 from lullm.config.gguf.architecture import config_data
 from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import read_object
@@ -24,17 +24,15 @@ from lullm.config.pooling.pooler import PoolerConfig, TokenScore
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
-from lullm.types.layer_kind import LayerKind
+from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, SlidingWindow, attended_kind
 
 logger = get_logger(__name__)
 
 ModelDType = Literal["float32", "bfloat16", "float16"]
 _DTYPES = get_args(ModelDType)
 
-# Of real models the largest have 262,208 tokens, 16,384 hidden elements, 128 heads.
-_MOST_VOCAB = 1 << 24
 _MOST_HIDDEN = 1 << 18
-_MOST_HEADS = 1 << 12
+"""The widest known model has 16,384."""
 
 FamilyConfig = DecoderConfig
 """The family parts; a family that does not fit the shared decoder adds its own type here. All say `widest_row`
@@ -46,7 +44,7 @@ class ModelConfig:
     """The part of a `config.json` that lullm reads. Sizes in elements, lengths in tokens.
 
     Args:
-        layer_kinds: what each layer keeps between steps, one per layer.
+        layer_kinds: what each layer keeps between steps, `family.kinds_per_layer` entries per layer.
         family: what only the family's own file asks for.
         generates: the model gives next tokens; else there is no head for them, or the user does not want any.
         num_labels: of a checkpoint with a matrix of labels in place of that head.
@@ -84,16 +82,32 @@ class ModelConfig:
     @property
     def is_all_ops(self) -> bool:
         """Whether the functions of the ops compute all of a step; else torch's own stand between them."""
-        return self.foreign is None and self.family.latent is None and self.family.delta_net is None
+        return self.foreign is None and self.family.latent is None
 
     @property
     def num_cache_sides(self) -> Literal[1, 2]:
         """Tensors of a layer-slot in the KV cache: keys and values, or latent vectors that are both."""
         return 2 if self.family.latent is None else 1
 
+    def kv_heads(self, layer: int) -> KVHeads:
+        """Of what a layer reads."""
+        kind = attended_kind(self.layer_kinds, layer)
+        heads = kind.heads if isinstance(kind, FullAttention | SlidingWindow) else None
+        return heads or KVHeads(self.num_key_value_heads, self.head_dim)
+
+    def rotated_size(self, layer: int) -> int:
+        """Elements of a head, or of the part of it, that the layer's rotary table is for."""
+        latent = self.family.latent
+        return self.kv_heads(layer).head_dim if latent is None else latent.rope_size
+
+    @property
+    def head_dims(self) -> list[int]:
+        """The sizes of heads that its layers have, ascending."""
+        return sorted({self.kv_heads(layer).head_dim for layer in range(len(self.layer_kinds))})
+
     @property
     def num_hidden_layers(self) -> int:
-        return len(self.layer_kinds)
+        return len(self.layer_kinds) // self.family.kinds_per_layer
 
     @property
     def has_lm_head(self) -> bool:
@@ -137,8 +151,8 @@ class ModelConfig:
         family = family_of(architecture)
         unknown_keys = check_keys(data, architecture, family, FAMILIES.values())
         data = family.fill(data)
-        heads = positive_int(data, "num_attention_heads", most=_MOST_HEADS)
-        kv_heads = positive_int(data, "num_key_value_heads", heads, _MOST_HEADS)
+        heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
+        kv_heads = positive_int(data, "num_key_value_heads", heads, MOST_HEADS)
         hidden_size = positive_int(data, "hidden_size", most=_MOST_HIDDEN)
         if heads % kv_heads:
             raise ModelLoadError(
@@ -155,7 +169,7 @@ class ModelConfig:
         layer_kinds = family.layer_kinds(data)
         return cls(
             architecture=architecture,
-            vocab_size=positive_int(data, "vocab_size", most=_MOST_VOCAB),
+            vocab_size=positive_int(data, "vocab_size", most=MOST_VOCAB),
             hidden_size=hidden_size,
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,

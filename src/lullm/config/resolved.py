@@ -8,7 +8,7 @@ from typing import Literal
 
 from lullm.config.engine_option import EngineOptions
 from lullm.config.model import ModelDType
-from lullm.config.sleep_after import SleepRung
+from lullm.config.option.sleep_after import SleepRung
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,8 @@ class ResolvedConfig(EngineOptions):
     Attributes:
         served_model_name: the name clients use. dtype: of weights and activations.
         max_model_len: longest sequence (prompt and output, tokens). In a running engine: what the KV cache holds.
-        device: where the steps run. gpu_memory_utilization: share of a GPU's memory that may be taken.
+        device: where the steps run. gpu_memory_utilization: share of a GPU's memory that may be
+            taken, or of a CPU's, after the weights, that the KV cache may take.
         async_scheduling: the next step is planned and launched while one runs.
         keep_backup: the host memory of a sleep stays taken, with the weights in it, for the next sleep.
     """

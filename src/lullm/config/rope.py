@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args
 from lullm.config.field import MOST_HEAD_DIM, boolean, optional_object, positive_float, positive_int, shown
 from lullm.errors import ModelLoadError
 
-RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 _ROPE_TYPES = get_args(RopeType)
 
 MOST_POSITIONS = 1 << 25
@@ -34,7 +34,8 @@ class RopeConfig:
     """Rotary position embedding: base frequency, and how it is stretched beyond the trained length.
 
     Args:
-        partial_rotary_factor: the share of a head that is rotated, from its start.
+        partial_rotary_factor: the share of a head that is rotated, from its start; with `proportional`, the share of
+            the pairs that turn, which stand where they would if all did.
         short_factor, long_factor: of `longrope`, one per pair.
     """
 
@@ -56,7 +57,7 @@ class RopeConfig:
 
     def rotary_dim(self, head_dim: int) -> int:
         """Elements of a head that are rotated."""
-        return int(head_dim * self.partial_rotary_factor)
+        return head_dim if self.rope_type == "proportional" else int(head_dim * self.partial_rotary_factor)
 
 
 def read_theta(data: dict[str, Any], name: str, default: float) -> float:
@@ -121,7 +122,7 @@ def read_rope(
         raise ModelLoadError(f"config.json: rope_type {shown(rope_type)} is not one of {', '.join(_ROPE_TYPES)}")
     whole = "partial_rotary_factor"
     partial = positive_float(parameters, whole, positive_float(data, whole, 1.0))
-    if partial > 1 or partial != 1 and not has_partial:
+    if partial > 1 or partial != 1 and not has_partial and rope_type != "proportional":
         raise ModelLoadError(
             f"config.json: {whole} {partial!r} is not supported, only {'up to ' if has_partial else ''}1.0"
         )

@@ -6,12 +6,13 @@ Everything here runs on the callers' event loops and asks for work, which the `E
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, Unpack, cast
 
 import torch
 
-from lullm.config.engine import EngineConfig
-from lullm.config.sleep_after import SleepRung
+from lullm.config.engine import EngineArguments, EngineConfig
+from lullm.config.option.sleep_after import SleepRung
 from lullm.engine.client import SleepObserver
 from lullm.engine.input import num_chars
 from lullm.engine.llm_engine import LLMEngine
@@ -19,9 +20,11 @@ from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.engine_thread import EngineThread
 from lullm.engine.thread.mailbox import EngineCall, Mailbox
 from lullm.engine.thread.sleep_watch import SleepWatch
+from lullm.engine.thread.stream_pace import StreamPace
 from lullm.errors import EngineDeadError
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.text.template.failure import WouldBlock
+from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.pooling.params import PoolingParams
@@ -37,7 +40,8 @@ from lullm.types.sleep import (
     SleepState,
     WakeReport,
 )
-from lullm.types.stats import EngineStats
+from lullm.types.watch.occupancy import Occupancy
+from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 
@@ -49,11 +53,15 @@ a megabyte would stop the event loop for half a second."""
 class AsyncLLMEngine:
     """Builds its engine in the constructor, which blocks until the model is loaded, and starts the thread.
 
+    Args:
+        stream_pause_s: seconds between two outputs of a stream, at least, and longer with many (`StreamPace`); tokens
+            drawn meanwhile come together. 0: an output per step.
+
     Attributes and raised errors: see `EngineClient` and `LLMEngine`.
     """
 
-    def __init__(self, config: EngineConfig, ahead: MemoryAhead | None = None):
-        self._engine = LLMEngine(config, has_thread=True, ahead=ahead)
+    def __init__(self, config: EngineConfig, ahead: MemoryAhead | None = None, stream_pause_s: float = 0.0):
+        self._engine = LLMEngine(config, has_thread=True, ahead=ahead, pace=StreamPace(stream_pause_s))
         self.config = self._engine.config
         self.idle = config.idle
         self.model_config = self._engine.model_config
@@ -65,11 +73,16 @@ class AsyncLLMEngine:
         self._admission = Admission(self._engine, self._mailbox, self._watch, self.idle)
         self._thread = EngineThread(self._engine, self._mailbox, self._watch, self._admission)
 
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArguments) -> "AsyncLLMEngine":
+        """With the options of an `EngineArgs`. Blocks, and raises, as the constructor does."""
+        return cls(engine_args.create_engine_config())
+
     async def prepare(
         self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
     ) -> GenerateRequest:
         """Render, tokenize and check a request. Raises InvalidRequestError, EngineDeadError."""
-        self.check_health()
+        self.check_running()
         bad_words = params.bad_words if isinstance(params, SamplingParams) else None
         if num_chars(prompt) + sum(map(len, bad_words or ())) <= _LONG_CHARS:
             with contextlib.suppress(WouldBlock):
@@ -96,13 +109,13 @@ class AsyncLLMEngine:
     async def generate(
         self,
         prompt: Prompt | Conversation,
-        params: SamplingParams,
+        sampling_params: SamplingParams,
         request_id: str,
         priority: int = 0,
         keep_alive: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """`prepare` and `stream` in one; errors of either come at the first item."""
-        request = await self.prepare(request_id, prompt, params, priority)
+        request = await self.prepare(request_id, prompt, sampling_params, priority)
         async with contextlib.aclosing(self.stream(request, keep_alive)) as outputs:
             async for output in outputs:
                 yield output
@@ -128,6 +141,26 @@ class AsyncLLMEngine:
         """`prepare` and `pool` in one, as a generator of the one output; errors of either come at the first item."""
         request = await self.prepare(request_id, prompt, pooling_params, priority)
         yield await self.pool(request, keep_alive)
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored."""
+        await self._call(lambda: self._engine.abort_request(request_id))
+
+    async def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, with its chat template."""
+        return self.tokenizer
+
+    def get_num_unfinished_requests(self) -> int:
+        """How many requests have not ended; from any thread."""
+        return self._engine.get_num_unfinished_requests()
+
+    async def start_profile(self, folder: str | Path = "profile") -> None:
+        """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
+        await self._call(lambda: self._engine.profiler.start(folder))
+
+    async def stop_profile(self) -> Path:
+        """End the recording; the trace in the folder, for chrome://tracing. Raises as `Profiler.stop` does."""
+        return await self._call(self._engine.profiler.stop)
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`."""
@@ -216,7 +249,7 @@ class AsyncLLMEngine:
 
     async def _answer(self, call: EngineCall[T], command: Callable[[], None]) -> T:
         """Send a command that sees to `call`; its answer."""
-        self.check_health()
+        self.check_running()
         self._mailbox.send(command)
         return await asyncio.wrap_future(call.answer)
 
@@ -224,9 +257,17 @@ class AsyncLLMEngine:
         """A snapshot, without waiting for the running step."""
         return self._engine.stats()
 
-    def check_health(self) -> None:
+    async def occupancy(self, max_cells: int) -> Occupancy:
+        """Who holds which part of the KV cache, after the running step. Neither wakes the engine nor keeps it awake."""
+        return await self._call(lambda: self._engine.occupancy(max_cells))
+
+    def check_running(self) -> None:
         """Return if the engine takes requests. Raises EngineDeadError otherwise, with the cause."""
         self._mailbox.check_running()
+
+    async def check_health(self) -> None:
+        """As `check_running`, under vLLM's name."""
+        self.check_running()
 
     async def shutdown(self, drain: bool = True) -> None:
         """Stop taking requests, end those that run, release everything. Idempotent.

@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Protocol, Unpack
 
 from lullm.config.model import ModelConfig
+from lullm.config.option.sleep_after import SleepRung
 from lullm.config.resolved import IdleConfig, ResolvedConfig
-from lullm.config.sleep_after import SleepRung
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
@@ -21,7 +21,8 @@ from lullm.types.sleep import (
     SleepState,
     WakeReport,
 )
-from lullm.types.stats import EngineStats
+from lullm.types.watch.occupancy import Occupancy
+from lullm.types.watch.stats import EngineStats
 
 SleepCause = Literal["call", "idle", "request"]
 """What put an engine to sleep or woke it: a call, the ladder when no request came, or a request."""
@@ -180,7 +181,14 @@ class EngineClient(Protocol):
         """A snapshot, without waiting for the running step."""
         ...
 
-    def check_health(self) -> None:
+    async def occupancy(self, max_cells: int) -> Occupancy:
+        """Who holds which part of the KV cache, in at most `max_cells` cells per pool, once the running step has ended.
+
+        Neither wakes an engine that sleeps nor keeps one awake. Raises EngineDeadError.
+        """
+        ...
+
+    def check_running(self) -> None:
         """Return if the engine serves. Raises EngineDeadError otherwise, with the cause."""
         ...
 

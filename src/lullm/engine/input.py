@@ -14,9 +14,12 @@ from lullm.errors import InvalidRequestError
 from lullm.text.bad_words import bad_words_ids
 from lullm.text.guided.guides import GuideMaker
 from lullm.text.pair import PairReader
+from lullm.text.reply.replies import Replies
 from lullm.text.template.meter import deep_size
 from lullm.text.tokenizer import Tokenizer
+from lullm.types.guided.params import Guide
 from lullm.types.pooling.params import PoolingParams
+from lullm.types.reply.rules import ReplyRules
 from lullm.types.request import NO_TOKENS, Conversation, GenerateRequest, Input, Prompt, TextPair
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 
@@ -42,6 +45,7 @@ class InputProcessor:
         self._splits_prompts = config.split_special_tokens is True
         self._seeds = random.Random(config.seed)
         self._guides = GuideMaker(tokenizer, eos_token_ids, model.vocab_size)
+        self._replies = Replies(tokenizer, config.tool_call_parser, config.reasoning_parser, config.think)
 
     def process(
         self,
@@ -68,10 +72,20 @@ class InputProcessor:
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
         check_generates(self._model)
+        params = params.clone()  # the caller may change its own meanwhile, or has since it was checked
         self._check_params(params)
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
+        if params.truncate_prompt_tokens is not None:
+            num_most = max(self._max_model_len - (params.max_tokens or 1), 1)
+            token_ids = _truncated(token_ids, params.truncate_prompt_tokens, num_most)
         self._check_prompt(_param(prompt), token_ids, num_drawn=1)
-        wanted = params.structured_outputs
+        reply = self._replies.rules(prompt, text or "") if isinstance(prompt, Conversation) else None
+        if params.thinking_token_budget is not None and (reply is None or reply.thinking is None):
+            raise InvalidRequestError(
+                "thinking_token_budget needs a conversation with a model whose thoughts are known (reasoning_parser)",
+                "thinking_token_budget",
+            )
+        guide = self._guide(params, reply, may_block)
         return GenerateRequest(
             request_id=request_id,
             prompt=text,
@@ -80,10 +94,34 @@ class InputProcessor:
             seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
             arrival_time=time.monotonic(),
             priority=priority,
-            end_token_ids=() if params.ignore_eos else self._eos_token_ids,
+            end_token_ids=() if params.ignore_eos else self._end_ids(prompt),
             bad_words_ids=tuple(bad_words_ids(self._tokenizer, params.bad_words)) if params.bad_words else (),
-            guide=self._guides.make(wanted, may_block) if wanted is not None else None,
+            guide=guide,
+            cache_salt=_cache_salt(prompt),
+            reply=reply,
         )
+
+    def _guide(self, params: SamplingParams, reply: ReplyRules | None, may_block: bool) -> Guide | None:
+        """What guides the reply: its own form, and the tools that it must call."""
+        form, outer = params.structured_outputs, None
+        if reply is not None:
+            if form is not None and reply.calls.choice == "required":
+                raise InvalidRequestError("a tool must be called, so the text cannot have a form", "structured_outputs")
+            outer = self._replies.grammar(reply, self._eos_token_ids, has_form=form is not None)
+        if outer is None or reply is None or not reply.tools:
+            return self._guides.make(form, may_block, outer)
+        for name in ("beam_width", "allowed_token_ids"):
+            if getattr(params, name) is not None:
+                raise InvalidRequestError(f"{name} does not go with calls that have a grammar", name)
+        try:
+            return self._guides.make(form, may_block, outer)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(str(error).replace("structured_outputs", "tools", 1), "tools") from None
+
+    def _end_ids(self, prompt: Input) -> tuple[int, ...]:
+        if _suffix(prompt) is None:
+            return self._eos_token_ids
+        return tuple(dict.fromkeys(self._eos_token_ids + self._tokenizer.infill().end))
 
     def _process_pooling(
         self, request_id: str, prompt: Input, params: PoolingParams, priority: int, may_block: bool
@@ -91,11 +129,13 @@ class InputProcessor:
         pooling = resolved_pooling(self._model, params)
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
-            num_kept = params.truncate_prompt_tokens
-            token_ids = token_ids[-(self._max_model_len if num_kept < 0 else num_kept) :]
+            token_ids = _truncated(token_ids, params.truncate_prompt_tokens, self._max_model_len)
         self._check_prompt(_param(prompt), token_ids, num_drawn=0)
         now = time.monotonic()
-        return GenerateRequest(request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling)
+        salt = _cache_salt(prompt)
+        return GenerateRequest(
+            request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling, cache_salt=salt
+        )
 
     def tokenize(
         self, prompt: Prompt | Conversation, add_special_tokens: bool = True, may_block: bool = True
@@ -120,8 +160,11 @@ class InputProcessor:
             if isinstance(prompt, Conversation):
                 splits = prompt.split_special_tokens
                 splits = self._splits_conversations if splits is None else splits
-                return self._tokenizer.encode_conversation(prompt.messages, prompt.options, splits, may_block)
+                options = self._replies.options(prompt)
+                return self._tokenizer.encode_conversation(prompt.messages, options, splits, may_block)
             text, token_ids, splits = _given(prompt)
+            if (suffix := _suffix(prompt)) is not None and text is not None:
+                return text, self._tokenizer.encode_infill(text, suffix)
             if token_ids is None:
                 assert text is not None
                 splits = self._splits_prompts if splits is None else splits
@@ -210,7 +253,7 @@ def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
         return prompt, None, None
     if not isinstance(prompt, dict):
         return None, _integers(prompt), None
-    unknown = set(prompt) - {"prompt", "prompt_token_ids", "split_special_tokens"}
+    unknown = set(prompt) - {"prompt", "prompt_token_ids", "split_special_tokens", "cache_salt", "suffix"}
     if unknown:
         raise InvalidRequestError(
             f"a prompt dict holds 'prompt' or 'prompt_token_ids', not {sorted(map(str, unknown))}", "prompt"
@@ -224,6 +267,27 @@ def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
     if splits is not None and (not isinstance(splits, bool) or ids is not None):
         raise InvalidRequestError("split_special_tokens is True or False, and belongs to a prompt of text", "prompt")
     return text, None if ids is None else _integers(ids), splits
+
+
+def _truncated(ids: list[int], num_kept: int, num_most: int) -> list[int]:
+    """The last `num_kept` tokens, or `num_most` if that is -1."""
+    return ids[-(num_most if num_kept < 0 else num_kept) :]
+
+
+def _suffix(prompt: Input) -> str | None:
+    """Raises InvalidRequestError: it is no text, or stands behind no text."""
+    suffix = prompt.get("suffix") if isinstance(prompt, dict) else None
+    if suffix is not None and not (isinstance(suffix, str) and isinstance(prompt, dict) and "prompt" in prompt):
+        raise InvalidRequestError("suffix is a text, and belongs to a prompt of text", "suffix")
+    return suffix
+
+
+def _cache_salt(prompt: Input) -> str:
+    """Raises InvalidRequestError: it is no text, or empty."""
+    salt = prompt.get("cache_salt") if isinstance(prompt, dict) else getattr(prompt, "cache_salt", None)
+    if salt is not None and (not isinstance(salt, str) or not salt):
+        raise InvalidRequestError("cache_salt must be a text that is not empty", "cache_salt")
+    return salt or ""
 
 
 def _integers(ids: object) -> list[int]:

@@ -7,16 +7,18 @@ from typing import Any, Unpack
 
 import torch
 
-from lullm.config.engine import EngineConfig
+from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.config.generation import GenerationDefaults
 from lullm.config.gguf.file import is_gguf
 from lullm.config.pooling.use import with_use
+from lullm.device.profiler import Profiler
 from lullm.engine.assembly import open_scheduler
 from lullm.engine.input import InputProcessor
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.stats import take_stats
 from lullm.engine.step_loop import StepLoop
+from lullm.engine.thread.stream_pace import StreamPace as Pace
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.executor.factory import open_executor
 from lullm.kv.layout import num_blocks_for_len
@@ -24,6 +26,7 @@ from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.fallback.config import read_model_config
+from lullm.sched.occupancy import take_occupancy
 from lullm.text.pair import has_pair_roles
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.pooling.outputs import EngineOutput
@@ -40,7 +43,8 @@ from lullm.types.sleep import (
     SleepState,
     WakeReport,
 )
-from lullm.types.stats import EngineStats
+from lullm.types.watch.occupancy import Occupancy
+from lullm.types.watch.stats import EngineStats
 from lullm.weights.folder import resolve_model
 
 logger = get_logger(__name__)
@@ -50,20 +54,23 @@ class LLMEngine:
     """Loads a model and serves requests, one `step` at a time. Not safe to share between threads.
 
     Args:
-        has_thread: a thread watches the clock beside the caller's, for `sleep_after` and `auto_wake`.
+        has_thread: a thread watches the clock beside the caller's, for `sleep_after` and `auto_wake`. pace: of streams.
         ahead: memory that a `head_start` has taken for the weights.
 
     Attributes:
         config: resolved, with the model length that the KV cache holds. model_config. tokenizer.
         default_params: from the model's generation_config.json.
         input_processor: may be called from other threads, as `stats` may.
-        model_executor: runs the workers. lifecycle: the owner of the question whether the engine is awake.
+        model_executor: runs the workers. profiler: of the steps.
+        lifecycle: the owner of the question whether the engine is awake.
 
     Raises:
         ModelLoadError, ConfigError, CacheSizeError: from the constructor, which blocks until the model is loaded.
     """
 
-    def __init__(self, config: EngineConfig, has_thread: bool = False, ahead: MemoryAhead | None = None):
+    def __init__(
+        self, config: EngineConfig, has_thread: bool = False, ahead: MemoryAhead | None = None, pace: Pace | None = None
+    ):
         started = time.monotonic()
         if not has_thread:
             _check_threadless(config)
@@ -98,11 +105,17 @@ class LLMEngine:
         self.input_processor = InputProcessor(
             self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))
         )
-        self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer)
+        self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer, pace)
         self.lifecycle = Lifecycle(
             self.model_executor, self._scheduler, self._block_space, self.config.enable_sleep_mode
         )
+        self.profiler = Profiler()
         logger.info("ready in %.1f s: %s", time.monotonic() - started, self.config.served_model_name)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArguments) -> "LLMEngine":
+        """With the options of an `EngineArgs`. Raises as the constructor does."""
+        return cls(engine_args.create_engine_config())
 
     def add_request(
         self,
@@ -149,12 +162,13 @@ class LLMEngine:
                 self._loop.pending = outputs + self._loop.pending
         return outputs
 
-    def abort_request(self, request_id: str, wants_output: bool = True) -> None:
-        """End a request and free its blocks now. Unknown ids are ignored.
+    def abort_request(self, request_id: str | Iterable[str], wants_output: bool = True) -> None:
+        """End a request, or several, and free their blocks now. Unknown ids are ignored.
 
-        The next `step` returns the request's last output, unless it is not wanted (`wants_output` False).
+        The next `step` returns a request's last output, unless it is not wanted (`wants_output` False).
         """
-        self._loop.abort(request_id, wants_output)
+        for each in (request_id,) if isinstance(request_id, str) else request_id:
+            self._loop.abort(each, wants_output)
 
     def take_pending(self) -> list[EngineOutput]:
         """Last outputs of aborted requests, without a step: an engine that is asleep has none."""
@@ -172,6 +186,10 @@ class LLMEngine:
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has something to do or to return."""
         return self._scheduler.has_unfinished or bool(self._loop.pending)
+
+    def get_num_unfinished_requests(self) -> int:
+        """How many requests have not ended."""
+        return len(self._scheduler.unfinished_ids)
 
     def unfinished_request_ids(self) -> list[str]:
         """Ids of the requests that have not ended, in the order in which they came."""
@@ -294,6 +312,10 @@ class LLMEngine:
     def memory_snapshot(self) -> MemorySnapshot:
         """Every block of both pools: owners, fill, content. For the thread that steps, between steps; O(blocks)."""
         return self._block_space.snapshot([*self._scheduler.running, *self._scheduler.swapped])
+
+    def occupancy(self, max_cells: int) -> Occupancy:
+        """Who holds which part of the KV cache, in at most `max_cells` cells per pool. Called as the above; quick."""
+        return take_occupancy(self._scheduler, max_cells)
 
     def check_health(self) -> None:
         """Return if the engine serves. Raises EngineDeadError otherwise."""

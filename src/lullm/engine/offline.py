@@ -1,8 +1,8 @@
 """Offline: many requests through one engine until all have ended, with a progress bar."""
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 
 
 def run_all(
-    engine: "LLMEngine", requests: Sequence[GenerateRequest], use_tqdm: bool, interrupt: threading.Event
+    engine: "LLMEngine",
+    requests: Sequence[GenerateRequest],
+    use_tqdm: bool | Callable[..., Any],
+    interrupt: threading.Event,
 ) -> list[EngineOutput]:
     """The last outputs of requests, in their order; some are missing after an interrupt. Raises as `step` does."""
     outputs: dict[str, EngineOutput] = {}
     wanted: set[str] = set()
-    progress = tqdm(total=len(requests), desc="Processed prompts", disable=not use_tqdm, dynamic_ncols=True)
+    bar = use_tqdm if callable(use_tqdm) else tqdm
+    progress = bar(total=len(requests), desc="Processed prompts", disable=not use_tqdm, dynamic_ncols=True)
     num_input = num_output = 0
     try:
         for request in requests:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from lullm.engine.pooling.output import RequestVector
+from lullm.engine.thread.stream_pace import StreamPace
 from lullm.sched.intake import SequenceUpdate
 from lullm.text.detokenizer import IncrementalDetokenizer
 from lullm.text.stop import StopStrings
@@ -16,6 +17,12 @@ from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import DrawnToken
 
 
+def detokenizer_of(request: GenerateRequest, tokenizer: Tokenizer) -> IncrementalDetokenizer:
+    """For one of the request's sequences. Marks in which a reply is read are shown, special tokens or not."""
+    shown = request.reply.shown_token_ids if request.reply else frozenset()
+    return IncrementalDetokenizer(tokenizer, request.params.skip_special_tokens, request.prompt_token_ids, shown)
+
+
 class SequenceText:
     """The text of one sequence so far, and how much of it was sent as deltas."""
 
@@ -23,7 +30,7 @@ class SequenceText:
         params = request.params
         self._tokenizer = tokenizer
         self._params = params
-        self._detokenizer = IncrementalDetokenizer(tokenizer, params.skip_special_tokens, request.prompt_token_ids)
+        self._detokenizer = detokenizer_of(request, tokenizer)
         self._stop = StopStrings(params.stop or (), params.include_stop_str_in_output)
         self.text = ""
         self.token_ids: list[int] = []
@@ -118,8 +125,10 @@ class RequestState(Protocol):
 class RequestText:
     """The texts of one request's sequences, and the form of its outputs."""
 
-    def __init__(self, group: SequenceGroup, tokenizer: Tokenizer):
+    def __init__(self, group: SequenceGroup, tokenizer: Tokenizer, pace: StreamPace):
         self._group = group
+        self._pace = pace
+        self._due_s = 0.0  # for the next delta
         self._tokenizer = tokenizer
         self._texts: dict[int, SequenceText] = {}
         params = group.request.params
@@ -160,6 +169,10 @@ class RequestText:
         if self._kind is OutputKind.FINAL_ONLY and not finished:
             return None
         delta = self._kind is OutputKind.DELTA
+        if delta and not finished:
+            if not self._pace.is_due(self._due_s):
+                return None
+            self._due_s = self._pace.next_due()
         texts = sorted(self._texts.items())
         if params.beam_width is not None:
             outputs = self._beam_outputs()
@@ -191,9 +204,7 @@ class RequestText:
         ]
         outputs = []
         for index, (token_ids, cumulative_logprob, finish_reason, stop_reason) in enumerate(lines[: request.params.n]):
-            detokenizer = IncrementalDetokenizer(
-                self._tokenizer, request.params.skip_special_tokens, request.prompt_token_ids
-            )
+            detokenizer = detokenizer_of(request, self._tokenizer)
             is_end_hidden = finish_reason == "stop" and not request.params.include_stop_str_in_output
             shown = token_ids[:-1] if is_end_hidden else token_ids
             text = detokenizer.append(shown) + detokenizer.finish()
@@ -213,15 +224,16 @@ class RequestText:
 
 
 class OutputProcessor:
-    """Keeps what is known of all unfinished requests."""
+    """Keeps what is known of all unfinished requests. `pace`: of streams; None: they have an output per step."""
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: Tokenizer, pace: StreamPace | None = None):
         self._tokenizer = tokenizer
+        self._pace = pace or StreamPace()
         self._requests: dict[str, RequestState] = {}
 
     def add(self, group: SequenceGroup) -> None:
         pooling = group.request.pooling
-        state = RequestText(group, self._tokenizer) if pooling is None else RequestVector(group, pooling)
+        state = RequestText(group, self._tokenizer, self._pace) if pooling is None else RequestVector(group, pooling)
         self._requests[group.request_id] = state
 
     def take(self, update: SequenceUpdate) -> str | None:
@@ -231,6 +243,7 @@ class OutputProcessor:
     def outputs(self, groups: Iterable[SequenceGroup]) -> list[EngineOutput]:
         """The outputs of groups that a step has changed. Finished groups are removed."""
         outputs: list[EngineOutput] = []
+        self._pace.begin_step(len(self._requests))
         for group in groups:
             output = self._requests[group.request_id].output()
             if output is not None:

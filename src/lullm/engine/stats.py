@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from lullm.sched.scheduler import Scheduler
-from lullm.types.stats import EngineStats
+from lullm.types.watch.stats import EngineStats
 
 
 def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]) -> EngineStats:
@@ -11,6 +11,7 @@ def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]
     space = scheduler.block_space
     return EngineStats(
         num_running=len(scheduler.running),
+        num_running_prompt_tokens=sum(len(group.request.prompt_token_ids) for group in tuple(scheduler.running)),
         num_waiting=len(scheduler.waiting),
         num_swapped=len(scheduler.swapped),
         num_blocks=space.num_blocks,
@@ -27,4 +28,5 @@ def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]
         kv_cache_full_total=scheduler.stats.kv_cache_full,
         steps_total=num_steps,
         finished_total=dict(finished),
+        token_gaps=scheduler.stats.gaps.snapshot(),
     )

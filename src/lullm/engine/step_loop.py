@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from lullm.engine.output import OutputProcessor
+from lullm.engine.thread.stream_pace import StreamPace
 from lullm.errors import EngineDeadError
 from lullm.executor.protocol import Executor
 from lullm.log import get_logger
@@ -28,13 +29,13 @@ class StepLoop:
         num_steps, finished: since the start: steps taken in, and requests by the finish reason of their first output.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, tokenizer: Tokenizer):
+    def __init__(self, scheduler: Scheduler, executor: Executor, tokenizer: Tokenizer, pace: StreamPace | None = None):
         self.pending: list[EngineOutput] = []
         self.num_steps = 0
         self.finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
         self._scheduler = scheduler
         self._executor = executor
-        self._output_processor = OutputProcessor(tokenizer)
+        self._output_processor = OutputProcessor(tokenizer, pace)
         self._in_flight: deque[tuple[StepPlan, Running[StepResult]]] = deque()  # steps that were launched
         self._failure: BaseException | None = None
 

@@ -9,7 +9,7 @@ The device pool and the host pool have an allocator each; a block id is valid in
 
 import itertools
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Protocol
 
 
@@ -53,6 +53,10 @@ class BlockAllocator(Protocol):
 
     def content(self, block_id: int) -> bytes | None:
         """The hash under which the block can be found; None if it cannot."""
+        ...
+
+    def cached_ids(self) -> Collection[int]:
+        """All blocks that can be found, in use or free; valid until the next call of another method."""
         ...
 
     def forget(self, block_id: int) -> None:
@@ -110,6 +114,9 @@ class NaiveBlockAllocator:
 
     def content(self, block_id: int) -> bytes | None:
         return None
+
+    def cached_ids(self) -> Collection[int]:
+        return ()
 
     def forget(self, block_id: int) -> None:
         pass
@@ -239,6 +246,9 @@ class PrefixCachingBlockAllocator:
 
     def content(self, block_id: int) -> bytes | None:
         return self._hashes[block_id]
+
+    def cached_ids(self) -> Collection[int]:
+        return self._index.values()
 
     def forget(self, block_id: int) -> None:
         block_hash = self._hashes[block_id]

@@ -3,6 +3,7 @@
 import enum
 import itertools
 from array import array
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 
 from lullm.kv.allocator import BlockAllocator
@@ -280,11 +281,15 @@ class BlockSpaceManager:
             # Waiting sequences were hashed under the old salt.
             for seq_id, tables in self._tables.items():
                 if not any(table.block_ids for table in tables):
-                    self._tables[seq_id] = self._empty_tables()
+                    self._tables[seq_id] = self._empty_tables(tables[0].hashes.salt)
 
     def used_blocks(self, with_cached: bool = False) -> UsedBlocks:
         """The blocks that sequences hold, in both pools; on demand also the free ones that can be found."""
         return self._pools.used_blocks(with_cached)
+
+    def cached_ids(self) -> tuple[Collection[int], Collection[int]]:
+        """The blocks that can be found, in use or free: (device, host). Valid until the next call."""
+        return self._pools.cached_ids()
 
     def forget_cached(self) -> None:
         """Forget the contents of free blocks, in both pools; blocks in use can still be found."""
@@ -313,11 +318,11 @@ class BlockSpaceManager:
     def _tables_of(self, seq: Sequence) -> tuple[BlockTable, ...]:
         tables = self._tables.get(seq.seq_id)
         if tables is None:
-            tables = self._tables[seq.seq_id] = self._empty_tables()
+            tables = self._tables[seq.seq_id] = self._empty_tables(seq.cache_salt)
         return tables
 
-    def _empty_tables(self) -> tuple[BlockTable, ...]:
-        hashes = BlockHashes(self.block_size, self._root)
+    def _empty_tables(self, salt: str) -> tuple[BlockTable, ...]:
+        hashes = BlockHashes(self.block_size, self._root, salt)
         release_later = self._pools.release_later
         return tuple(
             BlockTable(self._device, hashes, index)

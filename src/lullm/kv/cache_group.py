@@ -5,6 +5,12 @@ tokens for one layer. A group has at most `num_slots` layers of one kind; a bloc
 all its layers. So layer -> (group, slot): the slot names the tensors, the group names the block table. A model with
 one kind of layers has one group with a slot per layer.
 
+Where kinds differ in the size of a token's keys, the largest fills a slot, and a slot holds several layers of a kind
+with smaller ones: its `num_shares`. So a block of that group holds more layers, not more tokens, and all that is known
+of blocks (hashes, sharing, swap) stays the same. In a slot's tensor, blocks of shares follow each other: share i of
+block b is number `b * num_shares + i`, which is all that a kernel has to know. Layers that share the keys and values of
+an earlier one have its place, and take no memory.
+
 A recurrent state has no tokens to stand in slots. It is cut into pieces of the size of a slot: a sequence holds as many
 blocks of the same pool as the states of all its recurrent layers take, from its first token to its last. So states and
 keys share one budget, and blocks that hold a state are copied, swapped, cached and saved like any other.
@@ -14,7 +20,14 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from lullm.errors import UnsupportedError
-from lullm.types.layer_kind import FullAttention, LayerKind, Nothing, RecurrentState, SlidingWindow
+from lullm.types.layer_kind import (
+    FullAttention,
+    LayerKind,
+    Nothing,
+    RecurrentState,
+    SharedAttention,
+    SlidingWindow,
+)
 from lullm.types.sequence import Sequence
 from lullm.units import cdiv
 
@@ -36,17 +49,20 @@ and those in the full group, which grows with the sequence.
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """Layers of one kind that share a block table; `layers[i]` stands in slot i of every block of the group.
+    """Layers of one kind that share a block table.
 
-    Recurrent layers are all in one group: beyond the slots of a block they go on in the blocks behind (`LayerPlace`).
+    `layers[i]` stands in slot `i // num_shares` of every block of the group, in share `i % num_shares` of it. Recurrent
+    layers are all in one group: beyond the slots of a block they go on in the blocks behind (`LayerPlace`).
 
     Args:
         num_state_blocks: blocks of a sequence's state in a recurrent group; 0: a group that keeps keys and values.
+        num_shares: layers in a slot.
     """
 
     kind: CacheKind
     layers: tuple[int, ...]
     num_state_blocks: int = 0
+    num_shares: int = 1
 
     @property
     def keeps_tokens(self) -> bool:
@@ -82,7 +98,7 @@ ONE_GROUP = (CacheGroup(FullAttention(), (0,)),)
 
 @dataclass(frozen=True, slots=True)
 class LayerPlace:
-    """Where a layer's KV stands: the block tables of `group`, the tensors of `slot`.
+    """Where a layer's KV stands: the block tables of `group`, the tensors of `slot`, there the share number `share`.
 
     `part`: a recurrent layer's state is in the group's blocks from `part` times as many on as one layer takes.
     """
@@ -90,6 +106,7 @@ class LayerPlace:
     group: int
     slot: int
     part: int = 0
+    share: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +116,6 @@ class CacheLayout:
     groups: tuple[CacheGroup, ...]
     num_slots: int
     places: tuple[LayerPlace | None, ...]
-
-    @property
-    def token_layers(self) -> list[int]:
-        """The layers that keep keys and values, in order."""
-        return sorted(layer for group in self.groups if group.keeps_tokens for layer in group.layers)
 
     def num_blocks_for_len(self, num_tokens: int, block_size: int) -> int:
         """The fewest blocks, of all groups together, with which a sequence can grow to `num_tokens` tokens."""
@@ -127,7 +139,7 @@ def cache_layout(kinds: Seq[LayerKind], slot_bytes: int | None = None) -> CacheL
     for layer, kind in enumerate(kinds):
         if isinstance(kind, FullAttention | SlidingWindow | RecurrentState):
             layers_of.setdefault(kind, []).append(layer)
-        elif not isinstance(kind, Nothing):
+        elif not isinstance(kind, Nothing | SharedAttention):
             raise UnsupportedError(
                 f"layer {layer} keeps {type(kind).__name__}; the KV cache supports FullAttention, SlidingWindow and "
                 "RecurrentState only; choose a model whose layers attend to their own sequence"
@@ -135,17 +147,37 @@ def cache_layout(kinds: Seq[LayerKind], slot_bytes: int | None = None) -> CacheL
     states = {kind: layers_of.pop(kind) for kind in list(layers_of) if isinstance(kind, RecurrentState)}
     if not layers_of:
         raise UnsupportedError("no layer of the model keeps keys and values; choose a model with attention layers")
-    num_slots = _num_slots([len(layers) for layers in layers_of.values()])
-    groups = [CacheGroup(kind, tuple(part)) for kind, layers in layers_of.items() for part in _deal(layers, num_slots)]
+    shares = shares_of(list(layers_of))
+    num_slots = _num_slots([cdiv(len(layers), shares[kind]) for kind, layers in layers_of.items()])
+    groups = [
+        CacheGroup(kind, tuple(part), num_shares=shares[kind])
+        for kind, layers in layers_of.items()
+        for part in _deal(layers, num_slots * shares[kind])
+    ]
     for kind, layers in states.items():
         num_each = 0 if slot_bytes is None else num_state_blocks(kind, slot_bytes)
         groups.append(CacheGroup(kind, tuple(layers), num_each * cdiv(len(layers), num_slots)))
     places: list[LayerPlace | None] = [None] * len(kinds)
     for index, group in enumerate(groups):
         for number, layer in enumerate(group.layers):
-            part, slot = divmod(number, num_slots)
-            places[layer] = LayerPlace(index, slot, part)
+            slot, share = divmod(number, group.num_shares)
+            part, slot = divmod(slot, num_slots)
+            places[layer] = LayerPlace(index, slot, part, share)
+    for layer, kind in enumerate(kinds):
+        if isinstance(kind, SharedAttention):
+            places[layer] = places[kind.layer]
     return CacheLayout(tuple(groups), num_slots, tuple(places))
+
+
+def shares_of(kinds: Seq[LayerKind]) -> dict[LayerKind, int]:
+    """How many layers of each kind with keys and values a slot holds: the largest of the kinds fills it alone."""
+    sizes = {
+        kind: 1 if kind.heads is None else kind.heads.size
+        for kind in kinds
+        if isinstance(kind, FullAttention | SlidingWindow)
+    }
+    assert len({kind.heads is None for kind in kinds if kind in sizes}) <= 1, "all kinds name their heads, or none does"
+    return {kind: max(sizes.values()) // size for kind, size in sizes.items()}
 
 
 def num_state_blocks(kind: RecurrentState, slot_bytes: int) -> int:
@@ -154,12 +186,12 @@ def num_state_blocks(kind: RecurrentState, slot_bytes: int) -> int:
 
 
 def _num_slots(counts: Seq[int]) -> int:
-    """Layer-slots of a block, from the number of layers of each kind; see MAX_PADDED_RATIO."""
+    """Layer-slots of a block, from the number of slots that the layers of each kind fill; see MAX_PADDED_RATIO."""
     fewest, most = min(counts), max(counts)
     return most if most < MAX_PADDED_RATIO * fewest else fewest
 
 
-def _deal(layers: Seq[int], num_slots: int) -> list[Seq[int]]:
-    """Groups of at most `num_slots` layers, in turn: each stretch of the model then has layers of every group."""
-    num_groups = cdiv(len(layers), num_slots)
+def _deal(layers: Seq[int], most: int) -> list[Seq[int]]:
+    """Groups of at most `most` layers, in turn: each stretch of the model then has layers of every group."""
+    num_groups = cdiv(len(layers), most)
     return [layers[first::num_groups] for first in range(num_groups)]

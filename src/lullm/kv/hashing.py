@@ -36,13 +36,17 @@ class BlockHashes:
 
     They outlive the blocks, because a preempted or waiting sequence is looked up again and again, and hashing 10,000
     tokens takes a millisecond.
+
+    Args:
+        salt: of the sequence's request; other sequences find its blocks only if theirs is the same.
     """
 
-    __slots__ = ("_chain", "_root", "block_size")
+    __slots__ = ("_chain", "_root", "block_size", "salt")
 
-    def __init__(self, block_size: int, root: bytes = ROOT_HASH) -> None:
+    def __init__(self, block_size: int, root: bytes = ROOT_HASH, salt: str = "") -> None:
         self.block_size = block_size
-        self._root = root
+        self.salt = salt
+        self._root = salted_root(root + b"request" + salt.encode("utf-8", "surrogatepass")) if salt else root
         self._chain: list[bytes] = []
 
     def __getitem__(self, index: int) -> bytes:
@@ -58,5 +62,6 @@ class BlockHashes:
     def copy(self) -> "BlockHashes":
         """Hashes of a sequence that has the same tokens so far."""
         child = BlockHashes(self.block_size, self._root)
+        child.salt = self.salt
         child._chain = self._chain.copy()
         return child

@@ -1,21 +1,18 @@
 """The size of a KV block, and the number of blocks in a budget."""
 
 import bisect
+import math
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError
-from lullm.kv.cache_group import CacheLayout, cache_layout
-from lullm.units import GIB, cdiv, format_bytes
+from lullm.kv.cache_group import CacheLayout, cache_layout, shares_of
+from lullm.units import GIB, cdiv, format_bytes, round_up
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8_e4m3": 1}
 
 SCALE_BYTES = 2
 """Bytes of the scale that an int8 KV cache keeps behind each head's values of each token (`ops.cache.int8_cache`)."""
-
-CPU_KV_SHARE = 0.25
-"""Share of the available memory that the KV cache takes on a CPU if no budget is given. The rest is for the page cache
-and for other programs."""
 
 
 def cache_layout_of(model: ModelConfig, block_size: int, dtype: str) -> CacheLayout:
@@ -25,8 +22,26 @@ def cache_layout_of(model: ModelConfig, block_size: int, dtype: str) -> CacheLay
 
 def slot_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
     """Bytes of one layer-slot in one block. `dtype`: as in `kv_dtype`."""
-    row_bytes = model.head_dim * DTYPE_BYTES[dtype] + (SCALE_BYTES if dtype == "int8" else 0)
-    return model.num_cache_sides * model.num_key_value_heads * row_bytes * block_size
+    return model.num_cache_sides * side_len(model, dtype) * DTYPE_BYTES[dtype] * block_size
+
+
+def side_len(model: ModelConfig, dtype: str) -> int:
+    """Elements of `dtype` that a slot has for the keys of a token, or for its values.
+
+    As many as the shares of any kind of layers need, rounded up to whole rows of equal length in all kinds: 516 where
+    int8 heads of 512 and of 256 elements, each with its scale, meet.
+    """
+    rows = _rows_of_kinds(model)
+    extra = SCALE_BYTES if dtype == "int8" else 0
+    most = max(num_rows * (head_dim + extra) for num_rows, head_dim in rows)
+    return round_up(most, math.lcm(*(num_rows for num_rows, _ in rows)))
+
+
+def _rows_of_kinds(model: ModelConfig) -> set[tuple[int, int]]:
+    """By kind of layers: rows of heads in a slot for a token's keys, and the elements of such a head."""
+    shares = shares_of(model.layer_kinds)
+    layers = ((kind, model.kv_heads(layer)) for layer, kind in enumerate(model.layer_kinds) if kind in shares)
+    return {(shares[kind] * heads.num_heads, heads.head_dim) for kind, heads in layers}
 
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
@@ -74,11 +89,10 @@ def num_blocks_within(config: ResolvedConfig, model: ModelConfig, available_byte
         # And the chunk of a prompt that is being computed, which a window comes on top of.
         num_windows = sum(group.window is not None for group in cache_layout(model.layer_kinds).groups)
         enough += num_windows * cdiv(config.max_num_batched_tokens, config.block_size)
-        num_blocks = min(int(available_bytes * CPU_KV_SHARE) // size, enough)
+        num_blocks = min(int(available_bytes * config.gpu_memory_utilization) // size, enough)
     if num_blocks < 1:
-        budget = "kv_cache_memory_bytes" + (" or gpu_memory_utilization" if config.device != "cpu" else "")
         raise CacheSizeError(
             f"no KV block fits: one takes {format_bytes(size)}, {format_bytes(max(available_bytes, 0))} of memory are "
-            f"available; raise {budget}, or free memory"
+            f"available; raise kv_cache_memory_bytes or gpu_memory_utilization, or free memory"
         )
     return num_blocks

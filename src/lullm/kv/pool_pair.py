@@ -11,7 +11,7 @@ host block that is swapped *in* keeps its place until the plan is complete (`tak
 swapped out in the same plan must not overwrite it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from lullm.kv.allocator import BlockAllocator, NaiveBlockAllocator, PrefixCachingBlockAllocator
 from lullm.kv.block_table import NULL_BLOCK, BlockTable
@@ -131,6 +131,10 @@ class PoolPair:
             for pool in (self.device, self.host)
         )
         return UsedBlocks(device, host)
+
+    def cached_ids(self) -> tuple[Collection[int], Collection[int]]:
+        """The blocks that can be found, in use or free: (device, host). Valid until the next call."""
+        return self.device.cached_ids(), self.host.cached_ids()
 
     def forget_cached(self) -> None:
         """Forget the contents of free blocks, in both pools; blocks in use can still be found."""

@@ -16,13 +16,14 @@ from lullm.config.model import ModelConfig
 from lullm.config.pooling.pooler import Classifier, TokenScore
 from lullm.kv.cache_group import LayerPlace, cache_layout
 from lullm.models.protocol import Model
-from lullm.nn.attention import Attention, AttentionStyle
+from lullm.nn.attention import Attention, AttentionStyle, QueryAttention
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import Embedding, LabelHead, LMHead
 from lullm.nn.mlp import GatedMLP
 from lullm.nn.norm import RMSNorm
 from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
+from lullm.types.layer_kind import SharedAttention
 from lullm.weights.rule import Scale, WeightRules, decoder_rules
 
 
@@ -37,13 +38,13 @@ def rules_of(config: ModelConfig) -> WeightRules:
     return replace(rules, scales=(Scale(RESIDUAL, config.family.residual_scale),))
 
 
-RESIDUAL = re.compile(r"\.(o_proj|down_proj)\.(weight|bias)$")
+RESIDUAL = re.compile(r"\.(o_proj|out_proj|down_proj)\.(weight|bias)$")
 """What the residual stream is a sum of."""
 
 
 def gated_mlp(config: ModelConfig, layer: int, dtype: torch.dtype, bias: bool = False) -> GatedMLP:
     """The MLP of most families, the same in every layer."""
-    return GatedMLP(config.hidden_size, config.family.intermediate_size, config.family.activation, bias, dtype)
+    return GatedMLP(config.hidden_size, config.family.inner_size(layer), config.family.activation, bias, dtype)
 
 
 def attention_alone(
@@ -68,6 +69,7 @@ class DecoderStyle:
             its name in the layer: attention, a recurrent mixer, or several, whose results are added. All are called
             with (hidden states `[T, H]`, the layer's rotary table, context).
         make_layer: (config, style, number of the layer, its KV cache group, dtype) -> the layer; None: `DecoderLayer`.
+        make_decoder: (config, style, dtype, max_model_len) -> what is in front of the head; None: `Decoder`.
     """
 
     rules: WeightRules
@@ -79,6 +81,7 @@ class DecoderStyle:
     make_mlp: Callable[[ModelConfig, int, torch.dtype], nn.Module | None] = gated_mlp
     make_mixers: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], dict[str, nn.Module]]" = attention_alone
     make_layer: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], DecoderLayer] | None" = None
+    make_decoder: "Callable[[ModelConfig, DecoderStyle, torch.dtype, int], Decoder] | None" = None
 
 
 class DecoderLayer(nn.Module):
@@ -100,7 +103,8 @@ class DecoderLayer(nn.Module):
         residual: Tensor | None,  # [T, H]: everything before that; None in the first layer
         cos_sin_cache: Tensor,
         context: StepContext,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor | None]:
+        """This layer's contribution, and everything before that; or (all of it, None)."""
         hidden, residual = self.norm_input(hidden, residual, context.ops)
         hidden = self.mix(hidden, cos_sin_cache, context)
         if self.mlp is None:
@@ -133,9 +137,12 @@ def new_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:
     return RMSNorm(config.hidden_size, config.family.rms_norm_eps, dtype)
 
 
-def new_attention(config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype) -> Attention:
+def new_attention(
+    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
+) -> Attention | QueryAttention:
     """The attention of a layer."""
     family = config.family
+    equal_values = family.layers_of_equal_values
     attention_style = AttentionStyle(
         scale=family.attention_scale,
         soft_cap=family.attention_soft_cap,
@@ -146,8 +153,11 @@ def new_attention(config: ModelConfig, style: DecoderStyle, layer: int, group: i
         has_sinks=family.has_sinks,
         query_stretch=style.query_stretch,
         has_output_gate=family.has_output_gate,
+        has_value_norm=family.has_value_norms,
+        values_are_keys=bool(equal_values) and equal_values[layer],
     )
-    return Attention(config, attention_style, layer, group, dtype)
+    shares = isinstance(config.layer_kinds[layer], SharedAttention)
+    return (QueryAttention if shares else Attention)(config, attention_style, layer, group, dtype)
 
 
 def place_of(config: ModelConfig, index: int) -> LayerPlace:
@@ -166,26 +176,31 @@ class Decoder(nn.Module):
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype)
         self.embedding_scale = torch.tensor(family.embedding_scale, dtype=dtype, device="cpu").item()
         make_layer = style.make_layer or DecoderLayer
-        groups = [0 if place is None else place.group for place in cache_layout(config.layer_kinds).places]
+        places = cache_layout(config.layer_kinds).places[:: family.kinds_per_layer]
+        groups = [0 if place is None else place.group for place in places]
         self.layers = nn.ModuleList(
             make_layer(config, style, layer, group, dtype) for layer, group in enumerate(groups)
         )
         self.norm = new_norm(config, dtype)
-        ropes = list(dict.fromkeys(family.ropes))
-        rotated = config if family.latent is None else replace(config, head_dim=family.latent.rope_size)
-        self.rotaries = nn.ModuleList(Rotary(rotated, rope, max_model_len) for rope in ropes)
-        self.rotary_of_layer = [ropes.index(rope) for rope in family.ropes]
+        of_layers = [(rope, config.rotated_size(layer)) for layer, rope in enumerate(family.ropes)]
+        ropes = list(dict.fromkeys(of_layers))
+        self.rotaries = nn.ModuleList(
+            Rotary(replace(config, head_dim=size), rope, max_model_len) for rope, size in ropes
+        )
+        self.rotary_of_layer = [ropes.index(rope) for rope in of_layers]
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
-        hidden, residual = self._embed(token_ids, context), None
+        return self.run(self.embed(token_ids, context), context)
+
+    def run(self, hidden: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """All layers and the last norm."""
+        residual: Tensor | None = None
         tables = [self.rotaries[index].cos_sin_cache for index in self.rotary_of_layer]
         for layer, table in zip(self.layers, tables, strict=True):
             hidden, residual = layer(hidden, residual, table, context)
-        assert residual is not None, "a decoder has layers"
-        hidden, _ = self.norm.add(hidden, residual, context.ops)
-        return hidden
+        return self.norm(hidden, context.ops) if residual is None else self.norm.add(hidden, residual, context.ops)[0]
 
-    def _embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
+    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
         if context.input_embeddings is not None:
             return context.input_embeddings.clone()  # layers write over their input
         hidden = self.embed_tokens(token_ids, context.ops)
@@ -201,7 +216,7 @@ class CausalLM(Model):
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__(config, style.rules)
-        self.model = Decoder(config, style, dtype, max_model_len)
+        self.model = (style.make_decoder or Decoder)(config, style, dtype, max_model_len)
         is_shared = config.tie_word_embeddings or not config.has_lm_head
         self.lm_head = LMHead(config.vocab_size, config.hidden_size, is_shared, dtype)
         head = None if config.pooler is None else config.pooler.head

@@ -17,38 +17,53 @@ from lullm.models.family.experts import (
     build_qwen2_moe,
     build_qwen3_moe,
 )
-from lullm.models.family.gemma import build_gemma2, build_gemma3
+from lullm.models.family.gemma.gemma3 import build_gemma2, build_gemma3
+from lullm.models.family.gemma.gemma4 import build_gemma4
 from lullm.models.family.glm import build_glm4
 from lullm.models.family.gpt import build_gpt2, build_opt
 from lullm.models.family.gpt_oss import build_gpt_oss
+from lullm.models.family.hybrid.lfm2 import build_lfm2
+from lullm.models.family.hybrid.qwen_next import build_qwen3_5, build_qwen3_next
+from lullm.models.family.hybrid.state_space import (
+    build_bamba,
+    build_falcon_h1,
+    build_granite_hybrid,
+    build_nemotron_h,
+)
 from lullm.models.family.llama import build_llama, build_seed_oss
 from lullm.models.family.mistral import build_mistral
 from lullm.models.family.olmo import build_exaone4, build_olmo
 from lullm.models.family.phi import build_phi3
 from lullm.models.family.qwen import build_qwen2, build_qwen3
-from lullm.models.family.qwen_next import build_qwen3_5, build_qwen3_next
 from lullm.models.protocol import Model
 
 Builder = Callable[[ModelConfig, torch.dtype, int], Model]
 """(config, dtype, max_model_len) -> the model, its parameters on the meta device; see `build_model`."""
 
 BUILDERS: dict[str, Builder] = {
+    "BambaForCausalLM": build_bamba,
     "DeepseekV2ForCausalLM": build_deepseek,
     "DeepseekV3ForCausalLM": build_deepseek,
     "Exaone4ForCausalLM": build_exaone4,
+    "FalconH1ForCausalLM": build_falcon_h1,
     "GPT2LMHeadModel": build_gpt2,
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
+    "Gemma4ForCausalLM": build_gemma4,
     "Glm4ForCausalLM": build_glm4,
     "Glm4MoeForCausalLM": build_glm4_moe,
     "Glm4MoeLiteForCausalLM": build_deepseek,
     "GptOssForCausalLM": build_gpt_oss,
     "GraniteForCausalLM": build_llama,
+    "GraniteMoeHybridForCausalLM": build_granite_hybrid,
+    "Lfm2ForCausalLM": build_lfm2,
+    "Lfm2MoeForCausalLM": build_lfm2,
     "LlamaForCausalLM": build_llama,
     "MinistralForCausalLM": build_mistral,
     "Ministral3ForCausalLM": build_mistral,
     "MistralForCausalLM": build_mistral,
     "MixtralForCausalLM": build_mixtral,
+    "NemotronHForCausalLM": build_nemotron_h,
     "Olmo2ForCausalLM": build_olmo,
     "Olmo3ForCausalLM": build_olmo,
     "OPTForCausalLM": build_opt,

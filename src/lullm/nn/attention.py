@@ -28,6 +28,8 @@ class AttentionStyle:
         query_stretch: queries grow with their position. Torch computes it, so such steps are not recorded.
         has_output_gate: the result is multiplied by the sigmoid of a projection of its own. Its rows stand before the
             queries' in the projection.
+        has_value_norm: values are normed, by `head_norm_eps` and without a weight.
+        values_are_keys: values are what keys are before their norm. The projection's rows are read twice.
     """
 
     scale: float
@@ -39,6 +41,8 @@ class AttentionStyle:
     has_sinks: bool = False
     query_stretch: QueryStretch | None = None
     has_output_gate: bool = False
+    has_value_norm: bool = False
+    values_are_keys: bool = False
 
 
 class Attention(nn.Module):
@@ -50,28 +54,33 @@ class Attention(nn.Module):
         layer: the number of the layer in the model. group: the number of its KV cache group.
     """
 
+    ones: Tensor
+
     def __init__(self, config: ModelConfig, style: AttentionStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
         self.style = style
         self.layer = layer
         self.group = group
-        self.head_dim = config.head_dim
-        q_size = config.num_attention_heads * config.head_dim
-        kv_size = config.num_key_value_heads * config.head_dim
+        heads = config.kv_heads(layer)
+        self.head_dim, self.num_kv_heads = heads.head_dim, heads.num_heads
+        q_size, kv_size = config.num_attention_heads * heads.head_dim, heads.size
         self.gate_size = q_size if style.has_output_gate else 0
         part_sizes = (self.gate_size + q_size, kv_size, kv_size)
-        self.qkv_proj = FusedLinear(config.hidden_size, part_sizes, style.qkv_bias, dtype)
+        projection = FusedLinear(config.hidden_size, part_sizes, style.qkv_bias, dtype)
+        self.projection = "qkk_proj" if style.values_are_keys else "qkv_proj"
+        self.add_module(self.projection, projection)
         self.o_proj = Linear(q_size, config.hidden_size, style.o_bias, dtype)
         self.sinks = meta_parameter((config.num_attention_heads,), torch.float32) if style.has_sinks else None
         self.q_norm = self.k_norm = None
         if style.head_norm_eps is not None:
-            self.q_norm = RMSNorm(config.head_dim, style.head_norm_eps, dtype)
-            self.k_norm = RMSNorm(config.head_dim, style.head_norm_eps, dtype)
+            self.q_norm = RMSNorm(self.head_dim, style.head_norm_eps, dtype)
+            self.k_norm = RMSNorm(self.head_dim, style.head_norm_eps, dtype)
+        if style.has_value_norm:
+            self.register_buffer("ones", torch.ones(self.head_dim, dtype=dtype, device="cpu"), persistent=False)
         if style.row_norm_eps is not None:
             self.q_norm = RMSNorm(q_size, style.row_norm_eps, dtype)
             self.k_norm = RMSNorm(kv_size, style.row_norm_eps, dtype)
         self.kv_scales: KVScales | None = None
-        self.num_kv_heads = config.num_key_value_heads
 
     def forward(
         self,
@@ -80,18 +89,21 @@ class Attention(nn.Module):
         context: StepContext,
     ) -> Tensor:  # [T, H]
         ops, attention, cache = context.ops, context.attention[self.group], context.caches[self.layer]
-        qkv = self.qkv_proj(x, ops)
+        qkv = getattr(self, self.projection)(x, ops)
         if self.gate_size:
-            gate, qkv = qkv[:, : self.gate_size], qkv[:, self.gate_size :].contiguous()
+            gate, qkv = qkv[:, : self.gate_size], qkv[:, self.gate_size :]
         head_norm = None
         if self.q_norm is not None and self.k_norm is not None:
             if self.style.row_norm_eps is None:
                 head_norm = HeadNorm(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
             else:
-                q, k, _ = qkv.split(self.qkv_proj.part_sizes, dim=-1)
+                kv_size = self.num_kv_heads * self.head_dim
+                q, k, _ = qkv.split((qkv.shape[1] - 2 * kv_size, kv_size, kv_size), dim=-1)
                 self.q_norm.norm_(q, ops)
                 self.k_norm.norm_(k, ops)
         qkv = qkv.unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
+        if self.style.has_value_norm and self.style.head_norm_eps is not None:
+            ops.rms_norm_(qkv[:, qkv.shape[1] - self.num_kv_heads :], self.ones, self.style.head_norm_eps)
         if context.calibrates and self.kv_scales is not None:
             self.kv_scales.calibrate(qkv, head_norm, cos_sin_cache, attention.slot_mapping, context)
         q = ops.rope_and_cache(qkv, head_norm, context.positions, cos_sin_cache, cache, attention.slot_mapping)
@@ -100,8 +112,39 @@ class Attention(nn.Module):
         out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap, self.sinks)  # [T, Hq, D]
         out = out.flatten(1)
         if self.gate_size:
-            out = out * gate.float().sigmoid().to(out.dtype)
+            ops.multiply_(out, gate, "sigmoid")
         return self.o_proj(out, ops)
+
+
+class QueryAttention(nn.Module):
+    """Attention over the keys and values that an earlier layer has written: it projects queries only.
+
+    Args:
+        layer: the number of the layer in the model, whose cache is that of the earlier one. group: of that one.
+    """
+
+    def __init__(self, config: ModelConfig, style: AttentionStyle, layer: int, group: int, dtype: torch.dtype):
+        super().__init__()
+        self.style, self.layer, self.group = style, layer, group
+        self.head_dim = config.kv_heads(layer).head_dim
+        q_size = config.num_attention_heads * self.head_dim
+        self.q_proj = Linear(config.hidden_size, q_size, style.qkv_bias, dtype)
+        self.o_proj = Linear(q_size, config.hidden_size, style.o_bias, dtype)
+        assert style.head_norm_eps is not None, "of families with norms on heads"
+        self.q_norm = RMSNorm(self.head_dim, style.head_norm_eps, dtype)
+
+    def forward(
+        self,
+        x: Tensor,  # [T, H]
+        cos_sin_cache: Tensor,  # [max_len, D]
+        context: StepContext,
+    ) -> Tensor:  # [T, H]
+        ops, attention, cache = context.ops, context.attention[self.group], context.caches[self.layer]
+        q = self.q_proj(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq, D]
+        norm = HeadNorm(self.q_norm.weight, self.q_norm.weight, self.q_norm.eps)
+        ops.rotate_(q, norm, context.positions, cos_sin_cache)
+        out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap)
+        return self.o_proj(out.flatten(1), ops)
 
 
 def _factors(positions: Tensor, stretch: QueryStretch) -> Tensor:  # [T] -> [T, 1, 1]

@@ -20,6 +20,7 @@ class StepContext:
         caches: by layer. What the step computes is written into them.
         ops: the functions that the layers call.
         input_embeddings: `[T, H]` in place of the embedding of the token ids, scaled already; None: the ids' own.
+        layer_inputs: `[T, L, P]`, by layer, what it reads of its tokens beside the hidden states; None: nothing.
         calibrates: whether this step finds the open scales of an fp8 cache (`KVScales.calibrate`).
     """
 
@@ -28,4 +29,5 @@ class StepContext:
     caches: Sequence[LayerCache]
     ops: Ops
     input_embeddings: Tensor | None = None
+    layer_inputs: Tensor | None = None
     calibrates: bool = False

@@ -30,10 +30,11 @@ class Router(Gate):
         self.e_score_correction_bias: nn.Parameter | None = None
         if config.has_correction:
             self.e_score_correction_bias = meta_parameter((config.num_experts,), torch.float32)
+        self.per_expert_scale = meta_parameter((config.num_experts,), torch.float32) if config.has_factors else None
 
     def choose(self, x: Tensor, ops: Ops) -> Routes:
         """Of `x [T, H]`."""
-        return ops.route(self(x, ops), self.e_score_correction_bias, self.config)
+        return ops.route(self(x, ops), self.e_score_correction_bias, self.config, self.per_expert_scale)
 
 
 class Expert(nn.Module):

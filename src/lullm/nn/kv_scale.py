@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lullm.nn.context import StepContext
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
+from lullm.types.layer_kind import FullAttention, LayerKind, SharedAttention, SlidingWindow
 
 KEY_RANGE, VALUE_RANGE = 192.0, 96.0
 """Where the largest key and value of the first batch come to lie, of 448: room for larger ones to come.
@@ -79,12 +80,13 @@ def kv_scales_of(model: nn.Module) -> list[KVScales]:
     return [module for module in model.modules() if isinstance(module, KVScales)]
 
 
-def with_scales(caches: list[LayerCache], model: nn.Module, token_layers: Sequence[int]) -> list[LayerCache]:
-    """The layers' caches with the scales that the model has for them; `token_layers` keep keys and values."""
+def with_scales(caches: list[LayerCache], model: nn.Module, kinds: Sequence[LayerKind]) -> list[LayerCache]:
+    """The layers' caches with the scales that the model has for those that keep keys and values."""
     all_scales = kv_scales_of(model)
     if not all_scales:
         return caches
     caches = list(caches)
+    token_layers = [layer for layer, kind in enumerate(kinds) if isinstance(kind, FullAttention | SlidingWindow)]
     for layer, scales in zip(token_layers, all_scales, strict=True):
         caches[layer] = LayerCache(caches[layer].key, caches[layer].value, scales.k_scale, scales.v_scale)
-    return caches
+    return [caches[kind.layer] if isinstance(kind, SharedAttention) else caches[i] for i, kind in enumerate(kinds)]

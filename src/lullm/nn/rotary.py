@@ -7,6 +7,7 @@ differ in `inv_freq` and in one factor on cos and sin:
 - dynamic: theta grows with the sequence length ("NTK-aware", Peng et al., https://arxiv.org/abs/2309.00071, app. A).
 - llama3: long wavelengths divided by `factor`, short ones kept, a ramp between (Llama 3.1 model card and code).
 - longrope: every frequency divided by a factor of its own (https://arxiv.org/abs/2402.13753).
+- proportional: the first pairs turn as in a head that turns as a whole, the others do not (Gemma 4).
 - yarn: the ramp in terms of rotations over the trained length, plus an attention factor (2309.00071, sec. 3).
 """
 
@@ -80,6 +81,9 @@ def rotary_frequencies(config: ModelConfig, rope: RopeConfig, max_model_len: int
         raise ModelLoadError(
             f"config.json: partial_rotary_factor {factor} makes {dim} elements turn, which are no pairs"
         )
+    if rope.rope_type == "proportional":
+        num_turned = int(rope.partial_rotary_factor * dim // 2)
+        return _plain(rope.rope_theta, dim)[:num_turned] / rope.factor, 1.0
     if rope.rope_type == "linear":
         return _plain(rope.rope_theta, dim) / rope.factor, 1.0
     if rope.rope_type == "dynamic":

@@ -12,6 +12,8 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
         return F.silu(x)
     if activation == "relu":
         return F.relu(x)
+    if activation == "relu2":
+        return F.relu(x).square()
     return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 

@@ -122,7 +122,7 @@ def attention(
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    num_kv_heads, row_len = cache.key.shape[2:]
+    (num_kv_heads, row_len), head_size = cache.key.shape[2:], q.shape[2]
     keys_of_slots = as_bytes(cache.key).view(-1, num_kv_heads * row_len)
     values_of_slots = as_bytes(cache.value).view(-1, num_kv_heads * row_len)
     if not prepared.buffers:
@@ -137,10 +137,11 @@ def attention(
         torch.index_select(values_of_slots, 0, group.slots, out=as_bytes(values))
         keys, values = keys.view(kv_shape), values.view(kv_shape)
         if keys.dtype == torch.int8:
-            keys, values = int8_cache.dequantize(keys, q.dtype), int8_cache.dequantize(values, q.dtype)
+            keys, values = (int8_cache.dequantize(rows, q.dtype, head_size) for rows in (keys, values))
         elif keys.dtype == float8_cache.FLOAT8:
             keys = float8_cache.dequantize(keys, cache.key_scales, q.dtype)
             values = float8_cache.dequantize(values, cache.value_scales, q.dtype)
+        keys, values = keys[..., :head_size], values[..., :head_size]
         queries = q[group.rows]
         if group.padded is not None:
             queries = queries.index_select(0, group.padded)

@@ -1,6 +1,11 @@
 """The ops that change elements in place, in torch, on any device."""
 
+import torch
 from torch import Tensor
+from torch.nn.functional import silu
+
+from lullm.ops.cache.layer_cache import HeadNorm
+from lullm.types.arithmetic import Gating
 
 
 def add_(total: Tensor, x: Tensor) -> None:
@@ -13,6 +18,29 @@ def scale_(x: Tensor, factor: float) -> None:
     x.mul_(factor)
 
 
+def scale_by_(x: Tensor, factor: Tensor) -> None:
+    """See `Ops.scale_by_`."""
+    x.mul_(factor)
+
+
+def rotate_(x: Tensor, norm: HeadNorm | None, positions: Tensor, cos_sin_cache: Tensor) -> None:
+    """See `Ops.rotate_`."""
+    x32 = x.float()
+    if norm is not None:
+        normed = (x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + norm.eps)).to(x.dtype)
+        x32 = (normed * norm.q_weight).float()
+    cosines, sines = cos_sin_cache.index_select(0, positions).unsqueeze(1).chunk(2, dim=-1)  # [T, 1, D/2] each
+    first, second = x32.chunk(2, dim=-1)
+    x.copy_(torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1))
+
+
 def soft_cap_(x: Tensor, cap: float) -> None:
     """See `Ops.soft_cap_`."""
     x.div_(cap).tanh_().mul_(cap)
+
+
+def multiply_(y: Tensor, x: Tensor, gating: Gating | None) -> None:
+    """See `Ops.multiply_`."""
+    if gating is not None:
+        x = (silu(x.float()) if gating == "silu" else x.float().sigmoid()).to(y.dtype)
+    y.mul_(x)

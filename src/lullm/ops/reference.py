@@ -36,6 +36,8 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
     x32 = x.float()
     if activation == "silu":
         y = x32 / (1 + torch.exp(-x32))
+    elif activation == "relu2":
+        y = x32.clamp_min(0) ** 2
     elif activation == "relu":
         y = x32.clamp_min(0)
     elif activation == "gelu":
@@ -126,13 +128,14 @@ def write_kv(k: Tensor, v: Tensor, cache: LayerCache, slot_mapping: Tensor) -> N
         if slot < 0:
             continue
         place = slot // cache.block_size, slot % cache.block_size
-        cache.key[place] = k[row]
-        cache.value[place] = v[row]
+        cache.key[place][:, : k.shape[2]] = k[row]
+        cache.value[place][:, : v.shape[2]] = v[row]
 
 
-def _read_kv(rows: Tensor, scales: Tensor | None) -> Tensor:
+def _read_kv(rows: Tensor, head_size: int, scales: Tensor | None) -> Tensor:
     if rows.dtype == torch.int8:
-        return int8_cache.dequantize(rows, torch.float32)
+        return int8_cache.dequantize(rows, torch.float32, head_size)
+    rows = rows[..., :head_size]
     if rows.dtype == float8_cache.FLOAT8:
         return rows.float() if scales is None else rows.float() * scales[:, None]
     return rows.float()
@@ -160,7 +163,7 @@ def attention(
         offsets = positions % prepared.block_size
         # A key/value head serves `group_size` consecutive query heads.
         keys, values = (
-            _read_kv(side[block_ids, offsets], scales).repeat_interleave(group_size, dim=1)
+            _read_kv(side[block_ids, offsets], q.shape[2], scales).repeat_interleave(group_size, dim=1)
             for side, scales in ((cache.key, cache.key_scales), (cache.value, cache.value_scales))
         )  # [L, Hq, D] each
         queries = q[row : row + query_len].float()  # [Q, Hq, D]

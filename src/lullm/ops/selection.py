@@ -9,11 +9,12 @@ from lullm.log import get_logger
 from lullm.machine.processor import default_num_threads
 from lullm.ops import grouped_attention, reference, torch_cpu
 from lullm.ops.activation import activate
-from lullm.ops.cpu import native, native_attention, native_experts, quantized_native
+from lullm.ops.cpu import native, native_attention, native_experts, native_state, quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.experts import reference as expert_reference
 from lullm.ops.experts.grouped import experts_over
 from lullm.ops.quantized import reference as quantized_reference
+from lullm.ops.state import mixing
 from lullm.ops.state import reference as state_reference
 from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.types.arithmetic import AttentionFeature
@@ -45,8 +46,9 @@ REFERENCE_OPS = Ops(
     quantized_linear=quantized_reference.quantized_linear,
     quantized_logits=quantized_reference.quantized_logits,
     quantized_gated_linear=quantized_reference.quantized_gated_linear,
-    causal_convolution=state_reference.causal_convolution,
-    gated_delta_rule=state_reference.gated_delta_rule,
+    causal_convolution=mixing.causal_convolution_over(state_reference.convolve),
+    gated_delta_rule=mixing.gated_delta_rule_over(state_reference.scan),
+    state_space=mixing.state_space_over(state_reference.scan),
 )
 """The golden version: the table's definitions in the plainest torch."""
 
@@ -84,6 +86,11 @@ NATIVE_CPU_OPS = Ops(
     logits=native.logits,
     gated_linear=native.gated_linear,
     activate=native.activate,
+    multiply_=native_state.multiply_,
+    gated_rms_norm=native_state.gated_rms_norm,
+    causal_convolution=native_state.causal_convolution,
+    gated_delta_rule=native_state.gated_delta_rule,
+    state_space=native_state.state_space,
     layer_norm=native.layer_norm,
     rms_norm=native.rms_norm,
     rms_norm_=native.rms_norm_,
@@ -100,6 +107,8 @@ NATIVE_CPU_OPS = Ops(
     route=native_experts.route,
     add_=native.add_,
     scale_=native.scale_,
+    scale_by_=native.scale_by_,
+    rotate_=native.rotate_,
     soft_cap_=native.soft_cap_,
     quantize_rows_=quantized_native.quantize_rows_,
     store_rows_=quantized_native.store_rows_,
@@ -111,6 +120,7 @@ NATIVE_CPU_OPS = Ops(
     draw_tokens=native.draw_tokens,
     is_recordable=True,
     records_experts=True,
+    has_state_kernels=True,
     is_batch_invariant=_native_keeps_bits,
 )
 """Native kernels on a CPU; usable where `ops.cpu.library.absence()` is None."""
@@ -139,11 +149,17 @@ def select_ops(device: str, attention_backend: str = "auto", batch_invariant: bo
     return _with_torch_attention(ops) if attention_backend == "torch" else ops
 
 
-def require_batch_invariance(ops: Ops, dtype: str, cache_dtype: str, head_size: int) -> None:
-    """Raises UnsupportedError, with the reason, if `Ops.is_batch_invariant` does not hold."""
-    if ops.is_batch_invariant(dtype, cache_dtype, head_size):
+def require_batch_invariance(ops: Ops, dtype: str, cache_dtype: str, head_size: int, has_states: bool) -> None:
+    """Raises UnsupportedError, with the reason, if `Ops.is_batch_invariant` does not hold.
+
+    `has_states`: of a model with recurrent layers.
+    """
+    lacks_kernels = has_states and not ops.has_state_kernels
+    if ops.is_batch_invariant(dtype, cache_dtype, head_size) and not lacks_kernels:
         return
-    if ops.name != NATIVE_CPU_OPS.name:
+    if lacks_kernels:
+        reason = f"sums of recurrent layers follow the chunks of a prompt in {ops.name}"
+    elif ops.name != NATIVE_CPU_OPS.name:
         reason = f"sums follow the batch in {ops.name}"
         reason += f" (native CPU ops are {absence()})" if ops.name == TORCH_CPU_OPS.name else ""
     else:

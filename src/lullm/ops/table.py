@@ -25,9 +25,10 @@ from lullm.ops.quantized import expansion
 from lullm.ops.quantized.grid import GridLayout, GridRows, store_groups_
 from lullm.ops.quantized.integer_rows import IntegerRows, store_rows_
 from lullm.ops.quantized.weight import Layout, QuantizedLayout, quantize_rows_
-from lullm.ops.state import delta_rule
-from lullm.ops.state.layout import StateLayout
-from lullm.types.arithmetic import Activation, AttentionFeature
+from lullm.ops.state import mixing, recurrence
+from lullm.ops.state.layout import LayerState
+from lullm.ops.state.weights import DecayWeights
+from lullm.types.arithmetic import Activation, AttentionFeature, Gating
 
 _Maybe = Tensor | None
 _BlockPairs = list[tuple[int, int]]
@@ -57,6 +58,14 @@ class Attention(Protocol):
         sinks: Tensor | None = None,
         /,
     ) -> Tensor: ...
+
+
+class Route(Protocol):
+    """See `Ops.route`."""
+
+    def __call__(
+        self, products: Tensor, correction: Tensor | None, config: ExpertsConfig, factors: Tensor | None = None, /
+    ) -> Routes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,7 @@ class Ops:
     """
 
     rms_norm_: Callable[[Tensor, Tensor, float], None]
-    """x `[T, N]`, a part of longer rows or not, weight `[N]`, eps -> None. As `rms_norm`, in place."""
+    """x `[T, N]` or `[T, heads, N]`, a part of longer rows or not, weight `[N]`, eps -> None. `rms_norm` in place."""
 
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
     """x `[T, H]`, residual `[T, H]`, weight `[H]`, eps -> (rms_norm of the sum, the sum).
@@ -161,8 +170,9 @@ class Ops:
     unpack_weight_: Callable[[Tensor], None] = _keep_weight
     """weight -> None. Undoes `pack_weight_`."""
 
-    route: Callable[[Tensor, _Maybe, ExpertsConfig], Routes] = routing.route
-    """products `[T, E]`, correction `[E]` float32 or None, config -> the experts of every row, and their shares.
+    route: Route = routing.route
+    """products `[T, E]`, correction `[E]` float32 or None, config, factors `[E]` float32 or None (by default) -> the
+    experts of every row, and their shares, each times the factor of its expert.
 
     Scores are float32. Of equal ones the first is chosen.
     """
@@ -172,6 +182,15 @@ class Ops:
 
     scale_: Callable[[Tensor, float], None] = in_place.scale_
     """x, factor -> None. In place; the product is taken in float32 and rounded once."""
+
+    scale_by_: Callable[[Tensor, Tensor], None] = in_place.scale_by_
+    """x, factor `[1]` of its type -> None. As `scale_`, by a number that stands in memory."""
+
+    rotate_: Callable[[Tensor, HeadNorm | None, Tensor, Tensor], None] = in_place.rotate_
+    """x `[T, heads, D]`, parts of longer heads or not, norm, positions `[T]`, cos_sin_cache `[max_len, D]` -> None.
+
+    As `rope_and_cache` changes queries, in place.
+    """
 
     soft_cap_: Callable[[Tensor, float], None] = in_place.soft_cap_
     """x, cap -> None. `cap * tanh(x / cap)` in place (https://arxiv.org/abs/2408.00118)."""
@@ -202,22 +221,50 @@ class Ops:
     )
     """x, weight, its layout, bias, activation: as `gated_linear`, of a quantized weight."""
 
-    causal_convolution: Callable[[Tensor, Tensor, _Maybe, Tensor, StateLayout], Tensor] = delta_rule.causal_convolution
-    """x `[T, C]`, weight `[C, K]`, bias `[C]` or None, tails `[S, K - 1, C]` float32, layout -> like x.
+    multiply_: Callable[[Tensor, Tensor, Gating | None], None] = in_place.multiply_
+    """y `[T, N]`, x `[T, N]`, a part of longer rows or not, gating -> None. `y * gating(x)` in place.
 
-    silu of the sum over a row and the K - 1 rows of its sequence before it, channel by channel; `tails` are the rows
-    before the step, and those before the next one afterwards. In float32, rounded once.
+    What the gating gives is rounded to y's dtype; None: x as it is.
     """
 
-    gated_delta_rule: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, StateLayout], Tensor] = (
-        delta_rule.gated_delta_rule
-    )
-    """qk `[T, 2 * Hk, Dk]`: queries, then keys; v `[T, Hv, Dv]`, decays, betas `[T, Hv]` float32, states
-    `[S, Hv, Dk, Dv]` float32, layout -> `[T, Hv, Dv]` float32.
+    gated_rms_norm: Callable[[Tensor, Tensor, Tensor, float, bool], Tensor] = mixing.gated_rms_norm
+    """x `[T, G, N]`, gate `[T, G * N]`, weight `[N]` or `[G * N]`, eps, gates_first -> `[T, G * N]`.
 
-    Gated Delta Networks, https://arxiv.org/abs/2412.06464 (`ops.state.delta_rule`). Queries and keys are brought to
-    length 1, queries divided by the root of Dk; a key head serves Hv / Hk value heads. `decays` are logarithms. The
-    states move on in place.
+    RMSNorm of the last dimension, and x times silu of the gate before it (`gates_first`) or behind it. In float32; the
+    quotient is rounded before the weight is applied.
+    """
+
+    causal_convolution: Callable[[Tensor, Tensor, _Maybe, bool, LayerState], Tensor] = mixing.causal_convolution_over(
+        recurrence.convolve
+    )
+    """x `[T, C]`, a part of longer rows or not, weight `[C, K]`, bias `[C]` or None, activates, state -> like x.
+
+    The sum over a row and the K - 1 rows of its sequence before it, channel by channel; silu of it, if it activates.
+    Tensor 0 of the state, `[K - 1, C]`, holds the rows before the step, and those before the next one afterwards. In
+    float32, rounded once.
+    """
+
+    gated_delta_rule: Callable[[Tensor, Tensor, Tensor, DecayWeights, LayerState], Tensor] = (
+        mixing.gated_delta_rule_over(recurrence.scan)
+    )
+    """qk `[T, 2 * Hk, Dk]`: queries, then keys; v `[T, Hv, Dv]`, sizes `[T, 2 * Hv]`: products b, then a; weights,
+    state -> like v.
+
+    Gated Delta Networks, https://arxiv.org/abs/2412.06464 (`ops.state.recurrence`). Queries and keys are brought to
+    length 1, queries divided by the root of Dk; a key head serves Hv / Hk value heads. beta is the sigmoid of b, the
+    decay's logarithm `-exp(a_log) * softplus(a + dt_bias)`. Tensor 1 of the state, `[Hv, Dk, Dv]`, moves on in place.
+    In float32, rounded once.
+    """
+
+    state_space: Callable[[Tensor, Tensor, Tensor, DecayWeights, LayerState], Tensor] = mixing.state_space_over(
+        recurrence.scan
+    )
+    """x `[T, H, P]`, bc `[T, 2 * G, N]`: B, then C; dt `[T, H]`, weights, state -> like x.
+
+    Mamba 2, https://arxiv.org/abs/2405.21060 (`ops.state.recurrence`: keys are B, queries C, values x times its step
+    size). A group of B and C serves H / G heads. The step size is softplus of `dt + dt_bias` within its bounds, the
+    decay's logarithm `-exp(a_log)` times it. `skip * x` is added. Tensor 1 of the state, `[H, N, P]`, moves on in
+    place. In float32, rounded once.
     """
 
     draw_tokens: Callable[[Tensor, DrawTable, bool], Tensor] | None = None
@@ -234,6 +281,9 @@ class Ops:
 
     records_experts: bool = False
     """Whether a graph may record `experts` as well."""
+
+    has_state_kernels: bool = False
+    """Whether the ops of recurrent layers are kernels: a graph may record them, and their bits follow no chunks."""
 
     is_batch_invariant: Callable[[str, str, int], bool] = _never
     """Names of the types of activations and of the KV cache, head size -> whether a row's bits follow no batch.

@@ -116,7 +116,8 @@ def write_kv(k: Tensor, v: Tensor, cache: LayerCache, slot_mapping: Tensor) -> N
     elif cache.key.dtype == float8_cache.FLOAT8:
         k, v = float8_cache.quantize(k, cache.key_scales), float8_cache.quantize(v, cache.value_scales)
     for side, rows in ((cache.key, k), (cache.value, v)):
-        as_bytes(side).view(-1, *side.shape[2:]).index_copy_(0, slot_mapping, as_bytes(rows))
+        slots = as_bytes(side).view(-1, *side.shape[2:])[..., : rows.shape[2]]
+        slots.index_copy_(0, slot_mapping, as_bytes(rows))
 
 
 def copy_blocks(caches: list[LayerCache], pairs: list[tuple[int, int]]) -> None:

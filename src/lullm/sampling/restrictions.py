@@ -1,4 +1,4 @@
-"""Which tokens a draw may choose: logit_bias, allowed_token_ids, a grammar, bad words and min_tokens.
+"""Which tokens a draw may choose: logit_bias, allowed_token_ids, a grammar, bad words, min_tokens, a thinking budget.
 
 A forbidden token's logit becomes minus infinity. Only the named places are read and written. Token ids outside the
 vocabulary are ignored.
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lullm.sampling.masks import Masks
+from lullm.text.reply.thinking import forced_id
 from lullm.types.draw import Draw, LogitEdits
 from lullm.types.packed import unpack
 
@@ -20,13 +21,14 @@ Places = tuple[Tensor, Tensor]
 
 
 def apply_restrictions_(logits: Tensor, draws: Sequence[Draw], masks: Masks | None = None) -> None:
-    """Bias, allowed tokens, grammars, forbidden tokens, in this order, in place on logits [N, V]. Does not synchronise.
+    """Bias, allowed tokens, grammars, forbidden tokens, forced ones, in place on logits [N, V]. Does not synchronise.
 
     Args:
         masks: of the draws that have a guide.
 
     If bad words and min_tokens would leave no token, this draw ignores them and takes any of `allowed_token_ids`, of
-    what its grammar allows, or of the whole vocabulary.
+    what its grammar allows, or of the whole vocabulary. A thinking budget that is used up leaves one token, whatever
+    else is said.
     """
     edits = [(row, draw.params.edits) for row, draw in enumerate(draws) if draw.params.edits is not None]
     biases = [(row, edit.logit_bias) for row, edit in edits if edit.logit_bias]
@@ -44,6 +46,15 @@ def apply_restrictions_(logits: Tensor, draws: Sequence[Draw], masks: Masks | No
     ]
     if forbidden:
         logits[_places(forbidden, logits)] = -torch.inf
+    for row, edit in edits:
+        if edit.thinking is not None and (token_id := forced_id(edit.thinking, _output_ids(draws[row]))) is not None:
+            logits[row] = -torch.inf
+            logits[row, token_id] = 0.0
+
+
+def _output_ids(draw: Draw) -> npt.NDArray[np.int32]:
+    token_ids = np.frombuffer(draw.token_ids, np.int32)
+    return token_ids[len(token_ids) - draw.output_len :]
 
 
 def forbidden_ids(

@@ -13,6 +13,7 @@ import msgspec
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.log import get_logger
 from lullm.sched.roster import Roster
+from lullm.sched.stats import GapCounts
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import NO_TOKEN, DrawnToken, StepResult
 
@@ -36,10 +37,11 @@ class Intake:
     requests that got what is pooled; `num_outgrown` groups that the whole pool was too small for.
     """
 
-    def __init__(self, block_space: BlockSpaceManager, roster: Roster, max_model_len: int) -> None:
+    def __init__(self, block_space: BlockSpaceManager, roster: Roster, max_model_len: int, gaps: GapCounts) -> None:
         self.num_drawn = 0
         self.num_pooled = 0
         self.num_outgrown = 0
+        self._gaps = gaps
         self._block_space = block_space
         self._roster = roster
         self._max_model_len = max_model_len
@@ -58,6 +60,7 @@ class Intake:
                 member[0].prompt_logprobs.extend(rows)
         self._take_pooled(result, updates)
         offers: dict[str, list[DrawnToken]] = {}
+        num_by_last_s: dict[float, int] = {}  # when requests that get tokens now got their last ones
         find_member = self._roster.find_member
         for drawn in self._accepted(result) if result.num_accepted else result.tokens:
             member = find_member(drawn.seq_id)
@@ -65,9 +68,12 @@ class Intake:
                 continue
             group, seq = member
             metrics = group.metrics
-            if metrics.first_token_time is None:
-                metrics.first_token_time = now
-            metrics.last_token_time = now
+            last_s = metrics.last_token_time
+            if last_s is None:
+                metrics.first_token_time = metrics.last_token_time = now
+            elif last_s != now:
+                num_by_last_s[last_s] = num_by_last_s.get(last_s, 0) + 1
+                metrics.last_token_time = now
             if drawn.token_id == NO_TOKEN:
                 reason = "no token can be drawn: the model gave no finite logits for this request"
                 self._roster.end(seq, SequenceStatus.FINISHED_ABORTED, reason)
@@ -77,6 +83,7 @@ class Intake:
             else:
                 self._append(group, seq, drawn.token_id)
                 updates.append(SequenceUpdate(group, seq, drawn, seq.is_finished))
+        self._gaps.add(num_by_last_s, now)
         for beams in offers.values():
             group, leader = self._roster.member(beams[0].seq_id)
             self.num_drawn += len(beams)

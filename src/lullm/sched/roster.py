@@ -158,7 +158,9 @@ class Roster:
             self.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED, KV_CACHE_FULL)
 
     def _make(self, group: SequenceGroup, token_ids: list[int]) -> Sequence:
-        seq = Sequence(self._num_seqs_made, len(group.seqs), token_ids, len(group.request.prompt_token_ids))
+        request = group.request
+        seq = Sequence(self._num_seqs_made, len(group.seqs), token_ids, len(request.prompt_token_ids))
+        seq.cache_salt = request.cache_salt
         self._num_seqs_made += 1
         group.seqs.append(seq)
         return seq

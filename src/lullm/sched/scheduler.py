@@ -86,7 +86,7 @@ class Scheduler:
         self._last_prompt_latency_s = 0.0
         self._roster = Roster(block_space, self.order)
         self._lookahead = Lookahead(max_in_flight, limits.max_model_len)
-        self._intake = Intake(block_space, self._roster, limits.max_model_len)
+        self._intake = Intake(block_space, self._roster, limits.max_model_len, self.stats.gaps)
 
     # -- requests come and go ------------------------------------------------------------------------------------
 

@@ -1,6 +1,32 @@
-"""SchedulerStats: what a scheduler counts."""
+"""SchedulerStats: what a scheduler counts; GapCounts: how long requests waited between tokens."""
 
-from dataclasses import dataclass
+import bisect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lullm.types.watch.stats import GAP_BOUNDS_S, TokenGaps
+
+
+class GapCounts:
+    """Counts the waits between a request's tokens into the buckets of `TokenGaps`."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(GAP_BOUNDS_S) + 1)
+        self._sum_s = 0.0
+
+    def add(self, num_by_last_s: Mapping[float, int], now: float) -> None:
+        """A step has ended now; so many requests that got tokens from it had got their last ones at these times.
+
+        The requests of a batch mostly waited for the same step, so that one search counts them all.
+        """
+        for last_s, num in num_by_last_s.items():
+            gap_s = now - last_s
+            self._counts[bisect.bisect_left(GAP_BOUNDS_S, gap_s)] += num
+            self._sum_s += num * gap_s
+
+    def snapshot(self) -> TokenGaps:
+        """The counts as they are; from any thread."""
+        return TokenGaps(GAP_BOUNDS_S, tuple(self._counts), self._sum_s)
 
 
 @dataclass(slots=True)
@@ -8,10 +34,11 @@ class SchedulerStats:
     """Counters since the start. Prompt tokens count once per request, recomputed ones not again.
 
     `pooled`: requests whose prompts were pooled. `kv_cache_full`: requests that were cut because the whole pool was too
-    small for them.
+    small for them. `gaps`: the waits between tokens.
     """
 
     prompt_tokens: int = 0
     generation_tokens: int = 0
     pooled: int = 0
     kv_cache_full: int = 0
+    gaps: GapCounts = field(default_factory=GapCounts)

@@ -22,6 +22,8 @@ from lullm.server.wire import WireModel, parse_body
 from lullm.types.sleep import REMOTE_METHODS
 
 Body = TypeVar("Body", bound=WireModel)
+_DONE = {"status": "ok", "success": True}
+"""vLLM's words for a call that was done; one that was not is an error here, never a 200."""
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -66,7 +68,7 @@ class Admin:
             raise _conflict(error, "mode") from None
         except (OSError, WakeUpError) as error:
             raise ApiError(500, f"{error}; the engine is {self._engine.sleep_state}", code="sleep_failed") from None
-        return JSONResponse(dataclasses.asdict(report) | self._state())
+        return JSONResponse(_DONE | dataclasses.asdict(report) | self._state())
 
     async def explain_sleep(self, request: Request) -> JSONResponse:
         body = await _arguments(request, ExplainBody)
@@ -81,7 +83,7 @@ class Admin:
         async with self._waking:
             was_sleeping = self._is_sleeping
             report = await self._engine.wake_up(tags)
-        return JSONResponse({"was_sleeping": was_sleeping} | dataclasses.asdict(report) | self._state())
+        return JSONResponse(_DONE | {"was_sleeping": was_sleeping} | dataclasses.asdict(report) | self._state())
 
     async def is_sleeping(self) -> JSONResponse:
         return JSONResponse(self._state())
@@ -108,8 +110,7 @@ class Admin:
 
     async def reset_prefix_cache(self, request: Request) -> JSONResponse:
         await _arguments(request, EmptyBody)
-        await self._engine.reset_prefix_cache()
-        return JSONResponse({})
+        return JSONResponse({"status": "ok", "success": await self._engine.reset_prefix_cache()})
 
     async def collective_rpc(self, request: Request) -> JSONResponse:
         body = parse_body(RemoteCallBody, await request.body())

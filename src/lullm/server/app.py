@@ -8,13 +8,19 @@ from starlette.requests import ClientDisconnect
 import lullm
 from lullm.engine.client import EngineClient
 from lullm.server import admin, route
+from lullm.server.anthropic import route as anthropic
 from lullm.server.context import ServerContext
 from lullm.server.error import install_error_handlers
 from lullm.server.gate.gate import Gate
+from lullm.server.llama_cpp import route as llama_cpp
+from lullm.server.ollama import route as ollama
 from lullm.server.openai import route as openai
+from lullm.server.openai.responses import route as responses
 from lullm.server.options import ServerOptions
+from lullm.server.page import route as page
 from lullm.server.pooling import route as pooling
 from lullm.server.sse import ClientDisconnectedError
+from lullm.server.tracing import TraceParent
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -32,11 +38,15 @@ def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
     install_error_handlers(app, context.error_response)
     for kind in (ClientDisconnect, ClientDisconnectedError):
         app.add_exception_handler(kind, _answer_nothing)
-    for routes in (openai, pooling, route):
+    for routes in (openai, responses, anthropic, ollama, llama_cpp, pooling, route):
         app.include_router(routes.router(context))
+    if options.page:
+        app.include_router(page.router(context))
     if engine.config.enable_sleep_mode:
         app.include_router(admin.router(context))
     app.add_middleware(Gate, context=context)
+    if context.tracing.is_on:
+        app.add_middleware(TraceParent)
     if options.allowed_origins:
         # Outermost: a browser's preflight request carries no key.
         app.add_middleware(
@@ -44,6 +54,6 @@ def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
             allow_origins=list(options.allowed_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["X-Request-Id"],
+            expose_headers=["X-Request-Id", "X-Lullm-Ignored"],
         )
     return app

@@ -4,16 +4,29 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from urllib.parse import quote
 
+from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from lullm.engine.client import EngineClient
 from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
+from lullm.log import get_logger
 from lullm.server.error import ApiError, Envelope, shutting_down, to_api_error
-from lullm.server.metrics import Metrics
+from lullm.server.gate.queue_bound import QueueBound
+from lullm.server.metrics.registry import Metrics
 from lullm.server.options import ServerOptions
+from lullm.server.tracing import Tracing
+from lullm.server.wire import Body, parse_body
+
+logger = get_logger(__name__)
+
+IGNORED = "lullm.ignored"
+"""Key of an ASGI scope: the paths of the unknown fields that a request's body had."""
 
 _MAX_LOGPROBS = 1 << 20  # 12 MiB in the engine and some 60 MiB of JSON
+_MAX_TOLD = 256  # names of unknown fields, each of which is logged once
+_MAX_NAME_CHARS = 64
 
 
 class ServerContext:
@@ -22,18 +35,26 @@ class ServerContext:
     def __init__(self, engine: EngineClient, options: ServerOptions):
         self.engine = engine
         self.options = options
-        self.metrics = Metrics(engine)
+        self.metrics = Metrics(engine, options.metrics_prefix)
+        self.tracing = Tracing(options.otlp_traces_endpoint, engine.config.served_model_name)
+        self.queue = QueueBound(engine, options.max_queued_requests, options.max_queued_tokens)
         self.started_at = int(time.time())
         self.envelopes: dict[str, Envelope] = {}  # the beginning of a path -> how errors there are written
         self.draining = False
+        self._told: set[str] = set()
         self._num_active = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
     def model_name(self) -> str:
-        """The only model name that requests may use."""
+        """The model's name in answers."""
         return self.engine.config.served_model_name
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """All names that the model has."""
+        return tuple(dict.fromkeys((self.model_name, *self.options.model_aliases)))
 
     @property
     def max_request_logprobs(self) -> int:
@@ -41,12 +62,29 @@ class ServerContext:
         config, limit = self.engine.config, self.options.max_request_logprobs
         return limit or max(_MAX_LOGPROBS, (config.max_logprobs + 1) * config.max_model_len)
 
+    async def read(self, kind: type[Body], request: Request) -> Body:
+        """The body of `request`. Unknown fields are refused, or named in the log and the answer's header.
+
+        Raises:
+            ApiError: the body is not one of `kind`.
+        """
+        ignored: list[str] | None = None if self.options.unknown_fields == "refuse" else []
+        body = parse_body(kind, await request.body(), ignored)
+        for path in ignored or ():
+            name = quote(path, safe="[]._-")[:_MAX_NAME_CHARS]  # whatever it is, it fits in a header and a log line
+            request.scope[IGNORED].append(name)
+            if name not in self._told and len(self._told) < _MAX_TOLD:
+                self._told.add(name)
+                logger.warning("%s: the unknown field %s is ignored (told once)", request.url.path, name)
+        return body
+
     def check_model(self, name: str | None) -> None:
-        """Return if `name` is the served model or left out. Raises ApiError 404 otherwise."""
-        if name is not None and name != self.model_name:
+        """Return if `name` is a name of the model, or left out. Raises ApiError 404 otherwise."""
+        if name is not None and name not in self.model_names and not self.options.any_model_name:
             raise ApiError(
                 404,
-                f"the model {name!r} does not exist here; this server serves {self.model_name!r}",
+                f"the model {name!r} does not exist here; this server serves "
+                f"{' and '.join(map(repr, self.model_names))}",
                 param="model",
                 code="model_not_found",
             )
@@ -56,7 +94,7 @@ class ServerContext:
         if self.draining:
             raise shutting_down()
         try:
-            self.engine.check_health()
+            self.engine.check_running()
         except EngineDeadError as error:
             raise ApiError(503, f"the engine is dead: {error}", code="engine_dead") from None
 
@@ -76,6 +114,11 @@ class ServerContext:
     def is_idle(self) -> bool:
         """Whether no request is in flight."""
         return self._num_active == 0
+
+    @property
+    def num_active(self) -> int:
+        """Requests in flight, of any kind but GET."""
+        return self._num_active
 
     async def wait_idle(self) -> None:
         """Return once no request is in flight."""

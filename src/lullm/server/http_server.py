@@ -1,7 +1,8 @@
 """HttpServer: listening, the ready signal, and an orderly end.
 
-The end: new requests get 503 while running ones may finish, for at most `drain_timeout_s`; the others are aborted. Then
-the engine is shut down, and the listening socket is closed last, so that clients get an answer until then.
+The end comes by a signal, or a while after the engine has died. New requests get 503 while running ones may finish,
+for at most `drain_timeout_s`; the others are aborted. Then the engine is shut down, and the listening socket is closed
+last, so that clients get an answer until then.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import uvicorn
 
 from lullm.config.engine_option import EngineOptions
 from lullm.engine.client import EngineClient
-from lullm.errors import ConfigError
+from lullm.errors import ConfigError, EngineDeadError
 from lullm.log import get_logger
 from lullm.server.app import build_app
 from lullm.server.context import ServerContext
@@ -32,6 +33,9 @@ SLEEP_CHECK_S = 0.25  # how often a drain looks whether the engine has gone to s
 KEEP_ALIVE_S = 75
 """Of idle connections: longer than clients keep theirs (httpx and openai: 5). Otherwise a client may send a request
 while the server closes the connection, and the request is lost."""
+DEATH_CHECK_S = 0.25  # how often the engine is looked at
+DEATH_S = 5.0
+"""Between the engine's death and the end: clients get their errors, and who watches /health sees that it is red."""
 CLOSING_S = 1  # for connections to close; then what still writes to a client that does not read is cancelled
 
 
@@ -129,7 +133,11 @@ class HttpServer:
         (self._hurried if self._stopping.is_set() else self._stopping).set()
 
     async def serve(self, on_ready: Callable[[str], None]) -> None:
-        """Serve until `stop`, then end the running requests and shut the engine down. `on_ready` gets the URL."""
+        """Serve until `stop`, then end the running requests and shut the engine down. `on_ready` gets the URL.
+
+        Raises:
+            EngineDeadError: the engine has died; a supervisor should start another process.
+        """
         app = build_app(self._engine, self._options)
         asyncio.get_running_loop().set_exception_handler(ExhaustionLog())
         config = uvicorn.Config(
@@ -147,13 +155,29 @@ class HttpServer:
         server.bound_connections(connection_bound(self._options.max_connections))
         serving = asyncio.create_task(server.serve(sockets=[self._sock]))
         stopping = asyncio.create_task(self._stopping.wait())
+        dying = asyncio.create_task(self._death())
         try:
-            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving, stopping, dying}, return_when=asyncio.FIRST_COMPLETED)
             await self._drain(app.state.context)
         finally:
             stopping.cancel()
+            dying.cancel()
             server.should_exit = True
             await serving
+            await asyncio.to_thread(app.state.context.tracing.close)
+        if dying.done() and not dying.cancelled():
+            raise dying.result()
+
+    async def _death(self) -> EngineDeadError:
+        """Return a while after the engine has died, with the cause."""
+        while True:
+            await asyncio.sleep(DEATH_CHECK_S)
+            try:
+                self._engine.check_running()
+            except EngineDeadError as error:
+                logger.error("the engine is dead: %s; the server ends in %g s", error, DEATH_S)
+                await asyncio.sleep(DEATH_S)
+                return error
 
     async def _drain(self, context: ServerContext) -> None:
         context.draining = True

@@ -1,4 +1,4 @@
-"""The small endpoints: models, health, version, metrics, tokenize, detokenize."""
+"""The small endpoints: models, health, load, version, metrics, tokenize, detokenize, what the tokenizer is."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 import lullm
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
-from lullm.server.openai.schema import DetokenizeBody, TokenizeBody, conversation, plain_prompt
-from lullm.server.wire import parse_body
+from lullm.server.openai.chat.conversation import conversation
+from lullm.server.openai.schema import DetokenizeBody, TokenizeBody, plain_prompt
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -20,10 +20,14 @@ def router(context: ServerContext) -> APIRouter:
         ("GET", "/v1/models", small.list_models),
         ("GET", "/v1/models/{name:path}", small.get_model),
         ("GET", "/health", small.health),
+        ("GET", "/ping", small.health),  # SageMaker's name
+        ("POST", "/ping", small.health),
+        ("GET", "/load", small.load),
         ("GET", "/version", small.version),
         ("GET", "/metrics", small.metrics),
         ("POST", "/tokenize", small.tokenize),
         ("POST", "/detokenize", small.detokenize),
+        ("GET", "/tokenizer_info", small.tokenizer_info),
     ):
         routes.add_api_route(path, handler, methods=[method])
     return routes
@@ -37,16 +41,20 @@ class SmallEndpoints:
         self._engine = context.engine
 
     async def list_models(self) -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [self._model_card()]})
+        return JSONResponse({"object": "list", "data": [self._model_card(n) for n in self._context.model_names]})
 
     async def get_model(self, name: str) -> JSONResponse:
         self._context.check_model(name)
-        return JSONResponse(self._model_card())
+        return JSONResponse(self._model_card(name))
 
     async def health(self) -> JSONResponse:
         self._context.check_serving()
         # An engine that sleeps is healthy: it can be woken, and must not be replaced for having been put to sleep.
         return JSONResponse({"status": "ok", "is_sleeping": self._engine.sleep_state != "awake"})
+
+    async def load(self) -> JSONResponse:
+        """Requests in flight, under vLLM's name."""
+        return JSONResponse({"server_load": self._context.num_active})
 
     async def version(self) -> JSONResponse:
         return JSONResponse({"version": lullm.__version__})
@@ -55,7 +63,7 @@ class SmallEndpoints:
         return Response(self._context.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def tokenize(self, request: Request) -> JSONResponse:
-        body = parse_body(TokenizeBody, await request.body())
+        body = await self._context.read(TokenizeBody, request)
         self._context.check_model(body.model)
         token_ids = await self._token_ids(body)
         answer: dict[str, Any] = {
@@ -76,17 +84,30 @@ class SmallEndpoints:
         if body.add_special_tokens:
             raise ApiError(400, "the chat template writes the special tokens", param="add_special_tokens")
         return await self._engine.tokenize(
-            conversation(body.messages, body.split_special_tokens, add_generation_prompt=body.add_generation_prompt)
+            conversation(body.messages, body.split_special_tokens, body.template_options())
         )
 
     async def detokenize(self, request: Request) -> JSONResponse:
-        body = parse_body(DetokenizeBody, await request.body())
+        body = await self._context.read(DetokenizeBody, request)
         self._context.check_model(body.model)
         return JSONResponse({"prompt": await self._engine.detokenize(body.tokens)})
 
-    def _model_card(self) -> dict[str, Any]:
+    async def tokenizer_info(self) -> JSONResponse:
+        tokenizer = self._engine.tokenizer
+        template = tokenizer.chat_template
+        return JSONResponse(
+            {
+                "tokenizer_class": type(tokenizer).__name__,
+                "vocab_size": tokenizer.vocab_size,
+                "model_max_length": self._engine.config.max_model_len,
+                **tokenizer.special_tokens,
+                "chat_template": None if template is None else template.sources["default"],
+            }
+        )
+
+    def _model_card(self, name: str) -> dict[str, Any]:
         return {
-            "id": self._context.model_name,
+            "id": name,
             "object": "model",
             "created": self._context.started_at,
             "owned_by": "lullm",

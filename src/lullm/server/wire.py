@@ -1,25 +1,28 @@
 """The one way from a request's bytes to a model: exact types, and nothing that is misspelt goes unnoticed.
 
-Types are checked strictly here; ranges are checked by `SamplingParams` and the engine. A field is taken, or refused
-with 400:
+Types are checked strictly here; ranges are checked by `SamplingParams` and the engine. A field is taken, or:
 
 - `INERT` fields cannot change the result and are accepted without effect;
 - `MISSING` fields ask for machinery that does not exist: only the values that ask for nothing pass;
-- every other unknown field is refused.
+- every other unknown field is refused, or ignored with a word: its path comes back to the caller.
 
 A body that declares a field of these names takes it.
 """
 
-from typing import Annotated, Any, TypeVar
+import functools
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import from_json
+from pydantic_core import ErrorDetails, from_json
 
 from lullm.server.error import ApiError
 
 INERT = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"})
 
 MISSING: dict[str, tuple[Any, ...]] = {
+    "chat_template": (None,),
     "tools": (None, []),
     "tool_choice": (None, "none"),
     "functions": (None, []),
@@ -35,7 +38,7 @@ MISSING: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (None, False),
     "guided_decoding_backend": (None,),
 }
-"""Field -> the values of it that ask for nothing."""
+"""Field of a body -> the values of it that ask for nothing. A body that declares the field has the machinery."""
 
 MAX_FIELDS = 128
 
@@ -45,9 +48,14 @@ TokenIds = Annotated[list[int], FAIL_FAST]
 
 
 class WireModel(BaseModel):
-    """A JSON object: exact types, no unknown fields, no NaN."""
+    """A JSON object: exact types, no unknown fields, no NaN.
+
+    Attributes:
+        missing: as `MISSING`, for objects of this class.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+    missing: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -61,24 +69,25 @@ class WireModel(BaseModel):
 Body = TypeVar("Body", bound=WireModel)
 
 
-def parse_body(kind: type[Body], body: bytes | dict[str, Any]) -> Body:
+def parse_body(kind: type[Body], body: bytes | dict[str, Any], ignored: list[str] | None = None) -> Body:
     """A request's body, or the fields of its query, as `kind`.
 
+    Args:
+        ignored: unknown fields are left out, and their paths added here, such as 'messages[].id'; None: refused.
+
     Raises:
-        ApiError: 400, naming the first offending field.
+        ApiError: 400, naming the first offending field as the body has it.
     """
     data = _read_json(body) if isinstance(body, bytes) else body
-    for field, harmless in MISSING.items():
-        if field in data and field not in kind.model_fields:
-            value = data.pop(field)
-            if not any(type(value) is type(ok) and value == ok for ok in harmless):
-                raise ApiError(400, f"{field} is not supported by this server", param=field, code="unsupported_field")
-    for field in (INERT & data.keys()) - kind.model_fields.keys():
+    _refuse_missing({**MISSING, **kind.missing}, kind, data, "")
+    for field in (INERT & data.keys()) - _shape(kind).keys():
         del data[field]
+    if ignored is not None:
+        ignored += dict.fromkeys(_left_out(kind, data, ""))
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise _first_problem(error) from None
+        raise _first_problem(error, data) from None
 
 
 def _read_json(raw: bytes) -> dict[str, Any]:
@@ -91,15 +100,107 @@ def _read_json(raw: bytes) -> dict[str, Any]:
     return data
 
 
-def _first_problem(error: ValidationError) -> ApiError:
+# -- unknown fields ----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _shape(kind: type[WireModel]) -> dict[str, tuple[type[WireModel], ...]]:
+    """The fields of a model by their names on the wire -> the models that stand in them."""
+    return {field.alias or name: tuple(_models_in(field.annotation)) for name, field in kind.model_fields.items()}
+
+
+def _models_in(annotation: Any) -> Iterator[type[WireModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, WireModel):
+        yield annotation
+    for part in typing.get_args(annotation):
+        yield from _models_in(part)
+
+
+def _kind_of(kinds: tuple[type[WireModel], ...], data: dict[str, Any]) -> type[WireModel]:
+    """Which of several models an object is: the first whose constant fields, such as its `type`, agree."""
+
+    def agrees(kind: type[WireModel]) -> bool:
+        fields = kind.model_fields.items()
+        constants = {n: typing.get_args(f.annotation) for n, f in fields if typing.get_origin(f.annotation) is Literal}
+        return all(n not in data or data[n] in values for n, values in constants.items())
+
+    return kinds[0] if len(kinds) == 1 else next(filter(agrees, kinds), kinds[0])
+
+
+def _left_out(kind: type[WireModel], data: dict[str, Any], path: str) -> Iterator[str]:
+    """Delete what `kind` does not know from `data`, at any depth; the paths of what asked for something."""
+    if len(data) > MAX_FIELDS:
+        return  # refused as a whole
+    shape = _shape(kind)
+    for name in list(data):
+        if name not in shape and kind.model_config.get("extra") == "forbid":
+            value = data.pop(name)
+            if value is not None and value != []:
+                yield path + name
+        elif shape.get(name):
+            yield from _left_out_below(shape[name], data[name], path + name)
+
+
+def _left_out_below(kinds: tuple[type[WireModel], ...], value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _left_out_below(kinds, item, path + "[]")
+    elif isinstance(value, dict):
+        kind = _kind_of(kinds, value)
+        _refuse_missing(kind.missing, kind, value, path + ".")
+        yield from _left_out(kind, value, path + ".")
+
+
+def _refuse_missing(
+    missing: Mapping[str, tuple[Any, ...]], kind: type[WireModel], data: dict[str, Any], path: str
+) -> None:
+    """Delete the fields that ask for nothing. Raises ApiError: one asks for machinery that does not exist."""
+    for field in (missing.keys() & data.keys()) - _shape(kind).keys():
+        value = data.pop(field)
+        if not any(type(value) is type(ok) and value == ok for ok in missing[field]):
+            param = (path + field).partition(".")[0].removesuffix("[]")
+            raise ApiError(400, f"{path}{field} is not supported by this server", param=param, code="unsupported_field")
+
+
+# -- errors ------------------------------------------------------------------------------------------------------
+
+
+def _first_problem(error: ValidationError, data: dict[str, Any]) -> ApiError:
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     problem = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    first = _place(problem, data)
+    # The branches of a union fail one by one. Its deepest failure is of the branch that the user meant.
+    places = [(_place(p, data), p) for p in problems]
+    same = [(place, p) for place, p in places if place[: len(first)] == first or first[: len(place)] == place]
+    place = max((place for place, _ in same), key=len)
+    found = problem if problem["type"] == "extra_forbidden" else next(p for at, p in same if at == place)
+    path, param = ".".join(map(str, place)), str(place[0]) if place else None
+    if found["type"] == "extra_forbidden":
+        return ApiError(400, f"unknown field {path!r}", param=param, code="unknown_field")
+    if found["type"] == "missing":
+        return ApiError(400, f"{path} is required", param=param, code="missing_field")
+    words = list(dict.fromkeys(p["msg"].removeprefix("Value error, ") for at, p in same if at == place))
+    if len(words) > 1:
+        words = [words[0], *(word.removeprefix("Input should be ") for word in words[1:])]
+    message = " or ".join(words)
+    return ApiError(400, f"{path}: {message}" if path else message, param=param, code="invalid_value")
+
+
+def _place(problem: ErrorDetails, data: Any) -> tuple[str | int, ...]:
+    """Where a problem is, in the body's own names: pydantic's also name the branches of unions."""
+    place: list[str | int] = []
     location = problem["loc"]
-    path = ".".join(map(str, location))
-    if problem["type"] == "extra_forbidden":
-        message, code = f"unknown field {path!r}", "unknown_field"
-    elif problem["type"] == "missing":
-        message, code = f"{path} is required", "missing_field"
-    else:
-        message, code = f"{path}: {problem['msg'].removeprefix('Value error, ')}", "invalid_value"
-    return ApiError(400, message, param=str(location[0]) if location else None, code=code)
+    for number, name in enumerate(location):
+        is_last = number == len(location) - 1
+        if _has(data, name):
+            place.append(name)
+            data = data[name]
+        elif is_last and problem["type"] == "missing":
+            place.append(name)
+    return tuple(place)
+
+
+def _has(data: Any, name: str | int) -> bool:
+    if isinstance(data, list):
+        return isinstance(name, int) and name < len(data)
+    return isinstance(data, dict) and name in data

@@ -23,7 +23,7 @@ class Batch:
     token_ids: np.ndarray  # [T] int64
     positions: np.ndarray  # [T] int64
     slot_mapping: np.ndarray  # [G, T] int64, where each group's keys and values are written; -1: a group of states
-    block_tables: np.ndarray  # [G, S, M] int64
+    block_tables: np.ndarray  # [G, S, M] int64, numbers of blocks in the caches of the group's layers
     query_lens: list[int]  # of S spans
     context_lens: np.ndarray  # [S] int64, tokens in the cache once this step's are written
     drawn_rows: list[int]
@@ -73,6 +73,7 @@ class BatchBuilder:
         max_blocks = limits.table_width(limits.max_model_len)
         self._block_tables = np.zeros((num_groups, limits.max_num_seqs, max_blocks), np.int64)
         self._table_of_group = list(self._block_tables)
+        self._num_shares = limits.num_shares or (1,) * num_groups
         # What stands in the rows: most sequences keep their place and their blocks from one step to the next.
         self._ids_of_group: list[list[PackedInts]] = [[b""] * limits.max_num_seqs for _ in limits.windows]
 
@@ -96,9 +97,13 @@ class BatchBuilder:
             end = span.start + num_tokens
             query_lens.append(num_tokens)
             context_lens.append(end)
-            for table, last_ids, ids in zip(self._table_of_group, self._ids_of_group, span.block_ids, strict=True):
+            groups = zip(self._table_of_group, self._ids_of_group, self._num_shares, span.block_ids, strict=True)
+            for table, last_ids, num_shares, ids in groups:
                 if last_ids[place] != ids:
-                    table[place, : num_packed(ids)] = np.frombuffer(ids, np.int32)
+                    entries = table[place, : num_packed(ids)]
+                    entries[:] = np.frombuffer(ids, np.int32)
+                    if num_shares > 1:
+                        entries *= num_shares
                     last_ids[place] = ids
             for draw in span.draws:
                 row = first_row + draw.row

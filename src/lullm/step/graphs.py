@@ -54,7 +54,8 @@ def workspace_bytes(config: ModelConfig, max_num_seqs: int) -> int:
 
     The logits in two types, and a dozen rows as wide as the widest of a layer in float32.
     """
-    heads = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
+    of_layers = [config.kv_heads(layer) for layer in range(len(config.layer_kinds))]
+    heads = max(config.num_attention_heads * heads.head_dim + 2 * heads.size for heads in of_layers)
     widest = max(config.hidden_size, config.family.widest_row, heads)
     return MIB + max_num_seqs * (8 * config.vocab_size + 12 * 4 * widest)
 

@@ -116,7 +116,7 @@ class InputBuilder:
             parts.token_ids,
             parts.positions,
             [
-                StateLayout.of(layout) if layout.is_state else self._ops.prepare_attention(layout)
+                StateLayout(layout) if layout.is_state else self._ops.prepare_attention(layout)
                 for layout in staged.layouts
             ],
             parts.wanted_rows,

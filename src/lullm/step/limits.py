@@ -17,6 +17,7 @@ class StepLimits:
         windows: by KV cache group, the tokens that a row sees at most; None: all up to its own.
         num_state_blocks: by KV cache group, the blocks of a sequence's recurrent state; 0: the group keeps keys and
             values. Empty: all groups do.
+        num_shares: by KV cache group, by which block ids are multiplied (`kv.cache_group`). Empty: 1 in all.
         max_in_flight: steps that are launched before the result of the first of them is asked for.
     """
 
@@ -26,6 +27,7 @@ class StepLimits:
     block_size: int
     windows: tuple[int | None, ...] = (None,)
     num_state_blocks: tuple[int, ...] = ()
+    num_shares: tuple[int, ...] = ()
     max_in_flight: int = 1
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.text.template.failure import Broken, Failed, Forbidden, OutOfBounds, Rejected
+from lullm.text.template.open_end import OPTION as OPEN_END
 from lullm.text.template.process import ProcessBounds
 from lullm.text.template.renderer import Renderer
 
@@ -73,8 +74,10 @@ class ChatTemplate:
             raise InvalidRequestError("messages cannot be a template argument too", _PARAM)
         if tools is not None and not (_is_list(tools) and all(isinstance(tool, Mapping) for tool in tools)):
             raise InvalidRequestError("tools must be a list of objects", "tools")
+        if options.get("documents") and not any("documents" in source for source in self.sources.values()):
+            raise InvalidRequestError("the chat template of this model takes no documents", "documents")
         return {
-            "add_generation_prompt": True,
+            "add_generation_prompt": not options.get(OPEN_END),
             **options,
             "messages": _checked_messages(messages),
             "tools": list(tools) if tools else None,

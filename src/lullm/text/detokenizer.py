@@ -27,13 +27,18 @@ class IncrementalDetokenizer:
 
     Args:
         prompt_token_ids: the prompt, or at least its last few tokens.
+        shown_token_ids: special tokens that are text all the same.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] | None = None
+        self,
+        tokenizer: Tokenizer,
+        skip_special_tokens: bool = True,
+        prompt_token_ids: Sequence[int] | None = None,
+        shown_token_ids: frozenset[int] = frozenset(),
     ):
         self._bytes = tokenizer.token_bytes
-        self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        self._skipped = tokenizer.special_token_ids - shown_token_ids if skip_special_tokens else frozenset()
         self._is_first = not any(self._is_visible(token_id) for token_id in reversed(prompt_token_ids or ()))
         self._replaces_each_byte = self._bytes.replaces_each_byte
         # "surrogateescape" gives one mark per broken byte, "replace" one per broken character.

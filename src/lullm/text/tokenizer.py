@@ -11,6 +11,8 @@ from lullm.config.gguf.file import is_gguf
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.log import get_logger
 from lullm.text.chat_template import ChatTemplate, Message
+from lullm.text.template.infill import Infill, find_infill
+from lullm.text.template.open_end import cut_at, take_open_end
 from lullm.text.token_bytes import TokenBytes
 from lullm.text.tokenizer_folder import read_tokenizer, reraise_foreign
 from lullm.text.tokenizer_gguf import read_tokenizer_gguf
@@ -104,6 +106,16 @@ class Tokenizer:
             ids = [*before, *ids, *after]
         return ids
 
+    def encode_infill(self, prefix: str, suffix: str) -> list[int]:
+        """Token ids that ask for the middle between two texts. Raises InvalidRequestError: the model has no form."""
+        before, _ = self._around
+        parts = (self.encode_as_text(part, add_special_tokens=False) for part in (prefix, suffix))
+        return self.infill().joined(before, *parts)
+
+    def infill(self) -> Infill:
+        """How the model fills in the middle. Raises InvalidRequestError: it does not."""
+        return find_infill(self.backend.token_to_id)
+
     def encode_marked(self, text: str, mark: str) -> list[int]:
         """Token ids of a rendered text, in which marked special tokens (`Verbatim`) are text. Raises as `encode`."""
         _check_text(text)
@@ -121,7 +133,8 @@ class Tokenizer:
         """What the chat template makes of messages: the text, and its ids.
 
         Args:
-            options: of `ChatTemplate.render`. split_special_tokens: those that messages and options spell are text.
+            options: of `ChatTemplate.render`; with `continue_final_message` the text ends with the last message, which
+                the model goes on with. split_special_tokens: those that messages and options spell are text.
             may_block: wait for another process, if the template needs it. template: another than the model's.
 
         Raises:
@@ -135,11 +148,14 @@ class Tokenizer:
                 "no_chat_template",
             )
         variables = template.variables(messages, options)
+        tag = take_open_end(variables)
         quoted = self.verbatim.quote(variables, template.sources.values()) if split_special_tokens else None
         if quoted is None:
             text = template.render_variables(variables, may_block)
+            text = text if tag is None else cut_at(text, tag)
             return text, self.encode(text, add_special_tokens=False)
         text = template.render_variables(quoted.variables, may_block)
+        text = text if tag is None else cut_at(text, tag)
         return self.verbatim.shown(text, quoted.mark), self.encode_marked(text, quoted.mark)
 
     def apply_chat_template(

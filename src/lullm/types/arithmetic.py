@@ -2,8 +2,12 @@
 
 from typing import Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
-"""`gelu`: by the error function. `gelu_tanh`: its approximation (both https://arxiv.org/abs/1606.08415)."""
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+"""`gelu`: by the error function. `gelu_tanh`: its approximation (both https://arxiv.org/abs/1606.08415).
+`relu2`: the square of `relu` (https://arxiv.org/abs/2109.08668)."""
+
+Gating = Literal["silu", "sigmoid"]
+"""What is done to a gate before it multiplies; see `Ops.multiply_`."""
 
 AttentionFeature = Literal["soft_cap", "sinks"]
 """What attention may do beside plain scores; see `Ops.attention`."""

@@ -10,8 +10,17 @@ from lullm.types.packed import PackedInts
 from lullm.types.request import GenerateRequest
 
 
+class ThinkingBudget(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Thoughts among output tokens, as in `ThinkingTokens`, and how many tokens they may have: then they are ended."""
+
+    open_ids: tuple[int, ...]
+    close_ids: tuple[int, ...]
+    begins_inside: bool
+    num_tokens: int
+
+
 class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What changes logits before a token is chosen: penalties, bias, allowed and forbidden tokens, a grammar.
+    """What changes logits before a token is chosen: penalties, bias, allowed and forbidden tokens, a grammar, a budget.
 
     The meanings are those of `SamplingParams`. `end_token_ids` are the tokens that `min_tokens` forbids (end of
     sequence and stop tokens); `bad_words_ids` are the bad words as token sequences.
@@ -26,12 +35,13 @@ class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: tuple[int, ...] | None = None
     guide: Guide | None = None
+    thinking: ThinkingBudget | None = None
 
     @property
     def reads_tokens(self) -> bool:
         """Whether the change depends on which tokens the sequence holds, not only on how many."""
         has_penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
-        return bool(has_penalties or self.bad_words_ids or self.guide)
+        return bool(has_penalties or self.bad_words_ids or self.guide or self.thinking)
 
 
 class DrawParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -90,6 +100,7 @@ def draw_params(request: GenerateRequest, seq_index: int) -> DrawParams:
         logit_bias=params.logit_bias or None,
         allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
         guide=request.guide,
+        thinking=_thinking_budget(request),
     )
     return DrawParams(
         seed=request.seed,
@@ -101,6 +112,14 @@ def draw_params(request: GenerateRequest, seq_index: int) -> DrawParams:
         num_logprobs=(params.logprobs or 0) if params.needs_logprobs else None,
         edits=None if edits == _NO_EDITS else edits,
     )
+
+
+def _thinking_budget(request: GenerateRequest) -> ThinkingBudget | None:
+    num_tokens = request.params.thinking_token_budget
+    thinking = request.reply.thinking if request.reply else None
+    if num_tokens is None or thinking is None:
+        return None
+    return ThinkingBudget(thinking.open_ids, thinking.close_ids, thinking.begins_inside, num_tokens)
 
 
 _NO_EDITS = LogitEdits()

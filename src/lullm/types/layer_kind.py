@@ -5,19 +5,40 @@ Kinds are plain data, equal by value: layers of equal kinds keep the same tokens
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class KVHeads:
+    """The keys of a token in one layer, and its values: so many heads of so many elements."""
+
+    num_heads: int
+    head_dim: int
+
+    @property
+    def size(self) -> int:
+        """Elements of all heads."""
+        return self.num_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
 class FullAttention:
-    """Keys and values of all tokens so far."""
+    """Keys and values of all tokens so far.
+
+    Args:
+        heads: of a model whose layers differ in them; None: those of the model.
+    """
+
+    heads: KVHeads | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """Keys and values of the last `window` tokens: a token sees so many, itself included."""
+    """Keys and values of the last `window` tokens: a token sees so many, itself included. `heads`: as above."""
 
     window: int
+    heads: KVHeads | None = None
 
     def __post_init__(self) -> None:
         if self.window < 1:
@@ -43,7 +64,20 @@ class RecurrentState:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """No memory between steps: a layer without attention, or one that reads what another layer keeps."""
+    """No memory between steps: a layer without attention."""
 
 
-LayerKind = FullAttention | SlidingWindow | EncoderAttention | RecurrentState | Nothing
+@dataclass(frozen=True, slots=True)
+class SharedAttention:
+    """The keys and values that an earlier layer, number `layer`, keeps; none of its own."""
+
+    layer: int
+
+
+LayerKind = FullAttention | SlidingWindow | EncoderAttention | RecurrentState | Nothing | SharedAttention
+
+
+def attended_kind(kinds: Sequence[LayerKind], layer: int) -> LayerKind:
+    """The kind of what a layer reads: its own, or that of the layer whose keys and values it shares."""
+    kind = kinds[layer]
+    return kinds[kind.layer] if isinstance(kind, SharedAttention) else kind

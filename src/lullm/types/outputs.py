@@ -135,6 +135,31 @@ class RequestMetrics:
         """Seconds from arrival until the request was first scheduled."""
         return None if self.first_scheduled_time is None else self.first_scheduled_time - self.arrival_time
 
+    @property
+    def scheduled_ts(self) -> float:
+        """vLLM's name of `first_scheduled_time`; 0 while it has not come, as in the names below."""
+        return self.first_scheduled_time or 0.0
+
+    @property
+    def queued_ts(self) -> float:
+        """vLLM's name of `arrival_time`."""
+        return self.arrival_time
+
+    @property
+    def first_token_ts(self) -> float:
+        """vLLM's name of `first_token_time`."""
+        return self.first_token_time or 0.0
+
+    @property
+    def last_token_ts(self) -> float:
+        """vLLM's name of `last_token_time`."""
+        return self.last_token_time or 0.0
+
+    @property
+    def first_token_latency(self) -> float:
+        """Seconds from arrival to the first token."""
+        return self.first_token_ts - self.arrival_time if self.first_token_time is not None else 0.0
+
 
 KV_CACHE_FULL = "kv_cache_full"
 """The stop reason of a completion that outgrew the KV cache before its length or the model's was reached."""
@@ -158,7 +183,6 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
-    @property
     def finished(self) -> bool:
         """Whether it has ended."""
         return self.finish_reason is not None

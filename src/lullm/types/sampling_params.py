@@ -25,9 +25,11 @@ class OutputKind(enum.Enum):
     FINAL_ONLY = "final_only"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class SamplingParams:
-    """Sampling parameters, with the names and meanings of vLLM's.
+    """Sampling parameters, with the names, the order and the meanings of vLLM's.
+
+    A field may be changed; it is checked again when a request takes its copy.
 
     Args:
         n: completions to return. `best_of` (default n) are generated and the n with the highest mean
@@ -43,8 +45,11 @@ class SamplingParams:
         min_tokens: end-of-sequence and stop tokens cannot be drawn, and stop strings are not looked for, before.
         max_tokens: at most so many new tokens; None: up to the model's length.
         logprobs, prompt_logprobs: how many of the best log-probabilities to return per position, besides the chosen.
+        truncate_prompt_tokens: of a longer prompt only so many last tokens count; -1: as many as fit before the output.
         logit_bias: token id -> added to its logit. allowed_token_ids: nothing else can be drawn.
         bad_words: strings that cannot be generated.
+        thinking_token_budget: so many tokens the model may think with; then its thoughts are ended. None or -1: any
+            number. For conversations with models that think.
         structured_outputs: the form that the output must have, a JSON schema or a regular expression, say.
         beam_width: search with so many beams instead of drawing; the n best are returned.
             length_penalty: hypotheses are ranked by sum of log-probabilities / length ** length_penalty.
@@ -56,7 +61,6 @@ class SamplingParams:
     """
 
     n: int = 1
-    best_of: int | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -68,18 +72,21 @@ class SamplingParams:
     stop: tuple[str, ...] | list[str] | str | None = None
     stop_token_ids: tuple[int, ...] | list[int] | None = None
     ignore_eos: bool = False
-    min_tokens: int = 0
     max_tokens: int | None = 16
+    min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: tuple[int, ...] | list[int] | None = None
     bad_words: tuple[str, ...] | list[str] | None = None
+    best_of: int | None = None
     beam_width: int | None = None
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    thinking_token_budget: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
     guided_decoding: Any = None
     output_kind: OutputKind = OutputKind.CUMULATIVE
@@ -95,28 +102,32 @@ class SamplingParams:
                 "structured_outputs",
             )
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
-        self._set("stop", _strings("stop", stop, MAX_STOP_STRINGS))
-        self._set("bad_words", _strings("bad_words", self.bad_words, MAX_BAD_WORDS))
-        self._set("stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
+        self.stop = _strings("stop", stop, MAX_STOP_STRINGS)
+        self.bad_words = _strings("bad_words", self.bad_words, MAX_BAD_WORDS)
+        self.stop_token_ids = _token_ids("stop_token_ids", self.stop_token_ids)
         if self.allowed_token_ids is not None:
             ids = _token_ids("allowed_token_ids", self.allowed_token_ids)
             if not ids:
                 raise InvalidRequestError("allowed_token_ids must not be empty", "allowed_token_ids")
-            self._set("allowed_token_ids", ids)
+            self.allowed_token_ids = ids
             if self.structured_outputs is not None:  # together they may leave no token at all
                 raise InvalidRequestError(
                     "allowed_token_ids and structured_outputs both say which tokens may come; give one of them",
                     "allowed_token_ids",
                 )
         for name, least, most in _INT_RANGES:
-            self._set(name, _check_int(name, getattr(self, name), least, most))
+            setattr(self, name, _check_int(name, getattr(self, name), least, most))
         for name, low, high in _FLOAT_RANGES:
-            self._set(name, _check_float(name, getattr(self, name), low, high))
+            setattr(self, name, _check_float(name, getattr(self, name), low, high))
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
+        if self.thinking_token_budget == -1:
+            self.thinking_token_budget = None
         if self.top_p == 0.0:
             raise InvalidRequestError("top_p must be in (0, 1]", "top_p")
+        if self.truncate_prompt_tokens == 0:
+            raise InvalidRequestError("truncate_prompt_tokens must be at least 1, or -1", "truncate_prompt_tokens")
         if self.repetition_penalty == 0.0:
             raise InvalidRequestError("repetition_penalty must be above 0", "repetition_penalty")
         if self.best_of is not None and self.best_of < self.n:
@@ -126,13 +137,10 @@ class SamplingParams:
                 f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})", "min_tokens"
             )
         if self.logit_bias is not None:
-            self._set("logit_bias", _logit_bias(self.logit_bias))
+            self.logit_bias = _logit_bias(self.logit_bias)
         self._check_beams()
         if not isinstance(self.output_kind, OutputKind):
             raise InvalidRequestError(f"output_kind must be an OutputKind, not {self.output_kind!r}", "output_kind")
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
 
     def _check_beams(self) -> None:
         if self.early_stopping not in (True, False, "never"):
@@ -176,6 +184,10 @@ class SamplingParams:
         """A copy with some fields changed, checked like a new one."""
         return dataclasses.replace(self, **changes)
 
+    def clone(self) -> "SamplingParams":
+        """A copy, checked like a new one."""
+        return self.replace()
+
 
 _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("n", 1, MAX_N),
@@ -187,8 +199,21 @@ _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("max_tokens", 1, None),
     ("logprobs", 0, None),
     ("prompt_logprobs", 0, None),
+    ("thinking_token_budget", -1, None),
+    ("truncate_prompt_tokens", -1, None),
 )
-_OPTIONAL = frozenset({"best_of", "beam_width", "seed", "max_tokens", "logprobs", "prompt_logprobs"})
+_OPTIONAL = frozenset(
+    {
+        "best_of",
+        "beam_width",
+        "seed",
+        "max_tokens",
+        "logprobs",
+        "prompt_logprobs",
+        "truncate_prompt_tokens",
+        "thinking_token_budget",
+    }
+)
 _FLOAT_RANGES = (
     ("presence_penalty", -2.0, 2.0),
     ("frequency_penalty", -2.0, 2.0),
@@ -201,6 +226,7 @@ _FLOAT_RANGES = (
 _NOT_WITH_BEAMS = (
     "best_of", "presence_penalty", "frequency_penalty", "repetition_penalty", "top_p", "top_k", "min_p", "seed", "stop",
     "stop_token_ids", "min_tokens", "logprobs", "logit_bias", "allowed_token_ids", "bad_words", "structured_outputs",
+    "thinking_token_budget",
 )  # fmt: skip
 _DEFAULTS: dict[str, Any] = {
     f.name: () if f.name in ("stop", "stop_token_ids", "bad_words") else f.default

@@ -48,7 +48,7 @@ class Sequence:
 
     `num_computed_tokens` tokens have their KV in the cache, or get it in a step that is planned. The last `num_pending`
     tokens are PENDING_TOKEN: steps that are planned draw them. `index` numbers the sequence within its group.
-    `cumulative_logprob` is kept for beams only.
+    `cumulative_logprob` is kept for beams only. `cache_salt`: the request's.
     """
 
     seq_id: int
@@ -60,6 +60,7 @@ class Sequence:
     num_pending: int = 0
     stop_reason: int | str | None = None
     cumulative_logprob: float = 0.0
+    cache_salt: str = ""
     # How its tokens are drawn: the same at every step, so it is made once.
     draw_params: DrawParams | None = None
     # Guesses of the tokens to come. The next span verifies as many as there is room for, which uses them up; a token

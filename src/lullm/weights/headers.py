@@ -57,44 +57,63 @@ def _wrong_layers(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str
     return [f"num_hidden_layers is {config.num_hidden_layers}, and the files hold {num_stored} of these layers"]
 
 
-def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]:
+_Sizes = dict[str, tuple[tuple[str, int], ...]]
+"""Of matrices, by the names of their layers: which keys of a config say their rows and columns, and what they say."""
+
+
+def _stated_sizes(config: ModelConfig, layer: int) -> _Sizes:
+    """Of the matrices of a layer, and of those outside of all."""
+    family, heads = config.family, config.kv_heads(layer)
     hidden = ("hidden_size", config.hidden_size)
-    size = config.family.embedding_size
+    size = family.embedding_size
     embedding = hidden if size is None else ("word_embed_proj_dim", size)
     vocab = ("vocab_size", config.vocab_size)
-    inner = ("intermediate_size", config.family.intermediate_size)
-    queries = outputs = ("num_attention_heads x head_dim", config.num_attention_heads * config.head_dim)
-    if (latent := config.family.latent) is not None:
-        heads = config.num_attention_heads
-        queries = ("num_attention_heads x (qk_nope_head_dim + qk_rope_head_dim)", heads * latent.query_size)
-        outputs = ("num_attention_heads x v_head_dim", heads * latent.value_size)
-    keys = ("num_key_value_heads x head_dim", config.num_key_value_heads * config.head_dim)
-    gated = ("2 x num_attention_heads x head_dim", 2 * config.num_attention_heads * config.head_dim)
-    fused = config.num_attention_heads + 2 * config.num_key_value_heads
-    all_heads = ("(num_attention_heads + 2 x num_key_value_heads) x head_dim", fused * config.head_dim)
-    stated = {
+    inner = ("intermediate_size", family.inner_size(layer))
+    queries = outputs = ("num_attention_heads x head_dim", config.num_attention_heads * heads.head_dim)
+    if (latent := family.latent) is not None:
+        num_heads = config.num_attention_heads
+        queries = ("num_attention_heads x (qk_nope_head_dim + qk_rope_head_dim)", num_heads * latent.query_size)
+        outputs = ("num_attention_heads x v_head_dim", num_heads * latent.value_size)
+    keys = ("num_key_value_heads x head_dim", heads.size)
+    gated = ("2 x num_attention_heads x head_dim", 2 * config.num_attention_heads * heads.head_dim)
+    fused = config.num_attention_heads + 2 * heads.num_heads
+    all_heads = ("(num_attention_heads + 2 x num_key_value_heads) x head_dim", fused * heads.head_dim)
+    stated: _Sizes = {
         "embed_tokens": (vocab, embedding),
-        "q_proj": (gated if config.family.has_output_gate else queries, hidden),
+        "q_proj": (gated if family.has_output_gate else queries, hidden),
         "k_proj": (keys, hidden),
         "v_proj": (keys, hidden),
         "qkv_proj": (all_heads, hidden),
         "o_proj": (hidden, outputs),
         "gate_proj": (inner, hidden),
         "up_proj": (inner, hidden),
-        "gate_up_proj": (("2 x intermediate_size", 2 * config.family.intermediate_size), hidden),
+        "gate_up_proj": (("2 x intermediate_size", 2 * inner[1]), hidden),
         "down_proj": (hidden, inner),
     }
+    if (inputs := family.layer_inputs) is not None:
+        width = ("num_hidden_layers x hidden_size_per_layer_input", config.num_hidden_layers * inputs.size)
+        stated["embed_tokens_per_layer"] = (("vocab_size_per_layer_input", inputs.vocab_size), width)
+        stated["per_layer_model_projection"] = (width, hidden)
     if not config.tie_word_embeddings:  # else a stored head is not read
         stated["lm_head"] = (vocab, embedding)
+    return stated
+
+
+def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]:
+    stated: dict[int, _Sizes] = {}
     faults: dict[str, str] = {}  # by what is wrong: a wrong hidden_size is in every matrix
     for name, shape in sorted(shapes.items()):
         *_, layer, last = ("", *name.split("."))
-        sizes = stated.get(layer, ()) if last == "weight" else ()
+        match = _LAYER.search(name)
+        number = min(int(match[1]), len(config.layer_kinds) - 1) if match else 0
+        if number not in stated:
+            stated[number] = _stated_sizes(config, number)
+        sizes = stated[number].get(layer, ()) if last == "weight" else ()
         if ".experts." in name or ".shared_expert" in name or TOWER.search(name):
             sizes = ()  # of sizes of their own; the loader compares them
         if sizes and shape != [size for _, size in sizes]:
             is_matrix = len(shape) == len(sizes)
-            wrong = [key for number, (key, size) in enumerate(sizes) if not is_matrix or shape[number] != size]
+            wrong = [key for side, (key, size) in enumerate(sizes) if not is_matrix or shape[side] != size]
             by = " and ".join(wrong)
             faults.setdefault(by, f"{name} has shape {shape}; by {by} it is {[size for _, size in sizes]}")
     return list(faults.values())

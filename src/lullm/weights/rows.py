@@ -228,6 +228,28 @@ class ConsecutiveRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class CopiedRows:
+    """Several places of one shape that one tensor fills, each with all of it."""
+
+    places: tuple[Rows, ...]
+
+    @property
+    def bits(self) -> int:
+        return self.places[0].bits
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.places[0].shape
+
+    def fits(self, shape: torch.Size) -> bool:
+        return self.places[0].fits(shape)
+
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+        for place in self.places:
+            place.write(values, first_row)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StackedRows:
     """Places of one shape, of which one tensor holds all: a row here is all of one place."""
 

@@ -17,7 +17,10 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Layers named `parts` in a checkpoint are the parts, in this order, of the FusedLinear named `into`."""
+    """Layers named `parts` in a checkpoint are the parts, in this order, of the FusedLinear named `into`.
+
+    A layer that is named twice is both of these parts.
+    """
 
     parts: tuple[str, ...]
     into: str
@@ -37,6 +40,15 @@ class Scale:
 
     pattern: re.Pattern[str]
     factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class PartScales:
+    """Tensors whose canonical names match `pattern` have parts of so many rows, each read times its factor."""
+
+    pattern: re.Pattern[str]
+    sizes: tuple[int, ...]
+    factors: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,7 @@ class WeightRules:
     drops: tuple[re.Pattern[str], ...] = ()
     offsets: tuple[Offset, ...] = ()
     scales: tuple[Scale, ...] = ()
+    part_scales: tuple[PartScales, ...] = ()
     head_orders: tuple[HeadOrder, ...] = ()
     transposes: tuple[re.Pattern[str], ...] = ()
     stacks: tuple[Stack, ...] = ()
@@ -124,6 +137,9 @@ class WeightRules:
     def scale_of(self, name: str) -> float:
         """What the tensor of this canonical name is multiplied by."""
         return math.prod(scale.factor for scale in self.scales if scale.pattern.search(name))
+
+    def part_scales_of(self, name: str) -> PartScales | None:
+        return next((scales for scales in self.part_scales if scales.pattern.search(name)), None)
 
     def is_transposed(self, name: str) -> bool:
         return any(pattern.search(name) for pattern in self.transposes)
@@ -166,8 +182,8 @@ KV_SCALE_RENAMES = (
 """The scales of an fp8 KV cache, as ModelOpt, vLLM and older compressed-tensors checkpoints name them."""
 
 
-TOWER = re.compile(r"^(model\.)?(vision_tower|visual|multi_modal_projector)\.")
-"""What reads pictures, in checkpoints of more than text."""
+TOWER = re.compile(r"^(model\.)?(vision_tower|audio_tower|visual|multi_modal_projector|embed_vision|embed_audio)\.")
+"""What reads pictures and sounds, in checkpoints of more than text."""
 LANGUAGE_MODEL_RENAMES = (
     Rename(re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),
     Rename(re.compile(r"^(model\.)?language_model\.(model\.)?"), "model."),

@@ -21,6 +21,7 @@ from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.joining import whole_name
 from lullm.weights.rows import (
     ConsecutiveRows,
+    CopiedRows,
     InterleavedRows,
     PlainRows,
     QuantizedRows,
@@ -95,11 +96,15 @@ class WeightTargets:
                     self._targets[owner] = WeightTarget(owner, {owner: data}, self._ruled(owner, all_rows))
                     continue
                 first_row = 0
+                places: dict[str, list[Rows]] = {}
                 for part, num_rows in zip(parts, layer.part_sizes, strict=True):
                     part_name = f"{prefix}.{part}.{name}"
                     rows = self._ruled(part_name, all_rows.part(first_row, num_rows))
-                    self._targets[part_name] = WeightTarget(part_name, {owner: data}, rows)
+                    places.setdefault(part_name, []).append(rows)
                     first_row += num_rows
+                for part_name, own in places.items():
+                    rows = own[0] if len(own) == 1 else CopiedRows(tuple(own))
+                    self._targets[part_name] = WeightTarget(part_name, {owner: data}, rows)
         for modules in dict.fromkeys(stack.modules for stack in self._rules.stacks):
             self._stack(modules)
         self.names = frozenset(name for name, target in self._targets.items() if not target.stands_for)
@@ -112,6 +117,11 @@ class WeightTargets:
         if offset := self._rules.offset_of(name):
             assert isinstance(rows, PlainRows), "an offset is for a weight that is not quantized"
             rows = replace(rows, offset=offset)
+        if (parts := self._rules.part_scales_of(name)) is not None:
+            starts = itertools.accumulate(parts.sizes, initial=0)
+            pieces = (rows.part(start, size) for start, size in zip(starts, parts.sizes, strict=False))
+            scaled = (replace(piece, scale=rows.scale * by) for piece, by in zip(pieces, parts.factors, strict=True))
+            return ConsecutiveRows(tuple(scaled))
         if self._rules.is_transposed(name):
             return TransposedRows(rows)
         order = self._rules.head_order_of(name)

@@ -8,7 +8,7 @@ import torch
 from lullm.arena.arena import ALIGNMENT, Arena
 from lullm.arena.workspace import Workspace
 from lullm.kv.cache_group import cache_layout
-from lullm.kv.layout import SCALE_BYTES, block_bytes
+from lullm.kv.layout import block_bytes, side_len
 from lullm.log import get_logger
 from lullm.ops.cache.float8_cache import FLOAT8
 from lullm.ops.cache.layer_cache import LayerCache
@@ -67,11 +67,10 @@ def map_pools(setup: WorkerSetup, num_blocks: int, num_host_blocks: int) -> KVPo
 
 
 def block_shape(setup: WorkerSetup) -> tuple[tuple[int, int, int], torch.dtype]:
-    """Shape `[block_size, Hkv, D]` and type of one block in the keys, or the values, of one slot."""
-    config, model = setup.config, setup.model_config
-    row_len = model.head_dim + (SCALE_BYTES if config.kv_dtype == "int8" else 0)
+    """Shape and type of one block in the keys, or the values, of one slot: one row per token (`LayerCache.share`)."""
+    config = setup.config
     dtype = {"int8": torch.int8, "fp8_e4m3": FLOAT8}.get(config.kv_dtype, setup.dtype)
-    return (config.block_size, model.num_key_value_heads, row_len), dtype
+    return (config.block_size, 1, side_len(setup.model_config, config.kv_dtype)), dtype
 
 
 def _pool_bytes(setup: WorkerSetup, num_blocks: int) -> int:

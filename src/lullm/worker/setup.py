@@ -9,6 +9,7 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
+from lullm.kv.cache_group import CacheLayout, LayerPlace
 from lullm.kv.layout import cache_layout_of
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.protocol import Model
@@ -23,6 +24,7 @@ from lullm.step.block_move import CachePools
 from lullm.step.limits import StepLimits
 from lullm.step.runner import ModelRunner
 from lullm.text.tokenizer import Tokenizer
+from lullm.types.layer_kind import KVHeads
 from lullm.weights.folder import resolve_model
 
 
@@ -51,6 +53,7 @@ class WorkerSetup:
         model = self.model_config
         has_experts = model.family.experts is not None
         is_recordable = self.ops.is_recordable and (self.ops.records_experts or not has_experts)
+        is_recordable = is_recordable and (self.ops.has_state_kernels or model.family.recurrent is None)
         is_recordable = is_recordable and model.generates and model.is_all_ops
         return is_recordable and not self.config.enforce_eager
 
@@ -62,9 +65,12 @@ class WorkerSetup:
         workspace: Workspace | None = None,
     ) -> ModelRunner:
         """A runner of steps over these pools, which are by the layer-slots of a block."""
-        config = self.config
-        layout = cache_layout_of(self.model_config, config.block_size, config.kv_dtype)
-        of_layers = [kv_caches[0 if place is None else place.slot] for place in layout.places]
+        config, model_config = self.config, self.model_config
+        layout = cache_layout_of(model_config, config.block_size, config.kv_dtype)
+        of_layers = [
+            kv_caches[0] if place is None else _share_of(kv_caches, layout, place, model_config.kv_heads(layer))
+            for layer, place in enumerate(layout.places)
+        ]
         limits = StepLimits(
             config.max_num_seqs,
             config.max_num_batched_tokens,
@@ -72,13 +78,14 @@ class WorkerSetup:
             config.block_size,
             tuple(group.window for group in layout.groups),
             tuple(group.num_state_blocks for group in layout.groups),
+            tuple(group.num_shares for group in layout.groups),
             max_in_flight=config.max_in_flight,
         )
         return ModelRunner(
             self.device,
             self.ops,
             model,
-            with_scales(of_layers, model, layout.token_layers),
+            with_scales(of_layers, model, model_config.layer_kinds),
             CachePools(kv_caches, host_kv_caches),
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
             MaskMaker(self._tokenizer_json, self.model_config.vocab_size),
@@ -94,11 +101,19 @@ class WorkerSetup:
         return Tokenizer.from_folder(folder).backend.to_str()
 
 
+def _share_of(kv_caches: list[LayerCache], layout: CacheLayout, place: LayerPlace, heads: KVHeads) -> LayerCache:
+    """The cache of the layer at a place."""
+    num_shares = layout.groups[place.group].num_shares
+    return kv_caches[place.slot].share(place.share, num_shares, heads.num_heads)
+
+
 def open_setup(config: ResolvedConfig, model_config: ModelConfig, ahead: MemoryAhead | None = None) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
     device = open_device(config.device, ahead)
     ops = select_ops(config.device, config.attention_backend, config.batch_invariant)
     ops = with_features(ops, model_config.family.attention_features)
     if config.batch_invariant:
-        require_batch_invariance(ops, config.dtype, config.kv_dtype, model_config.head_dim)
+        has_states = model_config.family.recurrent is not None
+        for head_dim in model_config.head_dims:
+            require_batch_invariance(ops, config.dtype, config.kv_dtype, head_dim, has_states)
     return WorkerSetup(config, model_config, device, ops, StepThreads(config.threads))

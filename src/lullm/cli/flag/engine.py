@@ -5,11 +5,13 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from lullm.config.engine import EngineConfig
-from lullm.config.option import Option, options_of
+from lullm.config.option.option import Option, options_of
 from lullm.units import GIB, KIB, MIB
 
 SLEEP_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group in ("sleep", "idle"))
 """Of no use to commands whose engine never sleeps."""
+
+_SHORT = {"model": ("-m",), "max_model_len": ("-c",)}
 
 _SIZES = {"": 1, "b": 1, "k": KIB, "kib": KIB, "m": MIB, "mib": MIB, "g": GIB, "gib": GIB}
 
@@ -22,6 +24,15 @@ def byte_count(text: str) -> int:
         return int(float(number) * _SIZES[unit]) if unit else int(number)
     except (KeyError, ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size like 1048576, 512MiB or 2GiB") from None
+
+
+def token_count(text: str) -> int:
+    """`'4096'`, `'32k'` (32,000) or `'32K'` (32,768) -> tokens, as vLLM reads them."""
+    factor = {"k": 1000, "K": 1024, "m": 10**6, "M": 1 << 20}.get(text[-1:], 1)
+    try:
+        return int(text) if factor == 1 else int(float(text[:-1]) * factor)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens like 4096, 32k or 32K") from None
 
 
 def int_or_none(text: str) -> int | None:
@@ -56,13 +67,15 @@ def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
         facts["choices"] = option.choices
     else:
         facts["type"], facts["metavar"] = _reader(option)
-    group.add_argument("--" + option.name.replace("_", "-"), **facts)
+    group.add_argument(*_SHORT.get(option.name, ()), "--" + option.name.replace("_", "-"), **facts)
 
 
 def _reader(option: Option) -> tuple[Callable[[str], Any], str]:
     """(what reads the flag's value, what stands for the value in the help)."""
     if option.unit == "bytes":
         return byte_count, "SIZE"
+    if option.unit == "tokens":
+        return token_count, "N"
     if option.kind is int:
         return (int_or_none if option.is_optional and option.default is not None else int), "N"
     return option.kind, "X" if option.kind is float else option.name.upper()

@@ -1,34 +1,45 @@
 """Sampling flags of `run` and `chat`. A flag that is not given leaves the model's default."""
 
 import argparse
+from typing import Any
 
-from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.sampling_params import SamplingParams
 
-_NAMES = ("max_tokens", "temperature", "top_p", "top_k", "seed")
+NAMES = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "stop")
 DEFAULT_MAX_TOKENS = 256
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
-    """Add --max-tokens, --temperature, --top-p, --top-k, --seed and --system."""
+    """Add the sampling flags, and --system."""
     group = parser.add_argument_group("sampling (defaults: the model's)")
     group.add_argument(
-        "--max-tokens",
+        *("-n", "--max-tokens"),
         type=int,
         metavar="N",
         default=DEFAULT_MAX_TOKENS,
         help=f"longest answer in tokens (default: {DEFAULT_MAX_TOKENS})",
     )
-    group.add_argument("--temperature", type=float, metavar="X", help="0 takes the likeliest token every time")
+    group.add_argument(
+        *("--temperature", "--temp"), type=float, metavar="X", help="0 takes the likeliest token every time"
+    )
     group.add_argument("--top-p", type=float, metavar="X", help="draw from the likeliest tokens that sum up to X")
     group.add_argument("--top-k", type=int, metavar="N", help="draw from the N likeliest tokens; 0: from all")
+    group.add_argument("--min-p", type=float, metavar="X", help="leave out tokens below X times the likeliest")
+    group.add_argument(
+        "--repetition-penalty", type=float, metavar="X", help="above 1: tokens that were there become less likely"
+    )
     group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer")
+    group.add_argument(
+        "--stop", action="append", metavar="TEXT", help="the answer ends before this text; may be given again"
+    )
     group.add_argument("--system", metavar="TEXT", help="system message, for models with a chat template")
 
 
-def sampling_params(args: argparse.Namespace, defaults: SamplingParams) -> SamplingParams:
-    """`defaults` with the flags that were given, streamed. Raises InvalidRequestError."""
-    changes = {name: getattr(args, name) for name in _NAMES if getattr(args, name) is not None}
-    return defaults.replace(**changes, output_kind=OutputKind.DELTA)
+def sampling_changes(args: argparse.Namespace) -> dict[str, Any]:
+    """What the flags say, under the names of `SamplingParams`. Raises InvalidRequestError: a value is out of range."""
+    changes = {name: getattr(args, name) for name in NAMES if getattr(args, name) is not None}
+    SamplingParams(**changes)
+    return changes
 
 
 def opening(args: argparse.Namespace) -> list[dict[str, str]]:

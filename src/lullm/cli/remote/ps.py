@@ -32,6 +32,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         row = _row(text)
     except (ValueError, KeyError):
+        if "# TYPE vllm:" in text:
+            raise LullmError(f"{server.url} has metrics under vLLM's names only (--metrics-prefix vllm)") from None
         raise LullmError(f"what listens on {server.url} is not a lullm server") from None
     head = ("MODEL", "STATE", "RUNNING", "WAITING", "SWAPPED", "KV CACHE", "IDLE", "NEXT SLEEP")
     widths = [max(map(len, column)) for column in zip(head, row, strict=True)]

@@ -7,6 +7,7 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from lullm.errors import ConfigError, LullmError
@@ -17,9 +18,14 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 def add_server_flags(parser: argparse.ArgumentParser, key_flag: str, key_help: str, *variables: str) -> None:
     """Add `--url`, and `key_flag` for the key that the command needs; else the first of the environment variables."""
     parser.add_argument("--url", default=DEFAULT_URL, help="where the server listens (default: %(default)s)")
-    default = next((os.environ[name] for name in variables if os.environ.get(name)), None)
+    default = key_of_environment(*variables)
     text = f"{key_help} (default: the environment's {' or '.join(variables)})"
     parser.add_argument(key_flag, dest="key", metavar="KEY", default=default, help=text)
+
+
+def key_of_environment(*variables: str) -> str | None:
+    """The first key that the environment has under one of the names."""
+    return next((os.environ[name] for name in variables if os.environ.get(name)), None)
 
 
 class RemoteServer:
@@ -62,6 +68,24 @@ class RemoteServer:
         """The answer as text."""
         return self._send(path, None, timeout_s).decode(errors="replace")
 
+    def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
+        """The events of a streamed answer to a JSON body. Closing the iterator closes the connection."""
+        with self._open(path, json.dumps(body).encode(), None) as response:
+            for line in self._lines(path, response):
+                data = line.removeprefix(b"data:").strip()
+                if data == line.strip() or data == b"[DONE]":  # a comment, an event's name, or the end
+                    continue
+                event = self._parse(data)
+                if "error" in event:
+                    raise LullmError(f"the server on {self.url} says: {_message(event) or event['error']}")
+                yield event
+
+    def _lines(self, path: str, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        try:
+            yield from response
+        except (http.client.HTTPException, OSError) as error:
+            raise LullmError(f"the answer from {self.url}{path} breaks off: {error}") from None
+
     def _parse(self, raw: bytes) -> dict[str, Any]:
         try:
             answer = json.loads(raw)
@@ -72,12 +96,15 @@ class RemoteServer:
         return answer
 
     def _send(self, path: str, data: bytes | None, timeout_s: float | None) -> bytes:
+        with self._open(path, data, timeout_s) as response:
+            return b"".join(self._lines(path, response))
+
+    def _open(self, path: str, data: bytes | None, timeout_s: float | None) -> http.client.HTTPResponse:
         headers = self._headers | ({} if data is None else {"Content-Type": "application/json"})
         request = urllib.request.Request(self.url + path, data, headers)
         try:
-            with self._opener.open(request, timeout=timeout_s) as response:
-                body: bytes = response.read()
-                return body
+            response: http.client.HTTPResponse = self._opener.open(request, timeout=timeout_s)
+            return response
         except urllib.error.HTTPError as error:
             with error:
                 raise LullmError(self._explain(path, error.code, error.read())) from None
@@ -89,12 +116,22 @@ class RemoteServer:
 
     def _explain(self, path: str, status: int, body: bytes) -> str:
         try:
-            message = json.loads(body)["error"]["message"]
-        except (ValueError, KeyError, TypeError):
+            message = _message(json.loads(body))
+        except ValueError:
+            message = None
+        if message is None:
             return str(self._stranger())
-        if status == 404:
+        if status == 404 and json.loads(body)["error"].get("code") == "not_found":  # else it is the model
             return f"the server on {self.url} has no {path.partition('?')[0]}; start it with --enable-sleep-mode"
         return f"the server on {self.url} answers {status}: {message}"
 
     def _stranger(self) -> LullmError:
         return LullmError(f"what listens on {self.url} is not a lullm server")
+
+
+def _message(answer: Any) -> str | None:
+    """The message of an error's envelope."""
+    try:
+        return str(answer["error"]["message"])
+    except (KeyError, TypeError):
+        return None

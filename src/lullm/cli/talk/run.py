@@ -3,14 +3,24 @@
 import argparse
 import sys
 
-from lullm.cli.flag.engine import SLEEP_OPTIONS, add_engine_flags
-from lullm.cli.flag.sampling import add_sampling_flags, opening, sampling_params
-from lullm.cli.talk.terminal import Terminal, open_terminal
+from lullm.cli.flag.engine import add_engine_flags
+from lullm.cli.flag.model import split_model
+from lullm.cli.flag.sampling import add_sampling_flags, opening, sampling_changes
+from lullm.cli.flag.settings import add_config_flag
+from lullm.cli.talk import chat
+from lullm.cli.talk.partner import add_url_flags, open_terminal
+from lullm.cli.talk.terminal import Prompt, Terminal
 from lullm.errors import ConfigError
-from lullm.types.request import Conversation
 
-# Here --seed is the answer's, no client names the model, and no call could put the engine to sleep.
-NOT_ENGINE = frozenset({"seed", "served_model_name", *SLEEP_OPTIONS})
+STDIN = "-"
+
+EXAMPLES = """\
+examples:
+  lullm run "What is 17 + 25?"                     the demo model answers
+  lullm run Qwen/Qwen3-0.6B "Hello!" "Bye!"        a model of the hub answers two prompts
+  lullm run model.gguf - < question.txt            the prompt is what stdin holds
+  lullm run --url http://127.0.0.1:8000 "Hello!"   a running server answers
+  lullm run path/to/folder                         a conversation, as `lullm chat`"""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -18,35 +28,58 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "run",
         help="answer prompts on the terminal",
+        usage="lullm run [MODEL] PROMPT ... [FLAGS]",
         description="Answer each prompt, printed as it is generated. A model with a chat template answers; "
         "others, and --raw, continue the text.",
+        epilog=EXAMPLES,
     )
-    parser.add_argument("prompts", nargs="+", metavar="PROMPT", help="answered one after another")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[MODEL] PROMPT",
+        help="the model, a name without blanks (default: demo, or --model); then prompts, which are answered one after "
+        "another; '-': what stdin holds. Without a prompt: stdin, or on a terminal a conversation",
+    )
     parser.add_argument("--raw", action="store_true", help="continue the text: no chat template")
     parser.add_argument("--verbose", action="store_true", help="tokens per second on stderr, and the engine's log")
+    add_config_flag(parser)
     add_sampling_flags(parser)
-    add_engine_flags(parser, without=NOT_ENGINE)
-    parser.set_defaults(run=run, not_engine=NOT_ENGINE)
+    add_url_flags(parser)
+    add_engine_flags(parser, without=chat.NOT_ENGINE)
+    parser.set_defaults(run=run, not_engine=chat.NOT_ENGINE)
 
 
 def run(args: argparse.Namespace) -> int:
     """Answer the prompts. Raises LullmError."""
     if args.raw and args.system is not None:
         raise ConfigError("--system needs a chat template; leave out --raw")
+    prompts = split_model(args)
+    if not prompts and sys.stdin is not None and sys.stdin.isatty():
+        if args.raw:
+            raise ConfigError("--raw needs a prompt")
+        return chat.talk(args)
+    sampling_changes(args)  # a wrong flag is said before anything is read
+    prompts = [_stdin() if prompt == STDIN else prompt for prompt in prompts or [STDIN]]
     with open_terminal(args) as terminal:
-        _answer_all(args, terminal)
+        _answer_all(args, terminal, prompts)
     return 0
 
 
-def _answer_all(args: argparse.Namespace, terminal: Terminal) -> None:
-    params = sampling_params(args, terminal.engine.default_params)
-    has_template = terminal.engine.tokenizer.chat_template is not None and not args.raw
+def _stdin() -> str:
+    text = "" if sys.stdin is None else sys.stdin.read().strip("\n")
+    if not text:
+        raise ConfigError('there is no prompt, and stdin holds none; try: lullm run demo "What is 17 + 25?"')
+    return text
+
+
+def _answer_all(args: argparse.Namespace, terminal: Terminal, prompts: list[str]) -> None:
+    has_template = terminal.partner.has_template and not args.raw
     if args.system is not None and not has_template:
         raise ConfigError("--system needs a model with a chat template")
-    for number, text in enumerate(args.prompts):
-        if len(args.prompts) > 1:
+    for number, text in enumerate(prompts):
+        if len(prompts) > 1:
             print(f"{'' if number == 0 else chr(10)}> {text}", flush=True)
-        prompt = Conversation([*opening(args), {"role": "user", "content": text}]) if has_template else text
-        terminal.print_answer(prompt, params)
+        prompt: Prompt = [*opening(args), {"role": "user", "content": text}] if has_template else text
+        terminal.print_answer(prompt, sampling_changes(args))
         if args.verbose:
             print(terminal.summary, file=sys.stderr, flush=True)

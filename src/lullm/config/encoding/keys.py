@@ -15,7 +15,7 @@ Data = dict[str, Any]
 
 _COMMON = frozenset({"quant_method", "version", "_load_in_4bit", "_load_in_8bit", "load_in_4bit", "load_in_8bit"})
 _LONGEST_PATTERN = 1000
-_MOST_REPEATS = 4  # unbounded ones: each multiplies the time of a search by the length of a name
+_MOST_REPEATS = 3  # unbounded ones: each multiplies the time of a search by the length of a name
 _MOST_ENTRIES = 10_000
 
 

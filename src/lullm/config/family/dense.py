@@ -19,6 +19,7 @@ ACTIVATIONS: dict[Any, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu2",
 }
 """By transformers' names."""
 

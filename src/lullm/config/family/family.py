@@ -52,5 +52,7 @@ class Family:
         return self.derive({self.aliases.get(key, key): value for key, value in read.items()})
 
 
-NULL_IS_NONE = frozenset({"sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "q_lora_rank"})
+NULL_IS_NONE = frozenset(
+    {"sliding_window", "mamba_d_ssm", "attn_logit_softcapping", "final_logit_softcapping", "q_lora_rank"}
+)
 """Keys for which null is a value of its own."""

@@ -6,8 +6,13 @@ from typing import Any
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts import GLM4_MOE, GPT_OSS, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from lullm.config.family.family import Family
-from lullm.config.family.gemma import GEMMA2, GEMMA3
+from lullm.config.family.gemma.gemma3 import GEMMA2, GEMMA3
+from lullm.config.family.gemma.gemma4 import GEMMA4
 from lullm.config.family.gpt import GPT2, OPT
+from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
+from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
+from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from lullm.config.family.llama_like import (
     EXAONE4,
@@ -21,7 +26,6 @@ from lullm.config.family.llama_like import (
     SEED_OSS,
     SMOLLM3,
 )
-from lullm.config.family.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from lullm.config.field import optional_object
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
@@ -29,22 +33,29 @@ from lullm.log import get_logger
 logger = get_logger(__name__)
 
 FAMILIES: dict[str, Family] = {
+    "BambaForCausalLM": BAMBA,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "Exaone4ForCausalLM": EXAONE4,
+    "FalconH1ForCausalLM": FALCON_H1,
     "GPT2LMHeadModel": GPT2,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "Gemma4ForCausalLM": GEMMA4,
     "Glm4ForCausalLM": GLM4,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteForCausalLM": GRANITE,
+    "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
+    "Lfm2ForCausalLM": LFM2,
+    "Lfm2MoeForCausalLM": LFM2_MOE,
     "LlamaForCausalLM": LLAMA,
     "MinistralForCausalLM": MINISTRAL,
     "Ministral3ForCausalLM": MINISTRAL3,
     "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,
+    "NemotronHForCausalLM": NEMOTRON_H,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
     "OPTForCausalLM": OPT,
@@ -103,6 +114,7 @@ def family_of(architecture: str) -> Family:
 
 TEXT_MODELS: dict[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
     "Mistral3ForConditionalGeneration": "MistralForCausalLM",
     "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from lullm.config.sleep_after import SleepRung
+from lullm.config.option.sleep_after import SleepRung
 
 
 class SleepLadder:

@@ -9,8 +9,8 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
+from lullm.config.option.sleep_after import SleepRung
 from lullm.config.resolved import IdleConfig
-from lullm.config.sleep_after import SleepRung
 from lullm.engine.client import SleepCause, SleepObserver
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.thread.ladder import SleepLadder

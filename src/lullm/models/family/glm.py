@@ -7,7 +7,7 @@ import torch
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
-from lullm.models.family.gemma import GemmaLayer
+from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.weights.rule import HeadOrder, Rename, rotated_first
 
 GLM4_RENAMES = tuple(

@@ -14,7 +14,7 @@ class LayerCache:
 
     Args:
         key, value: `[num_blocks, block_size, Hkv, D]` each, of the model's dtype or fp8 (`float8_cache`); or int8 with
-            rows of D + 2 (`int8_cache`).
+            rows of D + 2 or more (`int8_cache`).
             One tensor may be both, where a layer keeps latent vectors.
         key_scales, value_scales: `[Hkv]` float32, both or neither; only an fp8 cache has them. None: all are 1.
     """
@@ -29,6 +29,14 @@ class LayerCache:
         """What lies in blocks: keys, values, of the same shape and dtype; or the one tensor that is both."""
         return (self.key,) if self.key is self.value else (self.key, self.value)
 
+    def share(self, number: int, num_shares: int, num_heads: int) -> "LayerCache":
+        """The cache of one of `num_shares` layers that have equal parts of every block here.
+
+        In it, the layer's part of block b is block `b * num_shares`.
+        """
+        sides = [_share(side, number, num_shares, num_heads) for side in self.tensors]
+        return LayerCache(sides[0], sides[-1])
+
     @property
     def num_blocks(self) -> int:
         return self.key.shape[0]
@@ -41,6 +49,19 @@ class LayerCache:
     @property
     def num_kv_heads(self) -> int:
         return self.key.shape[2]
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one head of one token."""
+        return self.key.shape[3] * self.key.element_size()
+
+
+def _share(side: Tensor, number: int, num_shares: int, num_heads: int) -> Tensor:
+    """Of `[num_blocks, block_size, *]`: a view `[num_blocks * num_shares - number, block_size, num_heads, row]`."""
+    num_blocks, block_size = side.shape[:2]
+    row_len = side[0, 0].numel() // (num_shares * num_heads)
+    blocks = side.view(num_blocks * num_shares, block_size, num_heads, row_len)
+    return blocks[number:]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

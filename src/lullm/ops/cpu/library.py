@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 11
+_ABI_VERSION = 12
 _SOURCES = Path(__file__).parent / "csrc"
 """In a checkout; an installed package has none."""
 
@@ -39,16 +39,18 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_gated_linear": [_POINTER] * 4 + [_SIZE] * 4 + [_INT] * 2,
     "lullm_embedding": [_POINTER] * 3 + [_SIZE] * 3 + [_INT],
     "lullm_rms_norm": [_POINTER] * 5 + [_SIZE] * 5 + [_FLOAT, _INT],
-    "lullm_rope_and_cache": [_POINTER] * 11 + [_SIZE] * 5 + [_FLOAT] + [_INT] * 2,
+    "lullm_rope_and_cache": [_POINTER] * 11 + [_SIZE] * 6 + [_FLOAT] + [_INT] * 2,
     "lullm_layer_norm": [_POINTER] * 4 + [_SIZE] * 3 + [_FLOAT, _INT],
     "lullm_activate": [_POINTER] * 2 + [_SIZE] * 3 + [_INT] * 3,
     "lullm_add": [_POINTER] * 2 + [_SIZE, _INT],
     "lullm_scale": [_POINTER, _SIZE, _FLOAT, _INT],
     "lullm_soft_cap": [_POINTER, _SIZE, _FLOAT, _INT],
-    "lullm_attention": [_POINTER] * 10 + [_SIZE] * 8 + [_FLOAT] * 2 + [_INT] * 2,
+    "lullm_scale_by": [_POINTER] * 2 + [_SIZE, _INT],
+    "lullm_rotate": [_POINTER] * 4 + [_SIZE] * 5 + [_FLOAT, _INT],
+    "lullm_attention": [_POINTER] * 10 + [_SIZE] * 9 + [_FLOAT] * 2 + [_INT] * 2,
     "lullm_draw_tokens": [_POINTER] * 7 + [_SIZE] * 3 + [_INT],
     "lullm_copy_blocks": [_POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _SIZE],
-    "lullm_route": [_POINTER] * 4 + [_SIZE] * 7 + [_FLOAT] + [_INT] * 3,
+    "lullm_route": [_POINTER] * 5 + [_SIZE] * 7 + [_FLOAT] + [_INT] * 3,
     "lullm_sort_rows": [_POINTER] * 4 + [_SIZE] * 3,
     "lullm_grouped_linear": [_POINTER] * 6 + [_SIZE] * 6 + [_INT, _INT, _FLOAT, _FLOAT, _INT],
     "lullm_clamped_gate": [_POINTER] * 2 + [_SIZE] * 2 + [_FLOAT] * 2 + [_INT],
@@ -59,6 +61,10 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_quantized_linear": [_POINTER] * 4 + [_SIZE] * 5 + [_INT] * 3,
     "lullm_quantized_logits": [_POINTER] * 3 + [_SIZE] * 4 + [_INT] * 2,
     "lullm_quantized_embedding": [_POINTER] * 3 + [_SIZE] * 3 + [_INT] * 2,
+    "lullm_causal_convolution": [_POINTER] * 9 + [_SIZE] * 9 + [_INT] * 2,
+    "lullm_recurrence": [_POINTER] * 14 + [_SIZE] * 13 + [_FLOAT] * 2 + [_INT],
+    "lullm_gated_rms_norm": [_POINTER] * 4 + [_SIZE] * 6 + [_FLOAT] + [_INT] * 2,
+    "lullm_multiply": [_POINTER] * 2 + [_SIZE] * 4 + [_INT] * 2,
     "lullm_spin_products": [_SIZE, _INT],
     "lullm_operation_number": [ctypes.c_char_p],
     "lullm_replay": [_POINTER, _SIZE],

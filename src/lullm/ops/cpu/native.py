@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lullm.ops import activation as torch_activation
 from lullm.ops import in_place, torch_cpu
+from lullm.ops.cache.layer_cache import HeadNorm
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.draw_table import DrawTable
 from lullm.types.arithmetic import Activation
@@ -17,7 +18,7 @@ from lullm.types.arithmetic import Activation
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """Those that are native, by their number in `csrc/dtype.h`."""
 
-ACTIVATIONS: dict[Activation, int] = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
+ACTIVATIONS: dict[Activation, int] = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 6}
 """By their number in `csrc/dtype.h`; 0: none."""
 
 
@@ -154,8 +155,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> None:
-    if x.dtype in DTYPES and x.stride(1) == 1:
-        _norm_rows(x, x, weight, eps, (x.shape[0], 1, x.stride(0), x.stride(0)))
+    if x.dtype in DTYPES and (x.stride(1) == 1 if x.dim() == 2 else has_whole_heads(x)):
+        num_heads = 1 if x.dim() == 2 else x.shape[1]
+        _norm_rows(x, x, weight, eps, (x.shape[0], num_heads, x.stride(0), x.stride(0)))
     else:
         torch_cpu.rms_norm_(x, weight, eps)
 
@@ -276,6 +278,22 @@ def scale_(x: Tensor, factor: float) -> None:
         call("lullm_scale", x.data_ptr(), x.numel(), factor, DTYPES[x.dtype])
     else:
         in_place.scale_(x, factor)
+
+
+def scale_by_(x: Tensor, factor: Tensor) -> None:
+    if x.dtype in DTYPES and factor.dtype == x.dtype and x.is_contiguous():
+        call("lullm_scale_by", x.data_ptr(), factor.data_ptr(), x.numel(), DTYPES[x.dtype])
+    else:
+        in_place.scale_by_(x, factor)
+
+
+def rotate_(x: Tensor, norm: HeadNorm | None, positions: Tensor, cos_sin_cache: Tensor) -> None:
+    if x.dtype not in DTYPES or x.stride(2) != 1:
+        return in_place.rotate_(x, norm, positions, cos_sin_cache)
+    weight, eps = (None, 0.0) if norm is None else (norm.q_weight.data_ptr(), norm.eps)
+    table = cos_sin_cache.data_ptr()
+    sizes = x.stride(0), x.stride(1), *x.shape
+    call("lullm_rotate", x.data_ptr(), weight, positions.data_ptr(), table, *sizes, eps, DTYPES[x.dtype])
 
 
 def soft_cap_(x: Tensor, cap: float) -> None:

@@ -24,9 +24,9 @@ _CLAMPED_SILU = 5
 _one_by_one = grouped.experts_over(linear, quantized_linear)
 
 
-def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig) -> Routes:
+def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig, factors: Tensor | None = None) -> Routes:
     if products.dtype not in DTYPES or products.stride(1) != 1:
-        return routing.route(products, correction, config)
+        return routing.route(products, correction, config, factors)
     num_rows, num_experts = products.shape
     experts = new_result((num_rows, config.num_used), torch.int64)
     shares = new_result((num_rows, config.num_used), torch.float32)
@@ -34,6 +34,7 @@ def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig) ->
         "lullm_route",
         products.data_ptr(),
         None if correction is None else correction.data_ptr(),
+        None if factors is None else factors.data_ptr(),
         experts.data_ptr(),
         shares.data_ptr(),
         products.stride(0),

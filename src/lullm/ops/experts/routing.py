@@ -15,7 +15,7 @@ class Routes(NamedTuple):
     shares: Tensor
 
 
-def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig) -> Routes:
+def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig, factors: Tensor | None = None) -> Routes:
     """See `Ops.route`."""
     products = products.float()
     scores = products.softmax(-1) if config.scoring == "softmax" else products.sigmoid()
@@ -25,7 +25,8 @@ def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig) ->
     shares = scores.gather(1, experts)
     if config.normalizes:
         shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
-    return Routes(experts, shares * config.scale)
+    shares = shares * config.scale
+    return Routes(experts, shares if factors is None else shares * factors[experts])
 
 
 def _in_best_groups(ranked: Tensor, config: ExpertsConfig) -> Tensor:

@@ -55,6 +55,6 @@ def invariant_attention(
 def _new_result(q: Tensor, cache: LayerCache, soft_cap: float | None, sinks: Tensor | None) -> Tensor:
     if soft_cap is not None or sinks is not None:
         raise UnsupportedError("the attention kernels have no soft cap and no sinks; use attention_backend='torch'")
-    check_cache(cache, q.dtype)
+    check_cache(cache, q.dtype, q.shape[2])
     assert q.stride(2) == 1 and q.stride(1) == q.shape[2], "the heads of a row are in one piece"
     return torch.empty(q.shape, dtype=q.dtype, device=q.device)

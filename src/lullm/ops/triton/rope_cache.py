@@ -144,8 +144,8 @@ def rope_and_cache(
     slot_mapping: Tensor,
 ) -> Tensor:
     """See `Ops.rope_and_cache`."""
-    check_cache(cache, qkv.dtype)
     num_rows, num_heads, head_size = qkv.shape
+    check_cache(cache, qkv.dtype, head_size)
     num_kv_heads = cache.num_kv_heads
     num_q_heads = num_heads - 2 * num_kv_heads
     assert qkv.stride(2) == 1 and qkv.stride(1) == head_size, "the heads of a row are in one piece"
@@ -190,8 +190,13 @@ def write_cache(kv: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
     rope_and_cache(kv, None, positions, no_rotation, cache, slot_mapping)
 
 
-def check_cache(cache: LayerCache, dtype: torch.dtype) -> None:
+def check_cache(cache: LayerCache, dtype: torch.dtype, head_size: int) -> None:
     """Raises UnsupportedError for a KV cache that the kernels do not read: `[num_blocks, block_size, Hkv, D]` only."""
+    if cache.key.shape[3] != head_size:
+        raise UnsupportedError(
+            f"Triton's kernels take rows of {head_size} elements in the KV cache, and layers of other sizes make them "
+            f"{cache.key.shape[3]} long here; use attention_backend='torch'"
+        )
     if cache.key.dtype not in (dtype, torch.float8_e4m3fn):
         raise UnsupportedError(
             f"Triton's kernels take a KV cache of {dtype} or torch.float8_e4m3fn, not {cache.key.dtype}; use another "

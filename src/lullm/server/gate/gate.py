@@ -2,16 +2,18 @@
 
 import hmac
 import re
+from collections.abc import Iterator
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lullm.server.context import ServerContext
+from lullm.server.context import IGNORED, ServerContext
 from lullm.server.error import ApiError
 from lullm.server.gate.request_body import RequestBody
 from lullm.server.gate.web_policy import WebPolicy
+from lullm.server.page.file import PAGE_PATHS
 
-OPEN_PATHS = frozenset({"/health"})  # load balancers carry no key
+OPEN_PATHS = PAGE_PATHS | {"/health", "/ping"}  # load balancers and a browser that opens the page carry no key
 ADMIN_PATHS = frozenset(
     {
         *("/sleep", "/sleep/explain", "/wake_up", "/is_sleeping", "/pause", "/resume", "/is_paused"),
@@ -20,7 +22,10 @@ ADMIN_PATHS = frozenset(
 )
 """The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
 `check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser."""
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
+MAX_IGNORED = 16  # names in a header
+REQUEST_ID = r"[A-Za-z0-9._:\-]{1,128}"
+"""What is safe in a header and a log line."""
+_REQUEST_ID = re.compile(REQUEST_ID)
 
 
 def request_id(headers: Headers) -> str | None:
@@ -51,9 +56,11 @@ class Gate:
         headers = Headers(scope=scope)
         client_id = request_id(headers)
         body = RequestBody(receive, headers, self._context.options.max_body_bytes)
+        ignored: list[str] = []
+        scope[IGNORED] = ignored
         started = False
 
-        async def send_with_id(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
@@ -61,20 +68,23 @@ class Gate:
                     await body.drain()
                 if client_id is not None:
                     MutableHeaders(scope=message)["X-Request-Id"] = client_id
+                if ignored:
+                    names = ignored[:MAX_IGNORED] + ["..."] * (len(ignored) > MAX_IGNORED)
+                    MutableHeaders(scope=message)["X-Lullm-Ignored"] = ", ".join(names)
             await send(message)
 
         try:
             self._check(scope, headers, body)
             if scope["method"] in ("GET", "HEAD"):
                 # The routes know GET alone. uvicorn keeps its own scope, and sends no body to a HEAD request.
-                await self._app({**scope, "method": "GET"}, body.receive, send_with_id)
+                await self._app({**scope, "method": "GET"}, body.receive, send_with_headers)
             else:
                 with self._context.counted():
-                    await self._app(scope, body.receive, send_with_id)
+                    await self._app(scope, body.receive, send_with_headers)
         except Exception as error:  # refused here, or a failure that no route foresaw
             if started:
                 raise
-            await self._context.error_response(error, scope["path"])(scope, receive, send_with_id)
+            await self._context.error_response(error, scope["path"])(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
         """Return if the request may reach a route. Raises ApiError otherwise."""
@@ -102,14 +112,21 @@ class Gate:
 
 
 def _check_key(keys: list[bytes], headers: Headers, name: str) -> None:
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    given = key.strip().encode()
     # Every key is compared in constant time, so that the time does not tell which one matches.
-    matches = [hmac.compare_digest(given, known) for known in keys]
-    if scheme.lower() != "bearer" or not any(matches):
+    matches = [hmac.compare_digest(given, known) for given in _given_keys(headers) for known in keys]
+    if not any(matches):
         raise ApiError(
             401,
             f"a valid {name} is needed: send the header 'Authorization: Bearer KEY'",
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
+
+
+def _given_keys(headers: Headers) -> Iterator[bytes]:
+    """What a request shows as keys: OpenAI's header, and Anthropic's. Only a page's own script can set either."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        yield key.strip().encode()
+    if "x-api-key" in headers:
+        yield headers["x-api-key"].strip().encode()

@@ -26,6 +26,10 @@ class ChoiceForm(Protocol):
         """The choices of one of a prompt's outputs, as far as they say something new."""
         ...
 
+    def opening(self) -> dict[str, Any]:
+        """Fields of a stream's first chunk beside its choices."""
+        ...
+
     def extra(self, output: RequestOutput) -> dict[str, Any]:
         """Fields of the whole answer beside its choices."""
         ...
@@ -37,11 +41,16 @@ class ChoiceForm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChoicesAnswer:
-    """A generation's outputs as OpenAI's objects, whole or in chunks."""
+    """A generation's outputs as OpenAI's objects, whole or in chunks.
+
+    Args:
+        with_usage: a last chunk has the usage. with_running_usage: every chunk has it, as far as it goes.
+    """
 
     generation: Generation
     form: ChoiceForm
     with_usage: bool
+    with_running_usage: bool = False
     media_type: str = EVENTS
 
     async def whole(self) -> list[bytes]:
@@ -70,11 +79,15 @@ class ChoicesAnswer:
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events."""
         head = self.generation.head(self.form.chunk_name)
-        tail = {"usage": None} if self.with_usage else {}
+        opening = self.form.opening()
+        tail: dict[str, Any] = {"usage": None} if self.with_usage else {}
         async with contextlib.aclosing(self.generation.outputs()) as outputs:
             async for number, output in outputs:
+                if self.with_running_usage:
+                    tail = {"usage": self._usage()}
                 for choice in self.form.deltas(number, output):
-                    yield event({**head, "choices": [choice], **tail})
+                    yield event({**head, "choices": [choice], **tail, **opening})
+                    opening = {}
         if self.with_usage:
             yield event({**head, "choices": [], "usage": self._usage()})
         yield DONE

@@ -40,7 +40,9 @@ class CompletionForm:
     ) -> "CompletionForm":
         """The form of an answer to `body`, whose prompts are `requests`."""
         echoes = [
-            request.prompt if request.prompt is not None else await engine.detokenize(request.prompt_token_ids)
+            await engine.detokenize(request.prompt_token_ids)
+            if request.prompt is None or body.truncate_prompt_tokens is not None
+            else request.prompt
             for request in (requests if body.echo else [])
         ]
         return cls(body, requests, engine.tokenizer, echoes, body.is_echo_only)
@@ -59,9 +61,12 @@ class CompletionForm:
             index = self._index(number, completion)
             prompt_rows, offset = self._prompt_rows.get(number), self._offsets.get(index)
             choice, offset = self._choice(number, index, completion, prompt_rows, offset)
-            if choice["text"] or choice["finish_reason"] or choice["logprobs"]:
+            if choice["text"] or choice["finish_reason"] or choice["logprobs"] or choice.get("token_ids"):
                 self._offsets[index] = offset
                 yield choice
+
+    def opening(self) -> dict[str, Any]:
+        return {}
 
     def extra(self, output: RequestOutput) -> dict[str, Any]:
         return {}
@@ -82,6 +87,7 @@ class CompletionForm:
     ) -> tuple[dict[str, Any], int]:
         """One choice, and the offset behind its tokens; `offset` None: it is the choice's first."""
         text, token_ids = completion.text, completion.token_ids
+        request, is_first = self.requests[number], offset is None
         rows: Iterable[PositionLogprobs | None] = completion.logprobs or ()
         finish_reason = completion.finish_reason
         if self.is_echo_only:
@@ -90,19 +96,23 @@ class CompletionForm:
             offset = 0
             if self.echoes:
                 text = self.echoes[number] + text
-                token_ids = self.requests[number].prompt_token_ids + token_ids
+                token_ids = request.prompt_token_ids + token_ids
                 rows = itertools.chain(prompt_rows or (), rows)
         logprobs = None
         if self.body.logprobs is not None and token_ids:
-            logprobs = completion_logprobs(self.tokenizer, token_ids, rows, self.body.logprobs, offset)
+            logprobs = completion_logprobs(self.tokenizer, token_ids, rows, request.params.logprobs or 0, offset)
             # By tokens, not by text: the end of the text may be held back for a stop string.
             offset = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
-        choice = {
+        choice: dict[str, Any] = {
             "index": index,
             "text": text,
             "logprobs": logprobs,
             "finish_reason": finish_reason,
         }
+        if self.body.return_token_ids:
+            choice["token_ids"] = [] if self.is_echo_only else completion.token_ids
+            if is_first:
+                choice["prompt_token_ids"] = request.prompt_token_ids
         if finish_reason is not None:
             choice["stop_reason"] = completion.stop_reason
         return choice, offset

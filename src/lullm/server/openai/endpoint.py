@@ -28,7 +28,6 @@ from lullm.server.openai.validation import (
     sampling_params,
 )
 from lullm.server.sse import EventStream, until_disconnect
-from lullm.server.wire import parse_body
 
 Body = TypeVar("Body", bound=DialectBody)
 
@@ -58,12 +57,16 @@ class AnswerForm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[Body]):
-    """One of the endpoints, as a handler of its requests. `id_prefix`: of the answers' ids."""
+    """One of the endpoints, as a handler of its requests.
+
+    `id_prefix`: of the answers' ids. `check_model`: raises ApiError if a name is not that of the served model.
+    """
 
     context: ServerContext
     body_type: type[Body]
     open_form: Callable[[Generation, Body], Awaitable[AnswerForm]]
     id_prefix: str
+    check_model: Callable[[ServerContext, str | None], None] = ServerContext.check_model
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request, at once or in chunks.
@@ -71,25 +74,29 @@ class Endpoint(Generic[Body]):
         Raises:
             ApiError, InvalidRequestError: with the name of the body's field.
         """
-        body = parse_body(self.body_type, await request.body())
-        self.context.check_model(body.model)
-        with _fields_named(body):
+        body = await self.context.read(self.body_type, request)
+        self.check_model(self.context, body.model)
+        with fields_named(body):
             asked = body.translated(self.context.engine)
-            generation = await _prepared(self.context, asked, public_id(self.id_prefix, request.headers))
+            generation = await _prepared(
+                self.context, asked, public_id(self.id_prefix, request.headers, asked.request_id)
+            )
         form = await self.open_form(generation, body)
+        timeout_s = self.context.options.request_timeout_s
         if asked.stream:
-            return EventStream(form.chunks(), self.context.api_error, form.failure, form.media_type)
-        return JsonPieces(await until_disconnect(request.receive, form.whole()))
+            return EventStream(form.chunks(), self.context.api_error, form.failure, form.media_type, timeout_s)
+        return JsonPieces(await until_disconnect(request.receive, form.whole(), timeout_s))
 
 
 async def _prepared(context: ServerContext, asked: CompletionBody | ChatBody, answer_id: str) -> Generation:
     """The engine's requests for a body, checked. Raises ApiError, InvalidRequestError."""
+    context.queue.check()
     engine = context.engine
     try:
         params = sampling_params(asked, engine)
         priority, keep_alive = check_priority(asked, engine), keep_alive_s(asked)
         prompts = asked.prompts()
-        check_num_sequences(len(prompts), params)
+        check_num_sequences(len(prompts), params, engine.config.max_num_seqs)
         check_token_lists(len(prompts), params, engine.config.max_num_seqs)
         requests = await prepare_all(engine, answer_id, prompts, params, priority)
     except InvalidRequestError as error:
@@ -100,7 +107,7 @@ async def _prepared(context: ServerContext, asked: CompletionBody | ChatBody, an
 
 
 @contextlib.contextmanager
-def _fields_named(body: DialectBody) -> Iterator[None]:
+def fields_named(body: DialectBody) -> Iterator[None]:
     """Errors name OpenAI's fields; a body of another dialect has its own names for them."""
     if isinstance(body, CompletionBody | ChatBody):
         yield

@@ -15,6 +15,7 @@ from lullm.engine.client import EngineClient
 from lullm.server.context import ServerContext
 from lullm.server.gate.gate import request_id
 from lullm.server.openai.schema import ChatBody, CompletionBody
+from lullm.server.tracing import Operation
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -76,7 +77,11 @@ class Generation:
         self.usage.prompt_tokens = sum(len(request.prompt_token_ids) for request in self.requests)
         source = _numbered(self.streams[0]) if len(self.streams) == 1 else _merged(self.streams)
         num_tokens: dict[int, dict[int, int]] = {number: {} for number in range(len(self.requests))}
-        async with contextlib.aclosing(source):
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self.context.queue.holding(self.requests))
+            operation: Operation = "chat" if isinstance(self.asked, ChatBody) else "text_completion"
+            spans = stack.enter_context(self.context.tracing.spans(self.requests, operation))
+            await stack.enter_async_context(contextlib.aclosing(source))
             async for number, output in source:
                 counts = num_tokens[number]  # completion -> its tokens; deltas or one final output, each counts once
                 for completion in output.outputs:
@@ -88,7 +93,8 @@ class Generation:
                     if len(counts) < self.requests[number].params.n:  # aborted before its first token
                         raise self.context.aborted()
                     self.usage.cached_tokens += output.num_cached_tokens
-                    self.context.metrics.observe(output, max(counts.values()))
+                    self.context.metrics.observe(output, tuple(counts.values()), self.requests[number].params)
+                    spans.finish(number, output, tuple(counts.values()))
                 yield number, output
 
 
@@ -148,6 +154,6 @@ async def prepare_all(
     return requests
 
 
-def public_id(prefix: str, headers: Headers) -> str:
-    """`prefix` and the client's own request id, or a random one."""
-    return f"{prefix}-{request_id(headers) or uuid.uuid4().hex}"
+def public_id(prefix: str, headers: Headers, own_id: str | None = None) -> str:
+    """`prefix` and the client's own request id, from the header or the body, or a random one."""
+    return f"{prefix}-{request_id(headers) or own_id or uuid.uuid4().hex}"

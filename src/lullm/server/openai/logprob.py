@@ -19,7 +19,7 @@ def _text(tokenizer: Tokenizer, token_id: int, entry: Logprob) -> str:
     return entry.decoded_token if entry.decoded_token is not None else tokenizer.decode_token(token_id)
 
 
-def _best(position: PositionLogprobs, num: int) -> list[tuple[int, Logprob]]:
+def best_tokens(position: PositionLogprobs, num: int) -> list[tuple[int, Logprob]]:
     """The `num` most likely tokens, best first."""
     return sorted(position.items(), key=lambda item: item[1].rank)[:num]
 
@@ -47,7 +47,7 @@ def completion_logprobs(
         else:
             text = _text(tokenizer, token_id, position[token_id])
             numbers.append(_finite(position[token_id].logprob))
-            best = _best(position, num_top)
+            best = best_tokens(position, num_top)
             top.append({_text(tokenizer, other, entry): _finite(entry.logprob) for other, entry in best})
         tokens.append(text)
         offsets.append(offset)
@@ -66,7 +66,7 @@ def chat_logprobs(
 
     content = [
         record(token_id, position[token_id])
-        | {"top_logprobs": [record(other, entry) for other, entry in _best(position, num_top)]}
+        | {"top_logprobs": [record(other, entry) for other, entry in best_tokens(position, num_top)]}
         for token_id, position in zip(token_ids, positions, strict=True)
     ]
     return {"content": content, "refusal": None}

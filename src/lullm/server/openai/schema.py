@@ -1,14 +1,17 @@
 """The wire forms of requests for text: OpenAI's fields, vLLM's extensions, Ollama's `keep_alive`."""
 
-from typing import Annotated, Any, Literal
+import dataclasses
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
+from lullm.server.gate.gate import REQUEST_ID
+from lullm.server.openai.chat.conversation import Messages, PromptedBody, ReplyBody, conversation
 from lullm.server.openai.structured import StructuredBody
-from lullm.server.wire import FAIL_FAST, Strings, TokenIds, WireModel
-from lullm.types.request import Conversation, Prompt
+from lullm.server.wire import Strings, TokenIds, WireModel
+from lullm.types.request import Conversation, Prompt, TextPrompt
 
 MAX_PROMPTS = 4096
 
@@ -31,8 +34,17 @@ def _check_prompt(value: Any) -> Any:
 Prompts = Annotated[Any, AfterValidator(_check_prompt)]
 
 
+def _num_logprobs(value: Any) -> Any:
+    return {True: 1, False: None}[value] if isinstance(value, bool) else value
+
+
+NumLogprobs = Annotated[int | None, BeforeValidator(_num_logprobs)]
+"""How many of the best; -1: all; vLLM's clients also send true for 1, and false."""
+
+
 class StreamOptions(WireModel):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class QueuedBody(WireModel):
@@ -84,10 +96,15 @@ class GenerationBody(StructuredBody, QueuedBody, DialectBody):
     include_stop_str_in_output: bool | None = None
     allowed_token_ids: TokenIds | None = None
     bad_words: Strings | None = None
-    prompt_logprobs: int | None = None
+    prompt_logprobs: NumLogprobs = None
+    truncate_prompt_tokens: int | None = None
+    return_token_ids: bool | None = None
+    cache_salt: str | None = None
+    request_id: Annotated[str, Field(pattern=f"^{REQUEST_ID}$")] | None = None
     beam_width: int | None = None
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
+    thinking_token_budget: int | None = None
     # transformers'
     split_special_tokens: bool | None = None
 
@@ -103,6 +120,11 @@ class GenerationBody(StructuredBody, QueuedBody, DialectBody):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
+    def wants_running_usage(self) -> bool:
+        """Whether every chunk of a stream has the usage."""
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    @property
     def num_prompt_copies(self) -> int:
         """How often the answer says what it says of a prompt."""
         return 1
@@ -115,9 +137,10 @@ class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
     prompt: Prompts
+    suffix: str | None = None
     best_of: int | None = None
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: NumLogprobs = None
 
     def translated(self, engine: EngineClient) -> "CompletionBody":
         return self
@@ -134,66 +157,51 @@ class CompletionBody(GenerationBody):
 
     def prompts(self) -> list[Prompt]:
         """The prompts, of which a body may hold one or several."""
-        return several_prompts(self.prompt, self.split_special_tokens)
+        prompts = several_prompts(self.prompt, self.split_special_tokens, self.cache_salt)
+        return [_with_suffix(prompt, self.suffix) for prompt in prompts] if self.suffix else prompts
 
 
-def several_prompts(given: Any, split_special_tokens: bool | None) -> list[Prompt]:
+def _with_suffix(prompt: Prompt, suffix: str) -> Prompt:
+    """Raises ApiError: the prompt is no text."""
+    if isinstance(prompt, str):
+        return {"prompt": prompt, "suffix": suffix}
+    if not isinstance(prompt, dict) or "prompt" not in prompt:
+        raise ApiError(400, "suffix needs a prompt of text", param="suffix")
+    return {**cast(TextPrompt, prompt), "suffix": suffix}
+
+
+def several_prompts(given: Any, split_special_tokens: bool | None, cache_salt: str | None = None) -> list[Prompt]:
     """What a field of the type `Prompts` holds, as the engine takes it. Raises ApiError: the option is for texts."""
     several = isinstance(given, list) and not isinstance(given[0], int)
     prompts: list[Prompt] = given if several else [given]
-    return [plain_prompt(prompt, split_special_tokens) for prompt in prompts]
+    return [plain_prompt(prompt, split_special_tokens, cache_salt) for prompt in prompts]
 
 
-def plain_prompt(prompt: Prompt, split_special_tokens: bool | None) -> Prompt:
+def plain_prompt(prompt: Prompt, split_special_tokens: bool | None, cache_salt: str | None = None) -> Prompt:
     """A prompt as the engine takes it. Raises ApiError: the option is for a text."""
-    if split_special_tokens is None:
+    if split_special_tokens is None and cache_salt is None:
         return prompt
-    if not isinstance(prompt, str):
+    if isinstance(prompt, str):
+        return {"prompt": prompt, "split_special_tokens": split_special_tokens, "cache_salt": cache_salt}
+    if split_special_tokens is not None or isinstance(prompt, dict):
         raise ApiError(400, "split_special_tokens is for prompts of text", param="split_special_tokens")
-    return {"prompt": prompt, "split_special_tokens": split_special_tokens}
+    return {"prompt_token_ids": prompt, "cache_salt": cache_salt}
 
 
-class TextPart(WireModel):
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(WireModel):
-    """One turn. Fields that are null or empty, as clients send them back from an answer, are dropped."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], FAIL_FAST]
-    name: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        return {key: value for key, value in data.items() if key == "content" or value not in (None, [])}
-
-    def for_template(self) -> dict[str, str]:
-        """As chat templates want it: text parts joined by newlines; 'developer' is the newer word for 'system'."""
-        content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        message = {"role": "system" if self.role == "developer" else self.role, "content": content}
-        return message if self.name is None else message | {"name": self.name}
-
-
-Messages = Annotated[list[ChatMessage], FAIL_FAST]
-
-
-def conversation(messages: list[ChatMessage], split_special_tokens: bool | None, **options: Any) -> Conversation:
-    """Messages as the engine takes them."""
-    return Conversation([message.for_template() for message in messages], options, split_special_tokens)
-
-
-class ChatBody(GenerationBody):
+class ChatBody(ReplyBody, GenerationBody):
     """POST /v1/chat/completions."""
 
     messages: Messages
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    echo: bool | None = None
+
+    @property
+    def echoed(self) -> str:
+        """What of the conversation the answer begins with: the last message, if it is the assistant's."""
+        content = self.messages[-1].for_template()["content"]
+        return content or "" if self.echo and self.messages[-1].role == "assistant" else ""
 
     def translated(self, engine: EngineClient) -> "ChatBody":
         return self
@@ -203,10 +211,12 @@ class ChatBody(GenerationBody):
 
     def prompts(self) -> list[Conversation]:
         """The one conversation."""
-        return [conversation(self.messages, self.split_special_tokens)]
+        options, calls = self.template_options(), self.call_rules()
+        asked = conversation(self.messages, self.split_special_tokens, options, calls)
+        return [dataclasses.replace(asked, cache_salt=self.cache_salt)]
 
 
-class TokenizeBody(WireModel):
+class TokenizeBody(PromptedBody):
     """POST /tokenize: a `prompt`, or `messages` through the chat template."""
 
     model: str | None = None
@@ -214,7 +224,6 @@ class TokenizeBody(WireModel):
     messages: Messages | None = None
     add_special_tokens: bool | None = None
     split_special_tokens: bool | None = None
-    add_generation_prompt: bool = True
     return_token_strs: bool = False
 
 

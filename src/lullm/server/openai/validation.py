@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lullm.config.sleep_after import parse_duration
+from lullm.config.option.sleep_after import parse_duration
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
 from lullm.server.openai.schema import ChatBody, CompletionBody, QueuedBody
@@ -34,9 +34,11 @@ _SAME_NAME = (
     "allowed_token_ids",
     "bad_words",
     "prompt_logprobs",
+    "truncate_prompt_tokens",
     "beam_width",
     "length_penalty",
     "early_stopping",
+    "thinking_token_budget",
 )
 
 
@@ -52,14 +54,19 @@ def sampling_params(body: CompletionBody | ChatBody, engine: EngineClient) -> Sa
     if (form := body.form()) is not None:
         changes["structured_outputs"] = form
     changes["output_kind"] = OutputKind.DELTA if body.stream else OutputKind.FINAL_ONLY
+    if body.seed == -1:  # llama.cpp's and others' word for "any"
+        del changes["seed"]
     changes |= _completion_changes(body) if isinstance(body, CompletionBody) else _chat_changes(body)
+    for name in ("logprobs", "prompt_logprobs"):
+        if changes.get(name) == -1:
+            changes[name] = engine.model_config.vocab_size
     # The model's defaults say how to draw, and beam search does not draw.
     defaults = engine.default_params if body.beam_width is None else SamplingParams()
     return defaults.replace(**changes)
 
 
 def _completion_changes(body: CompletionBody) -> dict[str, Any]:
-    """`max_tokens` is 16 if it is left out, or the default of the model's folder.
+    """`max_tokens` is 16 if it is left out, or the default of the model's folder; null and -1 mean: to the end.
 
     `echo` with `max_tokens=0` asks for the prompt alone (its log-probabilities); the engine then draws one token that
     is not shown. `echo` with `logprobs` needs the prompt's log-probabilities too.
@@ -71,14 +78,17 @@ def _completion_changes(body: CompletionBody) -> dict[str, Any]:
             changes["prompt_logprobs"] = body.logprobs
     if body.is_echo_only:
         changes["max_tokens"] = 1
+    elif "max_tokens" in body.model_fields_set:
+        changes["max_tokens"] = _limit(body.max_tokens)
     if body.best_of is not None:
         changes["best_of"] = body.best_of
     return changes
 
 
 def _chat_changes(body: ChatBody) -> dict[str, Any]:
-    """Without a limit the answer may fill the model's length."""
-    if body.max_completion_tokens is not None and body.max_tokens not in (None, body.max_completion_tokens):
+    """Without a limit the answer may fill the model's length; null and -1 say the same."""
+    given = [limit for limit in (body.max_completion_tokens, body.max_tokens) if limit is not None]
+    if len(set(given)) > 1:
         raise ApiError(
             400,
             "max_tokens is the old name of max_completion_tokens; they must not differ",
@@ -86,10 +96,14 @@ def _chat_changes(body: ChatBody) -> dict[str, Any]:
         )
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
-    changes: dict[str, Any] = {"max_tokens": body.max_completion_tokens if body.max_tokens is None else body.max_tokens}
+    changes: dict[str, Any] = {"max_tokens": _limit(given[0] if given else None)}
     if body.logprobs:
         changes["logprobs"] = body.top_logprobs or 0
     return changes
+
+
+def _limit(max_tokens: int | None) -> int | None:
+    return None if max_tokens == -1 else max_tokens
 
 
 def check_priority(body: QueuedBody, engine: EngineClient) -> int:
@@ -119,8 +133,18 @@ def keep_alive_s(body: QueuedBody) -> float | None:
             raise ApiError(400, f"keep_alive: {error}", param="keep_alive") from None
 
 
-def check_num_sequences(num_prompts: int, params: SamplingParams) -> None:
-    """Raises ApiError if prompts times completions are more than one request may start."""
+def check_num_sequences(num_prompts: int, params: SamplingParams, max_num_seqs: int) -> None:
+    """Raises ApiError if prompts times completions are more than one request may start, or one prompt's than can run.
+
+    The engine checks the latter too; but its thread may be in a long step, and a stream's headers do not wait for it.
+    """
+    if params.num_sequences > max_num_seqs:
+        raise ApiError(
+            400,
+            f"{params.num_sequences} sequences of a prompt cannot run at once here, at most {max_num_seqs} can "
+            "(--max-num-seqs)",
+            param="n" if params.n == params.num_sequences else "beam_width" if params.beam_width else "best_of",
+        )
     if num_prompts * params.num_sequences > MAX_SEQUENCES:
         raise ApiError(
             400,

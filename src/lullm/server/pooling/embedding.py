@@ -17,7 +17,6 @@ from lullm.server.openai.generation import public_id
 from lullm.server.pooling.schema import EmbeddingBody
 from lullm.server.pooling.vectors import Vectors, fields_named
 from lullm.server.sse import encode, until_disconnect
-from lullm.server.wire import parse_body
 
 MAX_NUMBERS = 1 << 23
 """In one answer: 2048 embeddings of 4096 elements. As JSON they take 170 MB."""
@@ -31,22 +30,27 @@ class Embeddings:
 
     async def __call__(self, request: Request) -> Response:
         """Raises ApiError, InvalidRequestError: with the name of the body's field."""
-        body = parse_body(EmbeddingBody, await request.body())
+        body = await self.context.read(EmbeddingBody, request)
         self.context.check_model(body.model)
-        prompts = body.prompts()
-        size = body.dimensions or self.context.engine.model_config.hidden_size
-        if len(prompts) * size > MAX_NUMBERS:
-            raise ApiError(
-                400,
-                f"{len(prompts)} embeddings of {size} elements are more than {MAX_NUMBERS} numbers; send fewer inputs "
-                "at once, or ask for fewer dimensions",
-                param="input",
-                code="too_many_numbers",
-            )
-        answer_id = public_id("embd", request.headers)
-        with fields_named(prompt="input"):
-            vectors = await Vectors.prepare(self.context, body, answer_id, prompts, body.params())
-        return JsonPieces(await until_disconnect(request.receive, _answer(vectors, body.encoding_format == "base64")))
+        vectors = await prepared_embeddings(self.context, body, public_id("embd", request.headers))
+        answer = _answer(vectors, body.encoding_format == "base64")
+        return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))
+
+
+async def prepared_embeddings(context: ServerContext, body: EmbeddingBody, answer_id: str) -> Vectors:
+    """The engine's requests for a body, checked. Raises ApiError, InvalidRequestError: with the name of its field."""
+    prompts = body.prompts()
+    size = body.dimensions or context.engine.model_config.hidden_size
+    if len(prompts) * size > MAX_NUMBERS:
+        raise ApiError(
+            400,
+            f"{len(prompts)} embeddings of {size} elements are more than {MAX_NUMBERS} numbers; send fewer inputs "
+            "at once, or ask for fewer dimensions",
+            param="input",
+            code="too_many_numbers",
+        )
+    with fields_named(prompt="input"):
+        return await Vectors.prepare(context, body, answer_id, prompts, body.params())
 
 
 async def _answer(vectors: Vectors, as_base64: bool) -> list[bytes]:

@@ -1,6 +1,6 @@
 """The wire forms of requests for vectors: OpenAI's embeddings, vLLM's scores, Jina's and Cohere's reranking."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -38,6 +38,8 @@ class PoolingBody(QueuedBody):
 
 class EmbeddingBody(PoolingBody):
     """POST /v1/embeddings."""
+
+    missing: ClassVar = {"messages": (None, [])}
 
     input: Prompts
     encoding_format: Literal["float", "base64"] | None = None
@@ -87,6 +89,8 @@ class ScoreBody(PoolingBody):
 
 class RerankDocument(WireModel):
     """An object with a text, or the text itself."""
+
+    missing: ClassVar = {"image": (None,)}
 
     text: str
 

@@ -13,7 +13,6 @@ from lullm.server.openai.generation import public_id
 from lullm.server.pooling.schema import PoolingBody, RerankBody, ScoreBody
 from lullm.server.pooling.vectors import Vectors, fields_named
 from lullm.server.sse import until_disconnect
-from lullm.server.wire import parse_body
 from lullm.types.pooling.score import Scoring
 
 
@@ -25,7 +24,7 @@ class Scores:
 
     async def score(self, request: Request) -> Response:
         """Raises ApiError, InvalidRequestError: with the name of the body's field."""
-        body = parse_body(ScoreBody, await request.body())
+        body = await self.context.read(ScoreBody, request)
         names, first, second = body.sides()
         vectors, scores = await self._scores(request, body, names, first, second, body.instruction)
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
@@ -33,7 +32,7 @@ class Scores:
 
     async def rerank(self, request: Request) -> Response:
         """Raises ApiError, InvalidRequestError: with the name of the body's field."""
-        body = parse_body(RerankBody, await request.body())
+        body = await self.context.read(RerankBody, request)
         num_results, texts = body.num_results, body.texts
         names = ("query", "documents")
         vectors, scores = await self._scores(request, body, names, body.query, texts, body.instruction)
@@ -58,5 +57,5 @@ class Scores:
         answer_id = public_id("score" if isinstance(body, ScoreBody) else "rerank", request.headers)
         with fields_named(prompt=names[1], query=names[0], document=names[1]):
             vectors = await Vectors.prepare(self.context, body, answer_id, scoring.prompts, body.params())
-        outputs = await until_disconnect(request.receive, vectors.all())
+        outputs = await until_disconnect(request.receive, vectors.all(), self.context.options.request_timeout_s)
         return vectors, [output.outputs.score for output in scoring.scores(outputs)]

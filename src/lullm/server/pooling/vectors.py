@@ -33,6 +33,7 @@ class Vectors:
         cls, context: ServerContext, body: QueuedBody, answer_id: str, prompts: Sequence[Input], params: PoolingParams
     ) -> "Vectors":
         """Check and tokenize all prompts. Raises ApiError, InvalidRequestError."""
+        context.queue.check()
         priority, keep_alive = check_priority(body, context.engine), keep_alive_s(body)
         return cls(
             context, answer_id, await prepare_all(context.engine, answer_id, prompts, params, priority), keep_alive
@@ -46,13 +47,18 @@ class Vectors:
         pool = self.context.engine.pool
         tasks = [asyncio.create_task(pool(request, self.keep_alive)) for request in self.requests]
         try:
-            for task in tasks:
-                output = await task
-                if output.finish_reason == "abort":
-                    raise self.context.aborted(output.stop_reason)
-                self.cached_tokens += output.num_cached_tokens
-                self.context.metrics.observe(output, 0)
-                yield output
+            with (
+                self.context.queue.holding(self.requests),
+                self.context.tracing.spans(self.requests, "embeddings") as spans,
+            ):
+                for number, task in enumerate(tasks):
+                    output = await task
+                    if output.finish_reason == "abort":
+                        raise self.context.aborted(output.stop_reason)
+                    self.cached_tokens += output.num_cached_tokens
+                    self.context.metrics.observe(output)
+                    spans.finish(number, output)
+                    yield output
         finally:
             for task in tasks:
                 task.cancel()

@@ -15,6 +15,15 @@ _WHITESPACE = r"[ \n\t]{1,20}"
 _MAX_DEPTH = 100
 
 
+def joined_grammar(outer: str, form: str) -> str:
+    """A grammar of Lark that refers to another as `@form`, with that other, as one."""
+    try:
+        [inner] = json.loads(form)["grammars"]
+    except (ValueError, TypeError, KeyError):
+        inner = {"lark_grammar": form}
+    return json.dumps({"grammars": [{"lark_grammar": outer}, {**inner, "name": "form"}]})
+
+
 def grammar_of(params: StructuredOutputsParams) -> str:
     """The grammar. It is not checked here, but for what must be JSON. Raises InvalidRequestError."""
     from llguidance import LLMatcher, grammar_from
@@ -38,22 +47,22 @@ def _json_grammar(schema: Any, params: StructuredOutputsParams) -> str:
     from llguidance import LLMatcher
 
     if params.disable_additional_properties:
-        schema = _closed(schema)
+        schema = closed_schema(schema)
     blanks: JsonCompileOptions = {"whitespace_pattern": params.whitespace_pattern or _WHITESPACE}
     if params.disable_any_whitespace:
         blanks = {"whitespace_flexible": False}
     return _read(lambda: LLMatcher.grammar_from_json_schema(schema, overrides=blanks))
 
 
-def _closed(schema: Any, depth: int = 0) -> Any:
+def closed_schema(schema: Any, depth: int = 0) -> Any:
     """The schema with `additionalProperties: false` at every object that names its properties."""
     if depth > _MAX_DEPTH:
         raise _invalid(f"json is nested more than {_MAX_DEPTH} deep")
     if isinstance(schema, list):
-        return [_closed(item, depth + 1) for item in schema]
+        return [closed_schema(item, depth + 1) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {name: _closed(value, depth + 1) for name, value in schema.items()}
+    closed = {name: closed_schema(value, depth + 1) for name, value in schema.items()}
     names_properties = isinstance(schema.get("properties"), dict)
     return {"additionalProperties": False, **closed} if names_properties else closed
 

@@ -4,7 +4,7 @@ import threading
 from collections import OrderedDict
 
 from lullm.errors import InvalidRequestError
-from lullm.text.guided.grammar import grammar_of
+from lullm.text.guided.grammar import grammar_of, joined_grammar
 from lullm.text.guided.matchers import Matchers
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
@@ -29,21 +29,31 @@ class GuideMaker:
         self._lock = threading.Lock()
         self._made: OrderedDict[str, Guide] = OrderedDict()
 
-    def make(self, params: StructuredOutputsParams, may_block: bool = True) -> Guide:
+    def make(
+        self, params: StructuredOutputsParams | None, may_block: bool = True, outer: str | None = None
+    ) -> Guide | None:
         """The guide; the same object for the same form. Compiling takes 0.1 ms to a second.
+
+        Args:
+            outer: a grammar of Lark of the whole output, in which that of `params` is `@form`; None: `params` says all.
 
         Raises:
             InvalidRequestError: the grammar is wrong or too large; the model has no end-of-sequence token.
             WouldBlock: the form is long or new, and `may_block` is False. A regex of 20 characters can take 0.3 s.
         """
+        if params is None and outer is None:
+            return None
         if not self._end_token_ids:
             raise InvalidRequestError(
                 "structured_outputs needs an end-of-sequence token, and this model's folder names none",
                 "structured_outputs",
             )
-        if not may_block and params.num_chars > _SHORT:
+        if not may_block and params is not None and params.num_chars > _SHORT:
             raise WouldBlock
-        grammar = grammar_of(params)
+        grammar = outer if params is None else grammar_of(params)
+        if params is not None and outer is not None:
+            grammar = joined_grammar(outer, grammar_of(params))
+        assert grammar is not None
         if not may_block and grammar not in self._made:
             raise WouldBlock
         if not self._lock.acquire(blocking=may_block):

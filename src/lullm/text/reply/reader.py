@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lullm.text.reply.event import ReplyEvent, ReplyReader, Text
+from lullm.text.reply.form_reader import FormReader
 from lullm.types.request import GenerateRequest
 
 
 def open_reader(request: GenerateRequest) -> ReplyReader:
     """A reader for one of the request's completions, each of which needs its own."""
-    return PlainReader()
+    rules = request.reply
+    if rules is None or not (rules.form.header or rules.tools or rules.form.thinking):
+        return PlainReader()
+    return FormReader(rules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,10 @@ static inline V gelu(V x) {
 
 static inline V relu(V x) { return max(zero(), x); }  // in this order NaN stays
 
+static inline V relu2(V x) { return mul(relu(x), relu(x)); }
+
 [[gnu::noinline]] static V activate_otherwise(Activation activation, V x) {
-  return activation == kGelu ? gelu(x) : activation == kGeluTanh ? gelu_tanh(x) : relu(x);
+  return activation == kGelu ? gelu(x) : activation == kGeluTanh ? gelu_tanh(x) : activation == kRelu2 ? relu2(x) : relu(x);
 }
 // Only the commonest one is inlined, because gates are applied between the products of tiles.
 static inline V activate(Activation activation, V x) {

@@ -20,8 +20,8 @@ struct Float8 {
 
 enum DType : int { kFloat32 = 0, kBFloat16 = 1 };
 
-// What is applied to the gates of a linear layer of gates and ups, or to a tensor. The last one is for gates only.
-enum Activation : int { kNoActivation = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4, kClampedSilu = 5 };
+// What is applied to the gates of a linear layer of gates and ups, or to a tensor. `kClampedSilu` is for gates only.
+enum Activation : int { kNoActivation = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4, kClampedSilu = 5, kRelu2 = 6 };
 
 inline int64_t size_of(int dtype) { return dtype == kFloat32 ? 4 : 2; }
 
@@ -30,12 +30,6 @@ inline int64_t size_of(int dtype) { return dtype == kFloat32 ? 4 : 2; }
 enum CacheFormat : int { kPlainCache = 0, kInt8Cache = 1, kFloat8Cache = 2, kNumCacheFormats = 3 };
 
 constexpr int64_t kScaleBytes = 2;
-
-// Bytes of one head of one token.
-inline int64_t cache_row_bytes(int64_t head_size, int dtype, int format) {
-  if (format == kPlainCache) return head_size * size_of(dtype);
-  return head_size + (format == kInt8Cache ? kScaleBytes : 0);
-}
 
 // A weight [out, in] is packed in place, 32 rows at a time, so that one row of activations reads it as one stream.
 //

@@ -46,7 +46,7 @@ void rms_norm(const NormArgs& a, int64_t first_row, int64_t last_row) {
   }
 }
 
-// One head on its way from the projection to q or the cache: normed (if there is a weight) with the roundings of
+// One head on its way from the projection to q or the cache, or in place: normed (if there is a weight) with the roundings of
 // `rms_norm`, then rotated in pairs (i, i + half).
 template <class T>
 void rotate(const T* x, const T* weight, float eps, const float* cos, const float* sin, int64_t half, T* y) {
@@ -165,9 +165,30 @@ void soft_cap_elements(const InPlaceArgs& a, int64_t first, int64_t last) {
   change(static_cast<T*>(a.y), first, last, [&](V y, int64_t) { return soft_cap(y, cap); });
 }
 
+template <class T>
+void scale_elements_by(const InPlaceArgs& a, int64_t first, int64_t last) {
+  const V factor = set1(to_float(*static_cast<const T*>(a.x)));
+  change(static_cast<T*>(a.y), first, last, [&](V y, int64_t) { return mul(y, factor); });
+}
+
+template <class T>
+void rotate_rows(const RotateArgs& a, int64_t first_row, int64_t last_row) {
+  const int64_t half = a.head_size / 2;
+  for (int64_t row = first_row; row < last_row; row++) {
+    const float* cos = a.cos_sin + a.positions[row] * a.head_size;
+    T* x = static_cast<T*>(a.x) + row * a.row_stride;
+    for (int64_t head = 0; head < a.num_heads; head++, x += a.head_stride)
+      rotate(x, static_cast<const T*>(a.weight), a.eps, cos, cos + half, half, x);
+  }
+}
+
 }  // namespace
 
 void fill_elementwise(Kernels& kernels) {
+  kernels.scale_by[kFloat32] = scale_elements_by<float>;
+  kernels.scale_by[kBFloat16] = scale_elements_by<Bf16>;
+  kernels.rotate[kFloat32] = rotate_rows<float>;
+  kernels.rotate[kBFloat16] = rotate_rows<Bf16>;
   kernels.add[kFloat32] = add_elements<float>;
   kernels.add[kBFloat16] = add_elements<Bf16>;
   kernels.scale[kFloat32] = scale_elements<float>;

@@ -8,6 +8,7 @@
 #include "dtype.h"
 #include "experts/arguments.h"
 #include "quantized.h"
+#include "state/arguments.h"
 
 namespace lullm {
 
@@ -80,11 +81,21 @@ struct ActivationArgs {
   bool has_ups;   // y is activation(gate) * up
 };
 
-// Elements of a tensor in place: `y` plus `x`, times `value`, or within (-value, value) by its tanh.
+// Elements of a tensor in place: `y` plus `x`, times `value` or the element at `x`, or within (-value, value) by its tanh.
 struct InPlaceArgs {
   void* y;
-  const void* x;  // of `add`; null
+  const void* x;  // of `add` and `scale_by`; null
   float value;    // of `scale` and `soft_cap`
+};
+
+// Heads of x [T, heads, head_size], in place: normed, if there is a weight, and rotated. Strides in elements.
+struct RotateArgs {
+  void* x;
+  const void* weight;
+  const int64_t* positions;
+  const float* cos_sin;
+  int64_t row_stride, head_stride, num_heads, head_size;
+  float eps;
 };
 
 // One token per row of logits; see `draw.cpp`.
@@ -121,10 +132,17 @@ struct Kernels {
   void (*add[2])(const InPlaceArgs&, int64_t first, int64_t last);
   void (*scale[2])(const InPlaceArgs&, int64_t first, int64_t last);
   void (*soft_cap[2])(const InPlaceArgs&, int64_t first, int64_t last);
+  void (*scale_by[2])(const InPlaceArgs&, int64_t first, int64_t last);
+  void (*rotate[2])(const RotateArgs&, int64_t first_row, int64_t last_row);
 
   void (*route[2])(const RouteArgs&, int64_t first_row, int64_t last_row, void* scratch);
   void (*clamped_gate[2])(const ClampedGateArgs&, int64_t first_row, int64_t last_row);
   void (*mix[2])(const MixArgs&, int64_t first_row, int64_t last_row);
+
+  void (*convolve[2])(const ConvolutionArgs&, int64_t span, int64_t channel_block, void* scratch);
+  void (*recur[2])(const RecurrenceArgs&, int64_t span, int64_t head, int64_t column_block, void* scratch);
+  void (*gated_norm[2])(const GatedNormArgs&, int64_t first_row, int64_t last_row);
+  void (*multiply_rows[2])(const MultiplyArgs&, int64_t first_row, int64_t last_row);
 
   int64_t (*draw_scratch_bytes)(int64_t size);
   int64_t (*draw_row)(const DrawArgs&, int64_t row, void* scratch);

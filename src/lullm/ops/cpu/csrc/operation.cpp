@@ -158,10 +158,11 @@ LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, co
                                        const int64_t* positions, const float* cos_sin, void* q, void* key_cache,
                                        void* value_cache, const float* key_scales, const float* value_scales,
                                        const int64_t* slots, int64_t qkv_stride, int64_t num_rows, int64_t num_q_heads,
-                                       int64_t num_kv_heads, int64_t head_size, float eps, int dtype, int format) {
+                                       int64_t num_kv_heads, int64_t head_size, int64_t row_bytes, float eps, int dtype,
+                                       int format) {
   const RopeAndCacheArgs a = {qkv, q_weight, k_weight, positions, cos_sin, q, static_cast<char*>(key_cache),
                               static_cast<char*>(value_cache), key_scales, value_scales, slots, qkv_stride, num_q_heads,
-                              num_kv_heads, head_size, cache_row_bytes(head_size, dtype, format), eps};
+                              num_kv_heads, head_size, row_bytes, eps};
   for_ranges(num_rows, 2 * (num_q_heads + 2 * num_kv_heads) * head_size * size_of(dtype),
              [&](int64_t first, int64_t last) { kernels().rope_and_cache[dtype][format](a, first, last); });
 }
@@ -193,6 +194,19 @@ LULLM_EXPORT void lullm_scale(void* y, int64_t count, float factor, int dtype) {
 LULLM_EXPORT void lullm_soft_cap(void* y, int64_t count, float cap, int dtype) {
   const InPlaceArgs a = {y, nullptr, cap};
   for_ranges(count, 6 * size_of(dtype), [&](int64_t first, int64_t last) { kernels().soft_cap[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_scale_by(void* y, const void* factor, int64_t count, int dtype) {
+  const InPlaceArgs a = {y, factor, 0.0f};
+  for_ranges(count, 2 * size_of(dtype), [&](int64_t first, int64_t last) { kernels().scale_by[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_rotate(void* x, const void* weight, const int64_t* positions, const float* cos_sin,
+                               int64_t row_stride, int64_t head_stride, int64_t num_rows, int64_t num_heads,
+                               int64_t head_size, float eps, int dtype) {
+  const RotateArgs a = {x, weight, positions, cos_sin, row_stride, head_stride, num_heads, head_size, eps};
+  for_ranges(num_rows, 2 * num_heads * head_size * size_of(dtype),
+             [&](int64_t first, int64_t last) { kernels().rotate[dtype](a, first, last); });
 }
 
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,

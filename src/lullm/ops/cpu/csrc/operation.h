@@ -23,33 +23,39 @@ LULLM_EXPORT int lullm_embedding(const int64_t* token_ids, const void* weight, v
 LULLM_EXPORT void lullm_rms_norm(const void* x, const void* residual, const void* weight, void* y, void* total,
                                  int64_t x_stride, int64_t y_stride, int64_t num_rows, int64_t num_heads, int64_t size,
                                  float eps, int dtype);
+// A head of a token takes `row_bytes` in the cache, at least what it holds.
 LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, const void* k_weight,
                                        const int64_t* positions, const float* cos_sin, void* q, void* key_cache,
                                        void* value_cache, const float* key_scales, const float* value_scales,
                                        const int64_t* slots, int64_t qkv_stride, int64_t num_rows, int64_t num_q_heads,
-                                       int64_t num_kv_heads, int64_t head_size, float eps, int dtype, int format);
+                                       int64_t num_kv_heads, int64_t head_size, int64_t row_bytes, float eps, int dtype,
+                                       int format);
 LULLM_EXPORT void lullm_layer_norm(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                    int64_t num_rows, int64_t size, float eps, int dtype);
 // y [num_rows, size] = activation(x), or with ups activation(gate) * up of x [num_rows, 2 * size], gates first.
 LULLM_EXPORT void lullm_activate(const void* x, void* y, int64_t stride, int64_t num_rows, int64_t size, int activation,
                                  int has_ups, int dtype);
-// In place, of `count` elements: y + x; y * factor; cap * tanh(y / cap).
+// In place, of `count` elements: y + x; y * factor; cap * tanh(y / cap); y * the element at `factor`.
 LULLM_EXPORT void lullm_add(void* y, const void* x, int64_t count, int dtype);
 LULLM_EXPORT void lullm_scale(void* y, int64_t count, float factor, int dtype);
 LULLM_EXPORT void lullm_soft_cap(void* y, int64_t count, float cap, int dtype);
+LULLM_EXPORT void lullm_scale_by(void* y, const void* factor, int64_t count, int dtype);
+LULLM_EXPORT void lullm_rotate(void* x, const void* weight, const int64_t* positions, const float* cos_sin,
+                               int64_t row_stride, int64_t head_stride, int64_t num_rows, int64_t num_heads,
+                               int64_t head_size, float eps, int dtype);
 // `sinks` [num_q_heads] may be null, as the scales [num_kv_heads] of a cache of e4m3. No soft cap: 0.
 LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const void* value_cache, const float* key_scales,
                                   const float* value_scales, const float* sinks, const int64_t* block_tables,
                                   const int64_t* context_lens, const int64_t* query_starts, void* out, int64_t q_stride,
                                   int64_t table_stride, int64_t block_size, int64_t num_q_heads, int64_t num_kv_heads,
-                                  int64_t head_size, int64_t num_spans, int64_t window, float scale, float soft_cap,
-                                  int dtype, int format);
+                                  int64_t head_size, int64_t row_bytes, int64_t num_spans, int64_t window, float scale,
+                                  float soft_cap, int dtype, int format);
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
                                     const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits);
 // The experts of every row of products, ascending, and their shares; see `RouteArgs`.
-LULLM_EXPORT void lullm_route(const void* products, const float* correction, int64_t* experts, float* shares,
-                              int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
+LULLM_EXPORT void lullm_route(const void* products, const float* correction, const float* factors, int64_t* experts,
+                              float* shares, int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
                               int64_t num_groups, int64_t num_used_groups, int64_t num_group_scores, float scale,
                               int is_sigmoid, int normalizes, int dtype);
 // Sorts (row, expert) by expert: the sorted rows starts[e] .. starts[e + 1] are those of expert e, `rows` [num_rows *
@@ -77,3 +83,25 @@ LULLM_EXPORT void lullm_quantized_logits(const void* x, const void* weight, void
 // Rows of a weight [V, H] of 8 bits. 0 if a token id is out of range.
 LULLM_EXPORT int lullm_quantized_embedding(const int64_t* token_ids, const void* weight, void* y, int64_t num_tokens,
                                            int64_t vocab_size, int64_t hidden_size, int bits, int dtype);
+// Recurrent layers; see `state/arguments.h`. The states of the step's spans lie in blocks of the KV cache, and move on.
+LULLM_EXPORT void lullm_causal_convolution(const void* x, const void* weight, const void* bias, void* y, void* key_cache,
+                                           void* value_cache, const int64_t* block_tables, const int64_t* context_lens,
+                                           const int64_t* query_starts, int64_t num_spans, int64_t table_stride,
+                                           int64_t num_blocks, int64_t block_bytes, int64_t page_len, int64_t offset,
+                                           int64_t x_stride, int64_t num_channels, int64_t kernel_size, int activates,
+                                           int dtype);
+// Without `betas` a state space, with them the gated delta rule. Both have the rows of `steps`.
+LULLM_EXPORT void lullm_recurrence(const void* queries, const void* keys, const void* values, const void* betas,
+                                   const void* steps, const float* a_log, const float* dt_bias, const float* skip, void* y,
+                                   void* key_cache, void* value_cache, const int64_t* block_tables,
+                                   const int64_t* context_lens, const int64_t* query_starts, int64_t num_spans,
+                                   int64_t table_stride, int64_t num_blocks, int64_t block_bytes, int64_t page_len,
+                                   int64_t offset, int64_t key_stride, int64_t value_stride, int64_t step_stride,
+                                   int64_t num_groups, int64_t num_heads, int64_t key_dim, int64_t value_dim,
+                                   float least_step, float most_step, int dtype);
+LULLM_EXPORT void lullm_gated_rms_norm(const void* x, const void* gate, const void* weight, void* y, int64_t x_stride,
+                                       int64_t gate_stride, int64_t num_rows, int64_t num_groups, int64_t size,
+                                       int64_t weight_stride, float eps, int gates_first, int dtype);
+// y *= gating(x) of rows; see `Gating`.
+LULLM_EXPORT void lullm_multiply(void* y, const void* x, int64_t y_stride, int64_t x_stride, int64_t num_rows, int64_t size,
+                                 int gating, int dtype);

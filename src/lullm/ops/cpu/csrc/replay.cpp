@@ -63,6 +63,8 @@ constexpr Operation kOperations[] = {
     operation<lullm_add>("lullm_add"),
     operation<lullm_scale>("lullm_scale"),
     operation<lullm_soft_cap>("lullm_soft_cap"),
+    operation<lullm_scale_by>("lullm_scale_by"),
+    operation<lullm_rotate>("lullm_rotate"),
     operation<lullm_attention>("lullm_attention"),
     operation<lullm_draw_tokens>("lullm_draw_tokens"),
     operation<lullm_route>("lullm_route"),
@@ -73,6 +75,10 @@ constexpr Operation kOperations[] = {
     operation<lullm_quantized_linear>("lullm_quantized_linear"),
     operation<lullm_quantized_logits>("lullm_quantized_logits"),
     operation<lullm_quantized_embedding>("lullm_quantized_embedding"),
+    operation<lullm_causal_convolution>("lullm_causal_convolution"),
+    operation<lullm_recurrence>("lullm_recurrence"),
+    operation<lullm_gated_rms_norm>("lullm_gated_rms_norm"),
+    operation<lullm_multiply>("lullm_multiply"),
 };
 constexpr uint64_t kNumOperations = std::size(kOperations);
 

@@ -11,19 +11,27 @@ namespace amx {
 
 constexpr int64_t kTileDepth = 32;  // bf16 elements in a row of a first operand
 
-// Full tiles everywhere; short edges are padded with zeros in memory.
+struct TileShape {
+  int64_t rows = 16, row_bytes = 64;
+};
+
+// The shapes of the tiles. Loads, stores and products take time by the rows of the first operand, so few rows pay for few;
+// short edges elsewhere are padded with zeros in memory.
 class TileSession {
  public:
   // `depth`: bytes in a row of the first operands, registers 4 and 5; the second ones, 6 and 7, have a row per four.
-  explicit TileSession(int64_t depth = 64) {
+  explicit TileSession(int64_t depth = 64)
+      : TileSession({{}, {}, {}, {}, {16, depth}, {16, depth}, {depth / 4, 64}, {depth / 4, 64}}) {}
+  explicit TileSession(const TileShape (&shapes)[8]) {
     struct alignas(64) Config {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {};
       uint8_t rows[16] = {};
     } config;
-    for (int i = 0; i < 8; i++) config.row_bytes[i] = 64, config.rows[i] = 16;
-    for (int i = 4; i < 6; i++) config.row_bytes[i] = static_cast<uint16_t>(depth);
-    for (int i = 6; i < 8; i++) config.rows[i] = static_cast<uint8_t>(depth / 4);
+    for (int i = 0; i < 8; i++) {
+      config.row_bytes[i] = static_cast<uint16_t>(shapes[i].row_bytes);
+      config.rows[i] = static_cast<uint8_t>(shapes[i].rows);
+    }
     asm volatile("ldtilecfg %0" ::"m"(config) : "memory");
   }
   ~TileSession() { asm volatile("tilerelease" ::: "memory"); }

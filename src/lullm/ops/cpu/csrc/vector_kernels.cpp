@@ -13,6 +13,7 @@ void fill_experts(Kernels&);
 void fill_quantized_linear(Kernels&);
 void fill_quantized_weight(Kernels&);
 void fill_grid(Kernels&);
+void fill_state(Kernels&);
 
 void fill(Kernels& kernels) {
   fill_elementwise(kernels);
@@ -23,6 +24,7 @@ void fill(Kernels& kernels) {
   fill_quantized_linear(kernels);
   fill_quantized_weight(kernels);
   fill_grid(kernels);
+  fill_state(kernels);
 }
 
 }  // namespace LULLM_ISA

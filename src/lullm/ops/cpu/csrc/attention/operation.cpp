@@ -153,11 +153,11 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
                                   const float* key_scales, const float* value_scales, const float* sinks,
                                   const int64_t* block_tables, const int64_t* context_lens, const int64_t* query_starts,
                                   void* out, int64_t q_stride, int64_t table_stride, int64_t block_size,
-                                  int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, int64_t num_spans,
-                                  int64_t window, float scale, float soft_cap, int dtype, int format) {
+                                  int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, int64_t row_bytes,
+                                  int64_t num_spans, int64_t window, float scale, float soft_cap, int dtype, int format) {
   attention({q, static_cast<const char*>(key_cache), static_cast<const char*>(value_cache), key_scales, value_scales,
              sinks, block_tables, context_lens, query_starts, out, q_stride, table_stride, block_size, num_q_heads,
-             num_kv_heads, head_size, cache_row_bytes(head_size, dtype, format), window > 0 ? window : kNoWindow, scale,
+             num_kv_heads, head_size, row_bytes, window > 0 ? window : kNoWindow, scale,
              soft_cap},
             num_spans, dtype, format);
 }

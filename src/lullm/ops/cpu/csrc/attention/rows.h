@@ -128,4 +128,90 @@ class Near {
   int64_t at;  // in the row
 };
 
+// The keys of an item's steps, found some steps early, and behind the last those of the steps of what the thread will most
+// likely do then (`after`, may be null).
+class StepsAhead {
+ public:
+  static constexpr int64_t kAhead = 3;
+
+  StepsAhead(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* after) : a(a), item(item), after(after) {
+    for (int64_t i = 0; i < kAhead; i++) find(item.first_step() + i);
+  }
+
+  // To be called for every step: those up to kAhead later are found then.
+  void enter(int64_t step) { find(step + kAhead); }
+
+  const StepKeys& keys(int64_t step) const { return found[step % (kAhead + 1)]; }
+  const AttentionItem& item_of(int64_t step) const { return step < item.last_step() || after == nullptr ? item : *after; }
+
+ private:
+  void find(int64_t step) {
+    const AttentionItem& of = item_of(step);
+    const int64_t own = step < item.last_step() ? step : of.first_step() + step - item.last_step();
+    find_keys(a, of, std::min(own, of.last_step() - 1), found[step % (kAhead + 1)]);
+  }
+
+  const AttentionArgs& a;
+  const AttentionItem &item, *after;
+  StepKeys found[kAhead + 1];
+};
+
+// Fetches the rows of a cache into the second-level cache, kDistance rows before they are read, in the order in which they
+// are: of a step `num_keys` keys at a time, one head after the other.
+//
+// Such a part of all heads is one piece of memory, or two, and is read as a whole. The distance is short: 64 rows of one
+// head lie 2 KiB apart, so they share eight of the 64 sets of the first-level cache, and 4 x 1600 read 4 % less so far ahead
+// (Xeon, 2 cores). Fetches go in small portions between other work: bursts take the places for lines on their way from the
+// loads behind them, and 32 x 160 read 10 % less.
+class RowsAhead {
+ public:
+  RowsAhead(const AttentionArgs& a, const StepsAhead& steps, const char* cache, int64_t num_keys, int64_t step)
+      : steps(steps), cache(cache), num_keys(num_keys), num_bytes(a.row_bytes), step(step) {
+    enter_step();
+    for (int64_t skipped = kDistance; skipped > 0; skipped -= num_keys) next_head();
+  }
+
+  void fetch(int64_t num_rows) {
+    for (; num_rows > 0; num_rows--) {
+      if (key == end) next_head();
+      const char* row = head_rows + found->offset[key++];
+      const char* line = row - reinterpret_cast<uintptr_t>(row) % 64;  // of 8 bits, rows begin anywhere in a line
+      for (; line < row + num_bytes; line += 64) _mm_prefetch(line, _MM_HINT_T1);
+    }
+  }
+
+ private:
+  static constexpr int64_t kDistance = 32;  // a multiple of all numbers of keys
+
+  void enter_step() {
+    item = &steps.item_of(step), found = &steps.keys(step);
+    first_key = 0;
+    enter_part();
+  }
+  void enter_part() {
+    head = item->first_head;
+    enter_head();
+  }
+  void enter_head() {
+    head_rows = cache + head * num_bytes;
+    key = first_key, end = first_key + num_keys;
+  }
+  __attribute__((noinline)) void next_head() {  // rare; inlined, it takes registers from the loops around it
+    if (++head < item->last_head) return enter_head();
+    first_key += num_keys;
+    if (first_key < found->last) return enter_part();
+    step++;
+    enter_step();
+  }
+
+  const StepsAhead& steps;
+  const char* const cache;
+  const int64_t num_keys, num_bytes;
+  int64_t step;
+  const AttentionItem* item;
+  const StepKeys* found;
+  int64_t first_key, head, key, end;
+  const char* head_rows;
+};
+
 }  // namespace lullm

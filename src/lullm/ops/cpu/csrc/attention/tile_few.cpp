@@ -1,14 +1,19 @@
 // Attention with AMX for a few query rows of each key/value head, as in a decode.
 //
 // The same products as for many rows (`tile_attention.cpp`), each sum in the same order, so the same bits. But here keys
-// are first operands, which is how they lie in the cache, and queries are packed as second ones: 16 keys times 16 rows.
-// Products of tiles run over the depth in the same order either way, and the scores come out transposed.
+// are first operands, which is how they lie in the cache, and queries are packed as second ones: 16 keys times the rows.
+// Products of tiles run over the depth in the same order either way, and the scores come out transposed. Weights and sums
+// are tiles of as many rows as there are: products, loads and stores of 16 would take longer than all else.
+//
+// Memory is the limit, so it is read all the time and in one piece: 16 keys of all heads, 32 values of all heads. While the
+// values of a step are packed, the products of the next step's keys and of the values packed before run in between, and no
+// part waits for what another one stores.
 
 #include "../kernel_table.h"
 #include "fold.h"
 #include "rows.h"
 #include "softmax.h"
-#include "tile_products.h"
+#include "tile_few_products.h"
 
 namespace lullm {
 namespace amx {
@@ -17,221 +22,237 @@ void fill_few_rows(Kernels&);
 
 namespace {
 
-constexpr int64_t kScoreFloats = kFewQueries * kStepKeys;
-
-// C: of the cache.
+// C: of the cache. Heads count from the item's first.
 template <class C>
 class FewRows {
  public:
   FewRows(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* after, void* scratch)
       : a(args), item(item), after(after), rows(args, item), scoring(scoring_of(args)), size(args.head_size),
-        depth(depth_of<Bf16>(size)), num_heads(item.last_head - item.first_head) {
+        depth(depth_of<Bf16>(size)), num_heads(item.last_head - item.first_head), num_columns((rows.count + 3) / 4 * 4),
+        slot_bytes(args.num_kv_heads * args.row_bytes),
+        is_in_place(std::is_same_v<C, Bf16> && size % kTileDepth == 0 && args.block_size % kGroupKeys == 0) {
     char* p = static_cast<char*>(scratch);
     auto take = [&p](auto*& part, int64_t bytes) {
       part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(p);
       p += (bytes + 63) / 64 * 64;
     };
     take(scales, sizeof(StepScales));
-    take(weights, 2 * kTileBytes);
-    take(across, kScoreFloats * 4);
-    take(scores, kScoreFloats * 4);
+    take(weights, num_heads * 2 * rows.count * 64);
+    take(across, 2 * num_heads * kStepKeys * num_columns * 4);
+    take(scores, num_columns * kStepKeys * 4);
     take(values, value_bytes<Bf16>(size));
-    take(keys, kStepKeys * depth * kTileDepth * 2);
-    take(q, num_heads * depth * kTileBytes);
-    take(base, num_heads * kFewQueries * 4);
-    take(total, num_heads * kFewQueries * kLanes * 4);
-    take(sums, num_heads * kFewQueries * size * 4);
+    take(keys, 2 * kTileBytes);
+    take(q, num_heads * query_floats() * 4);
+    take(base, num_heads * rows.count * 4);
+    take(total, num_heads * rows.count * kLanes * 4);
+    take(sums, num_heads * rows.count * size * 4);
     num_bytes = p - static_cast<char*>(scratch);
   }
 
   int64_t scratch_bytes() const { return num_bytes; }
 
   void run() {
+    const TileSession session = shape_tiles(rows.count, num_columns);
     load_queries();
-    std::memset(weights, 0, 2 * kTileBytes);  // rows past the end stay zero
-    std::memset(sums, 0, num_heads * kFewQueries * size * 4);
-    std::fill_n(base, num_heads * kFewQueries, -INFINITY);
-    StepKeys found[2];
-    find_keys(a, item, item.first_step(), found[0]);
-    for (int64_t step = item.first_step(), turn = 0; step < item.last_step(); step++, turn ^= 1) {
-      const AttentionItem& coming = step + 1 < item.last_step() || after == nullptr ? item : *after;
-      find_keys(a, coming, step + 1 < item.last_step() ? step + 1 : coming.first_step(), found[turn ^ 1]);
-      Ahead ahead(a, found[turn ^ 1], coming.first_head, coming.last_head);
-      const int64_t num_lines = ahead.num_lines() / num_heads;
-      for (int64_t head = item.first_head; head < item.last_head; head++) attend(step, head, found[turn], ahead, num_lines);
+    std::memset(sums, 0, num_heads * rows.count * size * 4);
+    std::fill_n(base, num_heads * rows.count, -INFINITY);
+    StepsAhead steps(a, item, after);
+    RowsAhead keys_ahead(a, steps, a.key_cache, kHalfKeys, item.first_step());
+    RowsAhead values_ahead(a, steps, a.value_cache, kHalfKeys, item.first_step());
+    KeyProducts first(*this, item.first_step(), steps, keys_ahead);
+    first.run(first.count());
+    ValueProducts packed;
+    for (int64_t step = item.first_step(); step < item.last_step(); step++) {
+      steps.enter(step);
+      KeyProducts coming(*this, step + 1, steps, keys_ahead);
+      attend(step, steps.keys(step), packed, coming, values_ahead);
     }
+    packed.finish();
     finish();
   }
 
  private:
-  float* sums_of(int64_t head) const { return sums + (head - item.first_head) * kFewQueries * size; }
+  // The products of a step's keys with the queries: of 32 keys of a head a tile of the depth at a time. Behind the last
+  // step there are none.
+  class KeyProducts {
+   public:
+    KeyProducts(const FewRows& all, int64_t step, const StepsAhead& steps, RowsAhead& ahead)
+        : all(all), own(steps.keys(step)), ahead(ahead), step(step),
+          num_halves(step < all.item.last_step() ? (own.last + kHalfKeys - 1) / kHalfKeys : 0) {
+      if (num_halves > 0) enter_half();
+    }
+
+    int64_t count() const { return num_halves * all.num_heads * all.depth; }
+
+    void run(int64_t count) {
+      for (; count > 0; count--) run_next();
+    }
+
+   private:
+    void enter_half() {
+      head = 0;
+      queries = all.q;
+      for (int64_t i = 0; i < 2; i++) {
+        cache[i] = all.a.key_cache + all.item.first_head * all.a.row_bytes;
+        if (!all.is_in_place) continue;
+        // The block of the group's first key that the item has; where it has none, what is multiplied is not used.
+        const int64_t begin = step * kStepKeys + half * kHalfKeys + i * kGroupKeys;
+        const int64_t key = std::clamp(begin, all.item.first_key, all.item.last_key - 1);
+        const int64_t offset = own.offset[std::min(std::max(begin, all.item.first_key), begin + kGroupKeys - 1) % kStepKeys];
+        cache[i] += offset - key % all.a.block_size % kGroupKeys * all.slot_bytes;
+      }
+    }
+
+    // Functions of their own: inlined, the tiles' addresses take the registers of the loop that packs (4 % of its time).
+    __attribute__((noinline)) void run_next() {
+      if (d == 0) {
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+      }
+      TILE_LOAD(2, queries, all.num_columns * 4);
+      TILE_LOAD(3, operand(0), all.is_in_place ? all.slot_bytes : 64);
+      TILE_MULTIPLY(0, 3, 2);
+      TILE_LOAD(4, operand(1), all.is_in_place ? all.slot_bytes : 64);
+      TILE_MULTIPLY(1, 4, 2);
+      queries += kTileUnits * all.num_columns;
+      const int64_t share = kHalfKeys / all.depth;
+      ahead.fetch(++d < all.depth ? share : kHalfKeys - share * (all.depth - 1));
+      if (d < all.depth) return;
+      float* to = all.across_of(step, head) + half * kHalfKeys * all.num_columns;
+      TILE_STORE(to, all.num_columns * 4, 0);
+      TILE_STORE(to + kGroupKeys * all.num_columns, all.num_columns * 4, 1);
+      d = 0;
+      cache[0] += all.a.row_bytes, cache[1] += all.a.row_bytes;
+      if (++head == all.num_heads && ++half < num_halves) enter_half();
+    }
+
+    // A copy where keys do not lie 16 in a row, or are not bf16, or the head's elements are no whole tiles.
+    const char* operand(int64_t group) const {
+      if (all.is_in_place) return cache[group] + d * 64;
+      const CacheRows of_head = {cache[group], own.offset + half * kHalfKeys + group * kGroupKeys};
+      char* to = all.keys + group * kTileBytes;
+      for (int64_t i = 0; i < kGroupKeys; i++)
+        store(reinterpret_cast<float*>(to + 64 * i),
+              load_units<Bf16>(of_head.row<C>(i) + d * kTileDepth, all.size - d * kTileDepth));
+      return to;
+    }
+
+    const FewRows& all;
+    const StepKeys& own;
+    RowsAhead& ahead;
+    const int64_t step, num_halves;
+    int64_t half = 0, head = 0, d = 0;
+    const float* queries = nullptr;
+    const char* cache[2];  // of both groups
+  };
+
+  int64_t query_floats() const { return depth * kTileUnits * num_columns; }  // of a head
+  int64_t state_of(int64_t head, int64_t row) const { return head * rows.count + row; }
+  float* sums_of(int64_t head) const { return sums + state_of(head, 0) * size; }
+  char* weights_of(int64_t head) const { return weights + head * 2 * rows.count * 64; }
+  float* across_of(int64_t step, int64_t head) const {
+    return across + (step % 2 * num_heads + head) * kStepKeys * num_columns;
+  }
 
   void load_queries() const {
-    for (int64_t head = item.first_head; head < item.last_head; head++) {
+    for (int64_t head = 0; head < num_heads; head++) {
       for (int64_t d = 0; d < depth; d++) {
-        V units[kFewQueries];
-        for (int64_t row = 0; row < kFewQueries; row++) {
-          units[row] = zero();
-          if (row < rows.count)
-            units[row] = load_units<Bf16>(
-                row_of(static_cast<const Bf16*>(a.q), a.q_stride, a, item, head, row) + d * kTileDepth,
-                size - d * kTileDepth);
+        for (int64_t row = 0; row < num_columns; row += 4) {
+          V quad[4];
+          for (int64_t i = 0; i < 4; i++) quad[i] = row + i < rows.count ? load_query(head, row + i, d) : zero();
+          transpose_rows(quad, q + head * query_floats() + d * kTileUnits * num_columns + row, num_columns);
         }
-        transpose_units(units, q + ((head - item.first_head) * depth + d) * kTileBytes);
+      }
+    }
+  }
+  V load_query(int64_t head, int64_t row, int64_t d) const {
+    const Bf16* from = row_of(static_cast<const Bf16*>(a.q), a.q_stride, a, item, item.first_head + head, row);
+    return load_units<Bf16>(from + d * kTileDepth, size - d * kTileDepth);
+  }
+
+  // A step whose key products are done. `coming`: those of the next one; `packed`: what was packed last, not multiplied yet.
+  void attend(int64_t step, const StepKeys& own, ValueProducts& packed, KeyProducts& coming, RowsAhead& values_ahead) {
+    const int64_t num_halves = (own.last + kHalfKeys - 1) / kHalfKeys, num_columns16 = size / 16;
+    const int64_t num_coming = coming.count(), num_units = num_halves * num_heads * kTileUnits;
+    int64_t keys_due = 0;
+    for (int64_t half = 0; half < num_halves; half++) {
+      for (int64_t head = 0; head < num_heads; head++, turn ^= 1) {
+        // Fetches in even portions, beside weights too.
+        const int64_t num_portions = kTileUnits + (half == 0 ? rows.count : 0);
+        int64_t rows_due = 0;
+        auto fetch = [&] {
+          int64_t num_rows = 0;
+          for (rows_due += kHalfKeys; rows_due >= num_portions; rows_due -= num_portions) num_rows++;
+          values_ahead.fetch(num_rows);
+        };
+        if (half == 0) {
+          if (num_heads == 1) packed.finish();  // its sums may be revised
+          weigh_head(step, own, head, fetch);
+        }
+        const CacheRows own_values = {a.value_cache + (item.first_head + head) * a.row_bytes, own.offset};
+        char* to = values + turn * kTileBytes;  // where the other half of a step is in `packed.h`
+        int64_t sums_due = 0;
+        for (int64_t unit = 0; unit < kTileUnits; unit++) {
+          pack_unit<Bf16, C>(size, own_values, half * kTileUnits + unit, to + unit * 64);
+          fetch();
+          for (keys_due += num_coming; keys_due >= num_units; keys_due -= num_units) coming.run(1);
+          for (sums_due += num_columns16; sums_due >= 2 * kTileUnits; sums_due -= 2 * kTileUnits) packed.run_next();
+        }
+        packed.finish();
+        packed = {weights_of(head) + half * rows.count * 64, to, sums_of(head), rows.count * 16, num_columns16};
       }
     }
   }
 
-  // A step of a head. So many lines of what comes next are fetched meanwhile.
-  void attend(int64_t step, int64_t head, const StepKeys& own, Ahead& ahead, int64_t num_lines) const {
-    const int64_t head_at = head * a.row_bytes, share = num_lines / 4 + 1;
-    const CacheRows own_values = {a.value_cache + head_at, own.offset};
-    const int64_t num_blocks = 4 * depth;
-    int64_t block = 0;
-    multiply_keys(step, head, {a.key_cache + head_at, own.offset}, [&] {
-      pack_values<Bf16, C>(size, own_values, kStepUnits<Bf16> * block / num_blocks,
-                           kStepUnits<Bf16> * (block + 1) / num_blocks, values);
-      block++;
-      ahead.fetch(3 * share / num_blocks + 1);
-    });
-    for (int64_t group = 0; group < 4; group++) {
-      for (int64_t row = 0; row < rows.count; row += 4) transpose_quad(across + group * 256 + row, scores + row * kStepKeys + group * 16);
-    }
-    const Scoring head_scoring = scoring.with(find_scales<C>(a, head, own, scales));
-    for (int64_t row = 0; row < rows.count; row++) weigh(head_scoring, step, head, row);
-    multiply_values(sums_of(head), [&] { ahead.fetch(share * 16 / size + 1); });
-  }
-
-  // Four of 16 columns become rows.
-  static void transpose_quad(const float* from, float* to) {
-    V lanes[4];
-    LULLM_UNROLL for (int i = 0; i < 4; i++) {
-      lanes[i] = _mm512_castps128_ps512(_mm_loadu_ps(from + 16 * i));
-      lanes[i] = _mm512_mask_broadcast_f32x4(lanes[i], 0x00f0, _mm_loadu_ps(from + 16 * (4 + i)));
-      lanes[i] = _mm512_mask_broadcast_f32x4(lanes[i], 0x0f00, _mm_loadu_ps(from + 16 * (8 + i)));
-      lanes[i] = _mm512_mask_broadcast_f32x4(lanes[i], 0xf000, _mm_loadu_ps(from + 16 * (12 + i)));
-    }
-    const V a = _mm512_unpacklo_ps(lanes[0], lanes[1]), b = _mm512_unpackhi_ps(lanes[0], lanes[1]);
-    const V c = _mm512_unpacklo_ps(lanes[2], lanes[3]), d = _mm512_unpackhi_ps(lanes[2], lanes[3]);
-    store(to, _mm512_shuffle_ps(a, c, 0x44));
-    store(to + kStepKeys, _mm512_shuffle_ps(a, c, 0xee));
-    store(to + 2 * kStepKeys, _mm512_shuffle_ps(b, d, 0x44));
-    store(to + 3 * kStepKeys, _mm512_shuffle_ps(b, d, 0xee));
-  }
-
-  // Keys lie 16 rows in a row, `stride` bytes apart, or are copied there: the elements of the head are whole tiles then.
   template <class Between>
-  void multiply_keys(int64_t step, int64_t head, const CacheRows& cache, Between&& between) const {
-    const char* queries = q + (head - item.first_head) * depth * kTileBytes;
-    const char* first[4];
-    int64_t stride = a.num_kv_heads * a.row_bytes;
-    if (std::is_same_v<C, Bf16> && size % kTileDepth == 0 && a.block_size % 16 == 0) {
-      for (int64_t group = 0; group < 4; group++) {
-        // The block of the group's first key that the item has; where it has none, what is multiplied is not used.
-        const int64_t begin = step * kStepKeys + 16 * group;
-        const int64_t key = std::clamp(begin, item.first_key, item.last_key - 1);
-        const int64_t own = std::min(std::max(begin, item.first_key), begin + 15);
-        first[group] = cache.first + cache.offset[own % kStepKeys] - (key % a.block_size % 16) * stride;
-      }
-    } else {
-      stride = depth * kTileDepth * 2;
-      for (int64_t i = 0; i < kStepKeys; i++) {
-        for (int64_t d = 0; d < size; d += kTileDepth) {
-          store(reinterpret_cast<float*>(keys + i * stride + 2 * d), load_units<Bf16>(cache.row<C>(i) + d, size - d));
-        }
-      }
-      for (int64_t group = 0; group < 4; group++) first[group] = keys + 16 * group * stride;
+  void weigh_head(int64_t step, const StepKeys& own, int64_t head, Between&& between) const {
+    const float* from = across_of(step, head);
+    for (int64_t group = 0; group < kStepKeys / kGroupKeys; group++, from += kGroupKeys * num_columns) {
+      for (int64_t row = 0; row < rows.count; row += 4)
+        transpose_columns(from + row, num_columns, scores + row * kStepKeys + group * kGroupKeys);
     }
-    TILE_ZERO(0);
-    TILE_ZERO(1);
-    TILE_ZERO(2);
-    TILE_ZERO(3);
-    for (int64_t d = 0; d < depth; d++) {
-      TILE_LOAD(4, queries + d * kTileBytes, 64);
-      TILE_LOAD(5, first[0] + d * 64, stride);
-      TILE_MULTIPLY(0, 5, 4);
-      between();
-      TILE_LOAD(6, first[1] + d * 64, stride);
-      TILE_MULTIPLY(1, 6, 4);
-      between();
-      TILE_LOAD(7, first[2] + d * 64, stride);
-      TILE_MULTIPLY(2, 7, 4);
-      between();
-      TILE_LOAD(5, first[3] + d * 64, stride);
-      TILE_MULTIPLY(3, 5, 4);
+    const Scoring head_scoring = scoring.with(find_scales<C>(a, item.first_head + head, own, scales));
+    for (int64_t row = 0; row < rows.count; row++) {
+      weigh(head_scoring, step, head, row);
       between();
     }
-    TILE_STORE(across, 64, 0);
-    TILE_STORE(across + 256, 64, 1);
-    TILE_STORE(across + 512, 64, 2);
-    TILE_STORE(across + 768, 64, 3);
   }
 
   void weigh(const Scoring& own_scoring, int64_t step, int64_t head, int64_t row) const {
-    const int64_t state = (head - item.first_head) * kFewQueries + row;
+    const int64_t state = state_of(head, row), half = rows.count * 64;
     const uint64_t mask = rows.mask(row, step);
     float* own_scores = scores + row * kStepKeys;
     float &own = base[state], *own_total = total + state * kLanes;
-    char* to = weights + row * 64;
+    char* to = weights_of(head) + row * 64;
     bool is_done = true;
     adjust(own_scores, own_scoring);
     if (mask == 0) {
       store(reinterpret_cast<float*>(to), zero());
-      store(reinterpret_cast<float*>(to + kTileBytes), zero());
+      store(reinterpret_cast<float*>(to + half), zero());
     } else if (own == -INFINITY) {
-      weigh_row<Bf16, true, true>(own_scores, own_scoring, mask, own, own_total, to, kTileBytes);
+      weigh_row<Bf16, true, true>(own_scores, own_scoring, mask, own, own_total, to, half);
     } else if (~mask == 0) {
-      is_done = weigh_row<Bf16, false, false>(own_scores, own_scoring, mask, own, own_total, to, kTileBytes);
+      is_done = weigh_row<Bf16, false, false>(own_scores, own_scoring, mask, own, own_total, to, half);
     } else {
-      is_done = weigh_row<Bf16, false, true>(own_scores, own_scoring, mask, own, own_total, to, kTileBytes);
+      is_done = weigh_row<Bf16, false, true>(own_scores, own_scoring, mask, own, own_total, to, half);
     }
     if (!is_done)
-      revise<Bf16>(own_scores, own_scoring, mask, own, own_total, to, kTileBytes, sums_of(head) + row * 16, 256, size);
-  }
-
-  template <class Between>
-  void multiply_values(float* to, Between&& between) const {
-    TILE_LOAD(6, weights, 64);
-    TILE_LOAD(7, weights + kTileBytes, 64);
-    const char* from = values;
-    int64_t left = size / 16;
-    for (; left >= 2; left -= 2, from += 4 * kTileBytes, to += 512) {
-      TILE_LOAD(0, to, 64);
-      TILE_LOAD(2, from, 64);
-      TILE_MULTIPLY(0, 6, 2);
-      TILE_LOAD(1, to + 256, 64);
-      TILE_LOAD(3, from + 2 * kTileBytes, 64);
-      TILE_MULTIPLY(1, 6, 3);
-      between();
-      TILE_LOAD(4, from + kTileBytes, 64);
-      TILE_MULTIPLY(0, 7, 4);
-      TILE_LOAD(5, from + 3 * kTileBytes, 64);
-      TILE_MULTIPLY(1, 7, 5);
-      TILE_STORE(to, 64, 0);
-      TILE_STORE(to + 256, 64, 1);
-      between();
-    }
-    if (left == 0) return;
-    TILE_LOAD(0, to, 64);
-    TILE_LOAD(2, from, 64);
-    TILE_MULTIPLY(0, 6, 2);
-    TILE_LOAD(4, from + kTileBytes, 64);
-    TILE_MULTIPLY(0, 7, 4);
-    TILE_STORE(to, 64, 0);
+      revise<Bf16>(own_scores, own_scoring, mask, own, own_total, to, half, sums_of(head) + row * 16, rows.count * 16, size);
   }
 
   void finish() const {
-    for (int64_t head = item.first_head; head < item.last_head; head++) {
+    for (int64_t head = 0; head < num_heads; head++) {
+      const int64_t kv_head = item.first_head + head;
       for (int64_t row = 0; row < rows.count; row++) {
-        const int64_t state = (head - item.first_head) * kFewQueries + row;
+        const int64_t state = state_of(head, row);
         const float all = base[state] == -INFINITY ? 0 : sum(load(total + state * kLanes));
-        const Sums own = {sums_of(head) + row * 16, 256};
+        const Sums own = {sums_of(head) + row * 16, rows.count * 16};
         if (item.shares == nullptr) {
-          write<Bf16>(row_of(static_cast<Bf16*>(a.out), a.num_q_heads * size, a, item, head, row), size,
-                      with_sink(all, base[state], sink_of(a, head, row)), own);
+          write<Bf16>(row_of(static_cast<Bf16*>(a.out), a.num_q_heads * size, a, item, kv_head, row), size,
+                      with_sink(all, base[state], sink_of(a, kv_head, row)), own);
           continue;
         }
-        float* share = item.shares + (head * rows.count + row) * share_floats(size);
+        float* share = item.shares + (kv_head * rows.count + row) * share_floats(size);
         clear(share, size);
         fold(share, size, base[state], all, own);
       }
@@ -244,14 +265,18 @@ class FewRows {
   const Rows rows;
   const Scoring scoring;
   const int64_t size, depth, num_heads;
+  const int64_t num_columns;  // of queries and scores: the rows, filled up to a multiple of four
+  const int64_t slot_bytes;
+  const bool is_in_place;  // can the cache's keys be first operands
+  int64_t turn = 0;        // which half of `values` is packed next
   StepScales* scales;
-  char* weights;  // [2 x 32 keys][16][32] bf16
-  float* across;  // [4 x 16 keys][16][16]
-  float* scores;  // [16][64]
-  char* values;   // packed, of a step
-  char* keys;     // [64, depth * 32] bf16, where the cache's cannot be first operands
-  char* q;        // [heads][depth][16 pairs][16][2] bf16
-  float *base, *total, *sums;  // [heads, 16], [heads, 16, 16], [heads][head_size / 16][16][16]
+  char* weights;  // [heads][2 x 32 keys][rows][32] bf16
+  float* across;  // [2][heads][4 x 16 keys][16][columns], of this step and the next
+  float* scores;  // [columns][64]
+  char* values;   // two parts, packed as the halves of a step
+  char* keys;     // [16][32] bf16, where the cache's cannot be first operands
+  float* q;       // [heads][depth][16 pairs][columns], two bf16 each
+  float *base, *total, *sums;  // [heads, rows], [heads, rows, 16], [heads][head_size / 16][rows][16]
   int64_t num_bytes;
 };
 
@@ -261,7 +286,6 @@ int64_t scratch_bytes(const AttentionArgs& a, const AttentionItem& item) {
 
 template <class C>
 void attend(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* after, void* scratch) {
-  TileSession session;
   FewRows<C>(a, item, after, scratch).run();
 }
 

@@ -9,6 +9,7 @@ namespace lullm {
 struct RouteArgs {
   const void* products;     // [T, num_experts]
   const float* correction;  // [num_experts], added for the choice only; or null
+  const float* factors;     // [num_experts], of the shares; or null
   int64_t* experts;         // [T, num_used], ascending
   float* shares;            // [T, num_used]
   int64_t stride, num_experts, num_used, num_groups, num_used_groups;

@@ -190,13 +190,13 @@ void for_rows(int64_t count, int64_t bytes, Body&& body) {
 
 }  // namespace
 
-LULLM_EXPORT void lullm_route(const void* products, const float* correction, int64_t* experts, float* shares,
-                              int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
+LULLM_EXPORT void lullm_route(const void* products, const float* correction, const float* factors, int64_t* experts,
+                              float* shares, int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
                               int64_t num_groups, int64_t num_used_groups, int64_t num_group_scores, float scale,
                               int is_sigmoid, int normalizes, int dtype) {
-  const RouteArgs a = {products, correction, experts,         shares,           stride, num_experts,
-                       num_used, num_groups, num_used_groups, num_group_scores, scale,  is_sigmoid != 0,
-                       normalizes != 0};
+  const RouteArgs a = {products,   correction,       factors,          experts, shares,          stride,
+                       num_experts, num_used,        num_groups,       num_used_groups, num_group_scores, scale,
+                       is_sigmoid != 0, normalizes != 0};
   for_rows(num_rows, 32 * num_experts, [&](int64_t first, int64_t last) {
     kernels().route[dtype](a, first, last, scratch(kItemScratch, a.scratch_bytes()));
   });

@@ -75,7 +75,8 @@ void route(const RouteArgs& a, int64_t first_row, int64_t last_row, void* scratc
     for (int64_t i = 0; i < a.num_used; i++) {
       a.experts[row * a.num_used + i] = chosen[i];
       const float share = scores[chosen[i]];
-      a.shares[row * a.num_used + i] = (a.normalizes ? share / (whole + 1e-20f) : share) * a.scale;
+      const float factor = a.factors == nullptr ? a.scale : a.scale * a.factors[chosen[i]];
+      a.shares[row * a.num_used + i] = (a.normalizes ? share / (whole + 1e-20f) : share) * factor;
     }
   }
 }

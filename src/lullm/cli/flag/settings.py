@@ -1,0 +1,127 @@
+"""Settings: what a file (`--config`) and `LULLM_...` variables say, under the names of a command's flags.
+
+The command line wins over the environment, and the environment over the file. All three are read by the command's own
+parser, so that a value has one meaning and one error wherever it stands.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE
+from lullm.cli.flag.model import MODEL_SETTING
+from lullm.cli.parser import closest
+from lullm.errors import ConfigError
+
+PREFIX = "LULLM_"
+READ_ELSEWHERE = frozenset({API_KEY_VARIABLE, ADMIN_KEY_VARIABLE, "LULLM_CPU_ISA", "LULLM_CPU_LIBRARY"})
+"""Variables that other rooms read."""
+MAX_FILE_BYTES = 1 << 20
+_NOT_SETTINGS = frozenset({"--help", "--config"})
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+
+
+def add_config_flag(parser: argparse.ArgumentParser) -> None:
+    """Add `--config`, and let the command take settings."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="YAML file with flags, such as `max-model-len: 4096`; variables like LULLM_MAX_MODEL_LEN win over it, and "
+        "the command line over both",
+    )
+    parser.set_defaults(takes_settings=True)
+
+
+def apply_settings(
+    parser: argparse.ArgumentParser, argv: Sequence[str], environment: Mapping[str, str], prog_flags: Iterable[str]
+) -> None:
+    """Make the settings the defaults of a command's parser.
+
+    Args:
+        argv: the command line behind the command. prog_flags: of all commands, for what is misspelt in a variable.
+
+    Raises:
+        ConfigError: the file cannot be read, or has a name that is no flag. A wrong value ends the program as one on
+            the command line does.
+    """
+    if not parser.get_default("takes_settings"):
+        return
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    finder.add_argument("--config")
+    path = finder.parse_known_args(list(argv))[0].config
+    actions = {name: action for name, action in parser._option_string_actions.items() if name not in _NOT_SETTINGS}
+    tokens: list[str] = []
+    if path is not None:
+        tokens += [token for name, value in _read_file(path).items() for token in _tokens(name, value, actions, path)]
+    for variable, text in sorted(environment.items()):
+        name = flag_of(variable)
+        if variable.startswith(PREFIX) and variable not in READ_ELSEWHERE:
+            if name in actions:
+                tokens += _tokens(name, text, actions, variable)
+            elif name not in prog_flags:
+                meant = closest(name, prog_flags)
+                hint = "" if meant is None else f"; did you mean {variable_of(meant)}?"
+                print(f"lullm: the variable {variable} sets nothing{hint}", file=sys.stderr)
+    # A setting is a default: it is known before the command line is read, and gives way to it.
+    bare, given = vars(parser.parse_args([])), vars(parser.parse_args(tokens))
+    changed = {name: value for name, value in given.items() if name not in bare or bare[name] != value}
+    if "model" in changed:  # a MODEL on the command line must not meet another --model there
+        changed[MODEL_SETTING] = changed.pop("model")
+    parser.set_defaults(**changed)
+
+
+def flag_of(name: str) -> str:
+    """`LULLM_MAX_MODEL_LEN`, `max_model_len` and `max-model-len` -> `--max-model-len`."""
+    return "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
+
+
+def variable_of(flag: str) -> str:
+    """`--max-model-len` -> `LULLM_MAX_MODEL_LEN`."""
+    return PREFIX + flag.strip("-").upper().replace("-", "_")
+
+
+def _read_file(path: str) -> dict[str, Any]:
+    import yaml  # with the first file only
+
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+        if len(raw) > MAX_FILE_BYTES:
+            raise ConfigError(f"--config {path} has more than {MAX_FILE_BYTES} bytes")
+        data = yaml.safe_load(raw)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"--config {path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
+        raise ConfigError(f"--config {path} must hold lines like `max-model-len: 4096`")
+    return {flag_of(name): value for name, value in data.items()}
+
+
+def _tokens(flag: str, value: Any, actions: Mapping[str, argparse.Action], source: str) -> list[str]:
+    """What the command line would say. Raises ConfigError."""
+    action = actions.get(flag)
+    if action is None:
+        meant = closest(flag, actions)
+        hint = "" if meant is None else f"; did you mean {meant.strip('-')}?"
+        raise ConfigError(f"{source}: this command has no flag {flag}{hint}")
+    if value is None:
+        return []
+    if action.nargs == 0:
+        return _switch(flag, value, action, source)
+    values = value if isinstance(value, list) else [value]
+    if len(values) != 1 and not isinstance(action, argparse._AppendAction):
+        raise ConfigError(f"{source}: {flag} takes one value, not a list")
+    if any(isinstance(each, (dict, list, bool)) or each is None for each in values):
+        raise ConfigError(f"{source}: {flag} takes a text or a number, not {value!r}")
+    return [f"{flag}={each}" for each in values]
+
+
+def _switch(flag: str, value: Any, action: argparse.Action, source: str) -> list[str]:
+    text = str(value).lower()
+    if text not in _TRUE + _FALSE:
+        raise ConfigError(f"{source}: {flag} is on or off, not {value!r}")
+    negated = "--no-" + flag.removeprefix("--")
+    if text in _TRUE:
+        return [flag]
+    return [negated] if negated in action.option_strings else []

@@ -1,0 +1,19 @@
+"""Errors of the command line name flags as the user wrote them: `--max-model-len`, not `max_model_len`."""
+
+import re
+from collections.abc import Iterable
+
+
+def spelled_as_flags(message: str, flags: Iterable[str]) -> str:
+    """The message with the names of options as flags."""
+    names = {flag.removeprefix("--").replace("-", "_") for flag in flags if flag.startswith("--")}
+    long = "|".join(sorted((name for name in names if "_" in name), key=len, reverse=True))
+    words = "|".join(sorted(name for name in names if "_" not in name))
+    # A name of one word is a name only where a message begins with it: 'model', 'seed' and 'stop' are words, too.
+    pattern = rf"(?<![\w./-])(?P<name>{long})(?P<value>=True|=False)?(?![\w/])|^(?P<word>{words})(?= must)"
+    return re.sub(pattern, _flag, message)
+
+
+def _flag(found: re.Match[str]) -> str:
+    name = (found["name"] or found["word"]).replace("_", "-")
+    return f"--no-{name}" if found["value"] == "=False" else f"--{name}"

@@ -1,0 +1,65 @@
+"""CommandParser: argparse with suggestions for what is misspelt."""
+
+import argparse
+import difflib
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+_WRONG_CHOICE = re.compile(r"argument (?P<name>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<known>.*)\)")
+
+
+WORDS = "words"
+"""Name of an argument that may stand before, between and behind flags."""
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Keeps the lines of descriptions, and wraps those that are not indented."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = text.splitlines()
+        return "\n".join(line if line[:1] == " " else textwrap.fill(line, width) for line in lines)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors name what was probably meant. Sub-commands' parsers are of this class, too."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        kwargs.setdefault("formatter_class", _Formatter)
+        kwargs.setdefault("allow_abbrev", False)  # an abbreviation of today is ambiguous with tomorrow's flags
+        super().__init__(*args, **kwargs)
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        """As argparse does, but what is left over is an error here, where the flags of the sub-command are known."""
+        parsed, rest = super().parse_known_args(args, namespace)
+        if hasattr(parsed, WORDS):  # argparse takes them in one row only: `run MODEL --seed 3 PROMPT`
+            while rest and not rest[0].startswith("-"):
+                getattr(parsed, WORDS).append(rest.pop(0))
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}{_suggestion(rest, self._option_string_actions)}")
+        return parsed, rest
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with the usage, the message, and the name that was probably meant."""
+        wrong = _WRONG_CHOICE.match(message)
+        if wrong:
+            known = re.findall(r"'([^']*)'", wrong["known"])
+            kind = "command" if wrong["name"] == "COMMAND" else wrong["name"]
+            message = f"{kind}: there is no {wrong['given']!r}{_suggestion([wrong['given']], known)}"
+            if kind != "command":
+                message += f" (choose from {', '.join(known)})"
+        super().error(message)
+
+
+def closest(given: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `given` is the beginning, or probably a misspelling, of."""
+    names = sorted(known, key=len)
+    found = [name for name in names if name.startswith(given)] or difflib.get_close_matches(given, names, n=1)
+    return found[0] if found else None
+
+
+def _suggestion(given: Sequence[str], known: Iterable[str]) -> str:
+    meant = [closest(each.partition("=")[0], known) for each in given if each.strip("-")]
+    names = [name for name in dict.fromkeys(meant) if name is not None]
+    return f"; did you mean {' or '.join(names)}?" if names else ""

@@ -1,0 +1,119 @@
+"""Conversation: the turns of `lullm chat`, and the commands among them."""
+
+import argparse
+import sys
+from typing import Any
+
+from lullm.cli.flag.sampling import NAMES, opening, sampling_changes
+from lullm.cli.parser import closest
+from lullm.cli.talk.terminal import Terminal
+from lullm.errors import InvalidRequestError
+from lullm.types.sampling_params import SamplingParams
+
+COMMANDS = {
+    "/help": "list the commands",
+    "/reset": "forget the conversation",
+    "/set NAME VALUE": f"change {', '.join(NAMES)} or system",
+    "/set": "show what is set",
+    "/stats": "show each answer's tokens and speed, or no longer",
+    "/exit": "end; Ctrl-D, too",
+    '"""': "begins and ends a message of several lines",
+}
+"""Command -> what it does."""
+
+
+class Conversation:
+    """What was said so far, and how the next answer is drawn.
+
+    Args:
+        args: of the command line: the system message, the sampling flags and --verbose.
+    """
+
+    def __init__(self, args: argparse.Namespace, terminal: Terminal):
+        self.ended = False
+        self._terminal = terminal
+        self._opening = opening(args)
+        self._changes = sampling_changes(args)
+        self._shows_stats = bool(args.verbose)
+        self._messages = list(self._opening)
+
+    def check(self) -> None:
+        """Return if the model can hold it. Raises LullmError: it only pools, has no template, refuses the opening."""
+        self._terminal.partner.check_chat([*self._opening, {"role": "user", "content": "hello"}])
+
+    def take(self, text: str) -> None:
+        """Obey a command, or answer; nothing is done about an empty text."""
+        if not text.startswith("/"):
+            if text:
+                self._answer(text)
+            return
+        command, _, rest = text.partition(" ")
+        if command in ("/exit", "/bye"):
+            self.ended = True
+        elif command == "/reset":
+            self._messages = list(self._opening)
+        elif command == "/stats":
+            self._shows_stats = not self._shows_stats
+            _tell(f"statistics are {'shown' if self._shows_stats else 'not shown'}")
+        elif command == "/set":
+            self._set(rest)
+        elif command == "/help":
+            for name, meaning in COMMANDS.items():
+                _tell(f"  {name:<18}{meaning}")
+        else:
+            known = [name.partition(" ")[0] for name in COMMANDS]
+            _tell(f"no command {command}; there are {', '.join(dict.fromkeys(known))}")
+
+    def _answer(self, text: str) -> None:
+        """Both turns join the history. A stopped answer counts as far as it came."""
+        self._messages.append({"role": "user", "content": text})
+        try:
+            self._terminal.print_answer(self._messages, self._changes)
+        except KeyboardInterrupt:
+            print(flush=True)
+        except InvalidRequestError as error:  # most likely the conversation grew too long
+            self._messages.pop()
+            _tell(f"lullm: {error} (/reset begins anew)")
+            return
+        self._messages.append({"role": "assistant", "content": self._terminal.text_so_far})
+        if self._shows_stats:
+            _tell(str(self._terminal.summary))
+
+    def _set(self, rest: str) -> None:
+        name, _, text = rest.strip().partition(" ")
+        name, text = name.replace("-", "_"), text.strip()
+        if not name:
+            shown = self._changes | {turn["role"]: turn["content"] for turn in self._opening}
+            _tell("\n".join(f"  {key} {value}" for key, value in shown.items()))
+        elif name == "system":
+            # The history stays: only what stands before it changes.
+            self._messages = self._messages[len(self._opening) :]
+            self._opening = [{"role": "system", "content": text}] if text else []
+            self._messages = [*self._opening, *self._messages]
+        elif name not in NAMES:
+            meant = closest(name, [*NAMES, "system"])
+            hint = f"did you mean {meant}?" if meant else f"there are {', '.join([*NAMES, 'system'])}"
+            _tell(f"no setting {name!r}; {hint}")
+        else:
+            self._change(name, text)
+
+    def _change(self, name: str, text: str) -> None:
+        changes = {key: value for key, value in self._changes.items() if key != name}
+        try:
+            if text:  # without a value: the model's default again
+                changes[name] = _value(name, text)
+            SamplingParams(**changes)
+        except (InvalidRequestError, ValueError) as error:
+            _tell(f"lullm: {error}")
+            return
+        self._changes = changes
+
+
+def _value(name: str, text: str) -> Any:
+    if name == "stop":
+        return [text]
+    return int(text) if name in ("max_tokens", "top_k", "seed") else float(text)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,140 @@
+"""Who answers on the terminal: an engine in this process, or with --url a running server."""
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from lullm.cli.flag.engine import engine_config
+from lullm.cli.flag.key import API_KEY_VARIABLE
+from lullm.cli.flag.sampling import sampling_changes
+from lullm.cli.remote.server import RemoteServer, key_of_environment
+from lullm.cli.talk.terminal import Messages, Prompt, Summary, Terminal
+from lullm.config.engine import EngineConfig
+from lullm.config.option.option import options_of
+from lullm.engine.head_start import head_start
+from lullm.engine.interrupt import deferred_interrupt
+from lullm.engine.pooling.rules import check_generates
+from lullm.errors import ConfigError, LullmError
+from lullm.log import log_to_stderr
+from lullm.types.outputs import RequestOutput
+from lullm.types.request import Conversation
+from lullm.types.sampling_params import OutputKind
+
+if TYPE_CHECKING:
+    from lullm.engine.llm_engine import LLMEngine
+
+
+def add_url_flags(parser: argparse.ArgumentParser) -> None:
+    """Add --url and --api-key."""
+    group = parser.add_argument_group("a running server")
+    group.add_argument("--url", help="an OpenAI-compatible server that answers, instead of an engine in this process")
+    group.add_argument(
+        "--api-key", metavar="KEY", help=f"the server's, if it has one (default: the environment's {API_KEY_VARIABLE})"
+    )
+
+
+@contextlib.contextmanager
+def open_terminal(args: argparse.Namespace) -> Iterator[Terminal]:
+    """A terminal over the engine or the server that the flags ask for, until the block ends. Raises LullmError."""
+    sampling_changes(args)
+    if args.url is not None:
+        yield Terminal(_server(args))
+        return
+    if args.api_key is not None:
+        raise ConfigError("--api-key is for a server; name it by --url")
+    config = engine_config(args)
+    log_to_stderr("INFO" if args.verbose else "WARNING")
+    with head_start(config) as ahead:
+        # Torch is loaded here: after the flags are known to be good.
+        from lullm.engine.llm_engine import LLMEngine
+
+        engine = LLMEngine(config, ahead=ahead)
+    with contextlib.closing(EnginePartner(engine)) as partner:
+        yield Terminal(partner)
+
+
+def _server(args: argparse.Namespace) -> "ServerPartner":
+    given = {option.name for option in options_of(EngineConfig)} & vars(args).keys() - args.not_engine - {"model"}
+    if given:
+        flags = ", ".join(sorted("--" + name.replace("_", "-") for name in given))
+        raise ConfigError(f"{flags}: for an engine in this process, not for the server of --url")
+    server = RemoteServer(args.url, args.api_key or key_of_environment(API_KEY_VARIABLE))
+    return ServerPartner(server, getattr(args, "model", None))
+
+
+class EnginePartner:
+    """An engine, stepped here."""
+
+    def __init__(self, engine: "LLMEngine"):
+        self.name = str(engine.config.served_model_name)
+        self._engine = engine
+        self._num_requests = 0
+
+    def close(self) -> None:
+        """Give the engine's memory back."""
+        self._engine.shutdown()
+
+    @property
+    def has_template(self) -> bool:
+        return self._engine.tokenizer.chat_template is not None
+
+    def check_chat(self, messages: Messages) -> None:
+        check_generates(self._engine.model_config)
+        self._engine.input_processor.tokenize(Conversation(list(messages)))
+
+    def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[str]:
+        request_id = f"terminal-{self._num_requests}"
+        self._num_requests += 1
+        params = self._engine.default_params.replace(**changes, output_kind=OutputKind.DELTA)
+        self._engine.add_request(request_id, prompt if isinstance(prompt, str) else Conversation(list(prompt)), params)
+        with deferred_interrupt() as interrupt:
+            while self._engine.has_unfinished_requests():
+                if interrupt.is_set():
+                    self._engine.abort_request(request_id, wants_output=False)
+                    break
+                for output in cast(list[RequestOutput], self._engine.step()):  # it asks for text only
+                    num_new = sum(len(completion.token_ids) for completion in output.outputs)
+                    summary.num_prompt_tokens = len(output.prompt_token_ids)
+                    summary.num_tokens += num_new
+                    summary.tick(num_new > 0)
+                    for completion in output.outputs:
+                        if completion.text:
+                            yield completion.text
+                        if completion.finish_reason == "abort":
+                            raise LullmError(f"the answer ends here: {completion.stop_reason}")
+
+
+class ServerPartner:
+    """A server that speaks OpenAI's API. `model`: its name there; None: the server's first."""
+
+    has_template = True
+
+    def __init__(self, server: RemoteServer, model: str | None):
+        self._server = server
+        self.name = model or self._first_model()
+
+    def _first_model(self) -> str:
+        models = self._server.get_json("/v1/models").get("data")
+        if not isinstance(models, list) or not models or not isinstance(models[0], dict):
+            raise LullmError(f"the server on {self._server.url} names no model; name one yourself")
+        return str(models[0].get("id"))
+
+    def check_chat(self, messages: Messages) -> None:
+        """The server says with the first answer what it cannot do."""
+
+    def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[str]:
+        body = {"model": self.name, "stream": True, "stream_options": {"include_usage": True}, **changes}
+        is_text = isinstance(prompt, str)
+        body |= {"prompt": prompt} if is_text else {"messages": list(prompt)}
+        path = "/v1/completions" if is_text else "/v1/chat/completions"
+        with contextlib.closing(self._server.stream(path, body)) as events:
+            for event in events:
+                usage = event.get("usage") or {}
+                summary.num_prompt_tokens = usage.get("prompt_tokens", summary.num_prompt_tokens)
+                summary.num_tokens = usage.get("completion_tokens", summary.num_tokens)
+                for choice in event.get("choices") or []:
+                    text = choice.get("text") if is_text else choice.get("delta", {}).get("content")
+                    if text:
+                        summary.tick(True)
+                        yield text

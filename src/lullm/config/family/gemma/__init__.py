@@ -1,0 +1,1 @@
+"""What a `config.json` of Gemma says."""

@@ -1,0 +1,1 @@
+"""Families with recurrent layers: what their files say."""

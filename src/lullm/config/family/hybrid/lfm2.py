@@ -1,0 +1,101 @@
+"""LFM2, dense and with experts: gated short convolutions in most layers, attention in the others."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig, ShortConvolutionConfig
+from lullm.config.family.experts import TRAINING, read_experts
+from lullm.config.family.family import Family
+from lullm.config.family.hybrid.layer_types import FULL, MOST_KERNEL, kinds_by_type
+from lullm.config.family.layer_kinds import num_layers
+from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int, shown
+from lullm.config.rope import ROPE_KEYS, read_flat_rope
+from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import LayerKind, RecurrentState
+
+CONVOLUTION = "conv"
+
+
+def _convolution(data: dict[str, Any]) -> ShortConvolutionConfig:
+    return ShortConvolutionConfig(
+        num_channels=positive_int(data, "hidden_size"),
+        kernel_size=positive_int(data, "conv_L_cache", most=MOST_KERNEL),
+        has_bias=boolean(data, "conv_bias", False),
+    )
+
+
+def _layer_kinds(data: dict[str, Any], has_indices: bool) -> tuple[LayerKind, ...]:
+    """By `layer_types`, or by `full_attn_idxs` of older files; without both all layers have attention."""
+    indices = data.get("full_attn_idxs") if has_indices else None
+    if indices is not None and (not isinstance(indices, list) or not all(isinstance(index, int) for index in indices)):
+        raise ModelLoadError(f"config.json: full_attn_idxs must be a list of layers, not {shown(indices)}")
+    types = [FULL if indices is None or layer in indices else CONVOLUTION for layer in range(num_layers(data))]
+    return kinds_by_type(data, {CONVOLUTION: RecurrentState(_convolution(data).state_shapes)}, types)
+
+
+def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    return DecoderConfig(
+        intermediate_size=_intermediate_size(data),
+        rms_norm_eps=positive_float(data, "norm_eps", 1e-5),
+        ropes=(read_flat_rope(data),) * len(kinds),
+        attention_scale=head_dim**-0.5,
+        recurrent=_convolution(data),
+    )
+
+
+def _intermediate_size(data: dict[str, Any]) -> int:
+    """Dense files may state what is first reduced to two thirds, and then rounded up."""
+    size = positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE)
+    if not boolean(data, "block_auto_adjust_ff_dim", False):
+        return size
+    factor, multiple = positive_float(data, "block_ffn_dim_multiplier", 1.0), positive_int(data, "block_multiple_of")
+    size = int(factor * int(2 * size / 3))
+    return multiple * ((size + multiple - 1) // multiple)
+
+
+def _read_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    first = integer(data, "num_dense_layers", 2)
+    layers = tuple(layer >= first for layer in range(len(kinds)))
+    experts = replace(
+        read_experts(data, "num_experts", "moe_intermediate_size", layers),
+        scoring="sigmoid",
+        scale=positive_float(data, "routed_scaling_factor", 1.0),
+        has_correction=boolean(data, "use_expert_bias", True),
+    )
+    return replace(_read(data, kinds, head_dim), experts=experts)
+
+
+_DEFAULTS = {"rope_theta": 1e6, "norm_eps": 1e-5, "conv_L_cache": 3, "tie_word_embeddings": True}
+_READS = ROPE_KEYS | {"intermediate_size", "conv_bias"}
+
+LFM2 = Family(
+    _read,
+    defaults=_DEFAULTS
+    | {
+        "num_key_value_heads": 8,
+        "intermediate_size": 12288,
+        "block_auto_adjust_ff_dim": True,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_multiple_of": 256,
+    },
+    aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
+    reads=_READS | {"full_attn_idxs"},
+    layer_kinds=partial(_layer_kinds, has_indices=True),
+)
+LFM2_MOE = Family(
+    _read_moe,
+    defaults=_DEFAULTS
+    | {
+        "num_key_value_heads": 8,
+        "intermediate_size": 7168,
+        "moe_intermediate_size": 1792,
+        "num_experts": 32,
+        "num_experts_per_tok": 4,
+        "num_dense_layers": 2,
+    },
+    aliases={"tie_embedding": "tie_word_embeddings"},
+    reads=_READS | {"use_expert_bias", "routed_scaling_factor", "norm_topk_prob"},
+    ignores=TRAINING,
+    layer_kinds=partial(_layer_kinds, has_indices=False),
+)

@@ -1,0 +1,124 @@
+"""Nemotron-H: every layer is one thing, a state space, attention, or an MLP."""
+
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig, StateSpaceConfig
+from lullm.config.family.dense import activation
+from lullm.config.family.experts import TRAINING
+from lullm.config.family.family import Family
+from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_HEADS, MOST_KERNEL, kinds_by_type, only_silu
+from lullm.config.family.hybrid.state_space import check_state_space
+from lullm.config.field import MOST_HEAD_DIM, MOST_INTERMEDIATE, boolean, positive_float, positive_int, shown
+from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import LayerKind, Nothing, RecurrentState
+
+MLP = "mlp"
+_BY_LETTER = {"M": LINEAR, "*": FULL, "-": MLP, "E": "moe"}
+
+
+def _derive(data: dict[str, Any]) -> dict[str, Any]:
+    """The layers by their names; older files have a letter for each."""
+    types, pattern = data.get("layer_types"), data.get("hybrid_override_pattern")
+    if types is None and pattern is not None:
+        if not isinstance(pattern, str) or not set(pattern) <= _BY_LETTER.keys():
+            raise ModelLoadError(
+                f"config.json: hybrid_override_pattern must have letters of {''.join(_BY_LETTER)}, not {shown(pattern)}"
+            )
+        types = [_BY_LETTER[letter] for letter in pattern]
+    if types is None:
+        types = [LINEAR, "moe", FULL, MLP]
+    if isinstance(types, list) and "moe" in types:
+        raise ModelLoadError(
+            "config.json: layers_block_type names layers with experts (moe), which are not implemented for "
+            "NemotronHForCausalLM; take a dense checkpoint, such as Nemotron-Nano-9B-v2"
+        )
+    num_layers = len(types) if isinstance(types, list) else 0
+    return {**data, "layer_types": types, "num_hidden_layers": num_layers or data.get("num_hidden_layers")}
+
+
+def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    return kinds_by_type(data, {LINEAR: RecurrentState(_state_space(data).state_shapes), MLP: Nothing()}, ())
+
+
+def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
+    has_bias = boolean(data, "use_bias", False)
+    config = StateSpaceConfig(
+        num_heads=positive_int(data, "mamba_num_heads", most=MOST_HEADS),
+        head_dim=positive_int(data, "mamba_head_dim", most=MOST_HEAD_DIM),
+        num_groups=positive_int(data, "n_groups", most=MOST_HEADS),
+        state_size=positive_int(data, "ssm_state_size", most=MOST_HEAD_DIM),
+        kernel_size=positive_int(data, "conv_kernel", most=MOST_KERNEL),
+        convolution_bias=boolean(data, "use_conv_bias", True),
+        projection_bias=has_bias,
+        output_bias=has_bias,
+        # transformers bounds the step sizes by this, and not by `time_step_limit`.
+        least_step=positive_float(data, "time_step_min", 0.001),
+    )
+    return check_state_space(config, "mamba_num_heads", "n_groups")
+
+
+def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    only_silu(data, "mamba_hidden_act")
+    return DecoderConfig(
+        intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),
+        rms_norm_eps=positive_float(data, "layer_norm_epsilon", 1e-5),
+        ropes=(None,) * len(kinds),
+        attention_scale=head_dim**-0.5,
+        activation=activation(data, "mlp_hidden_act"),
+        mlp_bias=boolean(data, "mlp_bias", False),
+        recurrent=_state_space(data),
+    )
+
+
+_EXPERTS = frozenset(
+    {
+        "n_routed_experts", "num_local_experts", "n_shared_experts", "moe_intermediate_size",
+        "moe_shared_expert_intermediate_size", "moe_latent_size", "moe_shared_expert_overlap", "num_experts_per_tok",
+        "routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob",
+    }
+)  # fmt: skip
+"""Of layers that are refused where a file has any."""
+_ROPE = frozenset({"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"})
+"""No head is rotated."""
+
+NEMOTRON_H = Family(
+    _read,
+    defaults={
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 21504,
+        "mlp_hidden_act": "relu2",
+        "mamba_hidden_act": "silu",
+        "ssm_state_size": 128,
+        "mamba_num_heads": 128,
+        "mamba_head_dim": 64,
+        "n_groups": 8,
+        "conv_kernel": 4,
+    },
+    aliases={
+        "layers_block_type": "layer_types",
+        "mamba_n_groups": "n_groups",
+        "mamba_d_conv": "conv_kernel",
+        "mamba_dt_min": "time_step_min",
+        "mamba_conv_bias": "use_conv_bias",
+    },
+    reads=frozenset(
+        {
+            "hybrid_override_pattern", "layer_norm_epsilon", "use_bias", "mlp_bias", "use_conv_bias", "time_step_min",
+        }
+    ),  # fmt: skip
+    ignores=TRAINING
+    | _EXPERTS
+    | _ROPE
+    | {
+        "num_logits_to_keep", "use_mamba_kernels", "expand", "mamba_expand", "time_step_max", "mamba_dt_max",
+        "time_step_limit", "mamba_dt_limit", "time_step_floor", "mamba_dt_init_floor", "chunk_size", "mamba_chunk_size",
+        "mamba_proj_bias", "mamba_ssm_cache_dtype", "num_nextn_predict_layers", "mtp_layers_block_type",
+        "mtp_hybrid_override_pattern", "residual_in_fp32", "hidden_dropout", "rescale_prenorm_residual",
+        # transformers ties no head here, whatever the file says.
+        "tie_word_embeddings",
+        "sliding_window", "attention_bias", "rms_norm_eps", "time_step_rank", "norm_eps",
+    },
+    layer_kinds=_layer_kinds,
+    derive=_derive,
+)  # fmt: skip

@@ -1,0 +1,127 @@
+"""Qwen3-Next and Qwen3.5: three of four layers are gated delta nets, the others have attention with an output gate."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig, DeltaNetConfig
+from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, activation
+from lullm.config.family.experts import TRAINING, read_experts, sparse_layers
+from lullm.config.family.family import Family
+from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_HEADS, MOST_KERNEL, kinds_by_type, only_silu
+from lullm.config.family.layer_kinds import num_layers
+from lullm.config.field import MOST_HEAD_DIM, MOST_INTERMEDIATE, boolean, positive_float, positive_int
+from lullm.config.rope import read_flat_rope
+from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import LayerKind, RecurrentState
+
+
+def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """By `layer_types`; where there are none, each `full_attention_interval`-th layer has attention."""
+    interval = positive_int(data, "full_attention_interval", 4)
+    types = [LINEAR if (layer + 1) % interval else FULL for layer in range(num_layers(data))]
+    return kinds_by_type(data, {LINEAR: RecurrentState(_delta_net(data).state_shapes)}, types)
+
+
+def _delta_net(data: dict[str, Any]) -> DeltaNetConfig:
+    config = DeltaNetConfig(
+        num_key_heads=positive_int(data, "linear_num_key_heads", most=MOST_HEADS),
+        num_value_heads=positive_int(data, "linear_num_value_heads", most=MOST_HEADS),
+        key_head_dim=positive_int(data, "linear_key_head_dim", most=MOST_HEAD_DIM),
+        value_head_dim=positive_int(data, "linear_value_head_dim", most=MOST_HEAD_DIM),
+        kernel_size=positive_int(data, "linear_conv_kernel_dim", most=MOST_KERNEL),
+    )
+    if config.num_value_heads % config.num_key_heads:
+        raise ModelLoadError(
+            f"config.json: linear_num_value_heads ({config.num_value_heads}) must be a multiple of "
+            f"linear_num_key_heads ({config.num_key_heads})"
+        )
+    return config
+
+
+def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    """Without experts."""
+    only_silu(data, "hidden_act")
+    partial = "partial_rotary_factor"
+    rope = read_flat_rope({**data, partial: data.get(partial) or 0.25}, has_partial=True, ignores=MROPE)
+    return DecoderConfig(
+        intermediate_size=positive_int(data, "intermediate_size", 1, MOST_INTERMEDIATE),
+        rms_norm_eps=positive_float(data, "rms_norm_eps", 1e-6),
+        ropes=(rope,) * len(kinds),
+        attention_scale=head_dim**-0.5,
+        activation=activation(data, "hidden_act"),
+        attention_bias=boolean(data, "attention_bias", False),
+        has_output_gate=True,
+        recurrent=_delta_net(data),
+    )
+
+
+def _read_next(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    return _with_experts(data, _read(data, kinds, head_dim), sparse_layers(data))
+
+
+def _read_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    return _with_experts(data, _read(data, kinds, head_dim), (True,) * len(kinds))
+
+
+def _with_experts(data: dict[str, Any], config: DecoderConfig, layers: tuple[bool, ...]) -> DecoderConfig:
+    experts = read_experts(data, "num_experts", "moe_intermediate_size", layers)
+    shared_size = positive_int(data, "shared_expert_intermediate_size", most=MOST_INTERMEDIATE)
+    return replace(config, experts=replace(experts, shared_intermediate_size=shared_size, shared_is_gated=True))
+
+
+MROPE = frozenset({"mrope_section", "mrope_interleaved"})
+"""Which pairs turn by a picture's height and width: in text these are the position, as all pairs have."""
+
+_DELTA_NET = {
+    "head_dim": 256,
+    "hidden_act": "silu",
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}
+_EXPERTS = frozenset({"num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"})
+_IGNORES = TRAINING | UNUSED_WINDOW | {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"}
+
+
+def _family(
+    read: Callable[[dict[str, Any], tuple[LayerKind, ...], int], DecoderConfig],
+    defaults: dict[str, Any],
+    reads: frozenset[str] = frozenset(),
+) -> Family:
+    return Family(
+        read,
+        defaults=_DELTA_NET | defaults,
+        reads=DENSE_READS | {"attention_bias", "full_attention_interval", "partial_rotary_factor"} | reads,
+        fixed=NO_WINDOW | {"attn_output_gate": True},
+        ignores=_IGNORES,
+        layer_kinds=_layer_kinds,
+    )
+
+
+QWEN3_NEXT = _family(
+    _read_next,
+    {
+        "num_key_value_heads": 2,
+        "intermediate_size": 5632,
+        "decoder_sparse_step": 1,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+        "num_experts_per_tok": 10,
+        "num_experts": 512,
+        "norm_topk_prob": True,
+    },
+    _EXPERTS | {"mlp_only_layers"},
+)
+_DENSE = {"num_key_value_heads": 4, "intermediate_size": 12288}
+_MOE = {
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts_per_tok": 8,
+    "num_experts": 256,
+}
+QWEN3_5 = _family(_read, _DENSE)
+QWEN3_5_MOE = _family(_read_moe, _MOE, _EXPERTS)

@@ -1,0 +1,233 @@
+"""Hybrids with state spaces (Mamba 2): Granite 4 H, Bamba, and Falcon-H1, whose layers have attention beside them."""
+
+import math
+from dataclasses import replace
+from typing import Any, Literal
+
+from lullm.config.decoder import DecoderConfig, ParallelFactors, StateSpaceConfig
+from lullm.config.family.dense import DENSE_READS, read_dense, read_partial
+from lullm.config.family.experts import TRAINING, read_experts
+from lullm.config.family.family import Family
+from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_HEADS, MOST_KERNEL, kinds_by_type, only_silu
+from lullm.config.family.layer_kinds import num_layers
+from lullm.config.field import MOST_HEAD_DIM, boolean, integer, positive_float, positive_int, shown
+from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import FullAttention, LayerKind, RecurrentState
+
+_FLOAT_TAG = "__float__"
+"""transformers writes infinity as an object with this key."""
+
+
+def step_bounds(data: dict[str, Any], name: str) -> tuple[float, float]:
+    """Of a token's step size, `[least, most]`. Raises ModelLoadError."""
+    stated = data.get(name)
+    if stated is None:
+        return 0.0, math.inf
+    values = [_number(value) for value in stated] if isinstance(stated, list) else []
+    if (
+        len(values) != 2
+        or not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+        or not 0 <= values[0] <= values[1]
+    ):
+        raise ModelLoadError(f"config.json: {name} must be two numbers from 0 on, the least first, not {shown(stated)}")
+    return float(values[0]), float(values[1])
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, dict) and value.get(_FLOAT_TAG) in ("Infinity", math.inf):
+        return math.inf
+    return value
+
+
+def check_state_space(config: StateSpaceConfig, heads: str, groups: str) -> StateSpaceConfig:
+    """Raises ModelLoadError, in which keys are named so."""
+    if config.num_heads % config.num_groups or config.inner_size % config.num_groups:
+        raise ModelLoadError(
+            f"config.json: {heads} ({config.num_heads}) must be a multiple of {groups} ({config.num_groups})"
+        )
+    return config
+
+
+def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
+    """By the keys that start with `mamba_`."""
+    num_heads = positive_int(data, "mamba_n_heads", most=MOST_HEADS)
+    inner_size = positive_int(
+        data, "mamba_d_ssm", positive_int(data, "mamba_expand") * positive_int(data, "hidden_size")
+    )
+    stated = data.get("mamba_d_head")
+    head_dim = inner_size // num_heads if stated in (None, "auto") else positive_int(data, "mamba_d_head")
+    if num_heads * head_dim != inner_size or head_dim > MOST_HEAD_DIM:
+        raise ModelLoadError(
+            f"config.json: mamba_n_heads ({num_heads}) heads of mamba_d_head ({shown(stated)}) must have "
+            f"{inner_size} elements, which is mamba_d_ssm or mamba_expand times hidden_size, each up to {MOST_HEAD_DIM}"
+        )
+    least, most = step_bounds(data, "time_step_limit")
+    has_bias = boolean(data, "mamba_proj_bias", False)
+    config = StateSpaceConfig(
+        num_heads=num_heads,
+        head_dim=head_dim,
+        num_groups=positive_int(data, "mamba_n_groups", most=MOST_HEADS),
+        state_size=positive_int(data, "mamba_d_state", most=MOST_HEAD_DIM),
+        kernel_size=positive_int(data, "mamba_d_conv", most=MOST_KERNEL),
+        convolution_bias=boolean(data, "mamba_conv_bias", True),
+        projection_bias=has_bias,
+        output_bias=has_bias,
+        least_step=least,
+        most_step=most,
+    )
+    return check_state_space(config, "mamba_n_heads", "mamba_n_groups")
+
+
+def _by_layer_types(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    return kinds_by_type(data, {LINEAR: RecurrentState(_state_space(data).state_shapes)}, [LINEAR] * num_layers(data))
+
+
+def _by_indices(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """Bamba: attention in the layers of `attn_layer_indices`."""
+    indices = data.get("attn_layer_indices") or []
+    if not isinstance(indices, list) or not all(isinstance(index, int) for index in indices):
+        raise ModelLoadError(f"config.json: attn_layer_indices must be a list of layers, not {shown(indices)}")
+    types = [FULL if layer in indices else LINEAR for layer in range(num_layers(data))]
+    kinds = kinds_by_type(
+        {**data, "layer_types": None}, {LINEAR: RecurrentState(_state_space(data).state_shapes)}, types
+    )
+    stated = data.get("layer_types")
+    if stated is not None and stated != types:
+        raise ModelLoadError(
+            f"config.json: by attn_layer_indices the layers are {shown(types)}, and layer_types says {shown(stated)}"
+        )
+    return kinds
+
+
+def _side_by_side(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """Falcon-H1: two entries per layer."""
+    if (stated := data.get("layer_types")) is not None and stated != ["hybrid"] * num_layers(data):
+        raise ModelLoadError(f"config.json: layer_types {shown(stated)}: in this architecture all layers are hybrid")
+    return (FullAttention(), RecurrentState(_state_space(data).state_shapes)) * num_layers(data)
+
+
+def _read_granite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    only_silu(data, "hidden_act")
+    shared_size = positive_int(data, "shared_intermediate_size")
+    config = replace(
+        read_dense({**data, "intermediate_size": shared_size}, kinds, head_dim),
+        embedding_scale=positive_float(data, "embedding_multiplier", 1.0),
+        residual_scale=positive_float(data, "residual_multiplier", 1.0),
+        attention_scale=positive_float(data, "attention_multiplier", 1.0),
+        logit_scale=1 / positive_float(data, "logits_scaling", 1.0),
+        recurrent=_state_space(data),
+    )
+    if (kind := data.get("position_embedding_type")) != "rope":
+        if kind not in (None, "nope"):
+            raise ModelLoadError(
+                f"config.json: position_embedding_type {shown(kind)} is not supported, only rope, null"
+            )
+        config = replace(config, ropes=(None,) * len(kinds))
+    if integer(data, "num_local_experts", 8) < 1:
+        return config
+    experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
+    return replace(config, experts=replace(experts, shared_intermediate_size=shared_size))
+
+
+def _read_bamba(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    only_silu(data, "hidden_act")
+    return replace(read_partial(data, kinds, head_dim, default=0.5), recurrent=_state_space(data))
+
+
+def _factors(data: dict[str, Any], name: str, count: int) -> tuple[float, ...]:
+    values = [1.0] * count if data.get(name) is None else data[name]
+    if not isinstance(values, list) or len(values) != count:
+        raise ModelLoadError(f"config.json: {name} must be {count} numbers, not {shown(values)}")
+    return tuple(positive_float({name: value}, name, 1.0) for value in values)
+
+
+def _read_falcon(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    only_silu(data, "hidden_act")
+    config = read_dense(data, kinds[::2], head_dim)
+    gate: Literal["before norm", "behind norm", "no norm"] = "no norm"
+    if boolean(data, "mamba_rms_norm", False):
+        gate = "behind norm" if boolean(data, "mamba_norm_before_gate", True) else "before norm"
+    mlp_gate, mlp_down = _factors(data, "mlp_multipliers", 2)
+    has_bias = boolean(data, "projectors_bias", False)
+    return replace(
+        config,
+        attention_scale=config.attention_scale * positive_float(data, "key_multiplier", 1.0),
+        embedding_scale=positive_float(data, "embedding_multiplier", 1.0),
+        logit_scale=positive_float(data, "lm_head_multiplier", 1.0),
+        recurrent=replace(_state_space(data), output_bias=has_bias, gate=gate),
+        kinds_per_layer=2,
+        factors=ParallelFactors(
+            attention_in=positive_float(data, "attention_in_multiplier", 1.0),
+            attention_out=positive_float(data, "attention_out_multiplier", 1.0),
+            space_in=positive_float(data, "ssm_in_multiplier", 1.0),
+            space_out=positive_float(data, "ssm_out_multiplier", 1.0),
+            space_parts=_factors(data, "ssm_multipliers", 5),
+            mlp_gate=mlp_gate,
+            mlp_down=mlp_down,
+        ),
+    )
+
+
+_STATE_SPACE = {
+    "mamba_n_heads": 128,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_head": "auto",
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+}
+_READS = DENSE_READS | {"mamba_conv_bias", "mamba_proj_bias", "time_step_limit", "attention_bias"}
+_IGNORES = TRAINING | {"mamba_chunk_size", "num_logits_to_keep", "z_loss_coefficient"}
+
+GRANITE_HYBRID = Family(
+    _read_granite,
+    defaults=_STATE_SPACE
+    | {
+        "intermediate_size": 11008,
+        "shared_intermediate_size": 1024,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    aliases={"layers_block_type": "layer_types"},
+    reads=_READS
+    | {
+        "embedding_multiplier",
+        "residual_multiplier",
+        "attention_multiplier",
+        "logits_scaling",
+        "position_embedding_type",
+    },
+    fixed={"norm_topk_prob": True},
+    ignores=_IGNORES,
+    layer_kinds=_by_layer_types,
+)
+BAMBA = Family(
+    _read_bamba,
+    defaults=_STATE_SPACE | {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "intermediate_size": 14336},
+    reads=_READS | {"attn_layer_indices", "mlp_bias"},
+    ignores=_IGNORES,
+    layer_kinds=_by_indices,
+)
+FALCON_H1 = Family(
+    _read_falcon,
+    defaults=_STATE_SPACE
+    | {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "intermediate_size": 14336, "mamba_d_ssm": 1024},
+    reads=_READS
+    | {
+        "mlp_bias",
+        "projectors_bias",
+        "mamba_rms_norm",
+        "mamba_norm_before_gate",
+        "embedding_multiplier",
+        "lm_head_multiplier",
+        "mlp_multipliers",
+        "key_multiplier",
+        "attention_in_multiplier",
+        "attention_out_multiplier",
+        "ssm_multipliers",
+        "ssm_in_multiplier",
+        "ssm_out_multiplier",
+    },
+    ignores=_IGNORES,
+    layer_kinds=_side_by_side,
+)

@@ -1,0 +1,40 @@
+"""StreamPace: how often a stream has an output. Tokens drawn in between come with the next one.
+
+An output costs 35 us on its way to a socket, and competes for Python's lock with the step loop. A small model draws 400
+tokens a second for each of 32 streams: nobody reads single ones, and a third of the throughput went into sending them.
+A model that takes longer for a step than the pause has an output per step, and every stream its first token at once.
+"""
+
+import time
+from collections.abc import Callable
+
+STREAMS = 64
+"""More of them have longer pauses, in proportion."""
+
+
+class StreamPace:
+    """The clock of all streams of one engine.
+
+    Args:
+        pause_s: seconds between two outputs of a stream, at least; 0: an output per step.
+    """
+
+    def __init__(self, pause_s: float = 0.0, clock: Callable[[], float] = time.monotonic):
+        self._pause_s = pause_s
+        self._clock = clock
+        self._now = 0.0
+        self._interval_s = 0.0
+
+    def begin_step(self, num_streams: int) -> None:
+        """The outputs of a step are asked for next; so many requests are open."""
+        if self._pause_s:
+            self._now = self._clock()
+            self._interval_s = self._pause_s * max(1.0, num_streams / STREAMS)
+
+    def is_due(self, due_s: float) -> bool:
+        """Whether a stream whose next output is due at `due_s` may have it."""
+        return self._now >= due_s
+
+    def next_due(self) -> float:
+        """When a stream that has an output now may have the next."""
+        return self._now + self._interval_s

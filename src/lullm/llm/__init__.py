@@ -1,0 +1,1 @@
+"""The Python API: `LLM`, under the names people know from vLLM."""

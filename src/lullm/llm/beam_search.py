@@ -1,0 +1,72 @@
+"""Beam search under vLLM's names: `BeamSearchParams` in, `BeamSearchOutput` out. `SamplingParams` has the rest."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lullm.types.outputs import RequestOutput
+from lullm.types.sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class BeamSearchParams:
+    """How to search. Raises InvalidRequestError as `SamplingParams` does, once it is used.
+
+    Args:
+        beam_width: hypotheses that are kept, and returned. max_tokens: the longest.
+        temperature: 0 or 1; a search draws nothing.
+        length_penalty: hypotheses are ranked by sum of log-probabilities / length ** length_penalty.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+
+    @property
+    def sampling_params(self) -> SamplingParams:
+        """The same, as the engine takes it."""
+        return SamplingParams(
+            n=self.beam_width,
+            beam_width=self.beam_width,
+            max_tokens=self.max_tokens,
+            ignore_eos=self.ignore_eos,
+            temperature=self.temperature,
+            length_penalty=self.length_penalty,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            skip_special_tokens=self.skip_special_tokens,
+        )
+
+
+@dataclass(slots=True)
+class BeamSearchSequence:
+    """One hypothesis. `tokens` and `text` begin with the prompt's; `cum_logprob` is of what follows it."""
+
+    tokens: list[int]
+    text: str
+    cum_logprob: float
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+@dataclass(slots=True)
+class BeamSearchOutput:
+    """The hypotheses of one prompt, best first."""
+
+    sequences: list[BeamSearchSequence]
+
+
+def beam_search_output(output: RequestOutput, decode: Callable[[list[int]], str]) -> BeamSearchOutput:
+    """The output of a search as vLLM gives it. `decode`: ids to text."""
+    sequences = []
+    for completion in output.outputs:
+        tokens = [*output.prompt_token_ids, *completion.token_ids]
+        assert completion.cumulative_logprob is not None  # what beams are ranked by
+        sequences.append(
+            BeamSearchSequence(
+                tokens, decode(tokens), completion.cumulative_logprob, completion.finish_reason, completion.stop_reason
+            )
+        )
+    return BeamSearchOutput(sequences)

@@ -1,0 +1,110 @@
+"""PoolingCalls: the calls of `LLM` for vectors and scores."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lullm.config.pooling.pooler import reads_pairs
+from lullm.errors import LullmError
+from lullm.llm.prompt import UseTqdm, as_prompts, one_each
+from lullm.types.pooling.outputs import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringRequestOutput,
+)
+from lullm.types.pooling.params import PoolingParams, PoolingTask
+from lullm.types.pooling.score import Scoring
+from lullm.types.request import Input, Prompt
+
+if TYPE_CHECKING:
+    from lullm.engine.llm_engine import LLMEngine  # loads torch
+
+
+class PoolingCalls:
+    """What a model that pools is asked for. `LLM` is one."""
+
+    llm_engine: "LLMEngine"
+
+    def _pool_all(self, prompts: Sequence[Input], params: Sequence[PoolingParams], use_tqdm: UseTqdm) -> list[Any]:
+        """The output of each prompt, in their order."""
+        raise NotImplementedError
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        use_tqdm: UseTqdm = True,
+        pooling_task: PoolingTask | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """Pool each prompt as the model does; the outputs are in their order. Blocks until all are done.
+
+        Args:
+            prompts: as for `generate`. pooling_params: one for all, or one each.
+            pooling_task: the task that is expected; None: whatever the model does.
+
+        Raises:
+            InvalidRequestError: the model pools nothing, or does another task; or as `generate` does.
+        """
+        return self._encode(as_prompts(prompts), pooling_params, use_tqdm, pooling_task)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: UseTqdm = True,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """The embedding of each prompt. Raises as `encode` does."""
+        outputs = self._encode(as_prompts(prompts), pooling_params, use_tqdm, "embed")
+        return [output.of(EmbeddingOutput(output.outputs.data)) for output in outputs]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: UseTqdm = True,
+    ) -> list[ClassificationRequestOutput]:
+        """The probability of each label, for each prompt. Raises as `encode` does."""
+        outputs = self._encode(as_prompts(prompts), pooling_params, use_tqdm, "classify")
+        return [output.of(ClassificationOutput(output.outputs.data)) for output in outputs]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        *,
+        use_tqdm: UseTqdm = True,
+        pooling_params: PoolingParams | None = None,
+        instruction: str | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """The score of each pair: one text with one, one with each of several, or pair by pair.
+
+        A reranker reads both texts at once; of a model for embeddings the score is the cosine of the two.
+
+        Args:
+            instruction: what counts as relevant, for rerankers that are told so; None: what the model is used to.
+
+        Raises as `encode` does; also InvalidRequestError when the two sides do not match.
+        """
+        scoring = Scoring(data_1, data_2, reads_pairs(self.llm_engine.model_config.pooler), instruction)
+        return scoring.scores(self._encode(scoring.prompts, pooling_params, use_tqdm))
+
+    def _encode(
+        self,
+        prompts: Sequence[Input],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None,
+        use_tqdm: UseTqdm,
+        task: PoolingTask | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        params = one_each("pooling_params", pooling_params or PoolingParams(), PoolingParams, len(prompts))
+        outputs = self._pool_all(prompts, [one.expecting(task) for one in params], use_tqdm)
+        failed = next((output for output in outputs if output.finish_reason == "abort"), None)
+        if failed is not None and failed.stop_reason is not None:
+            raise LullmError(f"prompt {outputs.index(failed)} was aborted: {failed.stop_reason}")
+        return outputs

@@ -1,0 +1,1 @@
+"""Gemma, a file per generation whose layers differ."""

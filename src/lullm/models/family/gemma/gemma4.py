@@ -1,0 +1,153 @@
+"""Gemma 4, text (https://ai.google.dev/gemma/docs/core/model_card_4).
+
+As Gemma 3, with layers that differ: those with full attention have wider heads, whose values may be what their keys are
+before the norm; the last ones may share the keys and values of earlier ones, and have a wider MLP. Every layer may read
+an embedding of its own of each token, may have experts beside its MLP, and ends with a learned factor.
+"""
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle, new_norm, rules_of
+from lullm.nn.context import StepContext
+from lullm.nn.embedding import Embedding
+from lullm.nn.experts import MixtureOfExperts
+from lullm.nn.linear import Linear, meta_parameter
+from lullm.nn.norm import RMSNorm
+from lullm.ops.table import Ops
+from lullm.types.layer_kind import SharedAttention
+from lullm.weights.rule import Fusion, Rename, Scale, Stack, WeightRules, without_tower
+
+RENAMES = (
+    Rename(re.compile(r"(?<=\.)router\.scale$"), "router_norm.weight"),
+    Rename(re.compile(r"(?<=\.)router\.proj\."), "moe.gate."),
+    Rename(re.compile(r"(?<=\.)router\.per_expert_scale$"), "moe.gate.per_expert_scale"),
+    Rename(re.compile(r"(?<=\d\.)experts\."), "moe.experts."),
+)
+STACKS = (
+    Stack("experts", "gate_up_proj", ("gate_proj.weight", "up_proj.weight"), takes_turns=False),
+    Stack("experts", "down_proj", ("down_proj.weight",)),
+)
+
+
+class Gemma4Layer(DecoderLayer):
+    """One layer, under the checkpoint's names."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
+        super().__init__(config, style, layer, group, dtype)
+        family = config.family
+        self.layer, self.activation = layer, family.activation
+        self.pre_feedforward_layernorm = new_norm(config, dtype)
+        self.post_feedforward_layernorm = new_norm(config, dtype)
+        self.layer_scalar = meta_parameter((1,), dtype)
+        self.has_inputs = family.layer_inputs is not None
+        if family.layer_inputs is not None:
+            size = family.layer_inputs.size
+            self.per_layer_input_gate = Linear(config.hidden_size, size, False, dtype)
+            self.per_layer_projection = Linear(size, config.hidden_size, False, dtype)
+            self.post_per_layer_input_norm = new_norm(config, dtype)
+        self.has_experts = family.experts is not None
+        if family.experts is not None:
+            self.moe = MixtureOfExperts(family.experts, config.hidden_size, family.activation, dtype)
+            self.router_norm = new_norm(config, dtype)
+            self.post_feedforward_layernorm_1 = new_norm(config, dtype)
+            self.post_feedforward_layernorm_2 = new_norm(config, dtype)
+            self.pre_feedforward_layernorm_2 = new_norm(config, dtype)
+
+    def forward(
+        self,
+        hidden: Tensor,  # [T, H]: all of the residual stream
+        residual: Tensor | None,
+        cos_sin_cache: Tensor,
+        context: StepContext,
+    ) -> tuple[Tensor, None]:
+        ops = context.ops
+        hidden, stream = self.norm_input(hidden, residual, ops)
+        hidden = self.mix(hidden, cos_sin_cache, context)
+        hidden = self.post_attention_layernorm(hidden, ops)
+        hidden, stream = self.pre_feedforward_layernorm.add(hidden, stream, ops)
+        hidden = self.feed(hidden, ops)
+        if self.has_experts:
+            hidden = self.post_feedforward_layernorm_1(hidden, ops)
+            ops.add_(hidden, self._mixed(stream, ops))
+        ops.add_(stream, self.post_feedforward_layernorm(hidden, ops))
+        if self.has_inputs:
+            ops.add_(stream, self._of_inputs(stream, context))
+        ops.scale_by_(stream, self.layer_scalar)
+        return stream, None
+
+    def _mixed(self, stream: Tensor, ops: Ops) -> Tensor:
+        """What the experts give: router and experts read the stream through norms of their own."""
+        routes = self.moe.gate.choose(self.router_norm(stream, ops), ops)
+        mixed = ops.experts(self.pre_feedforward_layernorm_2(stream, ops), routes, self.moe.weights, None, None)
+        return self.post_feedforward_layernorm_2(mixed, ops)
+
+    def _of_inputs(self, stream: Tensor, context: StepContext) -> Tensor:
+        """What the layer's own embedding of the tokens gives."""
+        assert context.layer_inputs is not None, "the decoder has made them"
+        ops = context.ops
+        gate = ops.activate(self.per_layer_input_gate(stream, ops), self.activation)
+        ops.multiply_(gate, context.layer_inputs[:, self.layer], None)
+        return self.post_per_layer_input_norm(self.per_layer_projection(gate, ops), ops)
+
+
+class Gemma4Decoder(Decoder):
+    """With what the layers read of their tokens: an embedding, and a projection of the common one."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
+        super().__init__(config, style, dtype, max_model_len)
+        inputs, hidden_size = config.family.layer_inputs, config.hidden_size
+        self.input_size = 0 if inputs is None else inputs.size
+        if inputs is not None:
+            width = inputs.size * config.num_hidden_layers
+            self.embed_tokens_per_layer = Embedding(inputs.vocab_size, width, dtype)
+            self.per_layer_model_projection = Linear(hidden_size, width, False, dtype)
+            self.per_layer_projection_norm = RMSNorm(inputs.size, config.family.rms_norm_eps, dtype)
+            self.input_scale = torch.tensor(inputs.size**0.5, dtype=dtype, device="cpu").item()
+            self.projection_scale = hidden_size**-0.5
+
+    def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
+        hidden = self.embed(token_ids, context)
+        if self.input_size:
+            context = replace(context, layer_inputs=self._layer_inputs(token_ids, hidden, context.ops))
+        return self.run(hidden, context)
+
+    def _layer_inputs(self, token_ids: Tensor, hidden: Tensor, ops: Ops) -> Tensor:  # [T], [T, H] -> [T, L, P]
+        embedded = self.embed_tokens_per_layer(token_ids, ops)  # [T, L * P]
+        ops.scale_(embedded, self.input_scale)
+        projected = self.per_layer_model_projection(hidden, ops)
+        ops.scale_(projected, self.projection_scale)
+        inputs = self.per_layer_projection_norm(projected.view(-1, self.input_size), ops)  # [T * L, P]
+        ops.add_(inputs, embedded.view(-1, self.input_size))
+        ops.scale_(inputs, 2**-0.5)
+        return inputs.view(len(token_ids), -1, self.input_size)
+
+
+def build_gemma4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    style = DecoderStyle(
+        rules=_rules(config),
+        head_norms=True,
+        qkv_bias=config.family.attention_bias,
+        o_bias=config.family.attention_bias,
+        make_layer=Gemma4Layer,
+        make_decoder=Gemma4Decoder,
+    )
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def _rules(config: ModelConfig) -> WeightRules:
+    rules = without_tower(rules_of(config))
+    shared = [str(layer) for layer, kind in enumerate(config.layer_kinds) if isinstance(kind, SharedAttention)]
+    drops = [re.compile(rf"\.layers\.({'|'.join(shared)})\.self_attn\.[kv]_(proj|norm)\.")] if shared else []
+    return replace(
+        rules,
+        renames=(*rules.renames, *RENAMES),
+        fusions=(*rules.fusions, Fusion(("q_proj", "k_proj", "k_proj"), "qkk_proj")),
+        drops=(*rules.drops, *drops),
+        scales=(*rules.scales, Scale(re.compile(r"\.router_norm\.weight$"), config.hidden_size**-0.5)),
+        stacks=STACKS,
+    )

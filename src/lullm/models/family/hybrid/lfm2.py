@@ -1,0 +1,51 @@
+"""LFM2 (https://arxiv.org/abs/2511.23404): gated short convolutions in most layers, attention with head norms in the
+others. LFM2 MoE has experts behind a sigmoid router in all but the first layers."""
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from lullm.config.decoder import ShortConvolutionConfig
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
+from lullm.models.family.experts import MIXTRAL_RENAMES, experts_or_mlp
+from lullm.nn.recurrent.convolution import ShortConvolution
+from lullm.types.layer_kind import RecurrentState
+from lullm.weights.rule import Rename, Stack
+
+RENAMES = (
+    Rename(re.compile(r"^model\.embedding_norm\."), "model.norm."),
+    Rename(re.compile(r"\.operator_norm\."), ".input_layernorm."),
+    Rename(re.compile(r"\.ffn_norm\."), ".post_attention_layernorm."),
+    Rename(re.compile(r"\.feed_forward\."), ".mlp."),
+    Rename(re.compile(r"\.expert_bias$"), ".gate.e_score_correction_bias"),
+    Rename(re.compile(r"\.self_attn\.out_proj\."), ".self_attn.o_proj."),
+    Rename(re.compile(r"\.self_attn\.([qk])_layernorm\."), r".self_attn.\1_norm."),
+    Rename(re.compile(r"\.conv\.conv\."), ".conv.conv1d."),
+    *MIXTRAL_RENAMES,
+)
+STACKS = (
+    Stack("experts", "gate_up_proj", ("gate_proj.weight", "up_proj.weight"), takes_turns=False, or_apart=True),
+    Stack("experts", "down_proj", ("down_proj.weight",), or_apart=True),
+)
+
+
+def _mixers(
+    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
+) -> dict[str, nn.Module]:
+    """Attention, or a convolution in its place."""
+    if not isinstance(config.layer_kinds[layer], RecurrentState):
+        return attention_alone(config, style, layer, group, dtype)
+    convolution = config.family.recurrent
+    assert isinstance(convolution, ShortConvolutionConfig), "of this family"
+    return {"conv": ShortConvolution(convolution, config.hidden_size, layer, place_of(config, layer), dtype)}
+
+
+def build_lfm2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = rules_of(config)
+    stacks = () if config.family.experts is None else STACKS
+    rules = replace(rules, renames=(*rules.renames, *RENAMES), stacks=stacks)
+    style = DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_mixers=_mixers)
+    return CausalLM(config, style, dtype, max_model_len)

@@ -1,0 +1,124 @@
+"""Qwen3-Next and Qwen3.5, text: gated delta nets in three of four layers (https://arxiv.org/abs/2412.06464).
+
+The other layers have attention whose result is gated, and heads that turn in part. Norms hold w where they multiply by
+1 + w, but for the one behind the delta net. MLP, or experts with a gated shared one, follow as in Qwen2 MoE.
+"""
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from lullm.config.decoder import DeltaNetConfig
+from lullm.config.model import ModelConfig
+from lullm.log import get_logger
+from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
+from lullm.models.family.experts import experts_or_mlp
+from lullm.nn.recurrent.gated_delta import GatedDeltaNet
+from lullm.types.layer_kind import RecurrentState
+from lullm.weights.rule import Fusion, HeadOrder, Offset, Rename, Stack, WeightRules, rotated_first
+
+logger = get_logger(__name__)
+
+PLUS_ONE = Offset(re.compile(r"(?<!linear_attn\.)norm\.weight$"), 1.0)
+DRAFTS = re.compile(r"^mtp\.")
+TOWER = re.compile(r"^model\.visual\.")
+LANGUAGE_MODEL = Rename(re.compile(r"^model\.language_model\."), "model.")
+DELTA_NET = (
+    Fusion(("in_proj_qkv", "in_proj_z"), "in_proj_qkvz"),
+    Fusion(("in_proj_b", "in_proj_a"), "in_proj_ba"),
+)
+STACKS = (
+    Stack("experts", "gate_up_proj", ("gate_proj.weight", "up_proj.weight"), takes_turns=False, or_apart=True),
+    Stack("experts", "down_proj", ("down_proj.weight",), or_apart=True),
+)
+
+
+def _mixers(
+    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
+) -> dict[str, nn.Module]:
+    """Attention, or a gated delta net in its place."""
+    if not isinstance(config.layer_kinds[layer], RecurrentState):
+        return attention_alone(config, style, layer, group, dtype)
+    sizes = config.hidden_size, config.family.rms_norm_eps
+    return {"linear_attn": GatedDeltaNet(_delta_net(config), *sizes, layer, place_of(config, layer), dtype)}
+
+
+def _delta_net(config: ModelConfig) -> DeltaNetConfig:
+    delta_net = config.family.recurrent
+    assert isinstance(delta_net, DeltaNetConfig), "of this family"
+    return delta_net
+
+
+def build_qwen3_next(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = _rules(config)
+    delta_net = _delta_net(config)
+    orders = (_order_of_projections(delta_net), _order_of_sizes(delta_net), *rules.head_orders)
+    return _build(config, replace(rules, head_orders=orders), dtype, max_model_len)
+
+
+def build_qwen3_5(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = _rules(config)
+    rules = replace(rules, renames=(LANGUAGE_MODEL, *rules.renames), fusions=(*rules.fusions, *DELTA_NET))
+    if config.family.experts is not None:
+        rules = replace(rules, stacks=STACKS)
+    return _build(config, rules, dtype, max_model_len)
+
+
+def _build(config: ModelConfig, rules: WeightRules, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    logger.info("layers that draft tokens (mtp) are not loaded, if the checkpoint has any")
+    bias = config.family.attention_bias
+    style = DecoderStyle(
+        rules,
+        head_norms=True,
+        qkv_bias=bias,
+        o_bias=bias,
+        make_mlp=experts_or_mlp,
+        make_mixers=_mixers,
+    )
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def _rules(config: ModelConfig) -> WeightRules:
+    """What all have."""
+    rules = rules_of(config)
+    return replace(
+        rules,
+        drops=(*rules.drops, DRAFTS, TOWER),
+        offsets=(PLUS_ONE,),
+        head_orders=(_order_of_queries(config), *rules.head_orders),
+    )
+
+
+def _order_of_queries(config: ModelConfig) -> HeadOrder:
+    """A checkpoint has each head's gate behind its query; here all gates come first."""
+    head_dim = config.head_dim
+    order = rotated_first(head_dim, config.family.rotary_dim(head_dim))
+    starts = range(0, 2 * config.num_attention_heads * head_dim, 2 * head_dim)
+    gates = [start + head_dim + i for start in starts for i in range(head_dim)]
+    queries = [start + i for start in starts for i in order]
+    return HeadOrder(re.compile(r"\.self_attn\.q_proj\."), (*gates, *queries))
+
+
+def _order_of_projections(config: DeltaNetConfig) -> HeadOrder:
+    """A checkpoint has query, key, values and gates of a key head together; here all queries come first, and so on."""
+    num_values = config.value_size // config.num_key_heads
+    sizes = (config.key_head_dim, config.key_head_dim, num_values, num_values)
+    return _by_part(r"\.in_proj_qkvz\.", sizes, config.num_key_heads)
+
+
+def _order_of_sizes(config: DeltaNetConfig) -> HeadOrder:
+    """The same for the step sizes."""
+    num_each = config.num_value_heads // config.num_key_heads
+    return _by_part(r"\.in_proj_ba\.", (num_each, num_each), config.num_key_heads)
+
+
+def _by_part(pattern: str, sizes: tuple[int, ...], num_heads: int) -> HeadOrder:
+    """From heads that have parts of these sizes each to parts of all heads."""
+    order: list[int] = []
+    for part, size in enumerate(sizes):
+        for head in range(num_heads):
+            first = head * sum(sizes) + sum(sizes[:part])
+            order += range(first, first + size)
+    return HeadOrder(re.compile(pattern), tuple(order))

@@ -1,0 +1,178 @@
+"""Hybrids with state spaces (Mamba 2, https://arxiv.org/abs/2405.21060).
+
+Granite 4 H and Bamba have them in place of most layers' attention, Falcon-H1 (https://arxiv.org/abs/2507.22448) beside
+the attention of every layer. In Nemotron-H (https://arxiv.org/abs/2504.03624) a layer is one thing only: a state space,
+attention, or an MLP without gates.
+"""
+
+import re
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from lullm.config.decoder import ParallelFactors, StateSpaceConfig
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, gated_mlp, place_of, rules_of
+from lullm.models.family.experts import experts_or_mlp
+from lullm.nn.context import StepContext
+from lullm.nn.mlp import MLP
+from lullm.nn.recurrent.state_space import StateSpace
+from lullm.types.layer_kind import Nothing, RecurrentState
+from lullm.weights.rule import PartScales, Rename, Scale, Stack, WeightRules
+
+
+def _renames(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
+    return tuple(Rename(re.compile(pattern), replacement) for pattern, replacement in pairs)
+
+
+BAMBA_RENAMES = _renames(
+    (r"^model\.final_layernorm\.", "model.norm."),
+    (r"\.pre_ff_layernorm\.", ".post_attention_layernorm."),
+    (r"\.feed_forward\.", ".mlp."),
+)
+GRANITE_RENAMES = _renames(
+    (r"\.block_sparse_moe\.router\.(layer\.)?", ".mlp.gate."),
+    (r"\.block_sparse_moe\.input_linear\.weight$", ".mlp.experts.gate_up_proj"),
+    (r"\.block_sparse_moe\.output_linear\.weight$", ".mlp.experts.down_proj"),
+    (r"\.block_sparse_moe\.", ".mlp."),
+)
+GRANITE_STACKS = (
+    Stack("experts", "gate_up_proj", ("gate_up_proj.weight",)),
+    Stack("experts", "down_proj", ("down_proj.weight",)),
+)
+
+
+def _state_space_config(config: ModelConfig) -> StateSpaceConfig:
+    state_space = config.family.recurrent
+    assert isinstance(state_space, StateSpaceConfig), "of these families"
+    return state_space
+
+
+def _state_space(config: ModelConfig, index: int, dtype: torch.dtype) -> StateSpace:
+    """That of the entry `index` of `layer_kinds`."""
+    sizes = _state_space_config(config), config.hidden_size, config.family.rms_norm_eps
+    return StateSpace(*sizes, index, place_of(config, index), dtype)
+
+
+def _either(
+    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
+) -> dict[str, nn.Module]:
+    """Attention, or a state space in its place."""
+    if isinstance(config.layer_kinds[layer], RecurrentState):
+        return {"mamba": _state_space(config, layer, dtype)}
+    return attention_alone(config, style, layer, group, dtype)
+
+
+def _style(config: ModelConfig, rules: WeightRules) -> DecoderStyle:
+    bias = config.family.attention_bias
+    make_mlp = partial(gated_mlp, bias=config.family.mlp_bias)
+    return DecoderStyle(rules, qkv_bias=bias, o_bias=bias, make_mlp=make_mlp, make_mixers=_either)
+
+
+def build_bamba(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = rules_of(config)
+    rules = replace(rules, renames=(*rules.renames, *BAMBA_RENAMES))
+    return CausalLM(config, _style(config, rules), dtype, max_model_len)
+
+
+def build_granite_hybrid(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    """Dense models have the shared expert alone."""
+    rules, has_experts = rules_of(config), config.family.experts is not None
+    shared = ".mlp.shared_expert." if has_experts else ".mlp."
+    of_shared = _renames(
+        (r"\.shared_mlp\.input_linear\.", f"{shared}gate_up_proj."),
+        (r"\.shared_mlp\.output_linear\.", f"{shared}down_proj."),
+    )
+    rules = replace(
+        rules,
+        renames=(*rules.renames, *of_shared, *GRANITE_RENAMES),
+        fusions=tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj"),  # one tensor already
+        stacks=GRANITE_STACKS if has_experts else (),
+    )
+    style = replace(_style(config, rules), make_mlp=experts_or_mlp)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def _side_by_side(
+    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
+) -> dict[str, nn.Module]:
+    attention = attention_alone(config, style, 2 * layer, group, dtype)
+    return attention | {"mamba": _state_space(config, 2 * layer + 1, dtype)}
+
+
+def build_falcon_h1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules, factors = rules_of(config), config.family.factors
+    assert factors is not None, "of this family"
+    sizes = _state_space_config(config)
+    in_sizes = sizes.inner_size, sizes.inner_size, sizes.group_size, sizes.group_size, sizes.num_heads
+    rules = replace(
+        rules,
+        renames=(*rules.renames, *BAMBA_RENAMES),
+        scales=(*rules.scales, *_scales(factors)),
+        part_scales=(
+            PartScales(
+                re.compile(r"\.mamba\.in_proj\.weight$"),
+                in_sizes,
+                tuple(factors.space_in * factor for factor in factors.space_parts),
+            ),
+            PartScales(re.compile(r"\.mamba\.in_proj\.bias$"), in_sizes, factors.space_parts),
+        ),
+    )
+    return CausalLM(config, replace(_style(config, rules), make_mixers=_side_by_side), dtype, max_model_len)
+
+
+def _scales(factors: ParallelFactors) -> tuple[Scale, ...]:
+    """What goes in is multiplied with matrices alone, what comes out with biases, too."""
+    return (
+        Scale(re.compile(r"\.self_attn\.[qkv]_proj\.weight$"), factors.attention_in),
+        Scale(re.compile(r"\.self_attn\.o_proj\."), factors.attention_out),
+        Scale(re.compile(r"\.mamba\.out_proj\."), factors.space_out),
+        Scale(re.compile(r"\.mlp\.gate_proj\."), factors.mlp_gate),
+        Scale(re.compile(r"\.mlp\.down_proj\."), factors.mlp_down),
+    )
+
+
+class FeedForward(MLP):
+    """An MLP that is all of a layer: it takes the place of a mixer, though it mixes no tokens."""
+
+    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # type: ignore[override]
+        """The rotary table is for attention."""
+        return super().forward(x, context.ops)
+
+
+def _one_thing(
+    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
+) -> dict[str, nn.Module]:
+    if not isinstance(config.layer_kinds[layer], Nothing):
+        return _either(config, style, layer, group, dtype)
+    family = config.family
+    sizes = config.hidden_size, family.intermediate_size
+    return {"feed_forward": FeedForward(*sizes, family.activation, family.mlp_bias, dtype)}
+
+
+def _no_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> None:
+    """The layer has a mixer and no more."""
+
+
+def build_nemotron_h(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = rules_of(config)
+    names = {RecurrentState: "mamba", Nothing: "feed_forward"}
+    by_layer = [
+        (rf"^model\.layers\.{layer}\.mixer\.", f"model.layers.{layer}.{names.get(type(kind), 'self_attn')}.")
+        for layer, kind in enumerate(config.layer_kinds)
+    ]
+    renames = _renames(
+        (r"^backbone\.", "model."),
+        (r"^model\.embeddings?\.", "model.embed_tokens."),
+        (r"^model\.norm_f\.", "model.norm."),
+        (r"^(model\.layers\.\d+)\.norm\.", r"\1.input_layernorm."),
+        *by_layer,
+        (r"\.feed_forward\.up_proj\.", ".feed_forward.fc1."),
+        (r"\.feed_forward\.down_proj\.", ".feed_forward.fc2."),
+    )
+    drafts = re.compile(r"^mtp\.")
+    rules = replace(rules, renames=(*renames, *rules.renames), drops=(*rules.drops, drafts))
+    style = replace(_style(config, rules), make_mlp=_no_mlp, make_mixers=_one_thing)
+    return CausalLM(config, style, dtype, max_model_len)

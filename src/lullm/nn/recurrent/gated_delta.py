@@ -1,0 +1,59 @@
+"""Gated delta net (https://arxiv.org/abs/2412.06464): a mixer whose memory of a sequence is one matrix per head."""
+
+import torch
+from torch import Tensor, nn
+
+from lullm.config.decoder import DeltaNetConfig
+from lullm.kv.cache_group import LayerPlace
+from lullm.nn.context import StepContext
+from lullm.nn.experts import Gate
+from lullm.nn.linear import FusedLinear, Linear, meta_parameter
+from lullm.nn.norm import RMSNorm
+from lullm.nn.recurrent.convolution import Convolution, state_of
+from lullm.ops.state.weights import DecayWeights
+
+
+class StepSizes(FusedLinear, Gate):
+    """Two numbers per value head: how much a token writes, and how much is forgotten first. Never quantized."""
+
+    def __init__(self, hidden_size: int, num_heads: int, dtype: torch.dtype):
+        Linear.__init__(self, hidden_size, 2 * num_heads, False, dtype)
+        self.part_sizes = (num_heads, num_heads)
+
+
+class GatedDeltaNet(nn.Module):
+    """Project, convolve, move the state on and read it, norm, gate, project back.
+
+    Args:
+        layer: the number of its entry in `layer_kinds`. place: of its state.
+    """
+
+    def __init__(
+        self, config: DeltaNetConfig, hidden_size: int, eps: float, layer: int, place: LayerPlace, dtype: torch.dtype
+    ):
+        super().__init__()
+        self.config = config
+        self.layer = layer
+        self.place = place
+        self.in_proj_qkvz = FusedLinear(hidden_size, (config.num_channels, config.value_size), False, dtype)
+        self.in_proj_ba = StepSizes(hidden_size, config.num_value_heads, dtype)
+        self.conv1d = Convolution(config.num_channels, config.kernel_size, False, dtype)
+        self.dt_bias = meta_parameter((config.num_value_heads,), torch.float32)
+        self.A_log = meta_parameter((config.num_value_heads,), torch.float32)
+        self.norm = RMSNorm(config.value_head_dim, eps, dtype)
+        self.out_proj = Linear(config.value_size, hidden_size, False, dtype)
+
+    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """The rotary table is for attention."""
+        config, ops, state = self.config, context.ops, state_of(self.config, self.layer, self.place, context)
+        mixed, z = self.in_proj_qkvz(x, ops).split(self.in_proj_qkvz.part_sizes, dim=-1)  # [T, C], [T, Hv * Dv]
+        mixed = self.conv1d(mixed, True, state, ops)
+        qk, v = mixed.split((2 * config.key_size, config.value_size), dim=-1)
+        out = ops.gated_delta_rule(
+            qk.unflatten(-1, (-1, config.key_head_dim)),
+            v.unflatten(-1, (-1, config.value_head_dim)),
+            self.in_proj_ba(x, ops),
+            DecayWeights(self.A_log, self.dt_bias),
+            state,
+        )  # [T, Hv, Dv]
+        return self.out_proj(ops.gated_rms_norm(out, z, self.norm.weight, self.norm.eps, False), ops)

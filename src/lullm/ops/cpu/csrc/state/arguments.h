@@ -1,0 +1,109 @@
+// Recurrent layers: where the states of a layer lie, and the arguments of the kernels that move them on.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace lullm {
+
+// The states of one layer in a step: per span float tensors one behind the other, in pages of blocks of the KV cache.
+// First come the keys' pages of the span's blocks, then the values'.
+struct StateArgs {
+  char* key_cache;
+  char* value_cache;
+  const int64_t* block_tables;  // [num_spans], rows `table_stride` apart, of which the first `num_blocks` are read
+  const int64_t* context_lens;  // [num_spans], this step's tokens included
+  const int64_t* query_starts;  // [num_spans + 1]
+  int64_t num_spans, table_stride, num_blocks;
+  int64_t block_bytes;          // from block to block on one side
+  int64_t page_len;             // floats of a block on one side
+  int64_t offset;               // floats in front of the tensor that is meant
+
+  int64_t first_row(int64_t span) const { return query_starts[span]; }
+  int64_t num_rows(int64_t span) const { return query_starts[span + 1] - query_starts[span]; }
+  bool begins(int64_t span) const { return num_rows(span) == context_lens[span]; }
+
+  // body(place, index, count) for pieces of `count` elements of the tensor from `first` on, each within a page.
+  template <class Body>
+  void for_pieces(int64_t span, int64_t first, int64_t count, Body&& body) const {
+    const int64_t* table = block_tables + span * table_stride;
+    for (int64_t done = 0; done < count;) {
+      const int64_t at = offset + first + done, page = at / page_len, within = at % page_len;
+      const int64_t piece = std::min(count - done, page_len - within);
+      char* side = page < num_blocks ? key_cache : value_cache;
+      body(reinterpret_cast<float*>(side + table[page % num_blocks] * block_bytes) + within, done, piece);
+      done += piece;
+    }
+  }
+  // What a span begins with are zeros, whatever the blocks hold.
+  void read(int64_t span, int64_t first, int64_t count, float* to) const {
+    if (begins(span)) std::memset(to, 0, count * sizeof(float));
+    else for_pieces(span, first, count, [&](float* place, int64_t at, int64_t n) { std::memcpy(to + at, place, n * 4); });
+  }
+  void write(int64_t span, int64_t first, int64_t count, const float* from) const {
+    for_pieces(span, first, count, [&](float* place, int64_t at, int64_t n) { std::memcpy(place, from + at, n * 4); });
+  }
+};
+
+constexpr int64_t kConvolvedChannels = 128;  // of an item
+
+// See `Ops.causal_convolution`.
+struct ConvolutionArgs {
+  StateArgs state;     // [kernel_size - 1, num_channels]
+  const void* x;       // [T, num_channels]
+  const void* weight;  // [num_channels, kernel_size]
+  const void* bias;    // [num_channels] or null
+  void* y;             // [T, num_channels]
+  int64_t x_stride, num_channels, kernel_size;
+  bool activates;
+
+  int64_t scratch_bytes() const { return 4 * kConvolvedChannels * (3 * kernel_size); }
+};
+
+constexpr int64_t kStateColumns = 64;  // of a head's matrix, in an item
+
+// See `Ops.gated_delta_rule` and `Ops.state_space`: the state of a head is [key_dim, value_dim].
+struct RecurrenceArgs {
+  StateArgs state;          // [num_heads, key_dim, value_dim]
+  const void* queries;      // [T, num_groups, key_dim]
+  const void* keys;         // the same
+  const void* values;       // [T, num_heads, value_dim]
+  const void* betas;        // [T, num_heads], of the delta rule; null: a state space
+  const void* steps;        // [T, num_heads]
+  const float* a_log;       // [num_heads]
+  const float* dt_bias;     // [num_heads]
+  const float* skip;        // [num_heads], of a state space
+  void* y;                  // [T, num_heads, value_dim]
+  int64_t key_stride, value_stride, step_stride;
+  int64_t num_groups, num_heads, key_dim, value_dim;
+  float least_step, most_step;
+
+  int64_t num_column_blocks() const { return (value_dim + kStateColumns - 1) / kStateColumns; }
+  int64_t padded_key_dim() const { return (key_dim + 15) / 16 * 16; }
+  int64_t scratch_bytes() const { return 4 * (key_dim * kStateColumns + 2 * padded_key_dim()); }
+};
+
+// See `Ops.gated_rms_norm`.
+struct GatedNormArgs {
+  const void* x;       // [T, num_groups, size]
+  const void* gate;    // [T, num_groups * size]
+  const void* weight;  // [size], or [num_groups, size]
+  void* y;             // [T, num_groups * size]
+  int64_t x_stride, gate_stride, num_groups, size;
+  int64_t weight_stride;  // from group to group
+  float eps;
+  bool gates_first;
+};
+
+// y *= gating(x), of rows.
+struct MultiplyArgs {
+  void* y;        // [T, size]
+  const void* x;  // [T, size]
+  int64_t y_stride, x_stride, size;
+  int gating;     // kNoGating ...
+};
+
+enum Gating : int { kNoGating = 0, kSiluGating = 1, kSigmoidGating = 2 };
+
+}  // namespace lullm

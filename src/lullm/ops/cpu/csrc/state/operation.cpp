@@ -1,0 +1,71 @@
+// The operations of recurrent layers, cut into items: spans times heads and columns, or channels; or rows.
+
+#include <algorithm>
+
+#include "../isa.h"
+#include "../kernel_table.h"
+#include "../operation.h"
+#include "../thread_pool.h"
+
+using namespace lullm;
+
+namespace {
+
+constexpr int64_t kItemElements = 16 * 1024;
+
+// body(first, last) over the rows, in items of about kItemElements elements.
+template <class Body>
+void for_rows(int64_t num_rows, int64_t size, Body&& body) {
+  const int64_t rows = std::max<int64_t>(1, kItemElements / std::max<int64_t>(1, size));
+  parallel_for((num_rows + rows - 1) / rows, [&](int64_t item) { body(item * rows, std::min(num_rows, (item + 1) * rows)); });
+}
+
+}  // namespace
+
+LULLM_EXPORT void lullm_causal_convolution(const void* x, const void* weight, const void* bias, void* y, void* key_cache,
+                                           void* value_cache, const int64_t* block_tables, const int64_t* context_lens,
+                                           const int64_t* query_starts, int64_t num_spans, int64_t table_stride,
+                                           int64_t num_blocks, int64_t block_bytes, int64_t page_len, int64_t offset,
+                                           int64_t x_stride, int64_t num_channels, int64_t kernel_size, int activates,
+                                           int dtype) {
+  const ConvolutionArgs a = {{static_cast<char*>(key_cache), static_cast<char*>(value_cache), block_tables, context_lens,
+                              query_starts, num_spans, table_stride, num_blocks, block_bytes, page_len, offset},
+                             x, weight, bias, y, x_stride, num_channels, kernel_size, activates != 0};
+  const int64_t num_items = (num_channels + kConvolvedChannels - 1) / kConvolvedChannels;
+  parallel_for(num_spans * num_items, [&](int64_t item) {
+    kernels().convolve[dtype](a, item / num_items, item % num_items, scratch(kItemScratch, a.scratch_bytes()));
+  });
+}
+
+LULLM_EXPORT void lullm_recurrence(const void* queries, const void* keys, const void* values, const void* betas,
+                                   const void* steps, const float* a_log, const float* dt_bias, const float* skip, void* y,
+                                   void* key_cache, void* value_cache, const int64_t* block_tables,
+                                   const int64_t* context_lens, const int64_t* query_starts, int64_t num_spans,
+                                   int64_t table_stride, int64_t num_blocks, int64_t block_bytes, int64_t page_len,
+                                   int64_t offset, int64_t key_stride, int64_t value_stride, int64_t step_stride,
+                                   int64_t num_groups, int64_t num_heads, int64_t key_dim, int64_t value_dim,
+                                   float least_step, float most_step, int dtype) {
+  const RecurrenceArgs a = {{static_cast<char*>(key_cache), static_cast<char*>(value_cache), block_tables, context_lens,
+                             query_starts, num_spans, table_stride, num_blocks, block_bytes, page_len, offset},
+                            queries, keys, values, betas, steps, a_log, dt_bias, skip, y, key_stride, value_stride,
+                            step_stride, num_groups, num_heads, key_dim, value_dim, least_step, most_step};
+  const int64_t columns = a.num_column_blocks(), num_items = num_heads * columns;
+  parallel_for(num_spans * num_items, [&](int64_t item) {
+    const int64_t within = item % num_items;
+    kernels().recur[dtype](a, item / num_items, within / columns, within % columns, scratch(kItemScratch, a.scratch_bytes()));
+  });
+}
+
+LULLM_EXPORT void lullm_gated_rms_norm(const void* x, const void* gate, const void* weight, void* y, int64_t x_stride,
+                                       int64_t gate_stride, int64_t num_rows, int64_t num_groups, int64_t size,
+                                       int64_t weight_stride, float eps, int gates_first, int dtype) {
+  const GatedNormArgs a = {x, gate, weight, y, x_stride, gate_stride, num_groups, size, weight_stride, eps, gates_first != 0};
+  for_rows(num_rows, num_groups * size,
+           [&](int64_t first, int64_t last) { kernels().gated_norm[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_multiply(void* y, const void* x, int64_t y_stride, int64_t x_stride, int64_t num_rows, int64_t size,
+                                 int gating, int dtype) {
+  const MultiplyArgs a = {y, x, y_stride, x_stride, size, gating};
+  for_rows(num_rows, size, [&](int64_t first, int64_t last) { kernels().multiply_rows[dtype](a, first, last); });
+}

@@ -1,0 +1,156 @@
+"""The ops of recurrent layers in the native library, over states where they lie in the KV cache (see `recording`).
+
+They are native for the dtypes of `native`; other cases use the torch version. A prompt takes them token by token, in
+the cache of a core, so a token's bits follow neither the batch nor the chunks of its prompt.
+"""
+
+import torch
+from torch import Tensor
+
+from lullm.ops import in_place
+from lullm.ops.cpu.native import DTYPES, has_whole_heads
+from lullm.ops.cpu.recording import call, new_result
+from lullm.ops.state import mixing, recurrence
+from lullm.ops.state.layout import LayerState
+from lullm.ops.state.weights import DecayWeights
+from lullm.types.arithmetic import Gating
+
+_torch_convolution = mixing.causal_convolution_over(recurrence.convolve)
+_torch_delta_rule = mixing.gated_delta_rule_over(recurrence.scan)
+_torch_state_space = mixing.state_space_over(recurrence.scan)
+_GATINGS: dict[Gating | None, int] = {None: 0, "silu": 1, "sigmoid": 2}
+"""By their number in `csrc/state/arguments.h`."""
+
+
+def _place(state: LayerState, index: int) -> tuple[int, ...]:
+    """Where tensor `index` of the states lies: the arguments from the caches on."""
+    key, value, layout, num_blocks = state.cache.key, state.cache.value, state.layout.layout, state.num_blocks
+    tables = layout.block_tables
+    return (
+        key.data_ptr(),
+        value.data_ptr(),
+        tables.data_ptr() + state.part * num_blocks * tables.itemsize,
+        layout.context_lens.data_ptr(),
+        layout.query_starts.data_ptr(),
+        layout.num_spans,
+        tables.stride(0),
+        num_blocks,
+        key.stride(0) * key.itemsize,
+        key[0].nbytes // torch.float32.itemsize,
+        state.offset(index),
+    )
+
+
+def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, activates: bool, state: LayerState) -> Tensor:
+    dtype = DTYPES.get(x.dtype)
+    if dtype is None or weight.dtype != x.dtype or x.stride(1) != 1 or not weight.is_contiguous():
+        return _torch_convolution(x, weight, bias, activates, state)
+    y = new_result(x.shape, x.dtype)
+    call(
+        "lullm_causal_convolution",
+        x.data_ptr(),
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        *_place(state, 0),
+        x.stride(0),
+        *weight.shape,
+        activates,
+        dtype,
+    )
+    return y
+
+
+def gated_delta_rule(qk: Tensor, v: Tensor, sizes: Tensor, weights: DecayWeights, state: LayerState) -> Tensor:
+    if not _is_native(qk, v, sizes):
+        return _torch_delta_rule(qk, v, sizes, weights, state)
+    queries, keys = qk.chunk(2, dim=1)
+    betas, steps = sizes.chunk(2, dim=1)
+    return _recur((queries, keys, v), (betas, steps), weights, state)
+
+
+def state_space(x: Tensor, bc: Tensor, dt: Tensor, weights: DecayWeights, state: LayerState) -> Tensor:
+    if not _is_native(bc, x, dt):
+        return _torch_state_space(x, bc, dt, weights, state)
+    keys, queries = bc.chunk(2, dim=1)
+    return _recur((queries, keys, x), (None, dt), weights, state)
+
+
+def _is_native(keys: Tensor, values: Tensor, steps: Tensor) -> bool:
+    is_laid_out = has_whole_heads(keys) and has_whole_heads(values) and steps.stride(1) == 1
+    return values.dtype in DTYPES and keys.dtype == values.dtype == steps.dtype and is_laid_out
+
+
+def _recur(
+    heads: tuple[Tensor, Tensor, Tensor],  # queries, keys [T, G, Dk], values [T, H, Dv]
+    sizes: tuple[Tensor | None, Tensor],  # betas or None, steps [T, H]
+    weights: DecayWeights,
+    state: LayerState,
+) -> Tensor:  # [T, H, Dv]
+    (queries, keys, values), (betas, steps) = heads, sizes
+    y = new_result(values.shape, values.dtype)
+    call(
+        "lullm_recurrence",
+        queries.data_ptr(),
+        keys.data_ptr(),
+        values.data_ptr(),
+        None if betas is None else betas.data_ptr(),
+        steps.data_ptr(),
+        weights.a_log.data_ptr(),
+        weights.dt_bias.data_ptr(),
+        None if weights.skip is None else weights.skip.data_ptr(),
+        y.data_ptr(),
+        *_place(state, 1),
+        keys.stride(0),
+        values.stride(0),
+        steps.stride(0),
+        keys.shape[1],
+        values.shape[1],
+        keys.shape[2],
+        values.shape[2],
+        weights.least_step,
+        weights.most_step,
+        DTYPES[values.dtype],
+    )
+    return y
+
+
+def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gates_first: bool) -> Tensor:
+    dtype = DTYPES.get(x.dtype)
+    if dtype is None or not has_whole_heads(x) or gate.stride(1) != 1 or weight.dtype != x.dtype:
+        return mixing.gated_rms_norm(x, gate, weight, eps, gates_first)
+    num_rows, num_groups, size = x.shape
+    y = new_result((num_rows, num_groups * size), x.dtype)
+    call(
+        "lullm_gated_rms_norm",
+        x.data_ptr(),
+        gate.data_ptr(),
+        weight.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        gate.stride(0),
+        num_rows,
+        num_groups,
+        size,
+        size if weight.shape[0] > size else 0,
+        eps,
+        gates_first,
+        dtype,
+    )
+    return y
+
+
+def multiply_(y: Tensor, x: Tensor, gating: Gating | None) -> None:
+    if y.dtype not in DTYPES or x.dtype != y.dtype or y.stride(1) != 1 or x.stride(1) != 1:
+        in_place.multiply_(y, x, gating)
+        return
+    call(
+        "lullm_multiply",
+        y.data_ptr(),
+        x.data_ptr(),
+        y.stride(0),
+        x.stride(0),
+        *y.shape,
+        _GATINGS[gating],
+        DTYPES[y.dtype],
+    )

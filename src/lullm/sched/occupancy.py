@@ -1,0 +1,92 @@
+"""Takes an `Occupancy`: O(blocks in use) in Python's loops over tables, and numpy over the blocks of the pools."""
+
+import itertools
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from lullm.machine.memory import resident_bytes
+from lullm.sched.scheduler import Scheduler
+from lullm.types.sequence import SequenceGroup
+from lullm.types.watch.occupancy import (
+    CACHED_CELL,
+    FIRST_OWNER_CELL,
+    MAX_OWNERS,
+    SHARED_CELL,
+    Occupancy,
+    PoolOccupancy,
+    QueueName,
+    RequestOccupancy,
+)
+from lullm.units import cdiv
+
+
+class _Painter:
+    """The cells of one pool while they are painted."""
+
+    def __init__(self, num_blocks: int, cached_ids: Iterable[int]):
+        self._owners = np.zeros(num_blocks, np.uint8)  # [num_blocks]
+        self._num_holders = np.zeros(num_blocks, np.int32)  # [num_blocks]: sequences
+        self._owners[np.fromiter(cached_ids, np.int64)] = CACHED_CELL
+
+    def hold(self, block_ids: np.ndarray[Any, Any], owner: int) -> None:
+        """A sequence of the request with the number `owner` holds `block_ids`, each once."""
+        # A block that several requests hold keeps the colour of the first.
+        fresh = block_ids[self._num_holders[block_ids] == 0]
+        self._owners[fresh] = FIRST_OWNER_CELL + owner
+        self._num_holders[block_ids] += 1
+
+    def cells(self, max_cells: int) -> PoolOccupancy:
+        """The picture, in at most `max_cells` cells."""
+        num_blocks = len(self._owners)
+        if not num_blocks:
+            return PoolOccupancy(0, 1, b"")
+        self._owners[self._num_holders > 1] |= SHARED_CELL
+        blocks_per_cell = cdiv(num_blocks, max_cells)
+        cells = np.maximum.reduceat(self._owners, np.arange(0, num_blocks, blocks_per_cell))
+        return PoolOccupancy(num_blocks, blocks_per_cell, cells.tobytes())
+
+
+def take_occupancy(scheduler: Scheduler, max_cells: int) -> Occupancy:
+    """Who holds what now, in at most `max_cells` cells per pool. For the thread that steps, between steps."""
+    started = time.perf_counter()
+    space = scheduler.block_space
+    device_cached, host_cached = space.cached_ids()
+    painters: dict[QueueName, _Painter] = {
+        "running": _Painter(space.num_blocks, device_cached),
+        "swapped": _Painter(space.num_host_blocks, host_cached),
+    }
+    requests: list[RequestOccupancy] = []
+    owners = itertools.count()
+    queues: tuple[tuple[QueueName, list[SequenceGroup]], ...] = (
+        ("running", scheduler.running),
+        ("swapped", list(scheduler.swapped)),
+    )
+    for queue, groups in queues:
+        for group in groups:
+            owner = min(next(owners), MAX_OWNERS - 1)
+            held: set[int] = set()
+            for seq in group.unfinished:
+                ids = np.concatenate([np.array(ids, np.int32) for ids in space.block_ids(seq)])
+                ids = ids[ids >= 0]  # NULL_BLOCK: it has left the window
+                painters[queue].hold(ids, owner)
+                held.update(ids.tolist())
+            requests.append(_request(group, queue, len(held)))
+    waiting = itertools.islice(scheduler.waiting, max(MAX_OWNERS - len(requests), 0))
+    requests += [_request(group, "waiting", 0) for group in waiting]
+    return Occupancy(
+        space.block_size,
+        painters["running"].cells(max_cells),
+        painters["swapped"].cells(max_cells),
+        tuple(requests[:MAX_OWNERS]),
+        resident_bytes(),
+        time.perf_counter() - started,
+    )
+
+
+def _request(group: SequenceGroup, queue: QueueName, num_blocks: int) -> RequestOccupancy:
+    seqs = group.seqs
+    output_len = sum(seq.output_len for seq in seqs)
+    return RequestOccupancy(group.request_id, queue, seqs[0].prompt_len, output_len, num_blocks)

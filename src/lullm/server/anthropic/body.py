@@ -1,0 +1,82 @@
+"""The bodies of Anthropic's endpoints."""
+
+from typing import Annotated, Any, ClassVar
+
+from lullm.engine.client import EngineClient
+from lullm.server.anthropic.schema import Message, OutputConfig, TextBlocks, Thinking, Tool, ToolChoice
+from lullm.server.anthropic.translation import openai_messages, openai_thinking, openai_tools
+from lullm.server.openai.reply import reply_form_of
+from lullm.server.openai.schema import ChatBody, DialectBody
+from lullm.server.wire import FAIL_FAST, Strings, parse_body
+
+_FIELDS = {
+    "stop": "stop_sequences",
+    "response_format": "output_config",
+    "reasoning_effort": "output_config",
+    "enable_thinking": "thinking",
+    "thinking_token_budget": "thinking",
+    "include_reasoning": "thinking",
+    "parallel_tool_calls": "tool_choice",
+}
+_SAME_NAME = ("max_tokens", "stream", "temperature", "top_k", "top_p")
+
+
+class CountBody(DialectBody):
+    """POST /v1/messages/count_tokens: what says the prompt."""
+
+    model: str
+    messages: Annotated[list[Message], FAIL_FAST]
+    system: TextBlocks | None = None
+    tools: Annotated[list[Tool], FAIL_FAST] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    cache_control: dict[str, Any] | None = None
+    missing: ClassVar = {
+        "container": (None,),
+        "mcp_servers": (None, []),
+        "service_tier": (None, "auto", "standard_only"),
+        "speed": (None, "standard"),
+    }
+
+    def translated(self, engine: EngineClient) -> ChatBody:
+        fields = self._fields()
+        if "thinking_token_budget" in fields and reply_form_of(engine).thinking is None:
+            del fields["thinking_token_budget"]  # a model that does not think keeps within every budget
+        return parse_body(ChatBody, fields)
+
+    def field_of(self, param: str | None) -> str | None:
+        return _FIELDS.get(param or "", param)
+
+    def _fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"messages": openai_messages(self.system, self.messages)}
+        if self.messages and self.messages[-1].role == "assistant":
+            fields |= {"continue_final_message": True, "add_generation_prompt": False}
+        if self.tools:
+            fields |= openai_tools(self.tools, self.tool_choice)
+        if self.thinking is not None:
+            fields |= openai_thinking(self.thinking)
+        if self.output_config is not None and self.output_config.format is not None:
+            schema = {"name": "output", "schema": self.output_config.format.schema_}
+            fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if self.output_config is not None and self.output_config.effort is not None:
+            fields["reasoning_effort"] = self.output_config.effort
+        return fields
+
+
+class MessagesBody(CountBody):
+    """POST /v1/messages."""
+
+    max_tokens: int
+    stop_sequences: Strings | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def _fields(self) -> dict[str, Any]:
+        fields = super()._fields()
+        fields |= {name: getattr(self, name) for name in _SAME_NAME if getattr(self, name) is not None}
+        if self.stop_sequences is not None:
+            fields["stop"] = self.stop_sequences
+        return fields

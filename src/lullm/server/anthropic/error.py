@@ -1,0 +1,21 @@
+"""Errors as Anthropic's clients read them."""
+
+from typing import Any
+
+from lullm.server.error import ApiError
+
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def envelope(error: ApiError) -> dict[str, Any]:
+    """{"type": "error", "error": {"type": ..., "message": ...}}"""
+    kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}

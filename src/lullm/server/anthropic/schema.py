@@ -1,0 +1,108 @@
+"""The wire forms of Anthropic's Messages API. `cache_control` is taken without effect: prefixes are cached anyway."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from lullm.server.wire import FAIL_FAST, WireModel
+
+
+class Block(WireModel):
+    """A part of a message. Fields that are null, as clients send them back from an answer, are dropped."""
+
+    cache_control: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_null(cls, data: Any) -> Any:
+        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
+
+
+class TextBlock(Block):
+    type: Literal["text"]
+    text: str
+    missing: ClassVar = {"citations": (None, [])}
+
+
+class ThinkingBlock(Block):
+    """`signature` is taken back and means nothing here."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinkingBlock(Block):
+    """Thinking that only Anthropic can read: it is left out."""
+
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+class ToolUseBlock(Block):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: dict[str, Any] | None = None
+
+
+TextBlocks = str | Annotated[list[TextBlock], FAIL_FAST]
+
+
+class ToolResultBlock(Block):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: TextBlocks = ""
+    is_error: bool = False
+
+
+AnyBlock = Annotated[
+    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")
+]
+
+
+class Message(WireModel):
+    role: Literal["user", "assistant", "system"]
+    content: str | Annotated[list[AnyBlock], FAIL_FAST]
+
+
+def _check_tool_type(kind: str | None) -> str | None:
+    if kind not in (None, "custom"):
+        raise ValueError(f"{kind!r} is a tool that Anthropic's servers run; only tools of type 'custom' exist here")
+    return kind
+
+
+class Tool(Block):
+    """A tool that the client runs."""
+
+    type: Annotated[str | None, AfterValidator(_check_tool_type)] = None
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+    eager_input_streaming: bool | None = None  # arguments stream as they come, either way
+
+
+class ToolChoice(WireModel):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class Thinking(WireModel):
+    """`adaptive`: the model thinks as it does by default."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputFormat(WireModel):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(WireModel):
+    format: OutputFormat | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None

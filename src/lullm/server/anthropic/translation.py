@@ -1,0 +1,114 @@
+"""Anthropic's messages and tools in OpenAI's words."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from lullm.server.anthropic.schema import (
+    AnyBlock,
+    Message,
+    TextBlock,
+    TextBlocks,
+    Thinking,
+    ThinkingBlock,
+    Tool,
+    ToolChoice,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from lullm.server.error import ApiError
+
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def openai_messages(system: TextBlocks | None, messages: list[Message]) -> list[dict[str, Any]]:
+    """All messages; `system` is the first of them."""
+    translated = [{"role": "system", "content": _text(system)}] if system else []
+    for message in messages:
+        if isinstance(message.content, str):
+            translated.append({"role": message.role, "content": message.content})
+        elif message.role == "assistant":
+            translated.append(_assistant(message.content))
+        else:
+            translated += _user(message.role, message.content)
+    return translated
+
+
+def _text(content: TextBlocks) -> str:
+    return content if isinstance(content, str) else "\n".join(block.text for block in content)
+
+
+def _assistant(blocks: list[AnyBlock]) -> dict[str, Any]:
+    """One message of the model: its thinking, its text, its calls."""
+    texts, thoughts, calls = [], [], []
+    for block in blocks:
+        match block:
+            case TextBlock():
+                texts.append(block.text)
+            case ThinkingBlock():
+                thoughts.append(block.thinking)
+            case ToolUseBlock():
+                function = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
+                calls.append({"id": block.id, "type": "function", "function": function})
+            case ToolResultBlock():
+                raise ApiError(400, "a tool_result belongs to a message of the user", param="messages")
+    translated: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
+    if thoughts:
+        translated["reasoning_content"] = "".join(thoughts)
+    if calls:
+        translated["tool_calls"] = calls
+    return translated
+
+
+def _user(role: str, blocks: list[AnyBlock]) -> Iterator[dict[str, Any]]:
+    """A message of the user or the system: first each of its tools' results, then its text."""
+    texts = []
+    for block in blocks:
+        match block:
+            case TextBlock():
+                texts.append(block.text)
+            case ToolResultBlock():
+                text = _text(block.content)
+                content = f"Error: {text}" if block.is_error else text  # chat templates have no other word for it
+                yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+            case _:
+                raise ApiError(400, f"a {block.type} block belongs to a message of the assistant", param="messages")
+    if texts:
+        yield {"role": role, "content": "\n".join(texts)}
+
+
+def openai_tools(tools: list[Tool], choice: ToolChoice | None) -> dict[str, Any]:
+    """The fields that say which tools there are, and which of them shall be called."""
+    translated: dict[str, Any] = {"tools": [_tool(tool) for tool in tools]}
+    if choice is None:
+        return translated
+    if choice.type == "tool":
+        if choice.name is None:
+            raise ApiError(400, "tool_choice of type 'tool' needs the tool's name", param="tool_choice")
+        translated["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+    else:
+        translated["tool_choice"] = _CHOICES[choice.type]
+    if choice.disable_parallel_tool_use:
+        translated["parallel_tool_calls"] = False
+    return translated
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def openai_thinking(thinking: Thinking) -> dict[str, Any]:
+    """The fields that say whether and how much the model thinks before it answers, and whether that is shown."""
+    translated: dict[str, Any] = {}
+    if thinking.type != "adaptive":
+        translated["enable_thinking"] = thinking.type == "enabled"
+    if thinking.budget_tokens is not None:
+        translated["thinking_token_budget"] = thinking.budget_tokens
+    if thinking.display == "omitted":
+        translated["include_reasoning"] = False
+    return translated

@@ -1,0 +1,1 @@
+"""Batch files: many requests in one file, answered without a socket."""

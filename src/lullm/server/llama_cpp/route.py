@@ -1,0 +1,67 @@
+"""The routes of llama.cpp's server. /tokenize and /detokenize are vLLM's, and /health is everybody's."""
+
+import uuid
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+import lullm
+from lullm.server.context import ServerContext
+from lullm.server.llama_cpp.answer import CompletionAnswer, settings
+from lullm.server.llama_cpp.error import envelope
+from lullm.server.llama_cpp.schema import ApplyTemplateBody, GenerationFields, InfillBody, LlamaCompletionBody
+from lullm.server.openai.chat.conversation import conversation
+from lullm.server.openai.endpoint import Endpoint
+from lullm.server.openai.generation import Generation
+from lullm.server.openai.reply import Reply
+
+
+async def _completion(generation: Generation, body: GenerationFields) -> CompletionAnswer:
+    return CompletionAnswer(Reply.of(generation), body)
+
+
+def router(context: ServerContext) -> APIRouter:
+    """The endpoints over `context`'s engine."""
+    engine, routes = context.engine, APIRouter()
+
+    async def props() -> JSONResponse:
+        return JSONResponse(_props(context))
+
+    async def apply_template(request: Request) -> JSONResponse:
+        body = await context.read(ApplyTemplateBody, request)
+        context.check_model(body.model)
+        chat = conversation(body.messages, None, body.template_options())
+        prepared = await engine.prepare(f"template-{uuid.uuid4().hex}", chat, engine.default_params)
+        return JSONResponse({"prompt": prepared.prompt})
+
+    for path in ("/completion", "/infill", "/props", "/apply-template"):
+        context.envelopes[path] = envelope
+    completion = Endpoint(context, LlamaCompletionBody, _completion, "cmpl")
+    for path in ("/completion", "/completions"):
+        routes.add_api_route(path, completion, methods=["POST"])
+    routes.add_api_route("/infill", Endpoint(context, InfillBody, _completion, "infill"), methods=["POST"])
+    routes.add_api_route("/props", props, methods=["GET"])
+    routes.add_api_route("/apply-template", apply_template, methods=["POST"])
+    return routes
+
+
+def _props(context: ServerContext) -> dict[str, Any]:
+    """The server's properties. `total_slots`: sequences that run at once, which share the memory of all."""
+    engine = context.engine
+    template = engine.tokenizer.chat_template
+    return {
+        "default_generation_settings": {
+            "n_ctx": engine.config.max_model_len,
+            "params": settings(engine.default_params.replace(max_tokens=None)),
+        },
+        "total_slots": engine.config.max_num_seqs,
+        "model_alias": context.model_name,
+        "model_path": engine.config.model,
+        "chat_template": template.sources["default"] if template else "",
+        "bos_token": engine.tokenizer.bos_token or "",
+        "eos_token": engine.tokenizer.eos_token or "",
+        "modalities": {"vision": False, "audio": False},
+        "build_info": f"lullm {lullm.__version__}",
+        "is_sleeping": engine.sleep_state != "awake",
+    }

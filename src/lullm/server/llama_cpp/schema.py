@@ -1,0 +1,127 @@
+"""The wire forms of llama.cpp's requests."""
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator
+
+from lullm.engine.client import EngineClient
+from lullm.server.error import ApiError
+from lullm.server.openai.chat.conversation import Messages, PromptedBody
+from lullm.server.openai.schema import CompletionBody, DialectBody
+from lullm.server.wire import Strings, parse_body
+
+_NAMES = {
+    "n_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "n_probs": "logprobs",
+}
+_SAME_NAME = (
+    *("stream", "stop", "seed", "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty"),
+    *("ignore_eos", "keep_alive"),
+)
+_OFF = (None, 0, 0.0)
+
+
+def _check_prompt(value: Any) -> Any:
+    if isinstance(value, str) or (isinstance(value, list) and set(map(type, value)) == {int}):
+        return value
+    raise ValueError("must be one string or one list of token ids; send several prompts to /v1/completions")
+
+
+class GenerationFields(DialectBody):
+    """What completion and infill have in common. None: not given, the model's default applies."""
+
+    n_predict: int | None = None
+    stream: bool = False
+    stop: str | Strings | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    ignore_eos: bool | None = None
+    logit_bias: Any = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    n_probs: int | None = None
+    return_tokens: bool = False
+    # Ollama's, as at the other endpoints
+    keep_alive: float | str | None = None
+    missing: ClassVar = {
+        "mirostat": (None, 0),
+        "typical_p": (None, 1, 1.0),
+        "dynatemp_range": _OFF,
+        "xtc_probability": _OFF,
+        "dry_multiplier": _OFF,
+        "top_n_sigma": (None, -1, -1.0),
+        "post_sampling_probs": (None, False),
+        "lora": (None, []),
+        "n_cmpl": (None, 1),
+    }
+
+    def translated(self, engine: EngineClient) -> CompletionBody:
+        fields = {name: getattr(self, name) for name in _SAME_NAME if getattr(self, name) is not None}
+        fields |= {_NAMES[name]: getattr(self, name) for name in _NAMES if getattr(self, name) is not None}
+        if fields.get("max_tokens", -1) < 0:
+            fields["max_tokens"] = engine.config.max_model_len
+        if not fields.get("logprobs"):
+            fields.pop("logprobs", None)
+        if self.logit_bias:
+            fields["logit_bias"] = _biases(self.logit_bias)
+        if self.grammar and self.json_schema is not None:
+            raise ApiError(400, "grammar and json_schema say the same thing; give one of them", param="grammar")
+        if self.grammar:
+            fields["structured_outputs"] = {"grammar": self.grammar}
+        if self.json_schema is not None:
+            fields["structured_outputs"] = {"json": self.json_schema}
+        return parse_body(CompletionBody, fields | self._prompt())
+
+    def field_of(self, param: str | None) -> str | None:
+        if param == "structured_outputs":
+            return "json_schema" if self.json_schema is not None else "grammar"
+        return next((name for name, other in _NAMES.items() if other == param), param)
+
+    def _prompt(self) -> dict[str, Any]:
+        """OpenAI's fields for what is to be completed."""
+        raise NotImplementedError
+
+
+def _biases(given: Any) -> dict[Any, Any]:
+    """OpenAI's form: token id -> bias. False, which forbids a token, is the lowest there is."""
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        raise ApiError(400, "logit_bias must be a list of pairs, or an object", param="logit_bias")
+    return {token_id: -100.0 if bias is False else bias for token_id, bias in pairs}
+
+
+class LlamaCompletionBody(GenerationFields):
+    """POST /completion."""
+
+    prompt: Annotated[Any, AfterValidator(_check_prompt)]
+
+    def _prompt(self) -> dict[str, Any]:
+        return {"prompt": self.prompt}
+
+
+class InfillBody(GenerationFields):
+    """POST /infill: what stands in front of the cursor, `prompt` on the cursor's own line, and what is behind it."""
+
+    input_prefix: str
+    input_suffix: str
+    prompt: str = ""
+
+    def _prompt(self) -> dict[str, Any]:
+        return {"prompt": self.input_prefix + self.prompt, "suffix": self.input_suffix}
+
+    def field_of(self, param: str | None) -> str | None:
+        return {"suffix": "input_suffix", "prompt": "input_prefix"}.get(param or "") or super().field_of(param)
+
+
+class ApplyTemplateBody(PromptedBody):
+    """POST /apply-template."""
+
+    model: str | None = None
+    messages: Messages

@@ -1,0 +1,1 @@
+"""What `/metrics` says, under lullm's names and under vLLM's."""

@@ -1,0 +1,147 @@
+"""VllmMetrics: the metrics under vLLM's names, labels and buckets, as far as they mean the same here.
+
+Dashboards, alerts and autoscalers that know vLLM's `/metrics` then work. Source: vLLM's docs, "Production Metrics".
+Where a request has several completions, vLLM counts each as a request of its own; here it is one.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lullm.engine.client import EngineClient
+from lullm.types.outputs import RequestMetrics
+from lullm.types.sampling_params import SamplingParams
+from lullm.types.watch.stats import EngineStats
+
+_LABELS = ("model_name", "engine")
+_ENGINE = "0"
+"""vLLM numbers its engines; there is one."""
+_FIRST_TOKEN = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+    *(160.0, 640.0, 2560.0),
+)
+_PER_TOKEN = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+_REQUEST = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0),
+    *(1920.0, 7680.0),
+)
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+
+
+def _lengths(longest: int) -> list[int]:
+    """1, 2, 5, 10, ... up to `longest`."""
+    steps = (digit * 10**power for power in range(len(str(longest))) for digit in (1, 2, 5))
+    return [step for step in steps if step <= longest]
+
+
+class _Gauges(Collector):
+    """What is read from the engine at a scrape."""
+
+    def __init__(self, engine: EngineClient, model_name: str):
+        self._engine = engine
+        self._values = [model_name, _ENGINE]
+
+    def collect(self) -> Iterator[Metric]:
+        stats, state = self._engine.stats(), self._engine.sleep_state
+        yield self._gauge("num_requests_running", "Requests in the running batch.", stats.num_running)
+        # vLLM puts preempted requests back into the queue.
+        num_waiting = stats.num_waiting + stats.num_swapped
+        yield self._gauge("num_requests_waiting", "Requests that wait, preempted ones included.", num_waiting)
+        yield self._gauge("kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.", stats.kv_cache_usage)
+        sleep = GaugeMetricFamily(
+            "vllm:engine_sleep_state", "1 for the state the engine is in.", labels=[*_LABELS, "sleep_state"]
+        )
+        for name in _SLEEP_STATES:
+            sleep.add_metric([*self._values, name], float(name == state))
+        yield sleep
+        for name, text, value in (
+            ("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries_total),
+            ("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits_total),
+            ("num_preemptions", "Preemptions.", stats.num_preemptions),
+            ("prompt_tokens", "Prompt tokens taken in.", stats.prompt_tokens_total),
+            ("generation_tokens", "Tokens generated.", stats.generation_tokens_total),
+        ):
+            counter = CounterMetricFamily(f"vllm:{name}", text, labels=_LABELS)
+            counter.add_metric(self._values, value)
+            yield counter
+        finished = CounterMetricFamily(
+            "vllm:request_success", "Requests that ended, by reason.", labels=[*_LABELS, "finished_reason"]
+        )
+        for reason, num in stats.finished_total.items():
+            finished.add_metric([*self._values, reason], num)
+        yield finished
+        yield self._token_gaps(stats)
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=_LABELS)
+        gauge.add_metric(self._values, value)
+        return gauge
+
+    def _token_gaps(self, stats: EngineStats) -> Metric:
+        gaps, total, buckets = stats.token_gaps, 0, []
+        for bound, num in zip([*map(str, gaps.bounds_s), "+Inf"], gaps.counts, strict=True):
+            total += num
+            buckets.append((bound, float(total)))
+        family = HistogramMetricFamily(
+            "vllm:inter_token_latency_seconds",
+            "Time between the steps that gave a request tokens; streamed or not.",
+            labels=_LABELS,
+        )
+        family.add_metric(self._values, buckets, gaps.sum_s)
+        return family
+
+
+class VllmMetrics:
+    """The registry, and the histograms that the ends of requests feed."""
+
+    def __init__(self, engine: EngineClient, model_name: str):
+        self.registry = CollectorRegistry()
+        self.registry.register(_Gauges(engine, model_name))
+        self._model_name = model_name
+        longest = _lengths(engine.config.max_model_len)
+        self._first_token = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN)
+        self._per_token = self._histogram(
+            "request_time_per_output_token_seconds", "Mean time per token of a request, after its first.", _PER_TOKEN
+        )
+        self._latency = self._histogram("e2e_request_latency_seconds", "Arrival to the request's end.", _REQUEST)
+        self._queue = self._histogram("request_queue_time_seconds", "Arrival to first scheduling.", _REQUEST)
+        self._inference = self._histogram("request_inference_time_seconds", "First scheduling to last token.", _REQUEST)
+        self._prefill = self._histogram("request_prefill_time_seconds", "First scheduling to first token.", _REQUEST)
+        self._decode = self._histogram("request_decode_time_seconds", "First token to last token.", _REQUEST)
+        self._prompt_len = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", longest)
+        self._output_len = self._histogram("request_generation_tokens", "Generated tokens of a request.", longest)
+        self._n = self._histogram("request_params_n", "The parameter n of a request.", (1, 2, 5, 10, 20))
+        self._max_tokens = self._histogram("request_params_max_tokens", "The parameter max_tokens.", longest)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        histogram = Histogram(f"vllm:{name}", text, labelnames=_LABELS, buckets=buckets, registry=self.registry)
+        return histogram.labels(self._model_name, _ENGINE)
+
+    def observe(
+        self, times: RequestMetrics, prompt_len: int, output_lens: Sequence[int], params: SamplingParams | None
+    ) -> None:
+        """Take a finished request in. `output_lens`: of its completions. `params`: None for a vector."""
+        scheduled, first, last = times.first_scheduled_time, times.first_token_time, times.last_token_time
+        if times.time_in_queue is not None:
+            self._queue.observe(times.time_in_queue)
+        if times.finished_time is not None:
+            self._latency.observe(times.finished_time - times.arrival_time)
+        self._prompt_len.observe(prompt_len)
+        if params is None:
+            return
+        self._output_len.observe(sum(output_lens))
+        self._n.observe(params.n)
+        if params.max_tokens is not None:
+            self._max_tokens.observe(params.max_tokens)
+        if scheduled is None or first is None or last is None:
+            return
+        self._first_token.observe(first - times.arrival_time)
+        self._prefill.observe(first - scheduled)
+        self._decode.observe(last - first)
+        self._inference.observe(last - scheduled)
+        if max(output_lens, default=0) > 1:
+            self._per_token.observe((last - first) / (max(output_lens) - 1))

@@ -1,0 +1,83 @@
+"""POST /api/embed, and /api/embeddings, as it was before."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from lullm.server.context import ServerContext
+from lullm.server.ollama.model_card import check_name
+from lullm.server.ollama.schema import kept_alive
+from lullm.server.openai.endpoint import JsonPieces
+from lullm.server.openai.generation import public_id
+from lullm.server.pooling.embedding import prepared_embeddings
+from lullm.server.pooling.schema import EmbeddingBody, Texts
+from lullm.server.pooling.vectors import Vectors
+from lullm.server.sse import encode, until_disconnect
+from lullm.server.wire import WireModel, parse_body
+
+
+class EmbedBody(WireModel):
+    """POST /api/embed. `truncate`: a text that is too long is cut; else it is refused."""
+
+    model: str
+    input: Texts
+    truncate: bool = True
+    dimensions: int | None = None
+    keep_alive: float | str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """In OpenAI's words. These vectors have the length 1."""
+        fields: dict[str, Any] = {"input": self.input, "dimensions": self.dimensions, "normalize": True}
+        return fields | ({"truncate_prompt_tokens": -1} if self.truncate else {})
+
+
+class OldEmbedBody(WireModel):
+    """POST /api/embeddings: one text, whose vector is what the model makes of it."""
+
+    model: str
+    prompt: str
+    keep_alive: float | str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """In OpenAI's words."""
+        return {"input": self.prompt, "truncate_prompt_tokens": -1}
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """The handler of either."""
+
+    context: ServerContext
+    body_type: type[EmbedBody] | type[OldEmbedBody]
+
+    async def __call__(self, request: Request) -> Response:
+        """Raises ApiError, InvalidRequestError."""
+        started = time.monotonic()
+        body: EmbedBody | OldEmbedBody = await self.context.read(self.body_type, request)
+        check_name(self.context, body.model)
+        asked = parse_body(EmbeddingBody, body.fields() | kept_alive(body.keep_alive, self.context.engine))
+        vectors = await prepared_embeddings(self.context, asked, public_id("embd", request.headers))
+        answer = _answer(vectors, body, started)
+        return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))
+
+
+async def _answer(vectors: Vectors, body: EmbedBody | OldEmbedBody, started: float) -> list[bytes]:
+    """As pieces of JSON: as Python's objects, an embedding takes twice the bytes of its JSON."""
+    pieces: list[bytes] = []
+    async for output in vectors.outputs():
+        pieces += [_numbers(output.outputs.data), b","]
+    if isinstance(body, OldEmbedBody):
+        return [b'{"embedding":', pieces[0], b"}"]
+    figures = {
+        "total_duration": round(1e9 * (time.monotonic() - started)),
+        "load_duration": 0,
+        "prompt_eval_count": vectors.usage()["prompt_tokens"],
+    }
+    return [encode({"model": body.model})[:-1], b',"embeddings":[', *pieces[:-1], b"],", encode(figures)[1:]]
+
+
+def _numbers(data: Any) -> bytes:
+    return encode({"": data})[4:-1]  # a bare list

@@ -1,0 +1,106 @@
+"""The routes of Ollama."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+import lullm
+from lullm.server.context import ServerContext
+from lullm.server.error import ApiError
+from lullm.server.ollama.answer import LINES, LinesAnswer
+from lullm.server.ollama.embedding import EmbedBody, Embeddings, OldEmbedBody
+from lullm.server.ollama.error import envelope
+from lullm.server.ollama.model_card import ModelCard, check_name
+from lullm.server.ollama.schema import GenerateBody, OllamaBody, OllamaChatBody
+from lullm.server.openai.endpoint import Endpoint
+from lullm.server.openai.generation import Generation
+from lullm.server.openai.reply import Reply
+from lullm.server.sse import encode
+from lullm.server.wire import WireModel
+
+API_VERSION = "0.12.11"
+"""The release of Ollama whose API this is: clients ask for one that is new enough."""
+_NOT_HERE = ("/api/create", "/api/push", "/api/copy", "/api/blobs/{digest}")
+
+
+class NamedBody(WireModel):
+    """A request about a model, which older clients call `name`."""
+
+    model: str | None = None
+    name: str | None = None
+    verbose: bool | None = None
+    stream: bool = True
+    insecure: bool | None = None
+
+
+async def _lines(generation: Generation, body: OllamaBody) -> LinesAnswer:
+    return LinesAnswer(Reply.of(generation), body)
+
+
+def router(context: ServerContext) -> APIRouter:
+    """The endpoints over `context`'s engine."""
+    card, routes = Cards(context), APIRouter()
+    context.envelopes["/api/"] = envelope
+    chat = Endpoint(context, OllamaChatBody, _lines, "chat", check_name)
+    generate = Endpoint(context, GenerateBody, _lines, "gen", check_name)
+    handlers: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+        ("POST", "/api/chat", chat),
+        ("POST", "/api/generate", generate),
+        ("POST", "/api/embed", Embeddings(context, EmbedBody)),
+        ("POST", "/api/embeddings", Embeddings(context, OldEmbedBody)),
+        ("GET", "/api/tags", card.tags),
+        ("GET", "/api/ps", card.ps),
+        ("POST", "/api/show", card.show),
+        ("GET", "/api/version", card.version),
+        ("POST", "/api/pull", card.pull),
+        ("DELETE", "/api/delete", card.refuse),
+        *(("POST", path, card.refuse) for path in _NOT_HERE),
+    )
+    for method, path, handler in handlers:
+        routes.add_api_route(path, handler, methods=[method])
+    return routes
+
+
+class Cards:
+    """The handlers of what clients ask about models."""
+
+    def __init__(self, context: ServerContext):
+        self._context = context
+        self._card = ModelCard(context)
+
+    async def tags(self) -> JSONResponse:
+        return JSONResponse({"models": [self._card.listed()]})
+
+    async def ps(self) -> JSONResponse:
+        running = self._card.running()
+        return JSONResponse({"models": [] if running is None else [running]})
+
+    async def show(self, request: Request) -> JSONResponse:
+        await self._named(request)
+        return JSONResponse(self._card.shown())
+
+    async def version(self) -> JSONResponse:
+        return JSONResponse({"version": API_VERSION, "lullm": lullm.__version__})
+
+    async def pull(self, request: Request) -> Response:
+        """The served model is here; others come with `lullm pull`."""
+        body = await self._named(request)
+        done = {"status": "success"}
+        return Response(encode(done) + b"\n", media_type=LINES) if body.stream else JSONResponse(done)
+
+    async def refuse(self) -> JSONResponse:
+        raise ApiError(
+            400,
+            "this server serves one model and changes none; fetch models with 'lullm pull' and start another server",
+            code="unsupported",
+        )
+
+    async def _named(self, request: Request) -> NamedBody:
+        body = await self._context.read(NamedBody, request)
+        name = body.model or body.name
+        if not name:
+            raise ApiError(400, "model is required", param="model", code="missing_field")
+        check_name(self._context, name)
+        return body

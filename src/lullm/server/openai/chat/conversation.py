@@ -1,0 +1,171 @@
+"""The wire forms of a conversation: messages, the tools that may be called, and what the chat template gets."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import model_validator
+
+from lullm.server.error import ApiError
+from lullm.server.wire import FAIL_FAST, WireModel
+from lullm.text.reply.replies import thinking_options
+from lullm.types.reply.rules import CallRules
+from lullm.types.request import Conversation
+
+
+class TextPart(WireModel):
+    type: Literal["text"]
+    text: str
+
+
+class CalledFunction(WireModel):
+    """`arguments`: the text of a JSON object."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class ToolCallPart(WireModel):
+    """A call, as an answer had it."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+    index: int | None = None
+
+
+class ChatMessage(WireModel):
+    """One turn. Fields that are null or empty, as clients send them back from an answer, are dropped."""
+
+    missing: ClassVar = {"function_call": (None,), "audio": (None,)}
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], FAIL_FAST] | None = None
+    name: str | None = None
+    tool_calls: Annotated[list[ToolCallPart], FAIL_FAST] | None = None
+    tool_call_id: str | None = None
+    # What the model thought; the second name is DeepSeek's. Templates print it where the model shall see it again.
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {key: value for key, value in data.items() if value not in (None, [])}
+
+    @model_validator(mode="after")
+    def _check_content(self) -> "ChatMessage":
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError("content is required, but beside an assistant's tool_calls")
+        for name, role in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
+            if getattr(self, name) is not None and self.role != role:
+                raise ValueError(f"{name} belongs to a message of the role {role!r}")
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        """As chat templates want it: text parts joined by newlines; 'developer' is the newer word for 'system'."""
+        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role}
+        parts = self.content
+        message["content"] = (
+            parts if parts is None or isinstance(parts, str) else "\n".join(part.text for part in parts)
+        )
+        if self.tool_calls:
+            message["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
+        if (thinking := self.reasoning or self.reasoning_content) and self.role == "assistant":
+            message["reasoning_content"] = thinking
+        for name in ("name", "tool_call_id"):
+            if (value := getattr(self, name)) is not None:
+                message[name] = value
+        return message
+
+
+class ChosenFunction(WireModel):
+    name: str
+
+
+class ToolChoice(WireModel):
+    """The one tool that must be called."""
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+Messages = Annotated[list[ChatMessage], FAIL_FAST]
+Tools = Annotated[list[dict[str, Any]], FAIL_FAST]  # the engine checks them, and the template sees them as they are
+
+
+class PromptedBody(WireModel):
+    """What may stand beside messages and changes the prompt."""
+
+    tools: Tools | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: Annotated[list[dict[str, Any]], FAIL_FAST] | None = None
+
+    def template_options(self) -> dict[str, Any]:
+        """What the template gets beside the messages. Raises ApiError: a name is taken."""
+        options = dict(self.chat_template_kwargs or {})
+        for name in ("messages", "tools", "add_generation_prompt", "continue_final_message", "documents"):
+            if name in options:
+                raise ApiError(400, f"chat_template_kwargs: {name} is a field of its own", param="chat_template_kwargs")
+        if self.tools:
+            options["tools"] = self.tools
+        if self.documents:
+            options["documents"] = self.documents
+        for name in ("add_generation_prompt", "continue_final_message"):
+            if (value := getattr(self, name)) is not None:
+                options[name] = value
+        return options
+
+
+class ReplyBody(PromptedBody):
+    """What may be asked of a reply: calls of tools, and thoughts."""
+
+    tool_choice: Literal["auto", "none", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    enable_thinking: bool | None = None
+    include_reasoning: bool = True
+    functions: Any = None
+    function_call: Any = None
+
+    @model_validator(mode="after")
+    def _refuse_old_names(self) -> "ReplyBody":
+        if self.functions or self.function_call not in (None, "none"):
+            name = "functions" if self.functions else "function_call"
+            raise ApiError(
+                400, f"{name} is OpenAI's old name: use tools and tool_choice", param=name, code="unsupported_field"
+            )
+        return self
+
+    def template_options(self) -> dict[str, Any]:
+        options = super().template_options()
+        thinks = self.enable_thinking
+        if self.reasoning_effort == "none":
+            if thinks:
+                raise ApiError(400, "reasoning_effort 'none' turns thinking off", param="enable_thinking")
+            thinks = False
+        elif self.reasoning_effort is not None:
+            options.setdefault("reasoning_effort", self.reasoning_effort)
+        return options if thinks is None else thinking_options(thinks) | options
+
+    def call_rules(self) -> CallRules:
+        """Whether and which tools are called."""
+        is_parallel = self.parallel_tool_calls is not False
+        if isinstance(self.tool_choice, ToolChoice):
+            return CallRules("required", self.tool_choice.function.name, is_parallel=False)
+        if self.tool_choice in ("auto", "required") and not self.tools:
+            raise ApiError(400, "tool_choice needs tools", param="tool_choice")
+        return CallRules(self.tool_choice or "auto", is_parallel=is_parallel)
+
+
+def conversation(
+    messages: list[ChatMessage],
+    split_special_tokens: bool | None,
+    options: dict[str, Any] | None = None,
+    calls: CallRules | None = None,
+) -> Conversation:
+    """Messages as the engine takes them."""
+    prompt = [message.for_template() for message in messages]
+    return Conversation(prompt, options or {}, split_special_tokens, calls or CallRules())

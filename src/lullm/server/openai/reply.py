@@ -1,0 +1,84 @@
+"""Reply: the one completion of a generation as events, for dialects whose answers have no choices."""
+
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import from_json
+
+from lullm.engine.client import EngineClient
+from lullm.server.openai.generation import Generation
+from lullm.server.openai.schema import ChatBody
+from lullm.text.reply.event import CallStart, ReplyEvent, ReplyReader, Thinking
+from lullm.text.reply.form.detection import reply_form
+from lullm.text.reply.reader import PlainReader, open_reader
+from lullm.types.outputs import CompletionOutput, RequestOutput
+from lullm.types.reply.form import ReplyForm
+
+
+@dataclass(slots=True)
+class Reply:
+    """What one output after the other says, and what is known of the reply so far.
+
+    `completion`: the last output's; its `finish_reason` is the reply's once the outputs have ended. `cached_tokens`:
+    of the prompt. `has_calls`: whether a tool was called.
+    """
+
+    generation: Generation
+    reader: ReplyReader
+    completion: CompletionOutput
+    cached_tokens: int = 0
+    has_calls: bool = False
+
+    @classmethod
+    def of(cls, generation: Generation) -> "Reply":
+        """The reply of a generation with one prompt and one completion. A raw prompt's reply is plain text."""
+        [request] = generation.requests
+        reader = open_reader(request) if isinstance(generation.asked, ChatBody) else PlainReader()
+        return cls(generation, reader, CompletionOutput(0, "", []))
+
+    async def outputs(self) -> AsyncGenerator[tuple[list[ReplyEvent], RequestOutput], None]:
+        """The events of each output, which may be none. Raises as `Generation.outputs` does."""
+        async with contextlib.aclosing(self.generation.outputs()) as outputs:
+            async for _, output in outputs:
+                [self.completion] = output.outputs
+                self.cached_tokens = output.num_cached_tokens
+                events = self.reader.feed(self.completion.text, self.completion.token_ids)
+                if self.completion.finish_reason is not None:
+                    events += self.reader.finish()
+                if self._hides_thinking:
+                    events = [event for event in events if not isinstance(event, Thinking)]
+                self.has_calls = self.has_calls or any(isinstance(event, CallStart) for event in events)
+                yield events, output
+
+    async def events(self) -> list[ReplyEvent]:
+        """All events of the reply."""
+        async with contextlib.aclosing(self.outputs()) as outputs:
+            return [event async for events, _ in outputs for event in events]
+
+    @property
+    def _hides_thinking(self) -> bool:
+        asked = self.generation.asked
+        return isinstance(asked, ChatBody) and not asked.include_reasoning
+
+    @property
+    def thinking_tokens(self) -> int:
+        """How many of its tokens the model has thought with."""
+        return self.reader.num_thinking_tokens
+
+
+def reply_form_of(engine: EngineClient) -> ReplyForm:
+    """How the model writes calls and thoughts, if it does."""
+    template, config = engine.tokenizer.chat_template, engine.config
+    sources = template.sources if template and engine.model_config.generates else {}
+    return reply_form(sources, config.tool_call_parser, config.reasoning_parser)
+
+
+def known_arguments(text: str) -> dict[str, Any]:
+    """A call's arguments as an object; of those that the end of the reply has cut, what is there."""
+    try:
+        arguments = from_json(text or "{}", allow_partial="trailing-strings")
+    except ValueError:
+        return {}
+    return arguments if isinstance(arguments, dict) else {}

@@ -1,0 +1,1 @@
+"""OpenAI's Responses, without a memory: every request brings its whole conversation."""

@@ -1,0 +1,114 @@
+"""The bodies of POST /v1/responses and /v1/responses/input_tokens."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from lullm.engine.client import EngineClient
+from lullm.server.error import ApiError
+from lullm.server.openai.responses.item import ChosenFunction, FunctionTool, Input, Reasoning, TextConfig
+from lullm.server.openai.responses.translation import openai_messages, openai_tools
+from lullm.server.openai.schema import ChatBody, DialectBody
+from lullm.server.wire import FAIL_FAST, Strings, WireModel, parse_body
+
+LOGPROBS = "message.output_text.logprobs"
+_EXTRAS = (LOGPROBS, "reasoning.encrypted_content")  # thoughts are in the answer as they are
+_FIELDS = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text",
+    "structured_outputs": "text",
+    "reasoning_effort": "reasoning",
+    "enable_thinking": "reasoning",
+    "logprobs": "top_logprobs",
+}
+_SAME_NAME = ("stream", "temperature", "top_p", "parallel_tool_calls", "keep_alive")
+
+
+class StreamOptions(WireModel):
+    """Events are not padded here."""
+
+    include_obfuscation: bool | None = None
+
+
+class InputTokensBody(DialectBody):
+    """POST /v1/responses/input_tokens: what says the prompt."""
+
+    input: Input
+    instructions: str | None = None
+    tools: Annotated[list[FunctionTool], FAIL_FAST] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenFunction | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: Reasoning | None = None
+    previous_response_id: Any = None
+    conversation: Any = None
+    missing: ClassVar = {
+        "prompt": (None,),
+        "background": (None, False),
+        "truncation": (None, "disabled"),
+        "max_tool_calls": (None,),
+        "moderation": (None,),
+        "context_management": (None, []),
+    }
+
+    def translated(self, engine: EngineClient) -> ChatBody:
+        return parse_body(ChatBody, self._fields())
+
+    def field_of(self, param: str | None) -> str | None:
+        return _FIELDS.get(param or "", param)
+
+    def _fields(self) -> dict[str, Any]:
+        for name in ("previous_response_id", "conversation"):
+            if getattr(self, name) is not None:
+                message = f"{name}: responses are not kept here; send the whole conversation as input"
+                raise ApiError(400, message, param=name, code="unsupported_field")
+        fields: dict[str, Any] = {"messages": openai_messages(self.instructions, self.input)}
+        if self.tools:
+            fields |= openai_tools(self.tools, self.tool_choice)
+        if self.parallel_tool_calls is not None:
+            fields["parallel_tool_calls"] = self.parallel_tool_calls
+        if self.reasoning is not None and self.reasoning.effort is not None:
+            fields["reasoning_effort"] = self.reasoning.effort
+        return fields
+
+
+class ResponsesBody(InputTokensBody):
+    """POST /v1/responses. `store`: nothing is kept, and the answer says so."""
+
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    include: Strings | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    # Ollama's, as at the other endpoints
+    keep_alive: float | str | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the text comes with its log-probabilities."""
+        return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
+
+    def _fields(self) -> dict[str, Any]:
+        unknown = set(self.include or ()) - set(_EXTRAS)
+        if unknown:
+            raise ApiError(400, f"include: {sorted(unknown)[0]!r} is not supported by this server", param="include")
+        fields = super()._fields()
+        fields |= {name: getattr(self, name) for name in _SAME_NAME if getattr(self, name) is not None}
+        if self.max_output_tokens is not None:
+            fields["max_tokens"] = self.max_output_tokens
+        if self.wants_logprobs:
+            fields |= {"logprobs": True, "top_logprobs": self.top_logprobs or 0}
+        if self.text is not None and self.text.format is not None and self.text.format.type != "text":
+            fields["response_format"] = self._response_format()
+        return fields
+
+    def _response_format(self) -> dict[str, Any]:
+        assert self.text is not None and self.text.format is not None
+        form = self.text.format
+        if form.type == "json_object":
+            return {"type": "json_object"}
+        return {"type": "json_schema", "json_schema": {"name": form.name or "output", "schema": form.schema_}}

@@ -1,0 +1,129 @@
+"""The wire forms of what a request to Responses consists of: input items, tools, and the form of the text.
+
+Fields of items that only say how they came about (`status`, `phase`, a `caller`) are taken back without effect.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from lullm.server.wire import FAIL_FAST, WireModel
+
+
+class Item(WireModel):
+    """Fields that are null, as clients send them back from an answer, are dropped."""
+
+    id: str | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_null(cls, data: Any) -> Any:
+        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
+
+
+class TextPart(WireModel):
+    """`output_text` is what an answer had."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+class RefusalPart(WireModel):
+    type: Literal["refusal"]
+    refusal: str
+
+
+AnyPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+
+
+class MessageItem(Item):
+    """A turn of anybody's; `type` may be left out."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | Annotated[list[AnyPart], FAIL_FAST]
+    phase: str | None = None
+
+
+class FunctionCallItem(Item):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    caller: dict[str, Any] | None = None
+
+
+class FunctionOutputItem(Item):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | Annotated[list[TextPart], FAIL_FAST]
+    caller: dict[str, Any] | None = None
+
+
+class ReasoningText(WireModel):
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+class ReasoningItem(Item):
+    """What the model has thought. A summary stands for it where there is nothing else."""
+
+    type: Literal["reasoning"]
+    summary: list[ReasoningText] = Field(default_factory=list)
+    content: list[ReasoningText] | None = None
+    encrypted_content: str | None = None
+
+
+AnyItem = Annotated[MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem, Field(discriminator="type")]
+
+
+def _with_types(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    return [{"type": "message"} | item if isinstance(item, dict) else item for item in value]
+
+
+Input = str | Annotated[list[AnyItem], FAIL_FAST, BeforeValidator(_with_types)]
+
+
+def _check_tool_type(kind: str) -> str:
+    if kind != "function":
+        raise ValueError(f"{kind!r} is a tool that OpenAI's servers run; only tools of type 'function' exist here")
+    return kind
+
+
+class FunctionTool(WireModel):
+    type: Annotated[str, AfterValidator(_check_tool_type)]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChosenFunction(WireModel):
+    type: Literal["function"]
+    name: str
+
+
+class TextFormat(WireModel):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextConfig(WireModel):
+    format: TextFormat | None = None
+    missing: ClassVar = {"verbosity": (None, "medium")}
+
+
+class Reasoning(WireModel):
+    """Summaries are not written: the thoughts themselves are in the answer."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None

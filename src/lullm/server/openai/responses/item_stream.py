@@ -1,0 +1,94 @@
+"""ItemStream: the events of a reply as OpenAI's output items, streamed, and the items that have ended."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from lullm.text.reply.event import CallArguments, CallEnd, CallStart, ReplyEvent, Text, Thinking
+
+Event = dict[str, Any]
+
+
+class ItemStream:
+    """One item is open at a time: it ends where a piece of another kind begins.
+
+    Args:
+        answer_id: the ids of items are made of it.
+
+    Attributes:
+        items: those that have ended, in order.
+    """
+
+    def __init__(self, answer_id: str):
+        self._answer_id = answer_id
+        self._open: Event | None = None
+        self._pieces: list[str] = []
+        self._logprobs: list[Event] = []
+        self.items: list[Event] = []
+
+    def feed(self, events: Iterable[ReplyEvent], logprobs: list[Event]) -> Iterator[Event]:
+        """The stream events for some of a reply's. `logprobs`: of their tokens; those beside a text are its own."""
+        for event in events:
+            match event:
+                case Text(text):
+                    yield from self._ensure_open("message")
+                    yield self._piece("output_text.delta", text) | {"logprobs": logprobs}
+                    self._logprobs += logprobs
+                    logprobs = []
+                case Thinking(text):
+                    yield from self._ensure_open("reasoning")
+                    yield self._piece("reasoning_text.delta", text)
+                case CallStart():
+                    yield from self.close()
+                    yield from self._begin("function_call", call_id=event.id, name=event.name, arguments="")
+                case CallArguments():
+                    yield self._piece("function_call_arguments.delta", event.piece)
+                case CallEnd():
+                    yield from self.close()
+
+    def close(self, status: str = "completed") -> Iterator[Event]:
+        """End the item that is open. `status`: 'incomplete' if the end of the reply has cut it."""
+        if self._open is None:
+            return
+        item, text = self._open, "".join(self._pieces)
+        if item["type"] == "function_call":
+            yield self._at("function_call_arguments.done", arguments=text, name=item["name"])
+            item = item | {"arguments": text}
+        else:
+            part = self._part(item["type"], text)
+            done = {"text": text} | ({"logprobs": self._logprobs} if item["type"] == "message" else {})
+            yield self._at(f"{part['type']}.done", content_index=0, **done)
+            yield self._at("content_part.done", content_index=0, part=part)
+            item = item | {"content": [part]}
+        item["status"] = status
+        yield {"type": "response.output_item.done", "output_index": len(self.items), "item": item}
+        self.items.append(item)
+        self._open, self._pieces, self._logprobs = None, [], []
+
+    def _ensure_open(self, kind: str) -> Iterator[Event]:
+        if self._open is not None and self._open["type"] == kind:
+            return
+        yield from self.close()
+        fields: Event = {"role": "assistant"} if kind == "message" else {"summary": []}
+        yield from self._begin(kind, **fields, content=[])
+        yield self._at("content_part.added", content_index=0, part=self._part(kind, ""))
+
+    def _begin(self, kind: str, **fields: Any) -> Iterator[Event]:
+        prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}[kind]
+        item_id = f"{prefix}_{self._answer_id}_{len(self.items)}"
+        self._open = {"id": item_id, "type": kind, "status": "in_progress", **fields}
+        yield {"type": "response.output_item.added", "output_index": len(self.items), "item": self._open}
+
+    def _piece(self, name: str, text: str) -> Event:
+        self._pieces.append(text)
+        place = {} if name.startswith("function_call") else {"content_index": 0}
+        return self._at(name, **place, delta=text)
+
+    def _at(self, event: str, /, **fields: Any) -> Event:
+        assert self._open is not None
+        place = {"item_id": self._open["id"], "output_index": len(self.items)}
+        return {"type": f"response.{event}"} | place | fields
+
+    def _part(self, kind: str, text: str) -> Event:
+        if kind == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self._logprobs}

@@ -1,0 +1,53 @@
+"""The routes of the page: its files, under a strict policy of what a browser may do with them, and its events."""
+
+from collections.abc import Awaitable, Callable
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from lullm.server.context import ServerContext
+from lullm.server.page.feed import Feed
+from lullm.server.page.file import EVENTS_PATH, PageFile, page_files
+from lullm.server.sse import EventStream, event
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        # What a model says can never become markup: browsers that know this throw where text is parsed as HTML.
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+def router(context: ServerContext) -> APIRouter:
+    """The page over `context`'s engine."""
+    routes, feed = APIRouter(), Feed(context)
+    for file in page_files():
+        routes.add_api_route(file.path, _sender(file), methods=["GET"])
+
+    async def events() -> Response:
+        return EventStream(feed.events(), context.api_error, lambda error: event(error.envelope()), "text/event-stream")
+
+    routes.add_api_route(EVENTS_PATH, events, methods=["GET"])
+    return routes
+
+
+def _sender(file: PageFile) -> Callable[[], Awaitable[Response]]:
+    async def send() -> Response:
+        return Response(file.content, media_type=file.media_type, headers=HEADERS)
+
+    return send

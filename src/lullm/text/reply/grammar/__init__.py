@@ -1,0 +1,1 @@
+"""Grammars of replies whose calls are guided."""

@@ -1,0 +1,151 @@
+"""Replies: what is known of one model's replies, and from it the rules of each request."""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lullm.errors import InvalidRequestError
+from lullm.text.reply.form.catalogue import CALLS
+from lullm.text.reply.form.detection import reply_form
+from lullm.text.reply.grammar.reply import reply_grammar
+from lullm.text.tokenizer import Tokenizer
+from lullm.types.reply.form import ReplyForm
+from lullm.types.reply.rules import ReplyRules, ThinkingTokens, Tool
+from lullm.types.request import Conversation
+
+_MAX_TOOLS = 1024
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+
+
+class Replies:
+    """The form of a model's replies. Thread-safe.
+
+    Args:
+        calls, thinking: names of forms, 'none', or None: found in the chat template.
+        thinks: whether the model thinks where a request does not say; None: as the template has it.
+
+    Raises:
+        ConfigError: there is no such name.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, calls: str | None, thinking: str | None, thinks: bool | None):
+        self._tokenizer = tokenizer
+        template = tokenizer.chat_template
+        self.form = reply_form(template.sources if template else {}, calls, thinking)
+        self._thinks = thinks
+
+    def options(self, conversation: Conversation) -> dict[str, Any]:
+        """What the chat template gets beside the messages."""
+        options = {} if self._thinks is None else thinking_options(self._thinks)
+        options |= conversation.options
+        if conversation.calls.choice == "none":
+            options.pop("tools", None)
+        return options
+
+    def rules(self, conversation: Conversation, prompt: str) -> ReplyRules:
+        """How the reply is read. `prompt`: the conversation as the template renders it.
+
+        Raises:
+            InvalidRequestError: the rules for calls do not fit the tools; the model's form of calls is not known.
+        """
+        tools = self._tools(conversation)
+        form = self.form
+        if form.calls is None and conversation.calls.choice == "required":  # the grammar teaches it
+            form = replace(form, calls=CALLS["hermes"])
+        return ReplyRules(
+            form=form,
+            tools=tools,
+            calls=conversation.calls,
+            thinking=self._thinking(prompt),
+            shown_token_ids=self._mark_ids(bool(tools)),
+        )
+
+    def grammar(self, rules: ReplyRules, end_token_ids: Sequence[int], has_form: bool) -> str | None:
+        """See `reply_grammar`."""
+        return reply_grammar(rules, self._added, end_token_ids, has_form)
+
+    @functools.cached_property
+    def _added(self) -> dict[str, int]:
+        return {token.content: n for n, token in self._tokenizer.backend.get_added_tokens_decoder().items()}
+
+    def _tools(self, conversation: Conversation) -> tuple[Tool, ...]:
+        rules = conversation.calls
+        tools = checked_tools(conversation.options.get("tools") or ())
+        names = {tool.name for tool in tools}
+        if rules.choice == "required" and not tools:
+            raise InvalidRequestError("a tool must be called, and tools names none", "tools")
+        if rules.name is not None and rules.name not in names:
+            raise InvalidRequestError(
+                f"tool_choice names {rules.name!r}, which is none of tools: {', '.join(sorted(names))}", "tool_choice"
+            )
+        if rules.choice == "none":
+            return ()
+        if tools and self.form.calls is None and rules.choice == "auto":
+            raise InvalidRequestError(
+                "how this model writes calls of tools is not known: its chat template does not show it; start with "
+                "--tool-call-parser NAME, or leave tools out",
+                "tools",
+            )
+        return tuple(tool for tool in tools if rules.name in (None, tool.name))
+
+    def _thinking(self, prompt: str) -> ThinkingTokens | None:
+        form = self.form.thinking
+        if form is None:
+            return None
+        open_ids, close_ids = self._thinking_ids
+        end = prompt.rstrip()
+        begins_inside = form.begins_inside or end.endswith(form.open.strip())
+        return ThinkingTokens(open_ids, close_ids, begins_inside, may_begin=not end.endswith(form.close.strip()))
+
+    @functools.cached_property
+    def _thinking_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        form = self.form.thinking
+        assert form is not None
+        encode = functools.partial(self._tokenizer.encode, add_special_tokens=False)
+        return tuple(encode(form.open.strip())), tuple(encode(form.close.strip()))
+
+    @functools.cache  # noqa: B019 - two entries, as long as the engine
+    def _mark_ids(self, with_calls: bool) -> frozenset[int]:
+        """The special tokens that stand in the form's marks."""
+        form = self.form if with_calls else ReplyForm(self.form.thinking, None, self.form.header)
+        texts = [text for text in form.texts if text]
+        spelled = ((token_id, self._tokenizer.decode_token(token_id)) for token_id in self._tokenizer.special_token_ids)
+        return frozenset(token_id for token_id, name in spelled if name and any(name in text for text in texts))
+
+
+def thinking_options(thinks: bool) -> dict[str, Any]:
+    """The template's variables that turn thinking on or off: Qwen's and most others', DeepSeek's and Granite's."""
+    return {"enable_thinking": thinks, "thinking": thinks}
+
+
+def checked_tools(tools: Sequence[Any]) -> tuple[Tool, ...]:
+    """Tools in OpenAI's form, or without the object around each. Raises InvalidRequestError, with the field's name."""
+    if not isinstance(tools, (list, tuple)):
+        raise InvalidRequestError("tools must be a list of objects", "tools")
+    if len(tools) > _MAX_TOOLS:
+        raise InvalidRequestError(f"tools may hold at most {_MAX_TOOLS}, got {len(tools)}", "tools")
+    checked: dict[str, Tool] = {}
+    for index, given in enumerate(tools):
+        tool = _checked_tool(given, f"tools[{index}]")
+        if tool.name in checked:
+            raise InvalidRequestError(f"tools[{index}]: {tool.name!r} stands there twice", "tools")
+        checked[tool.name] = tool
+    return tuple(checked.values())
+
+
+def _checked_tool(given: Any, where: str) -> Tool:
+    kind = given.get("type", "function") if isinstance(given, Mapping) else None
+    if kind != "function":
+        raise InvalidRequestError(f"{where} must be an object of type 'function', not {kind!r}", "tools")
+    function = given.get("function", given)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"{where}: a function needs a name of at most 128 letters, digits and _ - . : /, not {name!r}", "tools"
+        )
+    parameters = function.get("parameters")
+    if not isinstance(parameters, Mapping | None):
+        raise InvalidRequestError(f"{where}: parameters must be a JSON schema", "tools")
+    return Tool(name, parameters or {}, function.get("strict") is True)

@@ -1,0 +1,1 @@
+"""The form of replies: how models write thoughts and calls, and what a request says of them."""

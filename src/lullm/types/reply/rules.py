@@ -1,0 +1,60 @@
+"""What one request says of its reply: the tools that may be called, and how the reply is read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lullm.types.reply.form import ReplyForm
+
+
+@dataclass(frozen=True, slots=True)
+class CallRules:
+    """Whether tools are called.
+
+    Args:
+        choice: 'auto': the model decides; 'none': it cannot; 'required': it calls at least one.
+        name: with 'required', the only tool that is called, once. is_parallel: it may call several in a reply.
+    """
+
+    choice: Literal["auto", "none", "required"] = "auto"
+    name: str | None = None
+    is_parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that may be called. `parameters`: a JSON schema of its arguments."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    is_strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingTokens:
+    """Thoughts among output tokens: they begin behind `open_ids` and end with `close_ids`; neither is empty.
+
+    `begins_inside`: the prompt has opened them. `may_begin`: it has not closed them either, so the model may open them.
+    """
+
+    open_ids: tuple[int, ...]
+    close_ids: tuple[int, ...]
+    begins_inside: bool
+    may_begin: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRules:
+    """How the replies to one request are read.
+
+    Args:
+        tools: those that may be called; none: what looks like a call is text.
+        thinking: None: nothing is read as a thought.
+        shown_token_ids: special tokens that the form's marks are made of, so that they must come as text.
+    """
+
+    form: ReplyForm
+    tools: tuple[Tool, ...] = ()
+    calls: CallRules = CallRules()
+    thinking: ThinkingTokens | None = None
+    shown_token_ids: frozenset[int] = frozenset()

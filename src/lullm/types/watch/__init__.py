@@ -1,0 +1,1 @@
+"""What those who watch an engine see of it: counters, gauges, and who holds which blocks."""

@@ -1,0 +1,71 @@
+"""`lullm plan`: its bytes are those of real engines, and its speeds follow from them."""
+
+import json
+import shutil
+
+import pytest
+
+from lullm import LLM
+from lullm.cli.main import main
+from lullm.cli.plan import PROCESS_BYTES, Machine, Plan, advice, plan, read_config
+from lullm.errors import CacheSizeError
+from lullm.units import GIB
+from lullm.weights.folder import DEMO_FOLDER
+
+MACHINE = Machine(4 * GIB, 20e9, 1e12)
+
+
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+def test_the_bytes_are_an_engines(quantization, kv_cache_dtype):
+    found = plan(read_config("demo"), MACHINE, 256, 4, kv_cache_dtype, quantization)
+    options = {"max_model_len": 256, "num_gpu_blocks_override": 64, "kv_cache_dtype": kv_cache_dtype}
+    with LLM("demo", quantization=quantization, **options) as llm:
+        worker = llm.llm_engine.model_executor.driver_worker
+        assert found.weights_bytes == pytest.approx(worker.loaded.arena.used_bytes, rel=0.02)
+        kv_bytes = sum(tensor.nbytes for cache in worker.pools.device for tensor in (cache.key, cache.value))
+        assert found.kv_bytes_per_token == pytest.approx(kv_bytes / (64 * 16), rel=0.02)
+    left = MACHINE.memory_bytes - PROCESS_BYTES - found.weights_bytes
+    assert found.num_sequences == left // (found.kv_bytes_per_token * 256)
+
+
+def test_speeds_follow_from_the_machine():
+    config = read_config("demo")
+    slow, quick = (plan(config, Machine(GIB, speed, 1e15), 256, 4, "auto", None) for speed in (10e9, 20e9))
+    assert quick.decode == pytest.approx(2 * slow.decode)
+    assert slow.decode < slow.batch_decode < 4 * slow.decode, "weights are read once for all"
+    products = [plan(config, Machine(GIB, 1e15, speed), 256, 4, "auto", None).prefill for speed in (1e12, 3e12)]
+    assert products[1] == pytest.approx(3 * products[0])
+
+
+def test_the_advice():
+    def made(weights: str, num_sequences: int) -> Plan:
+        return Plan(weights, GIB, 1.0, 1, num_sequences, 1.0, 1.0, 1.0)
+
+    plans = [made("bfloat16", 3), made("int8", 9), made("int4", 12)]
+    assert advice(plans, 100, 2).startswith("Take bfloat16: it has room for 3 sequences")
+    assert advice(plans, 100, 4).startswith("Take int8 (--quantization int8)")
+    assert "int4 has room for 12" in advice(plans, 100, 40)
+    with pytest.raises(CacheSizeError, match="no sequence of 100 tokens fits beside the weights, which take 1.0 GiB"):
+        advice([made("bfloat16", 0)], 100, 1)
+
+
+def test_a_config_alone(tmp_path, capsys):
+    shutil.copy(DEMO_FOLDER / "config.json", tmp_path)
+    known = ["--memory", "2GiB", "--bandwidth", "20", "--tflops", "1"]
+    for name in (tmp_path, tmp_path / "config.json"):
+        assert main(["plan", str(name), *known, "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert data["machine"] == {"memory_bytes": 2 * GIB, "bytes_per_s": 2e10, "operations_per_s": 1e12}
+        assert [each["weights"] for each in data["plans"]] == ["bfloat16", "int8", "int4"]
+    assert main(["plan", "demo", *known, "--len", "1k"]) == 0
+    out = capsys.readouterr().out
+    assert "OF 1000" in out and "Take bfloat16" in out
+    assert main(["plan", "demo", *known[2:], "--memory", "100MiB"]) == 2
+    assert "no sequence of 1024 tokens fits" in capsys.readouterr().err
+
+
+def test_measured_speeds_are_of_this_machine(capsys):
+    assert main(["plan", "demo", "--json"]) == 0
+    machine = json.loads(capsys.readouterr().out)["machine"]
+    assert machine["bytes_per_s"] > 1e8 and machine["operations_per_s"] > 1e9

@@ -1,0 +1,41 @@
+"""vLLM's options: each passes with what asks for nothing, and is refused with what to do instead otherwise."""
+
+from pathlib import Path
+
+import pytest
+
+from lullm.config.engine import EngineConfig
+from lullm.config.option.option import options_of
+from lullm.config.option.vllm import VLLM_OPTIONS, options_table
+from lullm.errors import UnsupportedError
+
+OWN = {option.name for option in options_of(EngineConfig)}
+PAGE = Path(__file__).parents[2] / "docs" / "from-vllm.md"
+
+
+def test_no_option_stands_in_both():
+    assert not OWN & VLLM_OPTIONS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(VLLM_OPTIONS))
+def test_each_passes_or_is_refused(name):
+    option = VLLM_OPTIONS[name]
+    for nothing in (None, option.default):
+        assert EngineConfig.from_options({name: nothing}) == EngineConfig()
+    wish = {"type": "something"}
+    if option.passes:
+        assert EngineConfig.from_options({name: wish}) == EngineConfig()
+    else:
+        with pytest.raises(UnsupportedError) as caught:
+            EngineConfig.from_options({name: wish})
+        assert str(caught.value) == f"{name}={wish!r} is not supported: {option.advice}"
+
+
+def test_one_is_not_true():
+    """`data_parallel_size=True` is no size, and `enable_lora=0` no switch; neither asks for nothing."""
+    with pytest.raises(UnsupportedError):
+        EngineConfig.from_options({"data_parallel_size": True})
+
+
+def test_the_page_has_the_table():
+    assert options_table(OWN) in PAGE.read_text()

@@ -1,0 +1,190 @@
+"""Calls of scripts that were written for vLLM, with the import line changed."""
+
+import argparse
+import asyncio
+import copy
+import dataclasses
+import json
+
+import pytest
+from tqdm import tqdm
+
+from lullm import (
+    LLM,
+    AsyncEngineArgs,
+    AsyncLLMEngine,
+    BeamSearchParams,
+    EngineArgs,
+    LLMEngine,
+    SamplingParams,
+)
+from lullm.errors import ConfigError, InvalidRequestError, UnsupportedError
+
+PROMPTS = ["Once upon a time", "17 + 25 ="]
+
+
+@pytest.fixture(scope="module")
+def llm():
+    with LLM("demo", max_model_len=256, gpu_memory_utilization=0.05, trust_remote_code=False) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def texts(llm):
+    return [output.outputs[0].text for output in llm.generate(PROMPTS, SamplingParams(temperature=0), use_tqdm=False)]
+
+
+def test_positional_params():
+    assert SamplingParams(2, 0.1, 0.2, 1.1, 0.5, 0.9) == SamplingParams(
+        n=2, presence_penalty=0.1, frequency_penalty=0.2, repetition_penalty=1.1, temperature=0.5, top_p=0.9
+    )
+
+
+def test_params_may_be_changed(llm, texts):
+    params = llm.get_default_sampling_params()
+    params.temperature = 0
+    params.max_tokens = 3
+    assert llm.get_default_sampling_params() != params, "a copy"
+    for each in (params, params.clone(), copy.copy(params), copy.deepcopy(params)):
+        [output] = llm.generate(PROMPTS[:1], each, use_tqdm=False)
+        assert texts[0].startswith(output.outputs[0].text) and len(output.outputs[0].token_ids) == 3
+    params.top_p = 7
+    with pytest.raises(InvalidRequestError, match="top_p must be"):
+        llm.generate(PROMPTS, params, use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="top_p must be"):
+        params.clone()
+
+
+def test_a_request_keeps_the_params_it_came_with(llm, texts):
+    params = SamplingParams(temperature=0)
+    llm.enqueue(PROMPTS, params)
+    params.max_tokens = 1
+    assert [output.outputs[0].text for output in llm.wait_for_completion(use_tqdm=False)] == texts
+
+
+def test_enqueue(llm, texts):
+    params = SamplingParams(temperature=0)
+    ids = llm.enqueue(PROMPTS[0], params) + llm.enqueue(PROMPTS[1:], [params], priority=1)
+    outputs = llm.wait_for_completion(use_tqdm=False)
+    assert [output.request_id for output in outputs] == ids
+    assert [output.outputs[0].text for output in outputs] == texts
+    assert llm.wait_for_completion(use_tqdm=False) == []
+
+
+def test_one_priority_for_all(llm):
+    assert len(llm.generate(PROMPTS, SamplingParams(max_tokens=1), use_tqdm=False, priority=1)) == 2
+    with pytest.raises(InvalidRequestError, match="3 priority for 2 prompts"):
+        llm.generate(PROMPTS, use_tqdm=False, priority=[1, 2, 3])
+    with pytest.raises(InvalidRequestError, match="priority must be int"):
+        llm.generate(PROMPTS, use_tqdm=False, priority="high")
+
+
+def test_a_bar_of_ones_own(llm, capsys):
+    bars = []
+
+    def make_bar(*args, **options):
+        bars.append(tqdm(*args, **options))
+        return bars[-1]
+
+    llm.generate(PROMPTS, SamplingParams(max_tokens=1), use_tqdm=make_bar)
+    assert [bar.n for bar in bars] == [2] and "Processed prompts" in capsys.readouterr().err
+
+
+def test_beam_search(llm):
+    outputs = llm.beam_search([{"prompt": PROMPTS[0]}], BeamSearchParams(beam_width=3, max_tokens=6))
+    [best, *others] = outputs[0].sequences
+    assert len(others) == 2 and best.cum_logprob >= others[0].cum_logprob >= others[1].cum_logprob
+    own = llm.beam_search(PROMPTS[0], 3, max_tokens=6)[0]
+    assert best.tokens == [*own.prompt_token_ids, *own.outputs[0].token_ids]
+    assert best.text.startswith(PROMPTS[0]) and best.text.endswith(own.outputs[0].text)
+    assert llm.beam_search(PROMPTS[0], beam_width=3, max_tokens=6)[0].outputs == own.outputs
+    with pytest.raises(InvalidRequestError, match="beam_width"):
+        llm.beam_search(PROMPTS)
+
+
+def test_outputs(llm):
+    [output] = llm.generate(PROMPTS[0], SamplingParams(max_tokens=2), use_tqdm=False)
+    metrics = output.metrics
+    assert output.finished and output.outputs[0].finished()
+    assert metrics.queued_ts == metrics.arrival_time <= metrics.scheduled_ts <= metrics.first_token_ts
+    assert metrics.first_token_ts <= metrics.last_token_ts
+    assert metrics.first_token_latency == pytest.approx(metrics.first_token_ts - metrics.arrival_time)
+
+
+def test_apply_model(llm):
+    assert llm.apply_model(lambda model: sum(p.numel() for p in model.parameters())) == [
+        llm.collective_rpc(lambda worker: sum(p.numel() for p in worker.loaded.model.parameters()))[0]
+    ]
+
+
+def test_profile(llm, tmp_path):
+    folder = tmp_path / "traces"
+    with pytest.raises(InvalidRequestError, match="no profile"):
+        llm.stop_profile()
+    llm.start_profile(folder)
+    with pytest.raises(InvalidRequestError, match="being recorded"):
+        llm.start_profile(folder)
+    llm.generate(PROMPTS[0], SamplingParams(max_tokens=1), use_tqdm=False)
+    path = llm.stop_profile()
+    assert path.parent == folder and json.loads(path.read_text())["traceEvents"]
+
+
+def test_engine_args(texts):
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    parser.add_argument("--num-prompts", type=int, default=2)
+    parser.set_defaults(model="demo")
+    args = EngineArgs.from_cli_args(parser.parse_args(["--max-model-len", "256", "--dtype", "half"]))
+    args.dtype, args.disable_log_stats = "auto", True
+    args.num_gpu_blocks_override = 40
+    assert args.given == {
+        "max_model_len": 256, "disable_log_stats": True, "num_gpu_blocks_override": 40,
+    }  # fmt: skip
+    for make in (lambda: LLM.from_engine_args(args), lambda: LLM(**dataclasses.asdict(args))):
+        with make() as llm:
+            assert llm.llm_engine.config.max_model_len == 256
+            outputs = llm.generate(PROMPTS, SamplingParams(temperature=0), use_tqdm=False)
+            assert [output.outputs[0].text for output in outputs] == texts
+    with pytest.raises(UnsupportedError, match="enable_lora=True is not supported: LoRA"):
+        LLM.from_engine_args(EngineArgs(enable_lora=True))
+    with pytest.raises(ConfigError, match="max_model_len must be"):
+        EngineArgs(max_model_len=-1).create_engine_config()
+
+
+def test_llm_engine(texts):
+    engine = LLMEngine.from_engine_args(EngineArgs(num_gpu_blocks_override=40))
+    try:
+        for number, prompt in enumerate([*PROMPTS, "x", "y"]):
+            engine.add_request(str(number), prompt, SamplingParams(temperature=0))
+        engine.abort_request(["2", "3"], wants_output=False)
+        assert engine.get_num_unfinished_requests() == 2
+        found = {}
+        while engine.has_unfinished_requests():
+            found |= {output.request_id: output.outputs[0].text for output in engine.step() if output.finished}
+        assert [found[str(number)] for number in range(2)] == texts
+    finally:
+        engine.shutdown()
+
+
+def test_async_engine(texts, tmp_path):
+    async def use() -> None:
+        engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(num_gpu_blocks_override=40))
+        try:
+            await engine.check_health()
+            params = SamplingParams(temperature=0)
+            await engine.start_profile(tmp_path)
+            stream = engine.generate(PROMPTS[0], sampling_params=params, request_id="a")
+            assert [output async for output in stream][-1].outputs[0].text == texts[0]
+            assert (await engine.stop_profile()).is_file()
+            params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+            stream = engine.generate(PROMPTS[0], params, "b")
+            assert not (await anext(stream)).finished and engine.get_num_unfinished_requests() == 1
+            await engine.abort("b")
+            last = [output async for output in stream][-1]
+            assert last.finished and last.outputs[0].finish_reason == "abort"
+            await engine.abort(["b", "never"])
+            assert engine.get_num_unfinished_requests() == 0
+            assert (await engine.get_tokenizer()).encode("x")
+        finally:
+            await engine.shutdown()
+
+    asyncio.run(use())

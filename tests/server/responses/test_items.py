@@ -1,0 +1,171 @@
+"""Tools and thoughts as items: their order, an agent's loop with a scripted model, and what items are as messages."""
+
+import json
+
+import pytest
+from family_templates import QWEN_TOOLS
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from lullm.server.openai.responses.body import ResponsesBody
+from lullm.server.openai.responses.item_stream import ItemStream
+from lullm.server.openai.responses.translation import openai_messages
+from lullm.server.wire import parse_body
+from lullm.text.reply.event import CallArguments, CallEnd, CallStart, Text, Thinking
+
+ADD = {
+    "type": "function",
+    "name": "add",
+    "description": "Adds.",
+    "parameters": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}}},
+    "strict": False,
+}
+CLOCK = {"type": "function", "name": "clock", "parameters": {"type": "object", "properties": {}}, "strict": False}
+
+
+def call(name, **arguments):
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+REPLIES = [
+    "<think>\nboth\n</think>\n\n" + call("add", x=1, y=2) + "\n" + call("clock"),
+    "One more.\n" + call("add", x=3, y=4),
+    "<think>\ndone\n</think>\n\nIt is 7 at noon.",
+]
+
+
+def turn(client, stream, **fields):
+    if not stream:
+        return client.responses.create(model="scripted", **fields)
+    with client.responses.stream(model="scripted", **fields) as events:
+        return events.get_final_response()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_agent(start, replying, stream):
+    engine = replying(QWEN_TOOLS, *REPLIES)
+    tools = {"add": lambda x, y: str(x + y), "clock": lambda: "noon"}
+    items, answers, calls = [{"role": "user", "content": "hello"}], [], [None]
+    with start(engine).openai() as client:
+        while calls:
+            answers.append(turn(client, stream, input=items, tools=[ADD, CLOCK], store=False))
+            calls = [item for item in answers[-1].output if item.type == "function_call"]
+            items += [item.model_dump(exclude_unset=True) for item in answers[-1].output]
+            for one in calls:
+                result = tools[one.name](**json.loads(one.arguments))
+                items.append({"type": "function_call_output", "call_id": one.call_id, "output": result})
+    kinds = [[item.type for item in answer.output if getattr(item, "content", 1)] for answer in answers]
+    assert kinds[0][0] == "reasoning" and kinds[0][-2:] == ["function_call", "function_call"]
+    assert kinds[1:] == [["message", "function_call"], ["reasoning", "message"]]
+    assert answers[-1].output_text == "It is 7 at noon."
+    assert answers[0].output[0].content[0].text == "both"
+    assert answers[0].usage.output_tokens_details.reasoning_tokens == len("\nboth\n")
+    assert answers[0].tools[0].name == "add"
+    last = engine.prompts[-1]
+    assert "<tool_response>\n3\n</tool_response>\n<tool_response>\nnoon\n</tool_response>" in last
+    assert "One more.\n" + call("add", x=3, y=4) + "<|im_end|>" in last and '"description": "Adds."' in last
+
+
+def test_whole_is_strict(start, replying):
+    with start(replying(QWEN_TOOLS, REPLIES[0])).http() as http:
+        body = {"model": "scripted", "input": "hello", "tools": [ADD, CLOCK], "tool_choice": "auto"}
+        answer = http.post("/v1/responses", json=body).json()
+    Response.model_validate(answer, strict=True)
+    assert [item["status"] for item in answer["output"]] == ["completed"] * len(answer["output"])
+
+
+def test_effort(start, replying):
+    engine = replying(QWEN_TOOLS, "Yes")
+    with start(engine).openai() as client:
+        client.responses.create(model="scripted", input="hello", reasoning={"effort": "none"})
+    assert engine.prompts[0].endswith("<think>\n\n</think>\n\n")
+
+
+REPLY = [
+    Thinking("let me "),
+    Thinking("see"),
+    Text("I "),
+    Text("look"),
+    CallStart(0, "call_1", "weather"),
+    CallArguments(0, '{"city": '),
+    CallArguments(0, '"Paris"}'),
+    CallEnd(0),
+    CallStart(1, "call_2", "time"),
+    CallEnd(1),
+    Text("done"),
+]
+
+
+def test_each_item_begins_and_ends_once_in_order():
+    stream = ItemStream("1")
+    events = [event for piece in REPLY for event in stream.feed([piece], [])] + list(stream.close("incomplete"))
+    for number, event in enumerate(events):
+        TypeAdapter(ResponseStreamEvent).validate_python(event | {"sequence_number": number}, strict=True)
+    added = [event["item"] for event in events if event["type"] == "response.output_item.added"]
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == stream.items and [item["id"] for item in added] == [item["id"] for item in done]
+    assert len({item["id"] for item in done}) == 5
+    assert all(item["status"] == "in_progress" for item in added)
+    assert [item["status"] for item in done] == ["completed"] * 4 + ["incomplete"]
+    assert [item["type"] for item in done] == ["reasoning", "message", "function_call", "function_call", "message"]
+    assert done[0]["content"] == [{"type": "reasoning_text", "text": "let me see"}] and done[0]["summary"] == []
+    assert done[2]["arguments"] == '{"city": "Paris"}' and done[2]["call_id"] == "call_1"
+    assert done[3]["arguments"] == ""
+    open_index = None
+    for event in events:
+        if event["type"] == "response.output_item.added":
+            assert open_index is None
+            open_index = event["output_index"]
+        assert event["output_index"] == open_index
+        if event["type"] == "response.output_item.done":
+            open_index = None
+    assert open_index is None
+
+
+def test_items_as_messages():
+    items = [
+        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}", "status": "completed"},
+        {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": "one"},
+        {"type": "function_call_output", "call_id": "2", "output": [{"type": "input_text", "text": "two"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+        {"role": "assistant", "content": "yes"},
+        {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"},
+    ]
+
+    def called(call_id, name):
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+    body = parse_body(ResponsesBody, {"model": "m", "input": items})
+    assert openai_messages("be kind", body.input) == [
+        {"role": "system", "content": "be kind"},
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "hm",
+            "tool_calls": [called("1", "f"), called("2", "g")],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "one"},
+        {"role": "tool", "tool_call_id": "2", "content": "two"},
+        {"role": "assistant", "content": "no"},
+        {"role": "assistant", "content": "yes"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("required", "required"),
+        ({"type": "function", "name": "add"}, {"type": "function", "function": {"name": "add"}}),
+    ],
+)
+def test_tools_and_form(choice, expected):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    fields = {"model": "m", "input": "x", "tools": [ADD], "tool_choice": choice, "parallel_tool_calls": False}
+    form = {"type": "json_schema", "name": "x", "schema": schema, "strict": True}
+    body = parse_body(ResponsesBody, fields | {"text": {"format": form}}).translated(None)
+    assert body.model_dump(exclude_none=True)["tool_choice"] == expected and body.parallel_tool_calls is False
+    function = {name: ADD[name] for name in ("name", "description", "parameters", "strict")}
+    assert body.tools == [{"type": "function", "function": function}]
+    assert body.form().json == schema

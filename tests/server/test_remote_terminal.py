@@ -1,0 +1,55 @@
+"""`lullm run` and `lullm chat` with --url: a running server answers, and no engine is built."""
+
+import io
+import sys
+
+import pytest
+
+from lullm.cli.main import main
+
+
+def test_run(server, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello"))
+    assert main(["run", "--url", server.url, "-n", "12", "hello", "--verbose"]) == 2  # the word is the model's name
+    assert "the model 'hello' does not exist here" in capsys.readouterr().err
+    assert main(["run", "--url", server.url, "-n", "12", "say hello", "--verbose"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out) == 13 and "12 new, first after" in err
+    assert main(["run", "--url", server.url, "-n", "12", "--raw", "say hello"]) == 0
+    assert len(capsys.readouterr().out) == 13
+
+
+def test_chat_remembers(server, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("say hello\nagain\n"))
+    assert main(["chat", "--url", server.url, "-n", "5"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out) == 12 and "Talk to" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["run", "--max-model-len", "9", "say hello"], "--max-model-len: for an engine in this process"),
+        (["run", "--temp", "-1", "say hello"], "--temperature must be"),
+    ],
+)
+def test_mistakes(server, argv, words, capsys):
+    assert main([argv[0], "--url", server.url, *argv[1:]]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_key_without_a_server(capsys):
+    assert main(["run", "--api-key", "k", "say hello"]) == 2
+    assert "name it by --url" in capsys.readouterr().err
+
+
+def test_an_engine_that_dies_in_the_middle(start, scripted, capsys):
+    running = start(scripted())
+    assert main(["run", "--url", running.url, "crash here"]) == 2
+    err = capsys.readouterr().err
+    assert f"lullm: error: the server on {running.url} says: the engine failed" in err
+
+
+def test_nothing_listens(capsys):
+    assert main(["run", "--url", "http://127.0.0.1:9", "say hello"]) == 2
+    assert "nothing listens on http://127.0.0.1:9" in capsys.readouterr().err

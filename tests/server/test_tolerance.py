@@ -1,0 +1,66 @@
+"""Unknown fields over HTTP: ignored with a header and one line in the log, or refused."""
+
+import logging
+
+import pytest
+
+GOOD = {"model": "scripted", "prompt": "x", "max_tokens": 2}
+
+
+def ignored(response):
+    assert response.status_code == 200, response.text
+    return response.headers.get("x-lullm-ignored")
+
+
+def test_the_answer_names_what_was_ignored(http):
+    assert ignored(http.post("/v1/completions", json=GOOD | {"num_ctx": 8, "chat_id": "a"})) == "num_ctx, chat_id"
+    turn = {"role": "user", "content": "x", "id": "7"}
+    body = {"messages": [turn, turn], "max_tokens": 2, "stream": True, "cache_prompt": True}
+    assert ignored(http.post("/v1/chat/completions", json=body)) == "messages[].id, cache_prompt"
+    assert ignored(http.post("/tokenize", json={"prompt": "x", "extra": 1})) == "extra"
+    assert ignored(http.post("/v1/completions", json=GOOD)) is None
+
+
+def test_a_refusal_names_it_too(http):
+    response = http.post("/v1/completions", json=GOOD | {"num_ctx": 8, "n": 0})
+    assert response.status_code == 400 and response.headers["x-lullm-ignored"] == "num_ctx"
+
+
+def test_names_are_safe_and_few_in_a_header(http):
+    names = ["a\r\nX: y", "ü", "n" * 500, *(f"f{number}" for number in range(30))]
+    found = ignored(http.post("/v1/completions", json=GOOD | dict.fromkeys(names, 1))).split(", ")
+    assert found[:3] == ["a%0D%0AX%3A%20y", "%C3%BC", "n" * 64]
+    assert len(found) == 17 and found[-1] == "..."
+
+
+def test_the_log_has_each_name_once(start, scripted, caplog):
+    server = start(scripted())
+    with caplog.at_level(logging.WARNING, "lullm.server.context"), server.http() as http:
+        for _ in range(3):
+            http.post("/v1/completions", json=GOOD | {"num_ctx": 8})
+        for number in range(300):
+            http.post("/tokenize", json={"prompt": "x", f"field{number}": 1})
+    told = [record.getMessage() for record in caplog.records if "is ignored" in record.getMessage()]
+    assert sum("num_ctx" in line for line in told) == 1 and len(told) == 256
+
+
+def test_refusing(start, scripted):
+    with start(scripted(), unknown_fields="refuse").http() as http:
+        for path, body in (
+            ("/v1/completions", GOOD | {"num_ctx": 8}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x", "num_ctx": "7"}]}),
+        ):
+            error = http.post(path, json=body).json()["error"]
+            assert error["code"] == "unknown_field" and "num_ctx" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_words_for_no_limit_and_no_seed(start, scripted, path):
+    engine = scripted()
+    text = {"prompt": "x"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "x"}]}
+    with start(engine).http() as http:
+        for limit in (None, -1):
+            answer = http.post(path, json=text | {"max_tokens": limit, "seed": -1}).json()
+            assert answer["choices"][0]["finish_reason"] == "stop" and answer["usage"]["completion_tokens"] == 21
+        assert http.post(path, json=text | {"max_tokens": -2}).status_code == 400
+    assert [(params.max_tokens, params.seed) for _, params, _ in engine.seen] == [(None, None)] * 2

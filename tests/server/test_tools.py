@@ -1,0 +1,188 @@
+"""Calls of tools and thoughts over HTTP, with the official client: a model whose replies are scripted."""
+
+import json
+
+import openai
+import pytest
+from family_templates import CHATML, QWEN_TOOLS
+
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds.",
+        "parameters": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}}},
+    },
+}
+CLOCK = {"type": "function", "function": {"name": "clock"}}
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def call(name, **arguments):
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+REPLIES = [
+    "<think>\nboth\n</think>\n\n" + call("add", x=1, y=2) + "\n" + call("clock"),
+    "One more.\n" + call("add", x=3, y=4),
+    "<think>\ndone\n</think>\n\nIt is 7 at noon.",
+]
+
+
+def streamed(chunks):
+    """The message that a stream's deltas are together, and its finish reason."""
+    message, reason = {"role": None, "content": "", "reasoning": "", "tool_calls": []}, None
+    for chunk in chunks:
+        for choice in chunk.choices:
+            delta = choice.delta.model_dump(exclude_unset=True)
+            message["role"] = delta.get("role") or message["role"]
+            message["content"] += delta.get("content") or ""
+            message["reasoning"] += delta.get("reasoning", "")
+            assert delta.get("reasoning") == delta.get("reasoning_content")
+            for entry in delta.get("tool_calls", []):
+                if entry["index"] == len(message["tool_calls"]):
+                    message["tool_calls"].append(
+                        {"id": entry["id"], "type": entry["type"], "function": entry["function"]}
+                    )
+                else:
+                    message["tool_calls"][entry["index"]]["function"]["arguments"] += entry["function"]["arguments"]
+            reason = choice.finish_reason or reason
+    return {name: value for name, value in message.items() if value or name == "content"}, reason
+
+
+def turn(client, stream, **fields):
+    answer = client.chat.completions.create(model="scripted", stream=stream, **fields)
+    if stream:
+        return streamed(answer)
+    [choice] = answer.choices
+    return choice.message.model_dump(exclude_unset=True), choice.finish_reason
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_agent(start, replying, stream):
+    """An agent's loop: each answer is sent back with its null content, and with the tools' results."""
+    engine = replying(QWEN_TOOLS, *REPLIES)
+    tools = {"add": lambda x, y: str(x + y), "clock": lambda: "noon"}
+    messages, reasons = list(HELLO), []
+    with start(engine).openai() as client:
+        while not reasons or reasons[-1] == "tool_calls":
+            message, reason = turn(client, stream, messages=messages, tools=[ADD, CLOCK])
+            message["content"] = message["content"] or None
+            reasons.append(reason)
+            messages.append(message)
+            for one in message.get("tool_calls") or []:
+                result = tools[one["function"]["name"]](**json.loads(one["function"]["arguments"]))
+                messages.append({"role": "tool", "tool_call_id": one["id"], "content": result})
+    assert reasons == ["tool_calls", "tool_calls", "stop"]
+    assert messages[-1]["content"] == "It is 7 at noon." and messages[-1]["reasoning"] == "done"
+    assert messages[1]["content"] is None and messages[1]["reasoning"] == "both"
+    last = engine.prompts[-1]
+    assert last.endswith(
+        "<|im_start|>assistant\n<think>\nboth\n</think>\n\n" + REPLIES[0].partition("</think>\n\n")[2] + "<|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\n3\n</tool_response>\n<tool_response>\nnoon\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n" + REPLIES[1] + "<|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\n7\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert '"description": "Adds."' in last
+
+
+def test_a_reply_is_the_same_whole_and_streamed(start, replying):
+    raw = REPLIES[0] + " and " + call("add", x=9)
+    with start(replying(QWEN_TOOLS, raw, raw)).openai() as client:
+        fields = {"messages": HELLO, "tools": [ADD, CLOCK]}
+        (whole, reason), (pieces, same) = (turn(client, stream, **fields) for stream in (False, True))
+    assert reason == same == "tool_calls"
+    for message in (whole, pieces):
+        for one in message["tool_calls"]:
+            assert one.pop("id").startswith("call_")
+    assert whole["reasoning_content"] == whole["reasoning"] == "both" == pieces["reasoning"]
+    assert whole["tool_calls"] == pieces["tool_calls"] and whole["content"] == pieces["content"] == "and"
+
+
+def test_without_tools_calls_are_text(start, replying):
+    raw = call("clock")
+    with start(replying(QWEN_TOOLS, raw, raw, raw)).openai() as client:
+        assert turn(client, False, messages=HELLO)[0]["content"] == raw
+        message, reason = turn(client, False, messages=HELLO, tools=[CLOCK], tool_choice="none")
+        assert message["content"] == raw and reason == "stop"
+        assert turn(client, True, messages=HELLO, tools=[CLOCK])[0]["tool_calls"][0]["function"]["name"] == "clock"
+
+
+def test_one_call_at_most(start, replying):
+    raw = call("clock") + call("clock")
+    with start(replying(QWEN_TOOLS, raw, raw)).openai() as client:
+        for stream in (False, True):
+            fields = {"messages": HELLO, "tools": [CLOCK], "parallel_tool_calls": False}
+            assert len(turn(client, stream, **fields)[0]["tool_calls"]) == 1
+
+
+def test_thoughts(start, replying):
+    raw = "<think>\nso\n</think>\n\nYes"
+    with start(replying(QWEN_TOOLS, *[raw] * 5)).openai() as client:
+        body = {"model": "scripted", "messages": HELLO}
+        answer = client.chat.completions.create(**body)
+        assert answer.choices[0].message.reasoning == "so" and answer.choices[0].message.content == "Yes"
+        assert answer.usage.completion_tokens_details.reasoning_tokens == len("\nso\n")
+        assert answer.usage.completion_tokens == len(raw)
+        *_, last = client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True})
+        assert last.usage.completion_tokens_details.reasoning_tokens == len("\nso\n")
+        message = turn(client, True, messages=HELLO, extra_body={"include_reasoning": False})[0]
+        assert message == {"role": "assistant", "content": "Yes"}
+        answer = client.chat.completions.create(**body, n=2)
+        assert [choice.message.reasoning for choice in answer.choices] == ["so", "so"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"enable_thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}, {"reasoning_effort": "none"}],
+)
+def test_thinking_off(start, replying, fields):
+    engine = replying(QWEN_TOOLS, "Yes")
+    with start(engine).http() as http:
+        answer = http.post("/v1/chat/completions", json={"messages": HELLO} | fields).json()
+    assert answer["choices"][0]["message"]["content"] == "Yes"
+    assert engine.prompts[0].endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
+
+def test_a_budget(start, replying):
+    engine = replying(QWEN_TOOLS, "Yes")
+    with start(engine).http() as http:
+        body = {"messages": HELLO, "thinking_token_budget": 7}
+        assert http.post("/v1/chat/completions", json=body).status_code == 200
+        assert engine.seen[-1][1].thinking_token_budget == 7
+        refused = http.post("/v1/completions", json={"prompt": "x", "thinking_token_budget": 7})
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "thinking_token_budget"
+
+
+def test_parsers_can_be_named(start, replying):
+    raw = "<think>so</think>" + call("clock")
+    engine = replying(CHATML, raw, raw, tool_call_parser="hermes", reasoning_parser="none")
+    with start(engine).openai() as client:
+        message, _ = turn(client, False, messages=HELLO, tools=[CLOCK])
+        assert message["content"] == "<think>so</think>" and len(message["tool_calls"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "retrieval"}]}, "tools"),
+        ({"tools": [ADD, ADD]}, "tools"),
+        ({"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "sub"}}}, "tool_choice"),
+        ({"tools": [ADD], "tool_choice": "any"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"function_call": "auto"}, "function_call"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"reasoning_effort": "none", "enable_thinking": True}, "enable_thinking"),
+    ],
+)
+def test_refused(start, replying, fields, param):
+    with start(replying(QWEN_TOOLS)).http() as http:
+        response = http.post("/v1/chat/completions", json={"messages": HELLO} | fields)
+    assert response.status_code == 400 and response.json()["error"]["param"] == param
+
+
+def test_a_template_without_calls(start, replying):
+    with start(replying(CHATML)).openai() as client, pytest.raises(openai.BadRequestError, match="tool-call-parser"):
+        turn(client, False, messages=HELLO, tools=[ADD])
