@@ -9,16 +9,17 @@ and stops it with SIGTERM. Exit code 1 if a stream failed or the server did not 
 
 import argparse
 import asyncio
-import json
 import re
 import signal
 import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
-import httpx
+from lullm.cli.bench.load import send_all
+from lullm.cli.bench.stream import Sample, Target
 
 
 def main() -> int:
@@ -43,10 +44,10 @@ def main() -> int:
             started = time.perf_counter()
             results = asyncio.run(send_wave(url, args.clients, args.max_tokens))
             elapsed = time.perf_counter() - started
-            errors = [r for r in results if isinstance(r, str)]
+            errors = [sample.error for sample in results if sample.error is not None]
             failed += len(errors)
-            firsts = [r[0] for r in results if not isinstance(r, str)]
-            tokens = sum(r[1] for r in results if not isinstance(r, str))
+            firsts = [sample.first_s for sample in results if sample.error is None]
+            tokens = sum(sample.num_output for sample in results if sample.error is None)
             print(
                 f"wave {wave}: {len(results) - len(errors)} ended, {len(errors)} failed, {tokens / elapsed:.0f} tok/s, "
                 f"first token median {statistics.median(firsts or [0]):.2f} s, server {rss_mib(server.pid):.0f} MiB",
@@ -54,7 +55,7 @@ def main() -> int:
             )
             for error in errors[:3]:
                 print("   ", error)
-        metrics = httpx.get(f"{url}/metrics").text
+        metrics = urllib.request.urlopen(f"{url}/metrics").read().decode()
         for name in ("preemptions_total", "kv_cache_usage", "requests_running"):
             print(*re.findall(rf"^lullm_\w*{name}\w*(?:{{.*}})? .*$", metrics, flags=re.M), sep="\n")
     finally:
@@ -77,42 +78,25 @@ def ready_url(server: subprocess.Popen) -> str:
     raise SystemExit("the server did not start:\n" + "".join(lines[-5:]))
 
 
-async def send_wave(url: str, num: int, max_tokens: int) -> list:
-    limits = httpx.Limits(max_connections=num)
-    async with httpx.AsyncClient(limits=limits, timeout=300) as client:
-        return await asyncio.gather(*(stream(client, url, i, max_tokens) for i in range(num)))
-
-
-async def stream(client: httpx.AsyncClient, url: str, number: int, max_tokens: int) -> tuple[float, int] | str:
-    """(seconds to the first token, tokens) of one stream, or what went wrong."""
-    body = {
-        "prompt": f"Story number {number}: once upon a time",
-        "max_tokens": max_tokens,
-        "ignore_eos": True,
-        "temperature": 1.0,
-        "seed": number,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    started, first, usage, last = time.perf_counter(), None, None, ""
-    try:
-        async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
-            if response.status_code != 200:
-                return f"{response.status_code}: {(await response.aread())[:200]!r}"
-            async for line in response.aiter_lines():
-                if line.startswith("data: "):
-                    first = first or time.perf_counter() - started
-                    last = line[6:]
-                    if last != "[DONE]":
-                        chunk = json.loads(last)
-                        usage = chunk.get("usage") or usage
-                        if "error" in chunk:
-                            return str(chunk["error"])
-    except httpx.HTTPError as error:
-        return repr(error)
-    if last != "[DONE]" or usage is None or usage["completion_tokens"] != max_tokens:
-        return f"ended early: {last!r} {usage}"
-    return first, usage["completion_tokens"]
+async def send_wave(url: str, num: int, max_tokens: int) -> list[Sample]:
+    """All streams at once; one that ended early has an error."""
+    bodies = [
+        {
+            "prompt": f"Story number {number}: once upon a time",
+            "max_tokens": max_tokens,
+            "ignore_eos": True,
+            "temperature": 1.0,
+            "seed": number,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        for number in range(num)
+    ]
+    samples = await send_all(Target.of(url, "/v1/completions", None), bodies, [0.0] * num, None)
+    for sample in samples:
+        if sample.error is None and sample.num_output != max_tokens:
+            sample.error = f"ended early, after {sample.num_output} tokens"
+    return samples
 
 
 def rss_mib(pid: int) -> float:

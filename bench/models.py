@@ -48,6 +48,14 @@ def decoder(hidden: int, intermediate: int, layers: int, heads: int, kv_heads: i
     }  # fmt: skip
 
 
+def latent(hidden: int, intermediate: int, layers: int, heads: int, plain: int, value: int) -> Options:
+    """Latent vectors of 512 elements, and 64 that turn."""
+    sizes = decoder(hidden, intermediate, layers, heads, heads, 64)
+    return sizes | {
+        "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": plain, "v_head_dim": value,
+    }  # fmt: skip
+
+
 FAMILIES: dict[str, Options] = {
     "Qwen3": decoder(1024, 3072, 20, 16, 8, 128),
     "Qwen2": decoder(896, 4864, 20, 14, 2, 64),
@@ -101,6 +109,15 @@ FAMILIES: dict[str, Options] = {
     "Lfm2Moe": decoder(2048, 7168, 4, 32, 8, 64)
     | {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 32}
     | {"num_experts_per_tok": 4, "moe_intermediate_size": 1792},
+    "Glm4MoeLite": latent(2048, 10240, 4, 20, 192, 256)
+    | {"q_lora_rank": 768, "n_routed_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 1536}
+    | {"n_group": 1, "topk_group": 1},
+    "DeepseekV2": latent(2048, 10944, 4, 16, 128, 128)
+    | {"q_lora_rank": None, "n_routed_experts": 32, "num_experts_per_tok": 6, "moe_intermediate_size": 1408}
+    | {"n_shared_experts": 2, "topk_method": "greedy"},
+    "Gemma4": decoder(1536, 6144, 15, 8, 1, 256)
+    | {"sliding_window": 512, "num_kv_shared_layers": 5, "use_double_wide_mlp": True}
+    | {"vocab_size_per_layer_input": 32768, "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 3},
     "GptOss": decoder(2880, 2880, 2, 64, 8, 64) | {"num_local_experts": 12, "num_experts_per_tok": 4},
 }  # fmt: skip
 """By the name of the architecture, without `ForCausalLM`."""

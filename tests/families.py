@@ -47,6 +47,7 @@ GEMMA4 = {
     "num_hidden_layers": 7, "sliding_window": 20, "global_head_dim": 32, "hidden_size_per_layer_input": 8,
     "vocab_size_per_layer_input": 131,
 }  # fmt: skip
+WITHOUT_INPUTS = {key: value for key, value in GEMMA4.items() if "per_layer_input" not in key}
 GEMMA4_MOE = {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
 TWO_TYPES = {"layer_types": ["sliding_attention", "full_attention"] * 3}
 SWITCHED = {"sliding_window": 20, "use_sliding_window": True}
@@ -263,6 +264,19 @@ CASES = {
         | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "attention_k_eq_v": True}
         | {"num_global_key_value_heads": 1, "num_key_value_heads": 4, "vocab_size_per_layer_input": 2048},
         "wider heads in full layers, layers that share keys and values, an embedding per layer, experts beside the MLP",
+        loss=0.2,
+    ),
+    "Gemma4Unified": Cases(
+        "Gemma 4 (text): 12B",
+        {
+            "values are keys, fewer wide heads": WITHOUT_INPUTS
+            | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_key_value_heads": 4}
+        },
+        WITHOUT_INPUTS
+        | {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 7}
+        | {"head_dim": 8, "global_head_dim": 12, "attention_k_eq_v": True},
+        WITHOUT_INPUTS | {"num_hidden_layers": 6, "sliding_window": 32, "attention_k_eq_v": True},
+        "as Gemma 4, without embeddings per layer and experts",
         loss=0.2,
     ),
     "Glm4": Cases(

@@ -65,7 +65,7 @@ def test_steps_with_experts_are_recorded(tmp_path):
         with LLM(str(tmp_path), **OPTIONS | options | {"dtype": "bfloat16"}) as llm:
             outputs = llm.generate(random_prompts(3, 40), params, use_tqdm=False)
             found.append([(o.outputs[0].token_ids, o.outputs[0].cumulative_logprob) for o in outputs])
-            assert bool(graphs_of(llm).sizes) is False
+            assert graphs_of(llm).refusal is None and bool(graphs_of(llm).sizes) != enforce_eager
     assert found[0] == found[1]
 
 

@@ -5,8 +5,11 @@ import json
 import random
 from typing import Any
 
+from .dialect import DIALECT_FIELDS, DIALECT_PATHS, dialect_body
+
 PATHS = (
     "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/v1/embeddings", "/score", "/rerank",
+    *DIALECT_PATHS,
 )  # fmt: skip
 ADMIN_PATHS = ("/sleep", "/wake_up", "/pause", "/resume", "/collective_rpc", "/reset_prefix_cache", "/sleep/explain")
 EVIL: tuple[Any, ...] = (
@@ -34,6 +37,7 @@ FIELDS = (
     "messages", "prompt", "tokens", "add_special_tokens", "level", "mode", "tags", "method", "whatever",
     "input", "dimensions", "encoding_format", "normalize", "use_activation", "truncate_prompt_tokens", "query",
     "structured_outputs", "guided_regex", "documents", "queries", "top_n", "instruction", "split_special_tokens",
+    *DIALECT_FIELDS,
 )  # fmt: skip
 
 
@@ -41,6 +45,8 @@ def valid_body(rng: random.Random, path: str) -> dict[str, Any]:
     """A body that the endpoint takes, for a few tokens."""
     text = "".join(rng.choices("abcdefg hijk\n\u20ac\U0001f600", k=rng.randrange(1, 40)))
     body: dict[str, Any]
+    if path in DIALECT_PATHS:
+        return dialect_body(rng, path, text)
     if path == "/tokenize":
         return {"prompt": text, "return_token_strs": rng.random() < 0.5}
     if path == "/detokenize":

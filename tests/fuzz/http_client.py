@@ -6,6 +6,8 @@ import socket
 import struct
 from typing import Any
 
+from .dialect import is_last, problem
+
 ANSWER_S = 60.0
 STATUSES = {200, 400, 401, 403, 404, 405, 408, 409, 413}
 """What any request may be answered with; and 503, while the engine sleeps."""
@@ -69,11 +71,13 @@ def check_answer(raw: bytes) -> tuple[int, Any]:
     kind = headers.get("content-type", "")
     if kind.startswith("text/event-stream"):
         return status, _events(body)
+    if kind.startswith("application/x-ndjson"):
+        lines = [json.loads(line) for line in body.decode().splitlines()]
+        assert lines and (is_last(lines[-1]) or lines[-1].get("status") == "success"), lines[-1:]
+        return status, lines
     content = json.loads(body) if kind.startswith("application/json") else body.decode()
-    if status >= 400 and kind.startswith("application/json"):
-        assert content.keys() == {"error"} and content["error"]["message"], content
-    code = content["error"]["code"] if status >= 400 and isinstance(content, dict) else None
-    assert status in STATUSES or (status == 503 and code == "engine_asleep"), (status, content)
+    message = problem(content) if status >= 400 and kind.startswith("application/json") else ""
+    assert status in STATUSES or (status == 503 and "sleep" in message), (status, content)
     return status, content
 
 
@@ -89,7 +93,9 @@ def _dechunked(body: bytes) -> bytes:
 
 
 def _events(body: bytes) -> list[Any]:
-    data = [line.removeprefix("data: ") for line in body.decode().split("\n\n") if line]
+    data = [line.removeprefix("data: ") for line in body.decode().split("\n") if line.startswith("data: ")]
     events = [json.loads(item) for item in data if item != "[DONE]"]
-    assert data and (data[-1] == "[DONE]" or "error" in events[-1]), "a stream ends with [DONE] or an error"
+    assert data and (data[-1] == "[DONE]" or is_last(events[-1])), (
+        "a stream ends with [DONE], an error, or its last event"
+    )
     return events

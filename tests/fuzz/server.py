@@ -39,7 +39,7 @@ class ServerTarget(Target):
             sys.executable, "-c", "import sys; from lullm.cli.main import main; sys.exit(main(sys.argv[1:]))", "serve",
             "--model", str(model), "--port", "0", "--dtype", "float32", "--max-model-len", "256",
             "--num-gpu-blocks-override", "40", "--enable-sleep-mode", "--log-level", "warning",
-            "--convert", "embed",
+            "--convert", "embed", "--served-model-name", "model",
         ]  # fmt: skip
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment)
         assert self._process.stdout is not None

@@ -150,3 +150,20 @@ def test_a_salt_is_the_engines(start, scripted):
             http.post(path, json=body)
         refused(http.post(COMPLETIONS, json=TEXT | {"cache_salt": ""}), "cache_salt")
     assert salts == ["s", ""] * 3
+
+
+def test_a_suffix_needs_a_model_that_fills_in(http):
+    assert "filling in" in refused(http.post(COMPLETIONS, json=TEXT | {"suffix": "end"}), "suffix")
+    refused(http.post(COMPLETIONS, json=TEXT | {"prompt": [1, 2], "suffix": "end"}), "suffix")
+    assert http.post(COMPLETIONS, json=TEXT | {"suffix": ""}).status_code == 200
+
+
+def test_a_suffix(start, scripted):
+    engine = scripted()
+    tokens = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
+    engine.tokenizer.backend.add_special_tokens(tokens)
+    engine._input._vocab_size += len(tokens)
+    with start(engine).http() as http:
+        answer = http.post(COMPLETIONS, json=TEXT | {"prompt": ["a", "b"], "suffix": "c", "return_token_ids": True})
+    shown = [engine.tokenizer.decode(choice["prompt_token_ids"], False) for choice in answer.json()["choices"]]
+    assert shown == [f"{tokens[0]}{prefix}{tokens[1]}c{tokens[2]}" for prefix in "ab"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import lullm
 from lullm.cli import completion, doctor, memory, plan, run_batch, serve
+from lullm.cli.bench import serve as bench
 from lullm.cli.flag.settings import apply_settings
 from lullm.cli.flag.spelling import spelled_as_flags
 from lullm.cli.model import hub, quantize
@@ -35,7 +36,8 @@ def build_parser() -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"lullm {lullm.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
-    for command in (run, chat, serve, run_batch, ps, sleep, wake, hub, quantize, plan, memory, doctor, completion):
+    served = (serve, run_batch, ps, sleep, wake, bench)
+    for command in (run, chat, *served, hub, quantize, plan, memory, doctor, completion):
         command.add_parser(commands)
     return parser
 

@@ -153,8 +153,8 @@ class EngineOptions:
 
     tool_call_parser: str | None = option(
         None,
-        "how the model writes calls of tools (hermes, qwen3_coder, llama3_json, mistral, ...), or 'none': they are "
-        "text; default: found in its chat template",
+        "how the model writes calls of tools (hermes, qwen3_coder, llama3_json, mistral, ...), 'template': learned "
+        "from its chat template, or 'none': they are text; default: found in its chat template",
         "replies",
     )
     reasoning_parser: str | None = option(

@@ -94,7 +94,7 @@ class InputProcessor:
             seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
             arrival_time=time.monotonic(),
             priority=priority,
-            end_token_ids=() if params.ignore_eos else self._eos_token_ids,
+            end_token_ids=() if params.ignore_eos else self._end_ids(prompt),
             bad_words_ids=tuple(bad_words_ids(self._tokenizer, params.bad_words)) if params.bad_words else (),
             guide=guide,
             cache_salt=_cache_salt(prompt),
@@ -117,6 +117,11 @@ class InputProcessor:
             return self._guides.make(form, may_block, outer)
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error).replace("structured_outputs", "tools", 1), "tools") from None
+
+    def _end_ids(self, prompt: Input) -> tuple[int, ...]:
+        if _suffix(prompt) is None:
+            return self._eos_token_ids
+        return tuple(dict.fromkeys(self._eos_token_ids + self._tokenizer.infill().end))
 
     def _process_pooling(
         self, request_id: str, prompt: Input, params: PoolingParams, priority: int, may_block: bool
@@ -158,6 +163,8 @@ class InputProcessor:
                 options = self._replies.options(prompt)
                 return self._tokenizer.encode_conversation(prompt.messages, options, splits, may_block)
             text, token_ids, splits = _given(prompt)
+            if (suffix := _suffix(prompt)) is not None and text is not None:
+                return text, self._tokenizer.encode_infill(text, suffix)
             if token_ids is None:
                 assert text is not None
                 splits = self._splits_prompts if splits is None else splits
@@ -246,7 +253,7 @@ def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
         return prompt, None, None
     if not isinstance(prompt, dict):
         return None, _integers(prompt), None
-    unknown = set(prompt) - {"prompt", "prompt_token_ids", "split_special_tokens", "cache_salt"}
+    unknown = set(prompt) - {"prompt", "prompt_token_ids", "split_special_tokens", "cache_salt", "suffix"}
     if unknown:
         raise InvalidRequestError(
             f"a prompt dict holds 'prompt' or 'prompt_token_ids', not {sorted(map(str, unknown))}", "prompt"
@@ -265,6 +272,14 @@ def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
 def _truncated(ids: list[int], num_kept: int, num_most: int) -> list[int]:
     """The last `num_kept` tokens, or `num_most` if that is -1."""
     return ids[-(num_most if num_kept < 0 else num_kept) :]
+
+
+def _suffix(prompt: Input) -> str | None:
+    """Raises InvalidRequestError: it is no text, or stands behind no text."""
+    suffix = prompt.get("suffix") if isinstance(prompt, dict) else None
+    if suffix is not None and not (isinstance(suffix, str) and isinstance(prompt, dict) and "prompt" in prompt):
+        raise InvalidRequestError("suffix is a text, and belongs to a prompt of text", "suffix")
+    return suffix
 
 
 def _cache_salt(prompt: Input) -> str:

@@ -50,6 +50,7 @@ BUILDERS: dict[str, Builder] = {
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
     "Gemma4ForCausalLM": build_gemma4,
+    "Gemma4UnifiedForCausalLM": build_gemma4,
     "Glm4ForCausalLM": build_glm4,
     "Glm4MoeForCausalLM": build_glm4_moe,
     "Glm4MoeLiteForCausalLM": build_deepseek,

@@ -74,17 +74,15 @@ class LatentAttention(nn.Module):
         ops, prepared, cache = context.ops, context.attention[self.group], context.caches[self.layer]
         sizes = self.sizes
         keys, values = self.kv_b_proj.parts
-        table = cos_sin_cache[context.positions]  # [T, rope_size]
-        latent, turned = self.kv_a_proj_with_mqa(x, ops).split((sizes.rank, sizes.rope_size), dim=-1)
-        latent = self.kv_a_layernorm(latent.contiguous(), ops)
-        row = torch.cat((latent, _rotate(turned, table)), dim=-1)  # [T, D]
+        row = self.kv_a_proj_with_mqa(x, ops)  # [T, D]: the latent, and the part of the key that turns
+        self.kv_a_layernorm.norm_(row[:, : sizes.rank], ops)
+        ops.rotate_(row[:, sizes.rank :].unsqueeze(1), None, context.positions, cos_sin_cache)
         ops.write_cache(row.unsqueeze(1).expand(-1, 2, -1), cache, prepared.slot_mapping)
         q = self._queries(x, context).unflatten(-1, (self.num_heads, sizes.query_size))  # [T, Hq, query_size]
-        plain, turned = q.split((sizes.plain_size, sizes.rope_size), dim=-1)
-        absorbed = torch.matmul(plain.transpose(0, 1), keys).transpose(0, 1)  # [T, Hq, rank]
-        q = torch.cat((absorbed, _rotate(turned, table.unsqueeze(1))), dim=-1)  # [T, Hq, D]
-        out = ops.attention(q, cache, prepared, self.scale)[..., : sizes.rank]  # [T, Hq, rank]
-        out = torch.matmul(out.transpose(0, 1), values.transpose(1, 2)).transpose(0, 1)  # [T, Hq, value_size]
+        ops.rotate_(q[..., sizes.plain_size :], None, context.positions, cos_sin_cache)
+        q = ops.multiply_heads(q, keys.transpose(1, 2), sizes.rope_size)  # [T, Hq, D]
+        out = ops.attention(q, cache, prepared, self.scale)  # [T, Hq, D], of which the first `rank` are of latents
+        out = ops.multiply_heads(out, values, 0)  # [T, Hq, value_size]
         return self.o_proj(out.flatten(1), ops)
 
     def _queries(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, Hq * query_size]
@@ -93,10 +91,3 @@ class LatentAttention(nn.Module):
             return self.q_proj(x, ops)
         assert self.q_a_proj is not None and self.q_b_proj is not None
         return self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x, ops), ops), ops)
-
-
-def _rotate(x: Tensor, table: Tensor) -> Tensor:  # [..., rope_size] both
-    """Turn the pairs (i, i + rope_size / 2) in float32; rounded once."""
-    first, second = x.float().chunk(2, dim=-1)
-    cosines, sines = table.chunk(2, dim=-1)
-    return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1).to(x.dtype)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lullm.config.experts import ExpertsConfig
-from lullm.ops import in_place
+from lullm.ops import head_products, in_place
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
@@ -182,6 +182,13 @@ class Ops:
 
     scale_: Callable[[Tensor, float], None] = in_place.scale_
     """x, factor -> None. In place; the product is taken in float32 and rounded once."""
+
+    multiply_heads: Callable[[Tensor, Tensor, int], Tensor] = head_products.multiply_heads
+    """x `[T, H, N]`, weight `[H, out, in]`, num_kept -> `[T, H, out + num_kept]`.
+
+    The first `in` elements of every head times the matrix of the head, and behind them the next `num_kept` as they are.
+    The weight may be a transposed view.
+    """
 
     scale_by_: Callable[[Tensor, Tensor], None] = in_place.scale_by_
     """x, factor `[1]` of its type -> None. As `scale_`, by a number that stands in memory."""

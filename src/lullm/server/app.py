@@ -19,6 +19,7 @@ from lullm.server.openai.responses import route as responses
 from lullm.server.options import ServerOptions
 from lullm.server.page import route as page
 from lullm.server.pooling import route as pooling
+from lullm.server.reference import route as reference
 from lullm.server.sse import ClientDisconnectedError
 from lullm.server.tracing import TraceParent
 
@@ -32,18 +33,17 @@ async def _answer_nothing(_request: Request, _error: Exception) -> Response:
 def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
     """The application; `app.state.context` is its `ServerContext`. Starts nothing."""
     context = ServerContext(engine, options)
-    # The generated pages would load their scripts from the network, and the bodies are parsed by hand anyway.
+    # FastAPI's pages would load their scripts from the network, and know no bodies: those are parsed by hand.
     app = FastAPI(title="lullm", version=lullm.__version__, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.context = context
     install_error_handlers(app, context.error_response)
     for kind in (ClientDisconnect, ClientDisconnectedError):
         app.add_exception_handler(kind, _answer_nothing)
-    for routes in (openai, responses, anthropic, ollama, llama_cpp, pooling, route):
-        app.include_router(routes.router(context))
-    if options.page:
-        app.include_router(page.router(context))
-    if engine.config.enable_sleep_mode:
-        app.include_router(admin.router(context))
+    parts = [openai, responses, anthropic, ollama, llama_cpp, pooling, route]
+    parts += [page] * options.page + [admin] * engine.config.enable_sleep_mode
+    routers = [part.router(context) for part in parts]
+    for router in [*routers, reference.router(routers)]:
+        app.include_router(router)
     app.add_middleware(Gate, context=context)
     if context.tracing.is_on:
         app.add_middleware(TraceParent)

@@ -7,6 +7,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 import lullm
+from lullm.server.anthropic import model_card
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 from lullm.server.openai.chat.conversation import conversation
@@ -40,11 +41,15 @@ class SmallEndpoints:
         self._context = context
         self._engine = context.engine
 
-    async def list_models(self) -> JSONResponse:
+    async def list_models(self, request: Request) -> JSONResponse:
+        if model_card.is_asked_for(request.headers):
+            return JSONResponse(model_card.page(self._context, self._context.model_names))
         return JSONResponse({"object": "list", "data": [self._model_card(n) for n in self._context.model_names]})
 
-    async def get_model(self, name: str) -> JSONResponse:
+    async def get_model(self, request: Request, name: str) -> JSONResponse:
         self._context.check_model(name)
+        if model_card.is_asked_for(request.headers):
+            return JSONResponse(model_card.card(self._context, name))
         return JSONResponse(self._model_card(name))
 
     async def health(self) -> JSONResponse:

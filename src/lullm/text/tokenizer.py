@@ -11,6 +11,7 @@ from lullm.config.gguf.file import is_gguf
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.log import get_logger
 from lullm.text.chat_template import ChatTemplate, Message
+from lullm.text.template.infill import Infill, find_infill
 from lullm.text.template.open_end import cut_at, take_open_end
 from lullm.text.token_bytes import TokenBytes
 from lullm.text.tokenizer_folder import read_tokenizer, reraise_foreign
@@ -104,6 +105,16 @@ class Tokenizer:
             before, after = self._around
             ids = [*before, *ids, *after]
         return ids
+
+    def encode_infill(self, prefix: str, suffix: str) -> list[int]:
+        """Token ids that ask for the middle between two texts. Raises InvalidRequestError: the model has no form."""
+        before, _ = self._around
+        parts = (self.encode_as_text(part, add_special_tokens=False) for part in (prefix, suffix))
+        return self.infill().joined(before, *parts)
+
+    def infill(self) -> Infill:
+        """How the model fills in the middle. Raises InvalidRequestError: it does not."""
+        return find_infill(self.backend.token_to_id)
 
     def encode_marked(self, text: str, mark: str) -> list[int]:
         """Token ids of a rendered text, in which marked special tokens (`Verbatim`) are text. Raises as `encode`."""

@@ -13,12 +13,14 @@ from lullm.types.sampling_params import OutputKind, SamplingParams
 class TextPrompt(TypedDict):
     """A prompt as a dict with its text. `split_special_tokens`: as in `Conversation`, and off by default.
 
-    `cache_salt`: only prompts with the same salt share cached prefixes.
+    `cache_salt`: only prompts with the same salt share cached prefixes. `suffix`: the model fills in what stands
+    between the prompt and it.
     """
 
     prompt: str
     split_special_tokens: NotRequired[bool | None]
     cache_salt: NotRequired[str | None]
+    suffix: NotRequired[str | None]
 
 
 class TokensPrompt(TypedDict):

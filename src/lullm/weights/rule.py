@@ -182,7 +182,9 @@ KV_SCALE_RENAMES = (
 """The scales of an fp8 KV cache, as ModelOpt, vLLM and older compressed-tensors checkpoints name them."""
 
 
-TOWER = re.compile(r"^(model\.)?(vision_tower|audio_tower|visual|multi_modal_projector|embed_vision|embed_audio)\.")
+TOWER = re.compile(
+    r"^(model\.)?(vision_tower|audio_tower|visual|multi_modal_projector|embed_vision|embed_audio|vision_embedder)\."
+)
 """What reads pictures and sounds, in checkpoints of more than text."""
 LANGUAGE_MODEL_RENAMES = (
     Rename(re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),

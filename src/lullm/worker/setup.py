@@ -54,7 +54,9 @@ class WorkerSetup:
         has_experts = model.family.experts is not None
         is_recordable = self.ops.is_recordable and (self.ops.records_experts or not has_experts)
         is_recordable = is_recordable and (self.ops.has_state_kernels or model.family.recurrent is None)
-        is_recordable = is_recordable and model.generates and model.is_all_ops
+        # Latent vectors: a device that records sizes as they occur finds out by itself if it cannot.
+        is_latent = model.family.latent is not None and not self.device.records_ahead
+        is_recordable = is_recordable and model.generates and (model.is_all_ops or is_latent)
         return is_recordable and not self.config.enforce_eager
 
     def new_model_runner(

@@ -4,7 +4,7 @@ import json
 
 import anthropic
 import pytest
-from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
+from anthropic.types import Message, MessageTokensCount, ModelInfo, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 SCRIPT = "0:the quick brown fox"
@@ -112,6 +112,15 @@ def test_an_answer_that_has_begun_goes_on(client):
 def test_count_tokens(http):
     count = http.post("/v1/messages/count_tokens", json={"model": "scripted", "messages": USER}).json()
     assert MessageTokensCount.model_validate(count, strict=True).input_tokens == len(PROMPT)
+
+
+def test_models(client, http):
+    [model] = client.models.list()
+    assert (model.id, model.type, model.max_tokens) == ("scripted", "model", 512)
+    assert client.models.retrieve("scripted") == model
+    headers = {"anthropic-version": "2023-06-01"}
+    ModelInfo.model_validate_json(http.get("/v1/models/scripted", headers=headers).content, strict=True)
+    assert http.get("/v1/models").json()["data"][0]["object"] == "model"  # OpenAI's, without the header
 
 
 def test_parameters_reach_the_engine(client, server):

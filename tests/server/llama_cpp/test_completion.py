@@ -97,6 +97,7 @@ def test_parameters_reach_the_engine(http, server):
         ({"temperature": -1}, "temperature"),
         ({"logit_bias": [[1]]}, "logit_bias"),
         ({"logit_bias": [["word", 1]]}, "logit_bias"),
+        ({"logit_bias": [[[1], 1]]}, "logit_bias"),
         ({"logit_bias": 7}, "logit_bias"),
         ({"mirostat": 2}, "mirostat"),
         ({"dry_multiplier": 0.8}, "dry_multiplier"),

@@ -7,7 +7,7 @@ from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts import GLM4_MOE, GPT_OSS, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from lullm.config.family.family import Family
 from lullm.config.family.gemma.gemma3 import GEMMA2, GEMMA3
-from lullm.config.family.gemma.gemma4 import GEMMA4
+from lullm.config.family.gemma.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from lullm.config.family.gpt import GPT2, OPT
 from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
@@ -42,6 +42,7 @@ FAMILIES: dict[str, Family] = {
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Gemma4ForCausalLM": GEMMA4,
+    "Gemma4UnifiedForCausalLM": GEMMA4_UNIFIED,
     "Glm4ForCausalLM": GLM4,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
@@ -115,6 +116,7 @@ def family_of(architecture: str) -> Family:
 TEXT_MODELS: dict[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
     "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
+    "Gemma4UnifiedForConditionalGeneration": "Gemma4UnifiedForCausalLM",
     "Mistral3ForConditionalGeneration": "MistralForCausalLM",
     "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from lullm.config.field import MOST_LAYERS, positive_int, shown
+from lullm.config.field import LARGEST_ID, MOST_HEAD_DIM, MOST_HEADS, MOST_INTERMEDIATE, MOST_LAYERS, shown
+from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, LayerKind, SlidingWindow
 from lullm.weights.rule import Rename
@@ -117,9 +118,7 @@ def _build(data: Mapping[str, Any], architecture: str, dtype: torch.dtype) -> An
             f"(model_type {shown(model_type)}){own_code}; take a checkpoint of a known architecture, or a newer "
             "transformers"
         )
-    for name in ("num_hidden_layers", "n_layer", "num_layers"):
-        if data.get(name) is not None:
-            positive_int(dict(data), name, most=MOST_LAYERS)
+    _check_sizes(data)
     transformers.AttentionInterface.register(PROBE, _write_down)
     transformers.AttentionMaskInterface.register(PROBE, _MaskNote.of)
     try:
@@ -139,6 +138,29 @@ def _build(data: Mapping[str, Any], architecture: str, dtype: torch.dtype) -> An
             "there is no way yet to run this architecture"
         )
     return causal.eval().requires_grad_(False)
+
+
+_MOST: tuple[tuple[re.Pattern[str], int], ...] = (
+    (re.compile(r"^(num_(hidden_)?layers|n_layers?)$"), MOST_LAYERS),
+    (re.compile(r"position"), MOST_POSITIONS),
+    (re.compile(r"vocab|length|seq_?len|window|_id$|^type_"), LARGEST_ID),
+    (re.compile(r"head_(dim|size)|^d_(kv|k|v)$|kv_channels"), MOST_HEAD_DIM),
+    (re.compile(r"heads?$"), MOST_HEADS),
+    (re.compile(r"size|dim|width|inner|embd|channels|rank|^d_|experts"), MOST_INTERMEDIATE),
+)
+"""Bounds of numbers by what their keys hold; the first counts. A rotary table of 100 million elements takes 1.7 GB, and
+only then transformers notices that something is wrong: tables have numbers even on the meta device."""
+
+
+def _check_sizes(data: Mapping[str, Any]) -> None:
+    """Of all objects in the file. Raises ModelLoadError."""
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            _check_sizes(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            most = next((most for pattern, most in _MOST if pattern.search(str(key))), None)
+            if most is not None and abs(value) > most:
+                raise ModelLoadError(f"config.json: {key} must be at most {most}, not {shown(value)}")
 
 
 def _conversions(causal: Any) -> list[Rename | str]:

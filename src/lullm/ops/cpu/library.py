@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 12
+_ABI_VERSION = 13
 _SOURCES = Path(__file__).parent / "csrc"
 """In a checkout; an installed package has none."""
 
@@ -40,6 +40,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_embedding": [_POINTER] * 3 + [_SIZE] * 3 + [_INT],
     "lullm_rms_norm": [_POINTER] * 5 + [_SIZE] * 5 + [_FLOAT, _INT],
     "lullm_rope_and_cache": [_POINTER] * 11 + [_SIZE] * 6 + [_FLOAT] + [_INT] * 2,
+    "lullm_write_cache": [_POINTER] * 4 + [_SIZE] * 5 + [_INT] * 2,
+    "lullm_multiply_heads": [_POINTER] * 3 + [_SIZE] * 8 + [_INT] * 2,
     "lullm_layer_norm": [_POINTER] * 4 + [_SIZE] * 3 + [_FLOAT, _INT],
     "lullm_activate": [_POINTER] * 2 + [_SIZE] * 3 + [_INT] * 3,
     "lullm_add": [_POINTER] * 2 + [_SIZE, _INT],

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lullm.ops import grouped_attention, torch_cpu
+from lullm.ops import grouped_attention, head_products, torch_cpu
 from lullm.ops.cache.float8_cache import FLOAT8
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu.native import DTYPES, has_whole_heads
@@ -71,6 +71,38 @@ def rope_and_cache(
         cache_format,
     )
     return q
+
+
+def write_cache(kv: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
+    dtype, cache_format = DTYPES.get(kv.dtype), _format_of(cache, kv.dtype)
+    num_heads = cache.num_kv_heads
+    if dtype is None or cache_format is None or kv.stride(2) != 1 or num_heads > 1 and not has_whole_heads(kv):
+        return torch_cpu.write_cache(kv, cache, slot_mapping)
+    sides = [(cache.key, cache.key_scales), (cache.value, cache.value_scales)]
+    for number, (side, scales) in enumerate(sides[: len(cache.tensors)]):
+        rows = kv[:, number * num_heads :]
+        sizes = kv.stride(0), kv.shape[0], num_heads, kv.shape[2], cache.row_bytes
+        addresses = rows.data_ptr(), side.data_ptr(), _address(scales), slot_mapping.data_ptr()
+        call("lullm_write_cache", *addresses, *sizes, dtype, cache_format)
+
+
+_MOST_ROWS = 256
+"""Of heads times matrices: a decode has no more, and torch's products are faster for prompts."""
+
+
+def multiply_heads(x: Tensor, weight: Tensor, num_kept: int) -> Tensor:
+    dtype = DTYPES.get(x.dtype)
+    num_rows, num_heads, _ = x.shape
+    is_by_inputs = weight.stride(1) == 1
+    _, out, size = weight.shape
+    is_dense = weight.stride(1 if not is_by_inputs else 2) == (size if not is_by_inputs else out)
+    if dtype is None or num_rows > _MOST_ROWS or x.stride(2) != 1 or not is_dense:
+        return head_products.multiply_heads(x, weight, num_kept)
+    y = new_result((num_rows, num_heads, out + num_kept), x.dtype)
+    addresses = x.data_ptr(), weight.data_ptr(), y.data_ptr()
+    strides = x.stride(0), x.stride(1), weight.stride(0)
+    call("lullm_multiply_heads", *addresses, *strides, num_rows, num_heads, size, out, num_kept, is_by_inputs, dtype)
+    return y
 
 
 @dataclass

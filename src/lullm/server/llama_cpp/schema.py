@@ -92,9 +92,13 @@ class GenerationFields(DialectBody):
 def _biases(given: Any) -> dict[Any, Any]:
     """OpenAI's form: token id -> bias. False, which forbids a token, is the lowest there is."""
     pairs = list(given.items()) if isinstance(given, dict) else given
-    if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
-        raise ApiError(400, "logit_bias must be a list of pairs, or an object", param="logit_bias")
+    if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
+        raise ApiError(400, "logit_bias must be a list of pairs [token id, bias], or an object", param="logit_bias")
     return {token_id: -100.0 if bias is False else bias for token_id, bias in pairs}
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], int | str)
 
 
 class LlamaCompletionBody(GenerationFields):

@@ -70,9 +70,10 @@ class Reply:
 
 def reply_form_of(engine: EngineClient) -> ReplyForm:
     """How the model writes calls and thoughts, if it does."""
-    template, config = engine.tokenizer.chat_template, engine.config
-    sources = template.sources if template and engine.model_config.generates else {}
-    return reply_form(sources, config.tool_call_parser, config.reasoning_parser)
+    config, template = engine.config, engine.tokenizer.chat_template
+    return reply_form(
+        template if engine.model_config.generates else None, config.tool_call_parser, config.reasoning_parser
+    )
 
 
 def known_arguments(text: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The wire forms of requests for text: OpenAI's fields, vLLM's extensions, Ollama's `keep_alive`."""
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -11,7 +11,7 @@ from lullm.server.gate.gate import REQUEST_ID
 from lullm.server.openai.chat.conversation import Messages, PromptedBody, ReplyBody, conversation
 from lullm.server.openai.structured import StructuredBody
 from lullm.server.wire import Strings, TokenIds, WireModel
-from lullm.types.request import Conversation, Prompt
+from lullm.types.request import Conversation, Prompt, TextPrompt
 
 MAX_PROMPTS = 4096
 
@@ -137,6 +137,7 @@ class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
     prompt: Prompts
+    suffix: str | None = None
     best_of: int | None = None
     echo: bool | None = None
     logprobs: NumLogprobs = None
@@ -156,7 +157,17 @@ class CompletionBody(GenerationBody):
 
     def prompts(self) -> list[Prompt]:
         """The prompts, of which a body may hold one or several."""
-        return several_prompts(self.prompt, self.split_special_tokens, self.cache_salt)
+        prompts = several_prompts(self.prompt, self.split_special_tokens, self.cache_salt)
+        return [_with_suffix(prompt, self.suffix) for prompt in prompts] if self.suffix else prompts
+
+
+def _with_suffix(prompt: Prompt, suffix: str) -> Prompt:
+    """Raises ApiError: the prompt is no text."""
+    if isinstance(prompt, str):
+        return {"prompt": prompt, "suffix": suffix}
+    if not isinstance(prompt, dict) or "prompt" not in prompt:
+        raise ApiError(400, "suffix needs a prompt of text", param="suffix")
+    return {**cast(TextPrompt, prompt), "suffix": suffix}
 
 
 def several_prompts(given: Any, split_special_tokens: bool | None, cache_salt: str | None = None) -> list[Prompt]:

@@ -128,7 +128,7 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
 
 
 def _layer_inputs(data: dict[str, Any]) -> LayerInputConfig | None:
-    size = integer(data, "hidden_size_per_layer_input", 256)
+    size = integer(data, "hidden_size_per_layer_input", 0)
     if size == 0:
         return None
     vocab_size = positive_int(data, "vocab_size_per_layer_input", most=MOST_VOCAB)
@@ -144,39 +144,43 @@ def _experts(data: dict[str, Any], num_layers: int) -> ExpertsConfig:
     return replace(experts, has_factors=True)
 
 
+_DEFAULTS = {
+    "vocab_size": 262144,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "sliding_window": 512,
+}
+_READS = (ROPE_KEYS - {"rope_theta", "rope_scaling"}) | {
+    "attention_bias",
+    "final_logit_softcapping",
+    "global_head_dim",
+    "num_global_key_value_heads",
+    "per_layer_config",
+    "attention_k_eq_v",
+    "num_kv_shared_layers",
+    "use_double_wide_mlp",
+    "use_bidirectional_attention",
+}
+_EXPERTS = {"enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size"}
+
 GEMMA4 = Family(
     _read,
-    defaults={
-        "vocab_size": 262144,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "max_position_embeddings": 131072,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": True,
-        "sliding_window": 512,
-        "vocab_size_per_layer_input": 262144,
-        "hidden_size_per_layer_input": 256,
-    },
-    reads=(ROPE_KEYS - {"rope_theta", "rope_scaling"})
-    | {
-        "attention_bias",
-        "final_logit_softcapping",
-        "global_head_dim",
-        "num_global_key_value_heads",
-        "per_layer_config",
-        "attention_k_eq_v",
-        "num_kv_shared_layers",
-        "use_double_wide_mlp",
-        "enable_moe_block",
-        "num_experts",
-        "top_k_experts",
-        "moe_intermediate_size",
-        "use_bidirectional_attention",
-    },
+    defaults=_DEFAULTS | {"vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256},
+    reads=_READS | _EXPERTS,
     layer_kinds=_layer_kinds,
 )
+GEMMA4_UNIFIED = Family(
+    _read,
+    defaults=_DEFAULTS | {"max_position_embeddings": 262144, "sliding_window": 1024},
+    reads=_READS,
+    layer_kinds=_layer_kinds,
+)
+"""The 12B model: without embeddings per layer and experts."""

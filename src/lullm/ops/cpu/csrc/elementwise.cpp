@@ -99,6 +99,24 @@ void rope_and_cache(const RopeAndCacheArgs& a, int64_t first_row, int64_t last_r
   }
 }
 
+template <class T, class C>
+void write_cache(const WriteCacheArgs& a, int64_t first_row, int64_t last_row) {
+  for (int64_t row = first_row; row < last_row; row++) {
+    if (a.slots[row] < 0) continue;
+    const T* x = static_cast<const T*>(a.x) + row * a.stride;
+    char* to = a.side + a.slots[row] * a.num_heads * a.row_bytes;
+    for (int64_t head = 0; head < a.num_heads; head++, x += a.head_size, to += a.row_bytes)
+      write_row(x, a.head_size, a.scales == nullptr ? nullptr : a.scales + head, reinterpret_cast<C*>(to));
+  }
+}
+
+template <class T>
+void fill_write_cache(WriteCache (&by_format)[kNumCacheFormats]) {
+  by_format[kPlainCache] = write_cache<T, T>;
+  by_format[kInt8Cache] = write_cache<T, Int8>;
+  by_format[kFloat8Cache] = write_cache<T, Float8>;
+}
+
 template <class T>
 void fill_rope_and_cache(RopeAndCache (&by_format)[kNumCacheFormats]) {
   by_format[kPlainCache] = rope_and_cache<T, T>;
@@ -197,6 +215,8 @@ void fill_elementwise(Kernels& kernels) {
   kernels.soft_cap[kBFloat16] = soft_cap_elements<Bf16>;
   kernels.rms_norm[kFloat32] = rms_norm<float>;
   kernels.rms_norm[kBFloat16] = rms_norm<Bf16>;
+  fill_write_cache<float>(kernels.write_cache[kFloat32]);
+  fill_write_cache<Bf16>(kernels.write_cache[kBFloat16]);
   fill_rope_and_cache<float>(kernels.rope_and_cache[kFloat32]);
   fill_rope_and_cache<Bf16>(kernels.rope_and_cache[kBFloat16]);
   kernels.layer_norm[kFloat32] = layer_norm<float>;

@@ -98,6 +98,26 @@ struct RotateArgs {
   float eps;
 };
 
+// y [T, heads, out + num_kept]: the first `in` elements of a head of x times its matrix, then the next ones as they are.
+struct HeadProductArgs {
+  const void* x;
+  const void* weight;  // by head, `weight_stride` apart: [out, in], or [in, out] by inputs
+  void* y;
+  int64_t x_row_stride, x_head_stride, weight_stride, num_heads, in, out, num_kept;
+  bool is_by_inputs;
+};
+
+// Rows of heads on their way into one side of a cache; see `RopeAndCacheArgs`.
+struct WriteCacheArgs {
+  const void* x;  // [T, num_heads, head_size], rows `stride` apart
+  char* side;
+  const float* scales;
+  const int64_t* slots;
+  int64_t stride, num_heads, head_size, row_bytes;
+};
+
+using WriteCache = void (*)(const WriteCacheArgs&, int64_t first_row, int64_t last_row);
+
 // One token per row of logits; see `draw.cpp`.
 struct DrawArgs {
   float* logits;             // [N, size]
@@ -127,6 +147,8 @@ struct Kernels {
 
   void (*rms_norm[2])(const NormArgs&, int64_t first_row, int64_t last_row);
   RopeAndCache rope_and_cache[2][kNumCacheFormats];
+  WriteCache write_cache[2][kNumCacheFormats];
+  void (*multiply_head[2])(const HeadProductArgs&, int64_t head, int64_t first_row, int64_t last_row);
   void (*layer_norm[2])(const LayerNormArgs&, int64_t first_row, int64_t last_row);
   void (*activate[2])(const ActivationArgs&, int64_t first_row, int64_t last_row);
   void (*add[2])(const InPlaceArgs&, int64_t first, int64_t last);

@@ -167,6 +167,29 @@ LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, co
              [&](int64_t first, int64_t last) { kernels().rope_and_cache[dtype][format](a, first, last); });
 }
 
+LULLM_EXPORT void lullm_write_cache(const void* x, void* side, const float* scales, const int64_t* slots, int64_t stride,
+                                    int64_t num_rows, int64_t num_heads, int64_t head_size, int64_t row_bytes, int dtype,
+                                    int format) {
+  const WriteCacheArgs a = {x, static_cast<char*>(side), scales, slots, stride, num_heads, head_size, row_bytes};
+  for_ranges(num_rows, 2 * num_heads * head_size * size_of(dtype),
+             [&](int64_t first, int64_t last) { kernels().write_cache[dtype][format](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_multiply_heads(const void* x, const void* weight, void* y, int64_t x_row_stride,
+                                       int64_t x_head_stride, int64_t weight_stride, int64_t num_rows, int64_t num_heads,
+                                       int64_t in, int64_t out, int64_t num_kept, int is_by_inputs, int dtype) {
+  constexpr int64_t kRows = 8;  // that share a reading of a matrix
+  const HeadProductArgs a = {x,  weight, y,        x_row_stride, x_head_stride, weight_stride, num_heads,
+                             in, out,    num_kept, is_by_inputs != 0};
+  const int64_t groups = (num_rows + kRows - 1) / kRows;  // of one head one after the other: its matrix is near then
+  parallel_for_runs(num_heads * groups, groups, [&](int64_t first, int64_t last) {
+    for (int64_t item = first; item < last; item++) {
+      const int64_t row = item % groups * kRows;
+      kernels().multiply_head[dtype](a, item / groups, row, std::min(num_rows, row + kRows));
+    }
+  });
+}
+
 LULLM_EXPORT void lullm_layer_norm(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                    int64_t num_rows, int64_t size, float eps, int dtype) {
   const LayerNormArgs a = {x, weight, bias, y, x_stride, size, eps};

@@ -30,6 +30,14 @@ LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, co
                                        const int64_t* slots, int64_t qkv_stride, int64_t num_rows, int64_t num_q_heads,
                                        int64_t num_kv_heads, int64_t head_size, int64_t row_bytes, float eps, int dtype,
                                        int format);
+// Heads as they are into one side of a cache.
+LULLM_EXPORT void lullm_write_cache(const void* x, void* side, const float* scales, const int64_t* slots, int64_t stride,
+                                    int64_t num_rows, int64_t num_heads, int64_t head_size, int64_t row_bytes, int dtype,
+                                    int format);
+// See `HeadProductArgs`.
+LULLM_EXPORT void lullm_multiply_heads(const void* x, const void* weight, void* y, int64_t x_row_stride,
+                                       int64_t x_head_stride, int64_t weight_stride, int64_t num_rows, int64_t num_heads,
+                                       int64_t in, int64_t out, int64_t num_kept, int is_by_inputs, int dtype);
 LULLM_EXPORT void lullm_layer_norm(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                    int64_t num_rows, int64_t size, float eps, int dtype);
 // y [num_rows, size] = activation(x), or with ups activation(gate) * up of x [num_rows, 2 * size], gates first.

@@ -58,6 +58,8 @@ constexpr Operation kOperations[] = {
     operation<lullm_embedding>("lullm_embedding"),
     operation<lullm_rms_norm>("lullm_rms_norm"),
     operation<lullm_rope_and_cache>("lullm_rope_and_cache"),
+    operation<lullm_write_cache>("lullm_write_cache"),
+    operation<lullm_multiply_heads>("lullm_multiply_heads"),
     operation<lullm_layer_norm>("lullm_layer_norm"),
     operation<lullm_activate>("lullm_activate"),
     operation<lullm_add>("lullm_add"),

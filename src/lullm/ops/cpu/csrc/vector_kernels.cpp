@@ -6,6 +6,7 @@ namespace lullm {
 namespace LULLM_ISA {
 
 void fill_elementwise(Kernels&);
+void fill_head_products(Kernels&);
 void fill_linear(Kernels&);
 void fill_attention(Kernels&);
 void fill_draw(Kernels&);
@@ -17,6 +18,7 @@ void fill_state(Kernels&);
 
 void fill(Kernels& kernels) {
   fill_elementwise(kernels);
+  fill_head_products(kernels);
   fill_linear(kernels);
   fill_attention(kernels);
   fill_draw(kernels);

@@ -1,9 +1,11 @@
 """Which form a model's replies have: by names that a user gives, or by what its chat template writes."""
 
-from collections.abc import Mapping
+import functools
 
 from lullm.errors import ConfigError
+from lullm.text.chat_template import ChatTemplate
 from lullm.text.reply.form.catalogue import CALLS, HARMONY, THINKING
+from lullm.text.reply.form.learning import learned_calls, learned_thinking
 from lullm.types.reply.form import CallForm, ReplyForm, ThinkingForm
 
 _CALL_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -41,34 +43,48 @@ _OTHER_NAMES |= {"olmo3": "pythonic", "glm47": "glm45", "openai_gptoss": "openai
 _OTHER_THINKING_NAMES = {"deepseek_v3": "qwen3", "openai": "openai_gptoss", "gptoss": "openai_gptoss"}
 
 
-def reply_form(sources: Mapping[str, str], calls: str | None, thinking: str | None) -> ReplyForm:
-    """The form of a model's replies.
+@functools.lru_cache(8)
+def reply_form(template: ChatTemplate | None, calls: str | None, thinking: str | None) -> ReplyForm:
+    """The form of a model's replies. Learning takes milliseconds, so it is done once.
 
     Args:
-        sources: the chat templates, by name. calls, thinking: names from the catalogue, 'none', or None: to be found.
+        calls, thinking: names from the catalogue, 'none', 'template' (learned from the chat template), or None: found
+            by what stands in the template, or learned.
 
     Raises:
-        ConfigError: there is no such name.
+        ConfigError: there is no such name, or nothing can be learned.
     """
-    text = "\n".join(sources.values())
+    text = "\n".join(template.sources.values()) if template else ""
     calls, thinking = _OTHER_NAMES.get(calls or "", calls), _OTHER_THINKING_NAMES.get(thinking or "", thinking)
     if calls is None:
         calls = next((name for name, signs in _CALL_SIGNS if all(sign in text for sign in signs)), "none")
+        calls = "template?" if calls == "none" and "tool_calls" in text else calls
     elif calls == "mistral" and "[TOOL_CALLS]" in text and "[ARGS]" not in text:
         calls = "mistral_list"
     if thinking is None:
         thinking = next((name for name, sign in _THINKING_SIGNS if sign in text), "none")
+        thinking = "template?" if thinking == "none" and "reasoning" in text else thinking
     has_headers = "openai" in calls or thinking == "openai_gptoss"
-    return ReplyForm(_thinking(thinking), _calls(calls), HARMONY if has_headers else None)
+    return ReplyForm(_thinking(thinking, template), _calls(calls, template), HARMONY if has_headers else None)
 
 
-def _thinking(name: str) -> ThinkingForm | None:
+def _thinking(name: str, template: ChatTemplate | None) -> ThinkingForm | None:
+    if name.startswith("template"):
+        form = learned_thinking(template) if template else None
+        if form is None and name == "template":
+            raise ConfigError("reasoning_parser 'template': the chat template shows no thoughts")
+        return form
     if name != "none" and name not in THINKING:
-        raise ConfigError(f"no reasoning_parser is named {name!r}; there are {', '.join(THINKING)}, and none")
+        raise ConfigError(f"no reasoning_parser is named {name!r}; there are {', '.join(THINKING)}, template and none")
     return THINKING.get(name)
 
 
-def _calls(name: str) -> CallForm | None:
+def _calls(name: str, template: ChatTemplate | None) -> CallForm | None:
+    if name.startswith("template"):
+        form = learned_calls(template) if template else None
+        if form is None and name == "template":
+            raise ConfigError("tool_call_parser 'template': the chat template shows no calls that can be read")
+        return form
     if name != "none" and name not in CALLS:
-        raise ConfigError(f"no tool_call_parser is named {name!r}; there are {', '.join(CALLS)}, and none")
+        raise ConfigError(f"no tool_call_parser is named {name!r}; there are {', '.join(CALLS)}, template and none")
     return CALLS.get(name)

@@ -58,7 +58,7 @@ struct ConvolutionArgs {
   int64_t x_stride, num_channels, kernel_size;
   bool activates;
 
-  int64_t scratch_bytes() const { return 4 * kConvolvedChannels * (3 * kernel_size); }
+  int64_t scratch_bytes() const { return 4 * kConvolvedChannels * 2 * kernel_size; }
 };
 
 constexpr int64_t kStateColumns = 64;  // of a head's matrix, in an item

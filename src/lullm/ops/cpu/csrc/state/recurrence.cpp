@@ -38,9 +38,14 @@ void normalize(float* x, int64_t padded, float length) {
 
 float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
-// held = S^T k, rows in two chains that are added at the end.
-void multiply(const float* state, const float* keys, int64_t key_dim, V (&held)[kColumnVectors]) {
-  V odd[kColumnVectors];
+// A row of the columns of an item. Passed by value: a reference would be written and read again beside every store.
+struct Columns {
+  V v[kColumnVectors];
+};
+
+// S^T k, rows in two chains that are added at the end.
+inline Columns multiply(const float* state, const float* keys, int64_t key_dim) {
+  V held[kColumnVectors], odd[kColumnVectors];
   LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) held[j] = odd[j] = zero();
   int64_t i = 0;
   for (; i + 1 < key_dim; i += 2) {
@@ -56,14 +61,17 @@ void multiply(const float* state, const float* keys, int64_t key_dim, V (&held)[
     LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++)
       held[j] = fma(key, load(state + i * kStateColumns + j * kLanes), held[j]);
   }
-  LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) held[j] = add(held[j], odd[j]);
+  Columns sums;
+  LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) sums.v[j] = add(held[j], odd[j]);
+  return sums;
 }
 
-// S <- decay S + k v^T; out = S^T q.
-void move_on(float* state, const float* queries, const float* keys, int64_t key_dim, float decay,
-             const V (&values)[kColumnVectors], V (&out)[kColumnVectors]) {
+// S <- decay S + k v^T; S^T q.
+inline Columns move_on(float* state, const float* queries, const float* keys, int64_t key_dim, float decay,
+                       const Columns& written) {
   const V factor = set1(decay);
-  LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) out[j] = zero();
+  V values[kColumnVectors], out[kColumnVectors];
+  LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) values[j] = written.v[j], out[j] = zero();
   for (int64_t i = 0; i < key_dim; i++) {
     const V key = set1(keys[i]), query = set1(queries[i]);
     float* row = state + i * kStateColumns;
@@ -73,6 +81,9 @@ void move_on(float* state, const float* queries, const float* keys, int64_t key_
       out[j] = fma(query, moved, out[j]);
     }
   }
+  Columns read;
+  LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) read.v[j] = out[j];
+  return read;
 }
 
 template <class T>
@@ -93,10 +104,10 @@ void recur(const RecurrenceArgs& a, int64_t span, int64_t head, int64_t block, v
     widen(row_of<T>(a.queries, token, a.key_stride) + group * a.key_dim, a.key_dim, queries);
     widen(row_of<T>(a.keys, token, a.key_stride) + group * a.key_dim, a.key_dim, keys);
     const T* from = row_of<T>(a.values, token, a.value_stride) + head * a.value_dim + column;
-    V values[kColumnVectors], given[kColumnVectors], out[kColumnVectors];
+    Columns given, written;
     LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) {
       const int64_t left = count - j * kLanes;
-      given[j] = left > 0 ? load_up_to(from + j * kLanes, left) : zero();
+      given.v[j] = left > 0 ? load_up_to(from + j * kLanes, left) : zero();
     }
     float step = softplus(to_float(row_of<T>(a.steps, token, a.step_stride)[head]) + a.dt_bias[head]);
     if (!is_delta) step = std::min(std::max(step, a.least_step), a.most_step);
@@ -105,19 +116,18 @@ void recur(const RecurrenceArgs& a, int64_t span, int64_t head, int64_t block, v
       normalize(queries, a.padded_key_dim(), 1.0f / std::sqrt(static_cast<float>(a.key_dim)));
       normalize(keys, a.padded_key_dim(), 1.0f);
       const float beta = 1.0f / (1.0f + std::exp(-to_float(row_of<T>(a.betas, token, a.step_stride)[head])));
-      V held[kColumnVectors];
-      multiply(state, keys, a.key_dim, held);
+      const Columns held = multiply(state, keys, a.key_dim);
       LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++)
-        values[j] = mul(set1(beta), fnma(set1(decay), held[j], given[j]));
+        written.v[j] = mul(set1(beta), fnma(set1(decay), held.v[j], given.v[j]));
     } else {
-      LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) values[j] = mul(set1(step), given[j]);
+      LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) written.v[j] = mul(set1(step), given.v[j]);
     }
-    move_on(state, queries, keys, a.key_dim, decay, values, out);
+    Columns out = move_on(state, queries, keys, a.key_dim, decay, written);
     T* y = static_cast<T*>(a.y) + (token * a.num_heads + head) * a.value_dim + column;
     LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) {
       const int64_t left = count - j * kLanes;
-      if (!is_delta) out[j] = fma(set1(a.skip[head]), given[j], out[j]);
-      if (left > 0) store_up_to(y + j * kLanes, out[j], left);
+      if (!is_delta) out.v[j] = fma(set1(a.skip[head]), given.v[j], out.v[j]);
+      if (left > 0) store_up_to(y + j * kLanes, out.v[j], left);
     }
   }
   for (int64_t i = 0; i < a.key_dim; i++) a.state.write(span, first + i * a.value_dim, count, state + i * kStateColumns);
@@ -127,33 +137,36 @@ template <class T>
 void convolve(const ConvolutionArgs& a, int64_t span, int64_t block, void* scratch) {
   const int64_t channel = block * kConvolvedChannels, count = std::min(kConvolvedChannels, a.num_channels - channel);
   const int64_t num_before = a.kernel_size - 1, num_rows = a.state.num_rows(span), first_row = a.state.first_row(span);
-  float *weights = static_cast<float*>(scratch), *tail = weights + a.kernel_size * kConvolvedChannels;
-  float* next = tail + a.kernel_size * kConvolvedChannels;
+  float *weights = static_cast<float*>(scratch), *window = weights + a.kernel_size * kConvolvedChannels;
   for (int64_t i = 0; i < count; i++) {
     const T* own = static_cast<const T*>(a.weight) + (channel + i) * a.kernel_size;
     for (int64_t k = 0; k < a.kernel_size; k++) weights[k * kConvolvedChannels + i] = to_float(own[k]);
   }
+  // The rows that the next one sees, as floats: row r of the sequence is at r modulo the size of the window.
   for (int64_t k = 0; k < num_before; k++)
-    a.state.read(span, k * a.num_channels + channel, count, tail + k * kConvolvedChannels);
+    a.state.read(span, k * a.num_channels + channel, count, window + (k + 1) * kConvolvedChannels);
   const T* bias = a.bias == nullptr ? nullptr : static_cast<const T*>(a.bias) + channel;
-  // Row `at` of the sequence, counted from the step's first: before it stands the tail.
-  const auto seen = [&](int64_t at, int64_t i) {
-    if (at < 0) return load_up_to(tail + (num_before + at) * kConvolvedChannels + i, count - i);
-    return load_up_to(row_of<T>(a.x, first_row + at, a.x_stride) + channel + i, count - i);
-  };
-  for (int64_t row = 0; row < num_rows; row++) {
+  int64_t newest = 0;
+  for (int64_t row = 0; row < num_rows; row++, newest = newest + 1 == a.kernel_size ? 0 : newest + 1) {
+    const T* x = row_of<T>(a.x, first_row + row, a.x_stride) + channel;
     T* y = static_cast<T*>(a.y) + (first_row + row) * a.num_channels + channel;
     for (int64_t i = 0; i < count; i += kLanes) {
-      V total = mul(seen(row - num_before, i), load(weights + i));
-      for (int64_t k = 1; k <= num_before; k++)
-        total = fma(seen(row - num_before + k, i), load(weights + k * kConvolvedChannels + i), total);
+      const V own = load_up_to(x + i, count - i);
+      store(window + newest * kConvolvedChannels + i, own);
+      V total = zero();
+      int64_t at = newest;
+      for (int64_t k = 0; k < num_before; k++) {
+        at = at + 1 == a.kernel_size ? 0 : at + 1;
+        total = fma(load(window + at * kConvolvedChannels + i), load(weights + k * kConvolvedChannels + i), total);
+      }
+      total = fma(own, load(weights + num_before * kConvolvedChannels + i), total);
       if (bias != nullptr) total = add(total, load_up_to(bias + i, count - i));
       store_up_to(y + i, a.activates ? silu(total) : total, count - i);
     }
   }
   for (int64_t k = 0; k < num_before; k++) {
-    for (int64_t i = 0; i < count; i += kLanes) store(next + i, seen(num_rows - num_before + k, i));
-    a.state.write(span, k * a.num_channels + channel, count, next);
+    const int64_t at = (newest + k + 1) % a.kernel_size;
+    a.state.write(span, k * a.num_channels + channel, count, window + at * kConvolvedChannels);
   }
 }
 

@@ -1,0 +1,1 @@
+"""`lullm bench`: loads a server and says how it answers."""

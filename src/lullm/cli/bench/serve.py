@@ -1,0 +1,158 @@
+"""`lullm bench serve`: loads any OpenAI server, and prints how long its users wait."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from lullm.cli.flag.key import API_KEY_VARIABLE
+from lullm.cli.remote.server import add_server_flags
+from lullm.errors import ConfigError, LullmError
+
+ENDPOINTS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The sub-command and its flags."""
+    parser = commands.add_parser(
+        "bench",
+        help="load a server, and say how it answers",
+        description="Send streamed requests to an OpenAI server (lullm, vLLM, llama.cpp, ...) as a Poisson process or "
+        "with a fixed concurrency; print throughput, the times to first token (TTFT), per output token (TPOT), between "
+        "tokens (ITL) and to the end, and the goodput: the requests that met their bounds.",
+    )
+    parser.add_argument("what", choices=("serve",), help="what is loaded: a server")
+    add_server_flags(parser, "--api-key", "the server's API key, if it has one", API_KEY_VARIABLE)
+    parser.add_argument("--model", metavar="NAME", help="model to ask for (default: the server's own)")
+    parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="completions", help="(default: %(default)s)")
+    parser.add_argument("--num-requests", type=int, default=100, metavar="N", help="(default: %(default)s)")
+    parser.add_argument(
+        "--request-rate",
+        type=float,
+        default=float("inf"),
+        metavar="R",
+        help="requests a second (default: all at once)",
+    )
+    parser.add_argument("--concurrency", type=int, metavar="N", help="most requests at a time (default: any number)")
+    parser.add_argument("--input-len", type=int, default=128, metavar="N", help="words a prompt (default: %(default)s)")
+    parser.add_argument(
+        "--shared-len",
+        type=int,
+        default=0,
+        metavar="N",
+        help="words that all prompts share (default: %(default)s)",
+    )
+    parser.add_argument("--output-len", type=int, default=64, metavar="N", help="tokens (default: %(default)s)")
+    parser.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="prompts, one a line, instead of random words; taken in turn"
+    )
+    parser.add_argument(
+        "--ignore-eos",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="generate to the full length; a field that lullm and vLLM know (default: on)",
+    )
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="(default: %(default)s)")
+    parser.add_argument(
+        "--goodput", nargs="+", default=[], metavar="NAME:MS", help="bounds of a good request, such as ttft:200 tpot:50"
+    )
+    parser.add_argument("--warmup", type=int, default=1, metavar="N", help="requests before (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts and times (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers, too")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the distributions, too")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load the server and report; 1 if a request failed. Raises LullmError."""
+    import asyncio
+
+    from lullm.cli.bench.load import arrivals, send_all
+    from lullm.cli.bench.report import TIMES, Report, parse_bounds, times_ms
+    from lullm.cli.bench.stream import Target
+
+    _check(args)
+    bounds = parse_bounds(args.goodput)
+    target = Target.of(args.url, ENDPOINTS[args.endpoint], args.key)
+    args.model = args.model or _served_model(args)
+    bodies = [_body(args, prompt) for prompt in _prompts(args)]
+    first, bodies = bodies[: args.warmup], bodies[args.warmup :]
+    for sample in asyncio.run(send_all(target, first, [0.0] * len(first), None)):
+        if sample.error is not None:
+            raise LullmError(f"the server on {args.url} does not answer as it should: {sample.error}")
+    started = time.perf_counter()
+    times = arrivals(args.num_requests, args.request_rate, args.seed)
+    samples = asyncio.run(send_all(target, bodies, times, args.concurrency))
+    report = Report(samples, time.perf_counter() - started, bounds)
+    print(report.text())
+    if args.json is not None:
+        args.json.write_text(json.dumps({"options": _options(args)} | report.as_dict(), indent=1) + "\n")
+    if args.png is not None:
+        from lullm.draw.distribution import draw_distributions
+
+        named = {f"{TIMES[name]} ({name})": values for name, values in times_ms(report.good).items()}
+        title = f"{args.model}: {args.num_requests} requests, percent below"
+        draw_distributions(named, title, "ms").write(args.png)
+    return int(len(report.good) < len(samples))
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """What was asked for, without the key, as JSON can say it."""
+    left_out = ("run", "key", "command", "what", "json", "png")
+    told = {name: value for name, value in vars(args).items() if name not in left_out}
+    told["request_rate"] = None if args.request_rate == float("inf") else args.request_rate
+    told["prompts"] = None if args.prompts is None else str(args.prompts)
+    return told
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name in ("num_requests", "input_len", "output_len"):
+        if getattr(args, name) < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    if args.concurrency is not None and args.concurrency < 1:
+        raise ConfigError(f"--concurrency must be at least 1, got {args.concurrency}")
+    if not args.request_rate > 0:
+        raise ConfigError(f"--request-rate must be above 0, got {args.request_rate:g}")
+    if not 0 <= args.shared_len <= args.input_len:
+        raise ConfigError(f"--shared-len must be between 0 and --input-len, got {args.shared_len}")
+    if args.warmup < 0:
+        raise ConfigError(f"--warmup must be at least 0, got {args.warmup}")
+    for path in (args.json, args.png):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ConfigError(f"the folder {path.parent} does not exist")
+
+
+def _served_model(args: argparse.Namespace) -> str:
+    """The first model that the server names. Raises LullmError."""
+    from lullm.cli.remote.server import RemoteServer
+
+    try:
+        return str(RemoteServer(args.url, args.key).get_json("/v1/models")["data"][0]["id"])
+    except (KeyError, IndexError, TypeError):
+        raise LullmError(f"the server on {args.url} names no model; give --model") from None
+
+
+def _prompts(args: argparse.Namespace) -> list[str]:
+    from lullm.cli.bench.load import prompts_of
+
+    num = args.num_requests + args.warmup
+    if args.prompts is None:
+        return prompts_of(num, args.input_len, args.seed, args.shared_len)
+    lines = [line for line in args.prompts.read_text().splitlines() if line.strip()]
+    if not lines:
+        raise ConfigError(f"--prompts: {args.prompts} has no lines")
+    return [lines[number % len(lines)] for number in range(num)]
+
+
+def _body(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
+    is_chat = args.endpoint == "chat"
+    return {
+        "model": args.model,
+        **({"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}),
+        "max_tokens": args.output_len,
+        "temperature": args.temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **({"ignore_eos": True} if args.ignore_eos else {}),
+    }
