@@ -15,6 +15,7 @@ from lullm.cli.main import main
 from lullm.cli.talk.conversation import COMMANDS
 from lullm.cli.talk.terminal import Terminal
 from lullm.engine.llm_engine import LLMEngine
+from lullm.text.reply.event import Text, Thinking
 
 MESSAGE = [{"role": "user", "content": "hello"}]
 FLAGS = ("--dtype", "float32", "--temperature", "0", "--max-tokens", "12", "--num-gpu-blocks-override", "40")
@@ -161,13 +162,13 @@ def talk(folder, monkeypatch, capsys, *lines: str) -> tuple[int, str, str]:
 
 def test_chat_keeps_the_history_until_reset(qwen3_folder, expected, monkeypatch, capsys):
     seen = []
-    add_request = LLMEngine.add_request
+    add_processed = LLMEngine.add_processed
 
-    def recorded(engine, request_id, prompt, params):
-        seen.append(engine.input_processor.detokenize(engine.input_processor.tokenize(prompt)))
-        add_request(engine, request_id, prompt, params)
+    def recorded(engine, request):
+        seen.append(engine.input_processor.detokenize(request.prompt_token_ids))
+        add_processed(engine, request)
 
-    monkeypatch.setattr(LLMEngine, "add_request", recorded)
+    monkeypatch.setattr(LLMEngine, "add_processed", recorded)
     code, out, err = talk(qwen3_folder, monkeypatch, capsys, "hello", "", "again", "/reset", "hello")
     assert code == 0 and "/help lists the commands" in err
     assert out.startswith(printed(expected[1])) and out.endswith(printed(expected[1]))
@@ -252,3 +253,26 @@ def test_interrupted_answer_does_not_end_the_chat(qwen3_folder, expected, monkey
     interrupt_at_step(monkeypatch, 3)
     code, out, _ = talk(qwen3_folder, monkeypatch, capsys, "hello", "/reset", "hello")
     assert code == 0 and out.endswith(printed(expected[1])) and len(out) > len(printed(expected[1]))
+
+
+def test_thoughts_are_not_the_answer(capsys):
+    class Thinker:
+        def pieces(self, prompt, changes, summary):
+            yield from (Thinking("so "), Thinking("be it"), Text("Ye"), Text("s"))
+
+    terminal = Terminal(Thinker())
+    terminal.print_answer("?", {})
+    assert terminal.text_so_far == "Yes"
+    assert capsys.readouterr() == ("Yes\n", "so be it\n\n")
+
+
+def test_a_thinking_model(capsys):
+    """A demo model that is said to think to the end; and one that cannot be told to."""
+    flags = ("--max-tokens", "8", "--temperature", "0", "hello")
+    assert main(["run", "demo", *flags]) == 0
+    text = capsys.readouterr().out
+    assert main(["run", "demo", "--reasoning-parser", "deepseek_r1", *flags]) == 0
+    out, err = capsys.readouterr()
+    assert out == "\n" and err.strip() == text.strip()
+    assert main(["run", "demo", "--no-think", *flags]) != 0
+    assert "enable_thinking" in capsys.readouterr().err

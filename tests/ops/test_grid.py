@@ -182,3 +182,30 @@ def test_what_is_not_finite_makes_its_row_nan():
     x[3, 7] = torch.inf
     found = quantized_native.quantized_linear(x, storage, layout, None)
     assert found[3].isnan().all() and found[:3].isfinite().all() and found[4:].isfinite().all()
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("kind", "digit", "code"),
+    [(grid.Q4_K, 15, 63), (grid.Q5_K, 31, 63), (grid.Q6_K, -32, -128), (grid.ANY_K, 31, 63), (grid.ANY_K, -32, -128)],
+)
+def test_the_largest_sums_do_not_overflow(isa, kind, digit, code):
+    """Every digit, code and input as large as files have them: a group's sum is up to 2**31, a span's 2**35."""
+    groups = 512 // kind.group_inputs
+    digits = torch.full((32, 512), digit, dtype=torch.int8)
+    factors = torch.full((32, 2), 0.01).half()
+    rows = GridRows(
+        digits if kind.has_sign else digits.to(torch.uint8),
+        factors,
+        torch.full((32, groups), code, dtype=torch.int8),
+        -3 * factors if kind.has_mins else None,
+        torch.full((32, groups), 63, dtype=torch.uint8) if kind.has_mins else None,
+    )
+    layout = GridLayout(kind, 32, 512)
+    storage = torch.zeros(layout.shape, dtype=torch.uint8)
+    layout.store_(storage, 0, rows)
+    for dtype in (torch.float32, torch.bfloat16):
+        for x in (torch.ones(20, 512, dtype=dtype), -torch.ones(1, 512, dtype=dtype)):
+            found = quantized_native.quantized_logits(x, storage, layout)
+            expected = F.linear(x.double(), rows.decode().double())
+            torch.testing.assert_close(found.double(), expected, atol=0, rtol=1e-6)

@@ -383,7 +383,7 @@ class ReplyingEngine(ScriptedEngine):
     """Says one of `replies` after the other, and records the prompts."""
 
     def __init__(self, template: str, *replies: str, **options: Any):
-        super().__init__(**options)
+        super().__init__()
         self.replies = list(replies)
         self.prompts: list[str] = []
         self.tokenizer = Tokenizer(self.tokenizer.backend, {"eos_token": "<|end|>"}, ChatTemplate(template, {}))

@@ -6,6 +6,10 @@ import openai
 import pytest
 from family_templates import CHATML, QWEN_TOOLS
 
+from lullm import SamplingParams
+from lullm.errors import ConfigError
+from lullm.types.request import Conversation
+
 ADD = {
     "type": "function",
     "function": {
@@ -186,3 +190,13 @@ def test_refused(start, replying, fields, param):
 def test_a_template_without_calls(start, replying):
     with start(replying(CHATML)).openai() as client, pytest.raises(openai.BadRequestError, match="tool-call-parser"):
         turn(client, False, messages=HELLO, tools=[ADD])
+
+
+def test_thinking_off_for_all(replying):
+    """--no-think is the default of requests that do not say; a template without a switch for it is refused."""
+    engine = replying(QWEN_TOOLS, think=False)
+    options = ({}, {"enable_thinking": True})
+    prompts = [engine._input.process("r", Conversation(HELLO, one), SamplingParams()).prompt for one in options]
+    assert [prompt.endswith("</think>\n\n") for prompt in prompts] == [True, False]
+    with pytest.raises(ConfigError, match="enable_thinking"):
+        replying(CHATML, think=False)

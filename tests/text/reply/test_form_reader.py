@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 
 import pytest
 from text.reply.samples import SAMPLES, Sample
@@ -62,3 +63,30 @@ def test_streamed(sample: Sample):
         assert said(rules, pieces) == whole
     for end in range(len(raw)):  # the length is full there
         assert said(rules, list(raw[:end])) == said(rules, [raw[:end]])
+
+
+HOSTILE = {
+    "marks": "<tool_call>" * 7_000,
+    "calls without ends": '<tool_call>\n{"name": "now", "arguments": {"a": [' * 1_300,
+    "calls that are none": '<tool_call>{"id": [[1, "<tool_call>{' * 2_700,
+    "balanced calls that are none": '<tool_call>{"id":[' * 2_700 + "]}" * 2_700,
+    "deep": '<tool_call>{"name": "now", "arguments": {"a": ' + "[" * 100_000,
+    "blanks": "<tool_call>" + " \n" * 50_000 + "x" + " " * 70_000,
+    "parameters": "<tool_call><function=now><parameter=" * 3_500,
+    "a name": "<function=" + "n" * 100_000,
+    "thoughts": "<think>" * 10_000 + "</think>" * 10_000,
+    "headers": "<|channel|>analysis<|start|>" * 4_000,
+    "brackets": "<|tool_call_start|>[" * 5_000,
+    "keywords": "<start_function_call>call:now{" + "a:{" * 30_000,
+    "quotes": "<start_function_call>call:now{a:" + "<escape>" * 10_001,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("form", ["hermes", "qwen3_coder", "functiongemma", "lfm2", "openai", "llama3_json"])
+def test_hostile_replies(name, form):
+    """100 kB in a second at most, in pieces of 1,000 characters; nothing is raised."""
+    sample = Sample(name, (form, {"openai": "openai_gptoss"}.get(form, "qwen3")), HOSTILE[name])
+    raw, started = sample.raw, time.process_time()
+    said(sample.rules, [raw[start : start + 1000] for start in range(0, len(raw), 1000)])
+    assert time.process_time() - started < 1

@@ -17,6 +17,8 @@ from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.pooling.rules import check_generates
 from lullm.errors import ConfigError, LullmError
 from lullm.log import log_to_stderr
+from lullm.text.reply.event import Text, Thinking
+from lullm.text.reply.reader import open_reader
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Conversation
 from lullm.types.sampling_params import OutputKind
@@ -83,11 +85,14 @@ class EnginePartner:
         check_generates(self._engine.model_config)
         self._engine.input_processor.tokenize(Conversation(list(messages)))
 
-    def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[str]:
+    def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[Text | Thinking]:
         request_id = f"terminal-{self._num_requests}"
         self._num_requests += 1
         params = self._engine.default_params.replace(**changes, output_kind=OutputKind.DELTA)
-        self._engine.add_request(request_id, prompt if isinstance(prompt, str) else Conversation(list(prompt)), params)
+        asked = prompt if isinstance(prompt, str) else Conversation(list(prompt))
+        request = self._engine.input_processor.process(request_id, asked, params)
+        reader = open_reader(request)
+        self._engine.add_processed(request)
         with deferred_interrupt() as interrupt:
             while self._engine.has_unfinished_requests():
                 if interrupt.is_set():
@@ -99,8 +104,9 @@ class EnginePartner:
                     summary.num_tokens += num_new
                     summary.tick(num_new > 0)
                     for completion in output.outputs:
-                        if completion.text:
-                            yield completion.text
+                        events = reader.feed(completion.text, completion.token_ids)
+                        events += reader.finish() if completion.finish_reason is not None else []
+                        yield from (event for event in events if isinstance(event, (Text, Thinking)))
                         if completion.finish_reason == "abort":
                             raise LullmError(f"the answer ends here: {completion.stop_reason}")
 
@@ -123,7 +129,7 @@ class ServerPartner:
     def check_chat(self, messages: Messages) -> None:
         """The server says with the first answer what it cannot do."""
 
-    def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[str]:
+    def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[Text | Thinking]:
         body = {"model": self.name, "stream": True, "stream_options": {"include_usage": True}, **changes}
         is_text = isinstance(prompt, str)
         body |= {"prompt": prompt} if is_text else {"messages": list(prompt)}
@@ -134,7 +140,8 @@ class ServerPartner:
                 summary.num_prompt_tokens = usage.get("prompt_tokens", summary.num_prompt_tokens)
                 summary.num_tokens = usage.get("completion_tokens", summary.num_tokens)
                 for choice in event.get("choices") or []:
-                    text = choice.get("text") if is_text else choice.get("delta", {}).get("content")
-                    if text:
-                        summary.tick(True)
-                        yield text
+                    delta = {"content": choice.get("text")} if is_text else choice.get("delta", {})
+                    for kind, names in ((Thinking, ("reasoning", "reasoning_content")), (Text, ("content",))):
+                        if text := next(filter(None, map(delta.get, names)), None):
+                            summary.tick(True)
+                            yield kind(text)

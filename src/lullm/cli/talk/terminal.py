@@ -1,10 +1,14 @@
 """Terminal: one request at a time, its answer printed as it is generated."""
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lullm.text.reply.event import Text, Thinking
+
+_PALE = ("\033[2m", "\033[22m")
 Messages = Sequence[dict[str, str]]
 Prompt = str | Messages
 """A text that is continued, or a conversation that is answered."""
@@ -51,8 +55,8 @@ class Partner(Protocol):
         """Return if a conversation can begin with `messages`. Raises LullmError."""
         ...
 
-    def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[str]:
-        """The answer, piece by piece. Closing the iterator aborts it.
+    def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[Text | Thinking]:
+        """The answer and what was thought before, piece by piece. Closing the iterator aborts it.
 
         Args:
             changes: of the model's default sampling parameters. summary: filled on the way.
@@ -75,12 +79,21 @@ class Terminal:
     def print_answer(self, prompt: Prompt, changes: dict[str, Any]) -> None:
         """Print the answer piece by piece and end its line; it is `text_so_far` then. Blocks; `summary` has numbers.
 
-        Raises as `Partner.pieces` does; `text_so_far` holds what was printed.
+        Thoughts go to stderr, pale on a terminal, so that a pipe gets the answer alone. Raises as `Partner.pieces`
+        does; `text_so_far` holds what was printed.
         """
         self.text_so_far = ""
         self.summary = Summary(start_s=time.monotonic())
+        is_thinking, (pale, normal) = False, _PALE if sys.stderr.isatty() else ("", "")
         for piece in self.partner.pieces(prompt, changes, self.summary):
-            self.text_so_far += piece
-            print(piece, end="", flush=True)
+            if isinstance(piece, Thinking):
+                is_thinking = True
+                print(f"{pale}{piece.text}{normal}", end="", file=sys.stderr, flush=True)
+                continue
+            if is_thinking:
+                is_thinking = False
+                print("\n", file=sys.stderr, flush=True)
+            self.text_so_far += piece.text
+            print(piece.text, end="", flush=True)
         if not self.text_so_far.endswith("\n"):
             print(flush=True)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lullm.errors import InvalidRequestError
+from lullm.errors import ConfigError, InvalidRequestError
+from lullm.text.chat_template import ChatTemplate
 from lullm.text.reply.form.catalogue import CALLS
 from lullm.text.reply.form.detection import reply_form
 from lullm.text.reply.grammar.reply import reply_grammar
@@ -16,6 +17,7 @@ from lullm.types.reply.rules import ReplyRules, ThinkingTokens, Tool
 from lullm.types.request import Conversation
 
 _MAX_TOOLS = 1024
+_TRIAL = [{"role": "user", "content": "Hello!"}]
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 
 
@@ -27,13 +29,17 @@ class Replies:
         thinks: whether the model thinks where a request does not say; None: as the template has it.
 
     Raises:
-        ConfigError: there is no such name.
+        ConfigError: there is no such name; `thinks` is given, and the template has no switch for it.
     """
 
     def __init__(self, tokenizer: Tokenizer, calls: str | None, thinking: str | None, thinks: bool | None):
         self._tokenizer = tokenizer
         self.form = reply_form(tokenizer.chat_template, calls, thinking)
         self._thinks = thinks
+        if thinks is not None and not _has_switch(tokenizer.chat_template):
+            raise ConfigError(
+                f"think={thinks}: this model's chat template knows no enable_thinking; leave --think and --no-think out"
+            )
 
     def options(self, conversation: Conversation) -> dict[str, Any]:
         """What the chat template gets beside the messages."""
@@ -112,6 +118,17 @@ class Replies:
         texts = [text for text in form.texts if text]
         spelled = ((token_id, self._tokenizer.decode_token(token_id)) for token_id in self._tokenizer.special_token_ids)
         return frozenset(token_id for token_id, name in spelled if name and any(name in text for text in texts))
+
+
+def _has_switch(template: ChatTemplate | None) -> bool:
+    """Whether thinking can be turned on and off: the prompt is another."""
+    if template is None:
+        return False
+    try:
+        on, off = (template.render(_TRIAL, **thinking_options(thinks)) for thinks in (True, False))
+    except InvalidRequestError:
+        return True  # it wants other messages, so that nothing is known
+    return on != off
 
 
 def thinking_options(thinks: bool) -> dict[str, Any]:

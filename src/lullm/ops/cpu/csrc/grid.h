@@ -7,9 +7,11 @@
 // panel: [spans][32], or [spans][2][32] with those of the minimums. Without codes a byte of a minimum is a zero point:
 // times the group's scale it is the minimum.
 //
-// The products of a group's digits and a row's 16-bit integers are summed exactly. Groups are then added in order, in
-// float32, each with one rounding for the scale and one for the minimum; so a row has the same bits in any batch and in
-// any instruction set. `quantized.h` includes this file once its sizes are known.
+// The products of a group's digits and a row's 16-bit integers are summed exactly. Without codes, groups are then added in
+// order, in float32, each with one rounding for the scale and one for the minimum. With codes, the sums of a span are
+// integers as well, since a digit times its code is one: they are exact, and spans are added in order, each with a
+// rounding of its sum, one for its float16, and the same for its minimums. So a row has the same bits in any batch and in
+// any instruction set. A digit times its code is at most 4096, so that the sums of a group fit 32 bits. `quantized.h` includes this file once its sizes are known.
 #pragma once
 
 

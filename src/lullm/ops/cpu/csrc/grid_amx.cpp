@@ -1,10 +1,13 @@
-// Linear layers over grids with AMX: the digits of a group are multiplied at once, groups are added up by vectors.
+// Linear layers over grids with AMX. Without codes the digits of a group are multiplied at once, and groups are added up by
+// vectors; those with codes, where that is done once for a span, are in `grid_codes_amx.h`.
 //
-// A tile product sums over one group only, 32 or 16 bytes deep, since each group has a scale of its own. While vectors
-// add the sums of one group, the tiles multiply the next: two sets of sums take turns.
+// A tile product sums over one group only, 32 bytes deep, since each group has a scale of its own. While vectors add the
+// sums of one group, the tiles multiply the next: two sets of sums take turns.
 
+#include "grid_codes_amx.h"
 #include "grid_panel.h"
 #include "kernel_table.h"
+#include "prepared_row.h"
 #include "quantized_panel.h"
 #include "tile.h"
 
@@ -21,11 +24,23 @@ QuantizedKernels vectors;
 constexpr int64_t kFewestRows = 5;  // fewer are read by vectors, which get the same bits
 constexpr int64_t kChunkBlocks = 8;  // of the depth: 16 rows of it stay in the first-level cache for both tiles
 
+// body(number of the grid in `kGrids`), as a constant.
+template <int kGrid = 0, class Body>
+void for_grid(int format, Body&& body) {
+  if constexpr (kGrid < kNumGrids) {
+    if (format == kFirstGrid + kGrid) body(std::integral_constant<int, kGrid>());
+    else for_grid<kGrid + 1>(format, body);
+  }
+}
+
 bool has_tiles(const QuantizedArgs& a) { return is_grid(a.bits) && a.num_rows >= kFewestRows; }
 
-// 16 rows: their tiles of bytes and scales as of other weights, then, [blocks][groups of 16][16] floats, minus the sums.
+// 16 rows: their tiles of bytes and scales as of other weights, then, [blocks][groups of 16][16] floats, minus the sums;
+// or these as `sum_pairs` writes them.
 int64_t bytes_of_tiles(int64_t blocks) { return blocks * 2 * kTileBytes + 64; }
-int64_t row_tile_bytes(int64_t blocks) { return bytes_of_tiles(blocks) + blocks * kBlockGroups * 64; }
+int64_t row_tile_bytes(int64_t blocks) {
+  return bytes_of_tiles(blocks) + num_spans(blocks) * kSpanBlocks * kBlockGroups * 64;
+}
 
 int64_t prepared_bytes(const QuantizedArgs& a) {
   if (!has_tiles(a)) return is_grid(a.bits) ? vectors.prepared_bytes[kBFloat16](a) : rows_of_tiles.prepared_bytes[kBFloat16](a);
@@ -59,8 +74,12 @@ void prepare_rows(const QuantizedArgs& a, int64_t first, int64_t last) {
   shifted.x_prepared = a.x_prepared + tile * (row_tile_bytes(blocks) - bytes_of_tiles(blocks));
   rows_of_tiles.prepare_rows[kBFloat16](shifted, first, last);
   char* at = a.x_prepared + tile * row_tile_bytes(blocks);
-  if (grid_of(a.bits).has_mins)
-    sum_groups(at, blocks, grid_of(a.bits).group_inputs, reinterpret_cast<float*>(at + bytes_of_tiles(blocks)));
+  char* sums = at + bytes_of_tiles(blocks);
+  for_grid(a.bits, [&](auto kGrid) {
+    constexpr Grid grid = kGrids[kGrid];
+    if constexpr (grid.has_mins && grid.has_codes) sum_pairs<kGrid>(at, blocks, sums);
+    else if constexpr (grid.has_mins) sum_groups(at, blocks, grid.group_inputs, reinterpret_cast<float*>(sums));
+  });
 }
 
 // A panel as the tiles want it: digits as signed bytes, scales and minimums as floats.
@@ -81,7 +100,6 @@ struct Expanded {
 template <int kGrid>
 void expand(const uint8_t* panel, int64_t blocks, const Expanded& to) {
   constexpr Grid grid = kGrids[kGrid];
-  GroupScales<kGrid> scales(panel, blocks);
   for (int64_t block = 0; block < blocks; block++) {
     const uint8_t* from = panel + block * grid.block_bytes();
     uint8_t* digits = to.digits + block * kByteBlockBytes;
@@ -100,7 +118,7 @@ void expand(const uint8_t* panel, int64_t blocks, const Expanded& to) {
         }
       }
     }
-    scales.enter(block);
+    const GroupScales<kGrid> scales(panel, block);
     for (int64_t group = 0; group < grid.groups(); group++) {
       const int64_t at = (block * grid.groups() + group) * kPanelRows;
       for (int tile = 0; tile < 2; tile++) {
@@ -160,10 +178,31 @@ void add_blocks(const char* x_blocks, const uint8_t* w_blocks, const float* scal
 
 constexpr int64_t kTotals = 2 * 2 * 256;  // floats: [2 sides][2 tiles][16][16]
 
+constexpr int64_t kMostTiles = kQuantizedRows / kTileRows;  // of rows
+constexpr int64_t kImages = 2 * 4 * kTileSums * 4;          // bytes: of a span being made, and of one being finished
+
 int64_t scratch_bytes(const QuantizedArgs& a) {
   if (!is_grid(a.bits)) return rows_of_tiles.scratch_bytes[kBFloat16](a);
   if (!has_tiles(a)) return vectors.scratch_bytes[kBFloat16](a);
-  return kTotals * 4 + a.num_sides() * Expanded::bytes(grid_of(a.bits), a.in);
+  int64_t bytes = 0;
+  for_grid(a.bits, [&](auto kGrid) {
+    if constexpr (kGrids[kGrid].has_codes)
+      bytes = kMostTiles * kTotals * 4 + kImages + a.num_sides() * Coded<kGrid>::bytes_of(num_blocks(a.in));
+    else bytes = kTotals * 4 + a.num_sides() * Expanded::bytes(kGrids[kGrid], a.in);
+  });
+  return bytes;
+}
+
+// 16 rows of results, at most, from their totals.
+void finish_tile(const QuantizedArgs& a, int64_t row, int64_t last_row, int64_t panel, const float* row_scales,
+                 const float* totals) {
+  for (int64_t r = 0; r < 16 && row + r < last_row; r++) {
+    V results[2][2];
+    for (int64_t i = 0; i < 2 * a.num_sides(); i++)
+      results[i / 2][i % 2] = mul(load(totals + i * kTileSums + r * kTileRows), set1(row_scales[r]));
+    for (int64_t side = 0; side < a.num_sides(); side++) add_bias<Bf16>(a, side, panel, results[side]);
+    store_outputs<Bf16>(a, row + r, panel, results[0], results[1]);
+  }
 }
 
 template <int kGrid>
@@ -191,35 +230,73 @@ void multiply_grid(const QuantizedArgs& a, int64_t first_row, int64_t last_row, 
                             w.mins + at, minus_sums + groups * 16, count, totals + i * 256);
         }
       }
-      for (int64_t r = 0; r < 16 && row + r < last_row; r++) {
-        V results[2][2];
-        for (int64_t i = 0; i < 2 * a.num_sides(); i++)
-          results[i / 2][i % 2] = mul(load(totals + i * 256 + r * 16), set1(row_scales[r]));
-        for (int64_t side = 0; side < a.num_sides(); side++) add_bias<Bf16>(a, side, panel, results[side]);
-        store_outputs<Bf16>(a, row + r, panel, results[0], results[1]);
-      }
+      finish_tile(a, row, last_row, panel, row_scales, totals);
     }
   }
 }
 
-template <int kGrid = 0>
-void multiply(const QuantizedArgs& a, int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel,
-              uint8_t* scratch) {
-  if constexpr (kGrid < kNumGrids) {
-    if (a.bits == kFirstGrid + kGrid) multiply_grid<kGrid>(a, first_row, last_row, first_panel, last_panel, scratch);
-    else multiply<kGrid + 1>(a, first_row, last_row, first_panel, last_panel, scratch);
+// All rows pass over two spans of a panel, 32 KiB a side, which stay in the first-level cache; then over the next ones.
+template <int kGrid>
+void multiply_coded_grid(const QuantizedArgs& a, int64_t first_row, int64_t last_row, int64_t first_panel,
+                         int64_t last_panel, uint8_t* scratch) {
+  const int64_t blocks = num_blocks(a.in), tiles = (last_row - first_row + 15) / 16, parts = 2 * a.num_sides();
+  float* totals = reinterpret_cast<float*>(scratch);  // [tiles][parts][16][16]
+  int32_t* images = reinterpret_cast<int32_t*>(scratch + kMostTiles * kTotals * 4);
+  uint8_t* expanded = reinterpret_cast<uint8_t*>(images) + kImages;
+  const auto rows = [&](int64_t tile) { return a.x_prepared + (first_row / 16 + tile) * row_tile_bytes(blocks); };
+  TileSession session;
+  for (int64_t panel = first_panel; panel < last_panel; panel++) {
+    Coded<kGrid> sides[2];
+    for (int64_t side = 0; side < a.num_sides(); side++) {
+      sides[side] = {blocks, expanded + side * Coded<kGrid>::bytes_of(blocks)};
+      sides[side].expand(panel_of_side(a, side, panel));
+    }
+    std::memset(totals, 0, tiles * parts * kTileSums * 4);
+    Spans<kGrid> spans;
+    typename Spans<kGrid>::Span span = {images, nullptr, nullptr, nullptr};
+    for (int64_t begin = 0; begin < blocks; begin += kChunkBlocks) {
+      const int64_t end = begin + kChunkBlocks < blocks ? begin + kChunkBlocks : blocks;
+      for (int64_t item = 0; item < tiles * parts; item++) {
+        const int64_t side = item / (2 * tiles), tile = item / 2 % tiles, part = item % 2;
+        const Coded<kGrid>& w = sides[side];
+        for (int64_t block = begin; block < end; block += kSpanBlocks) {
+          const int64_t count = block + kSpanBlocks < end ? kSpanBlocks : end - block, number = block / kSpanBlocks;
+          multiply_span<kGrid>(rows(tile) + block * 2 * kTileBytes, w.digits(part, block), count, span, spans);
+          span = {span.sums == images ? images + 4 * kTileSums : images, totals + (tile * parts + side * 2 + part) * kTileSums,
+                  w.span(part, number), rows(tile) + bytes_of_tiles(blocks) + number * 16 * kPairs<kGrid> * 8};
+        }
+      }
+    }
+    TILE_STORE(span.sums, 64, 0);
+    TILE_STORE(span.sums + kTileSums, 64, 1);
+    TILE_STORE(span.sums + 2 * kTileSums, 64, 2);
+    TILE_STORE(span.sums + 3 * kTileSums, 64, 3);
+    spans.take(span);
+    spans.finish_rows(16);
+    for (int64_t tile = 0; tile < tiles; tile++) {
+      const float* row_scales = reinterpret_cast<const float*>(rows(tile) + blocks * 2 * kTileBytes);
+      finish_tile(a, first_row + tile * 16, last_row, panel, row_scales, totals + tile * parts * kTileSums);
+    }
   }
 }
 
 void multiply_panels(const QuantizedArgs& a, int64_t first_row, int64_t last_row, int64_t first_panel,
                      int64_t last_panel, void* scratch) {
-  if (has_tiles(a)) return multiply(a, first_row, last_row, first_panel, last_panel, static_cast<uint8_t*>(scratch));
+  if (has_tiles(a))
+    return for_grid(a.bits, [&](auto kGrid) {
+      uint8_t* memory = static_cast<uint8_t*>(scratch);
+      if constexpr (kGrids[kGrid].has_codes)
+        multiply_coded_grid<kGrid>(a, first_row, last_row, first_panel, last_panel, memory);
+      else multiply_grid<kGrid>(a, first_row, last_row, first_panel, last_panel, memory);
+    });
   const QuantizedKernels& k = is_grid(a.bits) ? vectors : rows_of_tiles;
   k.multiply_panels[kBFloat16](a, first_row, last_row, first_panel, last_panel, scratch);
 }
 
 int64_t cached_row_bytes(const QuantizedArgs& a) {
-  return is_grid(a.bits) ? num_blocks(a.in) * kBlockInputs * 2 : rows_of_tiles.cached_row_bytes[kBFloat16](a);
+  if (!is_grid(a.bits)) return rows_of_tiles.cached_row_bytes[kBFloat16](a);
+  // More rows than fit, so that an expanded panel serves more of them.
+  return num_blocks(a.in) * kBlockInputs * (grid_of(a.bits).has_codes && has_tiles(a) ? 1 : 2);
 }
 
 }  // namespace

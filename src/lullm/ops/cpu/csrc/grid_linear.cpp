@@ -67,12 +67,11 @@ template <int kGrid, int kRows>
 void multiply_panel(const uint8_t* panel, const char* x, int64_t x_stride, int64_t blocks, V (&totals)[kRows][2]) {
   constexpr Grid grid = kGrids[kGrid];
   LULLM_UNROLL for (int r = 0; r < kRows; r++) totals[r][0] = totals[r][1] = zero();
-  GroupScales<kGrid> scales(panel, blocks);
   for (int64_t block = 0; block < blocks; block++) {
     const uint8_t* digits = panel + block * grid.block_bytes();
     const char* pairs = x + block * kBlockInputs * 2;
     const char* bias = x + pairs_bytes(blocks) + block * kBlockGroups * 4;
-    scales.enter(block);
+    const GroupScales<kGrid> scales(panel, block);
     for (int group = 0; group < grid.groups(); group++) {
       I sums[kRows][2];
       sum_group<kGrid, kRows>(digits, pairs, bias, x_stride, group, sums);
@@ -92,13 +91,70 @@ void multiply_panel(const uint8_t* panel, const char* x, int64_t x_stride, int64
   }
 }
 
+// The same of a grid with codes: the sums of a span of 256 inputs are exact.
+template <int kGrid, int kRows>
+void multiply_coded_panel(const uint8_t* panel, const char* x, int64_t x_stride, int64_t blocks, V (&totals)[kRows][2]) {
+  constexpr Grid grid = kGrids[kGrid];
+  constexpr int64_t kGroupsPerSum = grid.digit_bits == 4 ? 2 : 1;  // of at most 32 * 15 * 63 * 32767 each
+  const GroupCodes<kGrid> codes = {panel, blocks};
+  LULLM_UNROLL for (int r = 0; r < kRows; r++) totals[r][0] = totals[r][1] = zero();
+  for (int64_t first = 0; first < blocks; first += kSpanBlocks) {
+    const int64_t last = first + kSpanBlocks < blocks ? first + kSpanBlocks : blocks;
+    Total products[kRows][2];
+    I minimums[kRows][2];
+    LULLM_UNROLL for (int r = 0; r < kRows; r++) {
+      LULLM_UNROLL for (int tile = 0; tile < 2; tile++) start(products[r][tile]), minimums[r][tile] = zero_integers();
+    }
+    for (int64_t block = first; block < last; block++) {
+      const char* pairs = x + block * kBlockInputs * 2;
+      const char* bias = x + pairs_bytes(blocks) + block * kBlockGroups * 4;
+      for (int64_t first_group = 0; first_group < grid.groups(); first_group += kGroupsPerSum) {
+        I coded[kRows][2];
+        LULLM_UNROLL for (int64_t i = 0; i < kGroupsPerSum; i++) {
+          const int64_t group = first_group + i;
+          I sums[kRows][2];
+          sum_group<kGrid, kRows>(panel + block * grid.block_bytes(), pairs, bias, x_stride, group, sums);
+          LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
+            const I code = load_signed_bytes(codes.at(block, group, tile));
+            LULLM_UNROLL for (int r = 0; r < kRows; r++) {
+              const I product = multiply_32(sums[r][tile], code);
+              coded[r][tile] = i == 0 ? product : add(coded[r][tile], product);
+            }
+            if constexpr (grid.has_mins) {
+              const I min_code = load_signed_bytes(codes.minimums_at(block, group, tile));
+              LULLM_UNROLL for (int r = 0; r < kRows; r++) {
+                const int32_t minus_sum = bias_of_group<grid.group_inputs>(bias + r * x_stride, group) / 8;  // exact
+                minimums[r][tile] = add(minimums[r][tile], multiply_32(set_integers(minus_sum), min_code));
+              }
+            }
+          }
+        }
+        LULLM_UNROLL for (int r = 0; r < kRows; r++)
+          LULLM_UNROLL for (int tile = 0; tile < 2; tile++) add_sum(products[r][tile], coded[r][tile]);
+      }
+    }
+    LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
+      const V factor = codes.factor(first / kSpanBlocks, tile);
+      LULLM_UNROLL for (int r = 0; r < kRows; r++) totals[r][tile] = fma(factor, value_of(products[r][tile]), totals[r][tile]);
+      if constexpr (grid.has_mins) {
+        const V min_factor = codes.min_factor(first / kSpanBlocks, tile);
+        LULLM_UNROLL for (int r = 0; r < kRows; r++)
+          totals[r][tile] = fma(min_factor, to_floats(minimums[r][tile]), totals[r][tile]);
+      }
+    }
+  }
+}
+
 template <class T, int kGrid, int kRows>
 void multiply_rows(const QuantizedArgs& a, int64_t row, int64_t panel) {
   const int64_t blocks = num_blocks(a.in), stride = row_bytes(blocks);
   char* x = a.x_prepared + row * stride;
   V totals[2][kRows][2];
-  for (int64_t side = 0; side < a.num_sides(); side++)
-    multiply_panel<kGrid, kRows>(panel_of_side(a, side, panel), x, stride, blocks, totals[side]);
+  for (int64_t side = 0; side < a.num_sides(); side++) {
+    if constexpr (kGrids[kGrid].has_codes)
+      multiply_coded_panel<kGrid, kRows>(panel_of_side(a, side, panel), x, stride, blocks, totals[side]);
+    else multiply_panel<kGrid, kRows>(panel_of_side(a, side, panel), x, stride, blocks, totals[side]);
+  }
   for (int r = 0; r < kRows; r++) {
     const V row_scale = set1(*scale_of(x + r * stride, blocks));
     V results[2][2];

@@ -1,4 +1,4 @@
-// What the kernels over grids share: the scales and minimums of groups as floats.
+// What the kernels over grids share: the scales, codes and minimums of groups.
 #pragma once
 
 #include "quantized.h"
@@ -16,41 +16,40 @@ static inline V load_halves(const uint8_t* p) {  // sixteen float16
 #endif
 }
 
-// The scales of a panel, block by block. Codes times a float16 are exact in float32.
+// The scales of a grid without codes, of one block.
 template <int kGrid>
-class GroupScales {
- public:
-  GroupScales(const uint8_t* panel, int64_t blocks) : panel_(panel), spans_(panel + blocks * kOf.block_bytes()) {}
-
-  void enter(int64_t block) {  // in their order
-    codes_ = panel_ + block * kOf.block_bytes() + kOf.digit_bytes();
-    if (kOf.has_codes && block % kSpanBlocks == 0) {
-      const uint8_t* span = spans_ + block / kSpanBlocks * kOf.span_bytes();
-      for (int tile = 0; tile < 2; tile++) {
-        factors_[tile] = load_halves(span + tile * kTileRows * 2);
-        if (kOf.has_mins) min_factors_[tile] = load_halves(span + (kPanelRows + tile * kTileRows) * 2);
-      }
-    }
-  }
-
-  V scale(int64_t group, int64_t tile) const {
-    const int64_t at = group * kPanelRows + tile * kTileRows;
-    if (!kOf.has_codes) return load_halves(codes_ + 2 * at);
-    return mul(to_floats(load_signed_bytes(reinterpret_cast<const int8_t*>(codes_ + at))), factors_[tile]);
-  }
-
-  V minimum(int64_t group, int64_t tile) const {  // codes of six bits, zero points of four
-    const uint8_t* at = codes_ + kOf.scale_bytes() + group * kPanelRows + tile * kTileRows;
-    const V factor = kOf.has_codes ? min_factors_[tile] : scale(group, tile);
-    return mul(to_floats(load_signed_bytes(reinterpret_cast<const int8_t*>(at))), factor);
-  }
-
- private:
+struct GroupScales {
   static constexpr Grid kOf = kGrids[kGrid];
-  const uint8_t* panel_;
-  const uint8_t* spans_;
-  const uint8_t* codes_ = nullptr;
-  V factors_[2], min_factors_[2];
+  const uint8_t* at;
+
+  GroupScales(const uint8_t* panel, int64_t block) : at(panel + block * kOf.block_bytes() + kOf.digit_bytes()) {}
+
+  V scale(int64_t group, int64_t tile) const { return load_halves(at + 2 * (group * kPanelRows + tile * kTileRows)); }
+  V minimum(int64_t group, int64_t tile) const {
+    const uint8_t* zero_points = at + kOf.scale_bytes() + group * kPanelRows + tile * kTileRows;
+    return mul(to_floats(load_signed_bytes(reinterpret_cast<const int8_t*>(zero_points))), scale(group, tile));
+  }
+};
+
+// The codes of a grid, by block, and the factors of its spans.
+template <int kGrid>
+struct GroupCodes {
+  static constexpr Grid kOf = kGrids[kGrid];
+  const uint8_t* panel;
+  int64_t blocks;
+
+  const int8_t* at(int64_t block, int64_t group, int64_t tile) const {
+    const uint8_t* codes = panel + block * kOf.block_bytes() + kOf.digit_bytes();
+    return reinterpret_cast<const int8_t*>(codes) + group * kPanelRows + tile * kTileRows;
+  }
+  const int8_t* minimums_at(int64_t block, int64_t group, int64_t tile) const {  // of six bits
+    return at(block, group, tile) + kOf.scale_bytes();
+  }
+  V factor(int64_t span, int64_t tile) const { return load_halves(span_at(span) + tile * kTileRows * 2); }
+  V min_factor(int64_t span, int64_t tile) const {
+    return load_halves(span_at(span) + (kPanelRows + tile * kTileRows) * 2);
+  }
+  const uint8_t* span_at(int64_t span) const { return panel + blocks * kOf.block_bytes() + span * kOf.span_bytes(); }
 };
 
 }  // namespace LULLM_ISA

@@ -22,18 +22,6 @@ constexpr int kMaxRows = 2;
 // 4 blocks of 64 products of at most 127 * 32767: their sum fits 32 bits.
 constexpr int64_t kBlocksPerSum = 4;
 
-// The exact sum of such sums, of 65536 products at most: their upper and lower 16 bits by themselves, each of which a
-// float holds. It is rounded once.
-struct Total {
-  I high, low;
-};
-inline void start(Total& total) { total.high = total.low = zero_integers(); }
-inline void add_sum(Total& total, I sum) {
-  total.high = add(total.high, shift_signed_32<16>(sum));
-  total.low = add(total.low, both(sum, set_integers(0xffff)));
-}
-inline V value_of(const Total& total) { return fma(to_floats(total.high), set1(65536.0f), to_floats(total.low)); }
-
 int64_t prepared_bytes(const QuantizedArgs& a) { return a.num_rows * row_bytes(num_blocks(a.in)); }
 
 template <class T>

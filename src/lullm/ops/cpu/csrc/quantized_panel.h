@@ -56,6 +56,20 @@ static inline RowScale scale_row(const T* x, int64_t count) {
   return {set1(32767.0f / largest), largest / 32767.0f};
 }
 
+// The exact sum of 32-bit sums, at most 65536 of them: their upper and lower 16 bits by themselves, each of which a float
+// holds. It is rounded once.
+struct Total {
+  I high, low;
+};
+static inline void start(Total& total) { total.high = total.low = zero_integers(); }
+static inline void add_sum(Total& total, I sum) {
+  total.high = add(total.high, shift_signed_32<16>(sum));
+  total.low = add(total.low, both(sum, set_integers(0xffff)));
+}
+static inline V value_of(const Total& total) {
+  return fma(to_floats(total.high), set1(65536.0f), to_floats(total.low));
+}
+
 static inline const uint8_t* panel_of_side(const QuantizedArgs& a, int64_t side, int64_t panel) {
   return a.weight + (side * a.panels_of_side() + panel) * quantized_panel_bytes(a.bits, a.in);
 }

@@ -47,9 +47,14 @@ class TileSession {
 #define TILE_STORE(pointer, stride_bytes, tile) \
   asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(pointer), "r"((int64_t)(stride_bytes)) : "memory")
 #define TILE_MULTIPLY(sum, a, b) asm volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::: "memory")
-// The same of 16 x 64 and 64 x 16 bytes, summed as integers; the second operand is signed, the first as the name says.
+// The same of 16 x 64 and 64 x 16 bytes, summed as integers; the second operand is signed, the first as the name says. Of
+// the last two, the second operand is unsigned.
 #define TILE_MULTIPLY_SIGNED(sum, a, b) asm volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::: "memory")
 #define TILE_MULTIPLY_UNSIGNED(sum, a, b) asm volatile("tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::: "memory")
+#define TILE_MULTIPLY_SIGNED_UNSIGNED(sum, a, b) \
+  asm volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::: "memory")
+#define TILE_MULTIPLY_BOTH_UNSIGNED(sum, a, b) \
+  asm volatile("tdpbuud %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::: "memory")
 
 }  // namespace amx
 }  // namespace lullm
