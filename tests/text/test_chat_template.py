@@ -208,3 +208,14 @@ def test_the_bounds_hold_per_call_and_thread() -> None:
         thread.join()
     assert out == ["ok"] * 3
     assert not template.has_process
+
+
+@pytest.mark.parametrize("piece", ["'call:' + c.function.arguments", "'call:' ~ c.function.arguments | tojson"])
+def test_arguments_as_a_template_wants_them(piece):
+    """DeepSeek's templates add them to a text, others print an object; clients send either."""
+    source = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ PIECE }}{% endfor %}{% endfor %}"
+    template = ChatTemplate(source.replace("PIECE", piece), {})
+    template.try_out()
+    for arguments in ('{"a": "b"}', {"a": "b"}):
+        message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+        assert template.render([{"role": "user", "content": "x"}, message]) == 'call:{"a": "b"}'

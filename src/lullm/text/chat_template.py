@@ -36,6 +36,7 @@ class ChatTemplate:
     ):
         self.sources = {"default": source} if isinstance(source, str) else dict(source)
         self._special_tokens = dict(special_tokens)
+        self._takes_argument_text = False
         if "default" not in self.sources:
             raise ModelLoadError(f"no chat template is named 'default', only {', '.join(self.sources) or 'none'}")
         try:
@@ -79,7 +80,7 @@ class ChatTemplate:
         return {
             "add_generation_prompt": not options.get(OPEN_END),
             **options,
-            "messages": _checked_messages(messages),
+            "messages": _checked_messages(messages, self._takes_argument_text),
             "tools": list(tools) if tools else None,
         }
 
@@ -110,6 +111,22 @@ class ChatTemplate:
                 raise ModelLoadError(f"the chat template {name!r} cannot render one message: {error}") from None
             except (Rejected, Failed):
                 continue  # it may want tools, or a system message
+        self._takes_argument_text = self._fails_with({}) and not self._fails_with("{}")
+
+    def _fails_with(self, arguments: Any) -> bool:
+        """Whether a call with such arguments cannot be printed. DeepSeek's templates add them to a text."""
+        if not any("arguments" in source for source in self.sources.values()):
+            return False
+        call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        messages = [*_TRIAL, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        variables = {**self._special_tokens, "messages": messages, "add_generation_prompt": False, "tools": None}
+        try:
+            self._renderer.render("default", variables)
+        except Failed:
+            return True
+        except (Rejected, OutOfBounds, Forbidden):
+            return False
+        return False
 
     @property
     def has_process(self) -> bool:
@@ -125,13 +142,13 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
-def _checked_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _checked_messages(messages: Sequence[Message], as_text: bool) -> list[dict[str, Any]]:
     if not _is_list(messages) or not messages:
         raise InvalidRequestError("messages must be a list with at least one message", _PARAM)
-    return [_checked_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return [_checked_message(message, f"messages[{index}]", as_text) for index, message in enumerate(messages)]
 
 
-def _checked_message(message: Message, where: str) -> dict[str, Any]:
+def _checked_message(message: Message, where: str, as_text: bool) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise InvalidRequestError(f"{where} must be an object with role and content", _PARAM)
     if not isinstance(message.get("role"), str) or not message["role"]:
@@ -139,7 +156,7 @@ def _checked_message(message: Message, where: str) -> dict[str, Any]:
     checked = dict(message)
     tool_calls = message.get("tool_calls")
     if tool_calls:
-        checked["tool_calls"] = _checked_tool_calls(tool_calls, f"{where}.tool_calls")
+        checked["tool_calls"] = _checked_tool_calls(tool_calls, f"{where}.tool_calls", as_text)
     content = message.get("content")
     if content is None and tool_calls:
         checked["content"] = ""
@@ -168,8 +185,11 @@ def _flat_content(content: Any, where: str) -> str:
     return "\n".join(texts)
 
 
-def _checked_tool_calls(tool_calls: Any, where: str) -> list[dict[str, Any]]:
-    """The tool call with parsed arguments: clients send JSON text, but templates print `arguments | tojson`."""
+def _checked_tool_calls(tool_calls: Any, where: str, as_text: bool) -> list[dict[str, Any]]:
+    """The tool calls with parsed arguments: clients send JSON text, but most templates print `arguments | tojson`.
+
+    `as_text`: the template wants text.
+    """
     if not _is_list(tool_calls) or not all(isinstance(call, Mapping) for call in tool_calls):
         raise InvalidRequestError(f"{where} must be a list of objects", _PARAM)
     checked = []
@@ -180,6 +200,13 @@ def _checked_tool_calls(tool_calls: Any, where: str) -> list[dict[str, Any]]:
                 arguments = json.loads(function["arguments"] or "{}")
             except (ValueError, RecursionError):
                 raise InvalidRequestError(f"{where}[{index}].function.arguments is not JSON", _PARAM) from None
-            call = {**call, "function": {**function, "arguments": arguments}}
+            function = {**function, "arguments": arguments}
+            call = {**call, "function": function}
+        if as_text and isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping):
+            try:
+                text = json.dumps(function["arguments"], ensure_ascii=False)
+            except (TypeError, ValueError, RecursionError):
+                raise InvalidRequestError(f"{where}[{index}].function.arguments is not JSON", _PARAM) from None
+            call = {**call, "function": {**function, "arguments": text}}
         checked.append(dict(call))
     return checked
