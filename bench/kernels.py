@@ -42,6 +42,8 @@ from lullm.units import cdiv
 
 HIDDEN, INTERMEDIATE, NUM_Q_HEADS, NUM_KV_HEADS, HEAD_SIZE, VOCAB = 1024, 3072, 16, 8, 128, 151936
 BLOCK_SIZE = 16
+CACHE_BYTES = 1_500_000_000
+"""Of the bfloat16 layers that a decode passes over: more than any cache holds."""
 # out, in
 LAYER = [(4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)]
 STEPS = {
@@ -50,11 +52,15 @@ STEPS = {
     "decode 8 x 160": [(1, 160)] * 8,
     "decode 32 x 160": [(1, 160)] * 32,
     "decode 4 x 1600": [(1, 1600)] * 4,
+    "decode 1 x 16384": [(1, 16384)],
+    "decode 1 x 32768": [(1, 32768)],
     "prefill 8 x 128": [(128, 128)] * 8,
     "prefill 1 x 1024": [(1024, 1024)],
     "prefill 4 x 1024": [(1024, 1024)] * 4,
     "prefill 1 x 4096": [(4096, 4096)],
     "chunk 512 on 2048": [(512, 2560)],
+    "chunk 512 on 15872": [(512, 16384)],
+    "chunk 512 on 32256": [(512, 32768)],
     "mixed": [(1, 200)] * 15 + [(400, 600)],
 }
 
@@ -264,9 +270,10 @@ def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str,
         tables = torch.zeros(len(shape), max(num_blocks), dtype=torch.int64)
         for span, part in enumerate(ids.split(num_blocks)):
             tables[span, : len(part)] = part
-        # Several layers' caches, so that a decode finds its keys in memory as it would in a model.
-        num_layers = 28 if all(queries == 1 for queries, _ in shape) else 2
         size = len(ids) * BLOCK_SIZE * NUM_KV_HEADS * HEAD_SIZE
+        # Several layers' caches, so that a decode finds its keys in memory as it would in a model.
+        is_decode = all(queries == 1 for queries, _ in shape)
+        num_layers = min(28, max(2, CACHE_BYTES // (4 * size))) if is_decode else 2
         arena = HostArena("kv_cache", num_layers * 2 * (4 * size + size // HEAD_SIZE * SCALE_BYTES + 384))
         caches = make_caches(arena, (len(ids), BLOCK_SIZE, NUM_KV_HEADS, HEAD_SIZE), num_layers)
         num_tokens = sum(queries for queries, _ in shape)
@@ -285,7 +292,7 @@ def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str,
         seconds = measure(versions, args.repeat)
         seconds = {version: value / num_layers for version, value in seconds.items()}
         arena.close()
-        if num_layers == 28:
+        if is_decode:
             num_bytes = sum(context for _, context in shape) * NUM_KV_HEADS * HEAD_SIZE * 2 * 2
             report[name] = show(name, seconds, num_bytes / 1e9, "GB/s", ceilings["read GB/s"])
         else:

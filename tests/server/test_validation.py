@@ -110,7 +110,7 @@ def test_echo(engine):
         ({"top_p": 0}, "top_p"),
         ({"max_tokens": -3}, "max_tokens"),
         ({"presence_penalty": 3}, "presence_penalty"),
-        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": -2}, "logprobs"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         ({"n": 2, "best_of": 1}, "best_of"),
         ({"seed": 2**70}, "seed"),

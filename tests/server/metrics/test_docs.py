@@ -1,4 +1,4 @@
-"""`docs/metrics.md` and the dashboard name what `/metrics` exposes; the table is written by `python` of this file."""
+"""`docs/metrics.md` and the dashboard name what `/metrics` exposes; a failure prints the table as it should be."""
 
 import json
 import re

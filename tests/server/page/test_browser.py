@@ -14,6 +14,7 @@ import pytest
 from lullm import AsyncLLMEngine, EngineConfig
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+playwright.expect.set_options(timeout=20_000)  # a loaded machine
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 HOSTILE = "<img src=x onerror=alert(1)> **bold** `<b>code</b>`\n- <script>alert(2)</script>\n```\n<i>fenced</i>\n```"
@@ -35,7 +36,7 @@ def visit(browser) -> Iterator[Callable[..., Any]]:
 
     def open_page(server: Any, expected: str | None = None, **options: Any) -> Any:
         context = browser.new_context(**options)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(20_000)
         contexts.append(context)
         page = context.new_page()
 
