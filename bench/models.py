@@ -283,7 +283,8 @@ def prefill_work(model: torch.nn.Module, num_rows: int) -> Work:
 
 
 def is_read(model: torch.nn.Module, name: str) -> bool:
-    return "embed_positions" not in name and ("embed_tokens" not in name or model.config.tie_word_embeddings)
+    is_table = "embed_positions" in name or "embed_tokens_per_layer" in name
+    return not is_table and ("embed_tokens" not in name or model.config.tie_word_embeddings)
 
 
 def share_of_use(model: torch.nn.Module, name: str) -> float:
