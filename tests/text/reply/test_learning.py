@@ -72,7 +72,7 @@ def test_random_calls_come_back(style):
     source = STYLES.get(style) or {"qwen": QWEN_TOOLS, "mistral": MISTRAL_TOOLS}[style]
     form, rng = learned_calls(chat_template(source)), random.Random(1)
     assert form is not None
-    for _ in range(60):
+    for _ in range(20):
         calls = [(rng.choice(["go", "a_b-1"]), random_arguments(rng)) for _ in range(rng.randrange(1, 4))]
         if not isinstance(form.body, ObjectBody) and form.body.arguments != "json":  # values without quotes
             quote = isinstance(form.body.arguments, KeywordValues) and form.body.arguments.quote

@@ -30,7 +30,7 @@ def forced_step_by_step(budget, ids):
 @pytest.mark.parametrize("marks", MARKS)
 def test_random_tokens(marks):
     rng = random.Random(3)
-    for _ in range(800):
+    for _ in range(300):
         budget = ThinkingBudget(*marks, rng.random() < 0.5, rng.randrange(12))
         ids = [rng.randrange(5) for _ in range(rng.randrange(30))]
         forced, num_thinking = forced_step_by_step(budget, ids)

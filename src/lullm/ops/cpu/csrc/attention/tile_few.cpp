@@ -212,10 +212,17 @@ class FewRows {
         transpose_columns(from + row, num_columns, scores + row * kStepKeys + group * kGroupKeys);
     }
     const Scoring head_scoring = scoring.with(find_scales<C>(a, item.first_head + head, own, scales));
+    if (std::is_same_v<C, Int8> && head + 1 < num_heads) fetch_scales(own, item.first_head + head + 1);
     for (int64_t row = 0; row < rows.count; row++) {
       weigh(head_scoring, step, head, row);
       between();
     }
+  }
+
+  // Scales of all values of a step are wanted before its second half of values is on its way.
+  void fetch_scales(const StepKeys& own, int64_t kv_head) const {
+    const char* first = a.value_cache + kv_head * a.row_bytes + size;
+    for (int64_t i = kHalfKeys; i < own.last; i++) _mm_prefetch(first + own.offset[i], _MM_HINT_T0);
   }
 
   void weigh(const Scoring& own_scoring, int64_t step, int64_t head, int64_t row) const {
