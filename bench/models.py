@@ -26,12 +26,13 @@ from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import torch
 from engine_part import model_of, recorded_sizes_of
 from kernels import measure_ceilings
 
 from lullm import LLM, SamplingParams
+from lullm.models.protocol import Model
 from lullm.models.registry import BUILDERS
+from lullm.models.work import bytes_read, operations
 from lullm.types.layer_kind import Nothing, RecurrentState
 
 Options = dict[str, Any]
@@ -249,15 +250,9 @@ def random_prompt(length: int) -> list[int]:
     return [random.Random(length + i).randrange(10, 4000) for i in range(length)]
 
 
-def decode_work(model: torch.nn.Module, context_len: int) -> Work:
-    """A step of one stream: all weights but the table of embeddings, unless it is the head as well.
-
-    And keys and values so far, and states, which are written, too.
-    """
-    config = model.config
-    num_bytes = sum(
-        share_of_use(model, name) * p.nbytes for name, p in model.named_parameters() if is_read(model, name)
-    )
+def decode_work(model: Model, context_len: int) -> Work:
+    """A step of one stream: weights, keys and values so far, and states, which are written, too."""
+    config, num_bytes = model.config, bytes_read(model, model.config)
     for kind in config.layer_kinds:
         if isinstance(kind, RecurrentState):
             num_bytes += 2 * 4 * kind.num_elements
@@ -266,31 +261,13 @@ def decode_work(model: torch.nn.Module, context_len: int) -> Work:
     return Work(num_bytes, 0)
 
 
-def prefill_work(model: torch.nn.Module, num_rows: int) -> Work:
+def prefill_work(model: Model, num_rows: int) -> Work:
     """A prompt: the head is for one row."""
-    config, num_bytes, num_operations = model.config, 0.0, 0.0
-    for name, parameter in model.named_parameters():
-        is_head = "lm_head." in name or "embed_tokens." in name
-        if is_read(model, name):
-            num_bytes += parameter.nbytes
-            if parameter.dim() == 2:
-                rows = 1 if is_head else num_rows * share_of_use(model, name)
-                num_operations += 2 * rows * parameter.numel()
+    config = model.config
     pairs = num_rows * (num_rows + 1) / 2  # windows here are as long as the prompt, or nearly so
     num_attending = sum(not isinstance(kind, (RecurrentState, Nothing)) for kind in config.layer_kinds)
-    num_operations += 4 * num_attending * config.num_attention_heads * config.head_dim * pairs
-    return Work(num_bytes, num_operations)
-
-
-def is_read(model: torch.nn.Module, name: str) -> bool:
-    is_table = "embed_positions" in name or "embed_tokens_per_layer" in name
-    return not is_table and ("embed_tokens" not in name or model.config.tie_word_embeddings)
-
-
-def share_of_use(model: torch.nn.Module, name: str) -> float:
-    """The part of a parameter that a row uses: of the experts of a layer, some."""
-    experts = model.config.family.experts
-    return experts.num_used / experts.num_experts if ".experts." in name else 1.0
+    attention = 4 * num_attending * config.num_attention_heads * config.head_dim * pairs
+    return Work(bytes_read(model, config, num_rows), operations(model, config, num_rows) + attention)
 
 
 if __name__ == "__main__":

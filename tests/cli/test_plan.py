@@ -65,6 +65,14 @@ def test_a_config_alone(tmp_path, capsys):
     assert "no sequence of 1024 tokens fits" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--len", "--concurrency", "--bandwidth", "--tflops"])
+@pytest.mark.parametrize("value", ["0", "-5"])
+def test_what_makes_no_plan_is_refused(flag, value, capsys):
+    """They divide something: each was a traceback."""
+    assert main(["plan", "demo", "--bandwidth", "20", "--tflops", "1", f"{flag}={value}"]) == 2
+    assert f"{flag} must be a number above 0, got {value}" in capsys.readouterr().err
+
+
 def test_measured_speeds_are_of_this_machine(capsys):
     assert main(["plan", "demo", "--json"]) == 0
     machine = json.loads(capsys.readouterr().out)["machine"]

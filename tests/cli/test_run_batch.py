@@ -29,3 +29,14 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
     assert "cannot be opened" in capsys.readouterr().err
     assert main(["run-batch", "-i", str(tmp_path / "no")]) == USER_ERROR
     assert "--output-file" in capsys.readouterr().err
+
+
+def test_the_requests_are_not_written_over(tmp_path, capsys):
+    """The file was emptied, and nothing answered."""
+    source = tmp_path / "in.jsonl"
+    source.write_text(text := line("1", messages=[TURN]))
+    (tmp_path / "link").symlink_to(source)
+    for target in (source, tmp_path / "link"):
+        assert main(["run-batch", "-i", str(source), "-o", str(target)]) == USER_ERROR
+        assert "would write over" in capsys.readouterr().err
+        assert source.read_text() == text

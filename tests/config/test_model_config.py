@@ -168,6 +168,31 @@ def test_faults_are_named(change, message):
         ModelConfig.from_dict(data)
 
 
+MAMBA = {"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_expand": 2}
+GRANITE_HYBRID = {"architectures": ["GraniteMoeHybridForCausalLM"], "layer_types": ["attention"], **MAMBA}
+LFM2 = {"architectures": ["Lfm2ForCausalLM"], "layer_types": ["full_attention"], "block_auto_adjust_ff_dim": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({**GRANITE_HYBRID, "layer_types": None}, "layer_types names no layer of full_attention"),
+        ({**GRANITE_HYBRID, "layer_types": ["mamba"]}, "models without attention are not implemented"),
+        ({**GRANITE_HYBRID, "layer_types": ["lstm"]}, "layers_block_type"),
+        ({**GRANITE_HYBRID, "mamba_expand": 10**9}, "mamba_expand"),
+        ({**GRANITE_HYBRID, "shared_intermediate_size": 10**9}, "shared_intermediate_size"),
+        ({"architectures": ["BambaForCausalLM"], "attn_layer_indices": None, **MAMBA}, "attn_layer_indices"),
+        ({**LFM2, "layer_types": None, "full_attn_idxs": []}, "full_attn_idxs"),
+        ({**LFM2, "block_ffn_dim_multiplier": 1e30}, "block_ffn_dim_multiplier"),
+        ({**LFM2, "block_multiple_of": 10**9}, "block_multiple_of"),
+    ],
+)
+def test_faults_of_hybrids_are_named(change, message):
+    """They ended in an empty maximum, in an overflow, or with a key's name that the file does not have."""
+    with pytest.raises(ModelLoadError, match=message):
+        ModelConfig.from_dict(PLAIN | change)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -42,3 +42,12 @@ def test_mixture():
     for num_rows, share in ((1, K / E), (2, 1 - (1 - K / E) ** 2), (1000, 1.0)):
         assert bytes_read(model, config, num_rows) == pytest.approx(4 * (rest + share * experts))
     assert operations(model, config, 10) == pytest.approx(2 * (10 * (ATTENTION + E * H + experts * K / E) + V * H))
+
+
+def test_tables_of_embeddings_for_the_layers_are_not_read():
+    """Gemma 4's is the larger half of its small models."""
+    sizes = {"hidden_size_per_layer_input": 4, "layer_types": ["full_attention"], "global_head_dim": D}
+    sizes |= {"architectures": ["Gemma4ForCausalLM"], "tie_word_embeddings": True}
+    few, many = (built(DENSE | sizes | {"vocab_size_per_layer_input": rows}) for rows in (10, 10_000))
+    assert bytes_read(*few) == bytes_read(*many)
+    assert operations(*few, 10) == operations(*many, 10)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lullm.cli.flag.engine import byte_count, token_count
 from lullm.cli.flag.model import add_model_argument
 from lullm.config.model import ModelConfig
-from lullm.errors import CacheSizeError
+from lullm.errors import CacheSizeError, ConfigError
 from lullm.machine.memory import available_memory_bytes
 from lullm.units import KIB, MIB, format_bytes
 
@@ -82,6 +83,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Print the plans. Raises LullmError."""
+    for name in ("len", "concurrency", "bandwidth", "tflops"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"--{name} must be a number above 0, got {value:g}")
     model = read_config(args.positional_model or "demo")
     if args.len > model.max_position_embeddings:
         args.len = model.max_position_embeddings

@@ -5,6 +5,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from lullm.cli.flag.engine import SLEEP_OPTIONS, add_engine_flags, engine_config
@@ -57,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
             if args.input_file != STDIO:
                 lines = stack.enter_context(open(args.input_file, "rb"))
             if args.output_file != STDIO:
+                if lines is not sys.stdin.buffer and _is_same(args.input_file, args.output_file):
+                    raise ConfigError("--output-file is the file of the requests, which it would write over")
                 out = stack.enter_context(open(args.output_file, "w", encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"the batch file cannot be opened: {error}") from None
@@ -65,6 +68,10 @@ def run(args: argparse.Namespace) -> int:
         num_answered, num_failed = asyncio.run(_answer_all(config, lines, out))
     print(f"{num_answered} requests answered, {num_failed} of them with an error", file=sys.stderr)
     return SOME_FAILED if num_failed else 0
+
+
+def _is_same(one: str, other: str) -> bool:
+    return Path(other).exists() and Path(one).samefile(other)
 
 
 async def _answer_all(config: "EngineConfig", lines: Iterable[bytes], out: TextIO) -> tuple[int, int]:

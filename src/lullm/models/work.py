@@ -45,4 +45,5 @@ def _share_read(name: str, config: ModelConfig, num_rows: int) -> float:
 
 def _is_read(name: str, config: ModelConfig) -> bool:
     """A table of embeddings is read row by row, unless it is the head as well."""
-    return "embed_positions" not in name and ("embed_tokens" not in name or config.tie_word_embeddings)
+    is_table = "embed_positions" in name or "embed_tokens_per_layer" in name
+    return not is_table and ("embed_tokens" not in name or config.tie_word_embeddings)

@@ -8,6 +8,7 @@ import pytest
 
 from lullm.cli.bench.load import arrivals, prompts_of, send_all
 from lullm.cli.bench.stream import Sample, Target, ask
+from lullm.cli.main import main
 from lullm.errors import ConfigError
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -175,3 +176,10 @@ def test_prompts():
     first, second = prompts_of(2, 10, seed=3, num_shared=4)
     assert len(first.split()) == len(second.split()) == 10 and first != second
     assert first.split()[:4] == second.split()[:4] and prompts_of(2, 10, 3, 4) == [first, second]
+
+
+def test_prompts_that_are_no_text(tmp_path, capsys):
+    """It was a traceback."""
+    (tmp_path / "prompts").write_bytes(b"\xff\xfe")
+    assert main(["bench", "serve", "--model", "m", "--prompts", str(tmp_path / "prompts")]) == 2
+    assert "is not text in UTF-8" in capsys.readouterr().err

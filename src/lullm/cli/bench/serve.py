@@ -139,7 +139,10 @@ def _prompts(args: argparse.Namespace) -> list[str]:
     num = args.num_requests + args.warmup
     if args.prompts is None:
         return prompts_of(num, args.input_len, args.seed, args.shared_len)
-    lines = [line for line in args.prompts.read_text().splitlines() if line.strip()]
+    try:
+        lines = [line for line in args.prompts.read_text("utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--prompts: {args.prompts} is not text in UTF-8 ({error})") from None
     if not lines:
         raise ConfigError(f"--prompts: {args.prompts} has no lines")
     return [lines[number % len(lines)] for number in range(num)]

@@ -9,7 +9,6 @@ from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, LayerKind
 
 FULL, LINEAR = "full_attention", "linear_attention"
-MOST_HEADS = 1 << 12
 MOST_KERNEL = 1 << 8
 _OLDER = {"mamba": LINEAR, "attention": FULL}
 """Names of older files."""
@@ -27,10 +26,17 @@ def kinds_by_type(
     kinds = {FULL: FullAttention(), **others}
     named = [_OLDER.get(str(name), str(name)) for name in types] if isinstance(types, list) else []
     if not named or not kinds.keys() >= set(named):
-        raise ModelLoadError(f"config.json: layer_types must be a list of {' and '.join(kinds)}, not {shown(types)}")
+        raise ModelLoadError(
+            f"config.json: layer_types (layers_block_type) must be a list of {' and '.join(kinds)}, not {shown(types)}"
+        )
     if len(named) != num_layers(data):
         raise ModelLoadError(
             f"config.json: layer_types names {len(named)} layers, num_hidden_layers is {num_layers(data)}"
+        )
+    if FULL not in named:
+        raise ModelLoadError(
+            f"config.json: layer_types names no layer of {FULL} (attn_layer_indices, full_attn_idxs and "
+            "layers_block_type say the same in some files); models without attention are not implemented"
         )
     return tuple(kinds[name] for name in named)
 

@@ -13,6 +13,7 @@ from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_flo
 from lullm.config.rope import ROPE_KEYS, read_flat_rope
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, RecurrentState
+from lullm.units import round_up
 
 CONVOLUTION = "conv"
 
@@ -50,8 +51,13 @@ def _intermediate_size(data: dict[str, Any]) -> int:
     if not boolean(data, "block_auto_adjust_ff_dim", False):
         return size
     factor, multiple = positive_float(data, "block_ffn_dim_multiplier", 1.0), positive_int(data, "block_multiple_of")
-    size = int(factor * int(2 * size / 3))
-    return multiple * ((size + multiple - 1) // multiple)
+    size = round_up(int(factor * int(2 * size / 3)), multiple)
+    if size > MOST_INTERMEDIATE:
+        raise ModelLoadError(
+            f"config.json: intermediate_size times block_ffn_dim_multiplier ({factor:g}), rounded up to a multiple of "
+            f"block_multiple_of ({multiple}), must be at most {MOST_INTERMEDIATE}"
+        )
+    return size
 
 
 def _read_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:

@@ -6,9 +6,17 @@ from lullm.config.decoder import DecoderConfig, StateSpaceConfig
 from lullm.config.family.dense import activation
 from lullm.config.family.experts import TRAINING
 from lullm.config.family.family import Family
-from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_HEADS, MOST_KERNEL, kinds_by_type, only_silu
+from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_KERNEL, kinds_by_type, only_silu
 from lullm.config.family.hybrid.state_space import check_state_space
-from lullm.config.field import MOST_HEAD_DIM, MOST_INTERMEDIATE, boolean, positive_float, positive_int, shown
+from lullm.config.field import (
+    MOST_HEAD_DIM,
+    MOST_HEADS,
+    MOST_INTERMEDIATE,
+    boolean,
+    positive_float,
+    positive_int,
+    shown,
+)
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, Nothing, RecurrentState
 

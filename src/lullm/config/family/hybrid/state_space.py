@@ -8,12 +8,23 @@ from lullm.config.decoder import DecoderConfig, ParallelFactors, StateSpaceConfi
 from lullm.config.family.dense import DENSE_READS, read_dense, read_partial
 from lullm.config.family.experts import TRAINING, read_experts
 from lullm.config.family.family import Family
-from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_HEADS, MOST_KERNEL, kinds_by_type, only_silu
+from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_KERNEL, kinds_by_type, only_silu
 from lullm.config.family.layer_kinds import num_layers
-from lullm.config.field import MOST_HEAD_DIM, boolean, integer, positive_float, positive_int, shown
+from lullm.config.field import (
+    MOST_HEAD_DIM,
+    MOST_HEADS,
+    MOST_INTERMEDIATE,
+    boolean,
+    integer,
+    positive_float,
+    positive_int,
+    shown,
+)
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, LayerKind, RecurrentState
 
+MOST_EXPAND = 1 << 8
+"""State spaces of released models are 2 times as wide as their hidden states."""
 _FLOAT_TAG = "__float__"
 """transformers writes infinity as an object with this key."""
 
@@ -52,7 +63,7 @@ def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
     """By the keys that start with `mamba_`."""
     num_heads = positive_int(data, "mamba_n_heads", most=MOST_HEADS)
     inner_size = positive_int(
-        data, "mamba_d_ssm", positive_int(data, "mamba_expand") * positive_int(data, "hidden_size")
+        data, "mamba_d_ssm", positive_int(data, "mamba_expand", most=MOST_EXPAND) * positive_int(data, "hidden_size")
     )
     stated = data.get("mamba_d_head")
     head_dim = inner_size // num_heads if stated in (None, "auto") else positive_int(data, "mamba_d_head")
@@ -108,7 +119,7 @@ def _side_by_side(data: dict[str, Any]) -> tuple[LayerKind, ...]:
 
 def _read_granite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
-    shared_size = positive_int(data, "shared_intermediate_size")
+    shared_size = positive_int(data, "shared_intermediate_size", most=MOST_INTERMEDIATE)
     config = replace(
         read_dense({**data, "intermediate_size": shared_size}, kinds, head_dim),
         embedding_scale=positive_float(data, "embedding_multiplier", 1.0),
