@@ -32,6 +32,11 @@ def test_a_file(tmp_path):
     assert config.enforce_eager and args.port == 9 and args.api_key == ["a", "b"]
 
 
+def test_a_list_for_a_flag_that_takes_several(tmp_path):
+    args = parse(["serve"], text="served-model-name: [small, 7]\nport: 9", tmp_path=tmp_path)
+    assert (args.served_model_name, args.model_aliases, args.port) == ("small", ("7",), 9)
+
+
 def test_who_wins(tmp_path):
     text = "max-num-seqs: 7\nmax-num-batched-tokens: 70\nblock-size: 32\nport: 7"
     variables = {"LULLM_MAX_NUM_SEQS": "8", "LULLM_MAX_NUM_BATCHED_TOKENS": "80", "LULLM_PORT": "8"}

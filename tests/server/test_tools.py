@@ -200,3 +200,35 @@ def test_thinking_off_for_all(replying):
     assert [prompt.endswith("</think>\n\n") for prompt in prompts] == [True, False]
     with pytest.raises(ConfigError, match="enable_thinking"):
         replying(CHATML, think=False)
+
+
+def deep_schema(depth):
+    schema = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def test_the_field_that_is_wrong_is_named(start, replying):
+    """Not the other one, not a field of another name, and no line of a grammar that nobody has written."""
+    bad, good = {"type": "foo"}, {"type": "object"}
+    deep = deep_schema(60)
+    for parameters, form, message in (
+        (bad, None, "tools: Invalid type: foo"),
+        (deep, None, "tools: json is nested more than 100 deep"),
+        (good, bad, "response_format: Invalid type: foo"),
+    ):
+        tool = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": True}}
+        body = {"messages": HELLO, "tools": [tool]}
+        if form is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": {"name": "a", "schema": form}}
+        with start(replying(QWEN_TOOLS)).http() as http:
+            error = http.post("/v1/chat/completions", json=body).json()["error"]
+        assert (error["message"], error["param"]) == (message, message.partition(":")[0])
+
+
+def test_messages_are_bounded(start, replying):
+    with start(replying(CHATML)).http() as http:
+        response = http.post("/v1/chat/completions", json={"messages": HELLO * 16385})
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["param"] == "messages" and "at most 16384 messages" in error["message"]

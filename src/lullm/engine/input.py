@@ -4,6 +4,7 @@ Nothing else renders a chat template for a request, tokenizes it or checks it, w
 """
 
 import random
+import re
 import time
 from collections.abc import Iterable
 
@@ -24,6 +25,7 @@ from lullm.types.request import NO_TOKENS, Conversation, GenerateRequest, Input,
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 
 _MUCH = 1_000_000
+_GRAMMAR_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 _MESSAGE_CHARS = 10
 """Rendering a message takes 2 us beside its text: the time to tokenize so many characters."""
 
@@ -103,20 +105,22 @@ class InputProcessor:
 
     def _guide(self, params: SamplingParams, reply: ReplyRules | None, may_block: bool) -> Guide | None:
         """What guides the reply: its own form, and the tools that it must call."""
-        form, outer = params.structured_outputs, None
-        if reply is not None:
-            if form is not None and reply.calls.choice == "required":
-                raise InvalidRequestError("a tool must be called, so the text cannot have a form", "structured_outputs")
-            outer = self._replies.grammar(reply, self._eos_token_ids, has_form=form is not None)
-        if outer is None or reply is None or not reply.tools:
-            return self._guides.make(form, may_block, outer)
-        for name in ("beam_width", "allowed_token_ids"):
-            if getattr(params, name) is not None:
-                raise InvalidRequestError(f"{name} does not go with calls that have a grammar", name)
+        form = params.structured_outputs
+        if reply is None:
+            return self._guides.make(form, may_block)
+        if form is not None and reply.calls.choice == "required":
+            raise InvalidRequestError("a tool must be called, so the text cannot have a form", "structured_outputs")
         try:
+            outer = self._replies.grammar(reply, self._eos_token_ids, has_form=form is not None)
+            if outer is not None and reply.tools:
+                _check_calls_alone(params)
             return self._guides.make(form, may_block, outer)
         except InvalidRequestError as error:
-            raise InvalidRequestError(str(error).replace("structured_outputs", "tools", 1), "tools") from None
+            if not reply.tools or error.param != "structured_outputs":
+                raise
+            if form is not None:
+                self._guides.make(form, may_block)  # raises what is wrong with the form itself
+            raise InvalidRequestError(_said_of_tools(str(error)), "tools") from None
 
     def _end_ids(self, prompt: Input) -> tuple[int, ...]:
         if _suffix(prompt) is None:
@@ -207,6 +211,20 @@ class InputProcessor:
                 raise InvalidRequestError(
                     f"{name} holds the token id {token_id}; the model has the ids 0 to {self._vocab_size - 1}", name
                 )
+
+
+def _check_calls_alone(params: SamplingParams) -> None:
+    """Raises InvalidRequestError: what is asked for does not go with guided calls."""
+    for name in ("beam_width", "allowed_token_ids"):
+        if getattr(params, name) is not None:
+            raise InvalidRequestError(f"{name} does not go with calls that have a grammar", name)
+
+
+def _said_of_tools(message: str) -> str:
+    """What is wrong with a grammar that was made of tools, without that grammar's lines: nobody has written them."""
+    first, _, _ = message.partition("\n")
+    reason = _GRAMMAR_PLACE.sub("", first.removeprefix("structured_outputs: "))
+    return f"tools: {reason}"
 
 
 def num_chars(prompt: Input) -> int:

@@ -8,8 +8,11 @@ import pytest
 from text.reply.samples import SAMPLES, Sample
 
 from lullm.text.reply.event import CallArguments, CallEnd, CallStart, Text, Thinking
+from lullm.text.reply.form.catalogue import CALLS
 from lullm.text.reply.form_reader import FormReader
 from lullm.text.reply.whole import joined
+from lullm.types.reply.form import ReplyForm
+from lullm.types.reply.rules import ReplyRules, Tool
 
 IDS = [sample.name for sample in SAMPLES]
 
@@ -90,3 +93,37 @@ def test_hostile_replies(name, form):
     raw, started = sample.raw, time.process_time()
     said(sample.rules, [raw[start : start + 1000] for start in range(0, len(raw), 1000)])
     assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("form", "raw", "arguments"),
+    [
+        ("hermes", r'<tool_call>{"name": "f", "arguments": "{\"a\": \"\ud800\"}"}</tool_call>', {"a": "?"}),
+        (
+            "qwen3_coder",
+            r'<tool_call><function=f><parameter=a>["\ud800"]</parameter></function></tool_call>',
+            {"a": ["?"]},
+        ),
+        ("qwen3_coder", "<tool_call><function=f><parameter=a>[NaN]</parameter></function></tool_call>", {"a": "[NaN]"}),
+        (
+            "qwen3_coder",
+            "<tool_call><function=f><parameter=a>[1e999]</parameter></function></tool_call>",
+            {"a": "[1e999]"},
+        ),
+        ("pythonic", r'[f(a="\ud800", b=1e999)]', {"a": "?", "b": "1e999"}),
+    ],
+)
+def test_arguments_that_no_json_can_hold(form, raw, arguments):
+    """Half a surrogate has no UTF-8, so that the answer could not be sent; NaN and Infinity are no JSON."""
+    [(name, given)] = said(ReplyRules(ReplyForm(None, CALLS[form], None), tools=(Tool("f"),)), [raw])[2]
+    given.encode()
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    assert name == "f" and json.loads(given, parse_constant=refuse) == arguments
+
+
+def test_a_name_that_no_utf8_can_hold():
+    raw = r'<tool_call>{"name": "\ud800", "arguments": {}}</tool_call>'
+    assert said(ReplyRules(ReplyForm(None, CALLS["hermes"], None), tools=(Tool("f"),)), [raw]) == (raw, "", [])

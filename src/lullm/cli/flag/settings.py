@@ -110,10 +110,13 @@ def _tokens(flag: str, value: Any, actions: Mapping[str, argparse.Action], sourc
     if action.nargs == 0:
         return _switch(flag, value, action, source)
     values = value if isinstance(value, list) else [value]
-    if len(values) != 1 and not isinstance(action, argparse._AppendAction):
+    takes_several = isinstance(action, argparse._AppendAction) or action.nargs == "+"
+    if len(values) != 1 and not takes_several:
         raise ConfigError(f"{source}: {flag} takes one value, not a list")
     if any(isinstance(each, (dict, list, bool)) or each is None for each in values):
         raise ConfigError(f"{source}: {flag} takes a text or a number, not {value!r}")
+    if action.nargs == "+":
+        return [flag, *map(str, values)]
     return [f"{flag}={each}" for each in values]
 
 

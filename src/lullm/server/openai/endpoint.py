@@ -100,7 +100,8 @@ async def _prepared(context: ServerContext, asked: CompletionBody | ChatBody, an
         check_token_lists(len(prompts), params, engine.config.max_num_seqs)
         requests = await prepare_all(engine, answer_id, prompts, params, priority)
     except InvalidRequestError as error:
-        raise InvalidRequestError(str(error), asked.field_of(error.param), error.code) from None
+        message = _renamed(str(error), error.param, asked)
+        raise InvalidRequestError(message, asked.field_of(error.param), error.code) from None
     check_num_logprobs(asked, requests, engine.config.max_model_len, context.max_request_logprobs)
     streams = [engine.stream(prepared, keep_alive) for prepared in requests]
     return Generation(context, answer_id, asked, requests, streams)

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -42,7 +43,7 @@ class Call:
 
     def start(self, name: object) -> None:
         """The tool's name is known. Raises NotInFormError: it cannot be one."""
-        if not isinstance(name, str) or self.is_started:
+        if not isinstance(name, str) or self.is_started or name != _encodable(name):
             raise NotInFormError
         self._check(name)
         self.is_started = True
@@ -56,13 +57,18 @@ class Call:
             self._early.append(piece)
         elif piece:
             self._has_arguments = True
-            self._events.append(CallArguments(self._index, piece))
+            self._events.append(CallArguments(self._index, _encodable(piece)))
 
     def end(self) -> None:
         """The call is complete, or cut."""
         if not self._has_arguments:
             self.add("{}")
         self._events.append(CallEnd(self._index))
+
+
+def _encodable(text: str) -> str:
+    """The text with question marks for surrogates that stand alone: `"\\ud800"` is JSON, but has no UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def read_object(source: Source, body: ObjectBody, call: Call) -> Waiting[None]:
@@ -197,7 +203,7 @@ def _typed(text: str, types: frozenset[str]) -> Any:
 def parsed(text: str) -> Any:
     """A value as JSON, or as Python writes it; None if it is neither."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):
         pass
     try:
@@ -206,6 +212,13 @@ def parsed(text: str) -> Any:
         return value
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
+
+
+def _finite(text: str) -> float:
+    """Raises ValueError: JSON has no such number."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(text)
+    return value
 
 
 def read_keywords(source: Source, form: KeywordValues, close: str, call: Call) -> Waiting[None]:

@@ -90,7 +90,7 @@ class Replies:
         if tools and self.form.calls is None and rules.choice == "auto":
             raise InvalidRequestError(
                 "how this model writes calls of tools is not known: its chat template does not show it; start with "
-                "--tool-call-parser NAME, or leave tools out",
+                "--tool-call-parser NAME, ask for a call with tool_choice 'required', or leave tools out",
                 "tools",
             )
         return tuple(tool for tool in tools if rules.name in (None, tool.name))

@@ -2,13 +2,15 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, model_validator
 
 from lullm.server.error import ApiError
 from lullm.server.wire import FAIL_FAST, WireModel
 from lullm.text.reply.replies import thinking_options
 from lullm.types.reply.rules import CallRules
 from lullm.types.request import Conversation
+
+MAX_MESSAGES = 16384
 
 
 class TextPart(WireModel):
@@ -90,7 +92,14 @@ class ToolChoice(WireModel):
     function: ChosenFunction
 
 
-Messages = Annotated[list[ChatMessage], FAIL_FAST]
+def _bounded(value: Any) -> Any:
+    # Before they are read: a body has room for 200,000 messages, which take the event loop a second.
+    if isinstance(value, list) and len(value) > MAX_MESSAGES:
+        raise ValueError(f"at most {MAX_MESSAGES} messages may stand in one request, got {len(value)}")
+    return value
+
+
+Messages = Annotated[list[ChatMessage], FAIL_FAST, BeforeValidator(_bounded)]
 Tools = Annotated[list[dict[str, Any]], FAIL_FAST]  # the engine checks them, and the template sees them as they are
 
 
