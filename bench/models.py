@@ -125,16 +125,24 @@ FAMILIES: dict[str, Options] = {
 SMALLER = {
     "hidden_size": 64, "n_embd": 64, "intermediate_size": 64, "ffn_dim": 64, "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 64, "num_hidden_layers": 2, "n_layer": 2, "num_attention_heads": 2, "n_head": 2,
-    "num_key_value_heads": 1, "head_dim": 32, "word_embed_proj_dim": 64, "no_rope_layers": [1, 0],
+    "num_key_value_heads": 2, "head_dim": 32, "word_embed_proj_dim": 64, "no_rope_layers": [1, 0],
     "linear_num_value_heads": 2, "mamba_n_heads": 4, "mamba_d_head": "auto", "mamba_d_ssm": 128, "mamba_num_heads": 8,
     "mamba_d_state": 16, "shared_intermediate_size": 64, "layer_types": ["full_attention", "full_attention"],
     "layers_block_type": ["mamba", "attention"], "attn_layer_indices": [1], "linear_num_key_heads": 2,
-    "full_attention_interval": 2,
+    "full_attention_interval": 2, "num_kv_shared_layers": 1, "qk_rope_head_dim": 32,
 }  # fmt: skip
 
 
 def architecture_of(family: str) -> str:
     return "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
+
+
+def config_of(family: str, is_tiny: bool) -> Options:
+    """A config.json."""
+    shape = FAMILIES[family]
+    if is_tiny:
+        shape = {key: SMALLER.get(key, value) for key, value in shape.items()}
+    return EVERY | shape | {"architectures": [architecture_of(family)]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +193,8 @@ class Family:
     """An engine with a model of a family's sizes and random weights."""
 
     def __init__(self, name: str, is_tiny: bool):
-        shape = FAMILIES[name]
-        if is_tiny:
-            shape = {key: SMALLER.get(key, value) for key, value in shape.items()}
         with tempfile.TemporaryDirectory() as folder:
-            config = EVERY | shape | {"architectures": [architecture_of(name)]}
-            Path(folder, "config.json").write_text(json.dumps(config))
+            Path(folder, "config.json").write_text(json.dumps(config_of(name, is_tiny)))
             self.llm = LLM(
                 model=folder, tokenizer="demo", load_format="dummy", max_model_len=2048, max_num_seqs=2,
                 enable_prefix_caching=False, num_gpu_blocks_override=2000,

@@ -3,6 +3,10 @@
 import importlib
 
 import pytest
+import torch
+
+from lullm.config.model import ModelConfig
+from lullm.models.registry import build_model
 
 
 def test_the_parts_of_a_start_exist_and_are_clocked(script, monkeypatch):
@@ -67,3 +71,13 @@ def test_a_sleep_table(script, capsys):
         in out
     )
     assert "cold start to first token: 2.50 s (2.00-3.00)" in out
+
+
+@pytest.mark.parametrize("is_tiny", [False, True])
+def test_every_familys_shape_is_a_model(script, is_tiny):
+    """As `bench/models.py` writes it; some of its tiny ones were refused."""
+    models = script("models")
+    for name in models.FAMILIES:
+        config = ModelConfig.from_dict(models.config_of(name, is_tiny))
+        model = build_model(config, torch.bfloat16, 128)
+        assert models.decode_work(model, 10).num_bytes > 0 and models.prefill_work(model, 10).num_operations > 0, name
