@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from lullm.cli.main import main
+from lullm.cli.remote.server import RemoteServer
+from lullm.errors import LullmError
 
 
 def test_run(server, monkeypatch, capsys):
@@ -24,6 +26,29 @@ def test_chat_remembers(server, monkeypatch, capsys):
     assert main(["chat", "--url", server.url, "-n", "5"]) == 0
     out, err = capsys.readouterr()
     assert len(out) == 12 and "Talk to" in err
+
+
+def test_the_url_of_openais_clients(server, capsys):
+    assert main(["run", "--url", f"{server.url}/v1/", "-n", "5", "say hello"]) == 0
+    assert len(capsys.readouterr().out) == 6
+
+
+def test_a_conversation_outlives_what_the_server_refuses(server, monkeypatch, capsys):
+    """It ended, with all that was said, when it grew too long, or when the server was busy for a moment."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"say hello\n{'long ' * 9000}\nagain\nbusy\nagain\n"))
+    sent = RemoteServer.stream
+
+    def stream(self, path, body):
+        if body["messages"][-1]["content"] == "busy":
+            raise LullmError("the server answers 429: it is full")
+        return sent(self, path, body)
+
+    monkeypatch.setattr(RemoteServer, "stream", stream)
+    assert main(["chat", "--url", server.url, "-n", "5"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.split("\n")) == 4 and err.count("/reset begins anew") == 2
+    monkeypatch.setattr(sys, "stdin", io.StringIO("busy\n"))
+    assert main(["chat", "--url", server.url]) == 2, "nothing to lose yet"
 
 
 @pytest.mark.parametrize(

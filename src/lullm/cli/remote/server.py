@@ -1,6 +1,7 @@
 """RemoteServer: the commands' client of a running `lullm serve`. Each of its errors is one line."""
 
 import argparse
+import http
 import http.client
 import json
 import os
@@ -10,7 +11,7 @@ import urllib.request
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from lullm.errors import ConfigError, LullmError
+from lullm.errors import ConfigError, InvalidRequestError, LullmError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -36,6 +37,7 @@ class RemoteServer:
 
     Raises:
         ConfigError: `url` is not a server's URL, or the key does not fit into a header.
+        InvalidRequestError: from the calls: the server cannot take this body (400).
         LullmError: from the calls: nothing listens, the answer is not a lullm server's, or it reports an error.
     """
 
@@ -51,7 +53,7 @@ class RemoteServer:
             raise ConfigError(f"{url!r} is not a URL like {DEFAULT_URL}")
         if key is not None and not (key.isascii() and key.isprintable()):
             raise ConfigError("a key consists of printable ASCII characters")
-        self.url = url.rstrip("/")
+        self.url = url.rstrip("/").removesuffix("/v1")  # as OpenAI's clients name a server
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         # No proxy: they are for the web, and the server of these commands is a local one.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -107,7 +109,10 @@ class RemoteServer:
             return response
         except urllib.error.HTTPError as error:
             with error:
-                raise LullmError(self._explain(path, error.code, error.read())) from None
+                message = self._explain(path, error.code, error.read())
+            if error.code == http.HTTPStatus.BAD_REQUEST:
+                raise InvalidRequestError(message) from None
+            raise LullmError(message) from None
         except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
             reason = getattr(error, "reason", None) or error
             if isinstance(reason, ConnectionRefusedError):

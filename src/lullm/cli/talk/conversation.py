@@ -7,7 +7,7 @@ from typing import Any
 from lullm.cli.flag.sampling import NAMES, opening, sampling_changes
 from lullm.cli.parser import closest
 from lullm.cli.talk.terminal import Terminal
-from lullm.errors import InvalidRequestError
+from lullm.errors import EngineDeadError, InvalidRequestError, LullmError
 from lullm.types.sampling_params import SamplingParams
 
 COMMANDS = {
@@ -71,8 +71,11 @@ class Conversation:
             self._terminal.print_answer(self._messages, self._changes)
         except KeyboardInterrupt:
             print(flush=True)
-        except InvalidRequestError as error:  # most likely the conversation grew too long
+        except LullmError as error:  # most likely the conversation grew too long, or a server is busy or asleep
             self._messages.pop()
+            is_first = self._messages == self._opening
+            if isinstance(error, EngineDeadError) or (is_first and not isinstance(error, InvalidRequestError)):
+                raise
             _tell(f"lullm: {error} (/reset begins anew)")
             return
         self._messages.append({"role": "assistant", "content": self._terminal.text_so_far})
