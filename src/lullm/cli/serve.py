@@ -31,7 +31,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "serve",
         help="serve a model over HTTP, to clients of OpenAI, Anthropic, Ollama and llama.cpp",
         usage="lullm serve [MODEL] [FLAGS]",
-        description="Serve a model over HTTP: a page at /; OpenAI's API at /v1, Anthropic's there, Ollama's at "
+        description="Serve a model over HTTP: a page at /; OpenAI's and Anthropic's at /v1, Ollama's at "
         "/api, llama.cpp's /completion; /metrics, /health; /docs lists every endpoint and field. With "
         "--enable-sleep-mode also /sleep, /sleep/explain, /wake_up, /is_sleeping, /pause, /resume, /is_paused, "
         "/reset_prefix_cache, /collective_rpc. SIGTERM or Ctrl-C lets running requests end, a second one aborts them.",
