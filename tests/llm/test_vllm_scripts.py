@@ -188,3 +188,21 @@ def test_async_engine(texts, tmp_path):
             await engine.shutdown()
 
     asyncio.run(use())
+
+
+def test_an_answer_that_is_begun_goes_on(llm):
+    """As vLLM's scripts ask for it; it could be asked for over HTTP only, or as a template's variable."""
+    talk = [{"role": "user", "content": "What is 17 + 25?"}, {"role": "assistant", "content": "17 + 25 ="}]
+    params = SamplingParams(temperature=0.0, max_tokens=8)
+    [output] = llm.chat(talk, params, False, continue_final_message=True, add_generation_prompt=False)
+    assert output.prompt.endswith("17 + 25 =") and output.outputs[0].text == " 42."
+    [closed] = llm.chat(talk, params, False, add_generation_prompt=False)
+    [opened] = llm.chat(talk, params, False)
+    assert opened.prompt.startswith(closed.prompt) and len(opened.prompt) > len(closed.prompt) > len(output.prompt)
+    with pytest.raises(InvalidRequestError, match="take one of them"):
+        llm.chat(talk, params, continue_final_message=True, add_generation_prompt=True)
+
+
+def test_a_search_without_beams_is_told_so(llm):
+    with pytest.raises(InvalidRequestError, match="beam_width must be at least 1, got 0"):
+        llm.beam_search("Once", beam_width=0)

@@ -140,18 +140,30 @@ class LLM(PoolingCalls):
         chat_template_kwargs: dict[str, Any] | None = None,
         split_special_tokens: bool | None = None,
         tools: Sequence[dict[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
     ) -> list[RequestOutput]:
         """Answer a conversation, or each of a list of them, through the model's chat template.
 
         `tools`: functions that the model may call, in OpenAI's form; the output's text has the calls as the model
         writes them. `chat_template_kwargs`: variables of the template's own, such as `enable_thinking`.
+        `continue_final_message`: the answer goes on with the last message, which stays open; else the template opens a
+        turn of the assistant's, unless `add_generation_prompt` is False.
         `split_special_tokens` as in `Conversation`: by default nothing that the messages say acts as a special token.
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
         """
         if not isinstance(messages, (list, tuple)):
             raise InvalidRequestError(f"messages must be a list of messages, not {type(messages).__name__}", "messages")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        if continue_final_message and add_generation_prompt:
+            raise InvalidRequestError(
+                "add_generation_prompt opens a new turn, and continue_final_message none; take one of them",
+                "continue_final_message",
+            )
         options = (chat_template_kwargs or {}) | ({"tools": list(tools)} if tools else {})
+        options |= {"continue_final_message": True} if continue_final_message else {}
+        options |= {} if add_generation_prompt is None else {"add_generation_prompt": add_generation_prompt}
         prompts = [Conversation(messages, options, split_special_tokens) for messages in conversations]
         return self._run(self._requests(prompts, sampling_params), use_tqdm)
 
@@ -199,6 +211,8 @@ class LLM(PoolingCalls):
         width = beam_width if params is None else params
         if width is None:
             raise InvalidRequestError("beam_search needs a beam_width or BeamSearchParams", "beam_width")
+        if isinstance(width, int) and width < 1:
+            raise InvalidRequestError(f"beam_width must be at least 1, got {width}", "beam_width")
         wanted = SamplingParams(n=width if n is None else n, beam_width=width, max_tokens=max_tokens, **options)
         return self.generate(prompts, wanted, use_tqdm)
 
