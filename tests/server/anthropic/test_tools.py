@@ -132,6 +132,7 @@ def test_a_tool_that_must_not_be_called(start, replying, connect):
         (QWEN_TOOLS, {"tools": [ADD, ADD]}, "add"),
         (QWEN_TOOLS, {"tools": [ADD], "tool_choice": {"type": "tool", "name": "sub"}}, "sub"),
         (QWEN_TOOLS, {"tools": [ADD], "tool_choice": {"type": "tool"}}, "tool_choice"),
+        (QWEN_TOOLS, {"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
         (CHATML, {"tools": [ADD]}, "tool-call-parser"),
     ],
 )
