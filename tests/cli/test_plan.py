@@ -73,6 +73,19 @@ def test_what_makes_no_plan_is_refused(flag, value, capsys):
     assert f"{flag} must be a number above 0, got {value}" in capsys.readouterr().err
 
 
+def test_a_cache_that_an_engine_refuses(tmp_path, capsys):
+    """It was planned."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"max_position_embeddings": 64, "first_k_dense_replace": 1}
+    latent = {"kv_lora_rank": 32, "q_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16}
+    data = {"architectures": ["DeepseekV3ForCausalLM"], "vocab_size": 4096, **sizes, **latent}
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    known = ["plan", str(tmp_path), "--memory", "2GiB", "--bandwidth", "20", "--tflops", "1"]
+    assert main([*known, "--kv-cache-dtype", "int8"]) == 0
+    assert main([*known, "--kv-cache-dtype", "fp8"]) == 2
+    assert "fp8 is not there for DeepseekV3ForCausalLM" in capsys.readouterr().err
+
+
 def test_measured_speeds_are_of_this_machine(capsys):
     assert main(["plan", "demo", "--json"]) == 0
     machine = json.loads(capsys.readouterr().out)["machine"]

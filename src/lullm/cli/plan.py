@@ -88,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
         if value is not None and not 0 < value < math.inf:
             raise ConfigError(f"--{name} must be a number above 0, got {value:g}")
     model = read_config(args.positional_model or "demo")
+    if args.kv_cache_dtype == "fp8" and not model.is_all_ops:
+        raise ConfigError(f"--kv-cache-dtype fp8 is not there for {model.architecture}; take auto or int8")
     if args.len > model.max_position_embeddings:
         args.len = model.max_position_embeddings
     machine = _machine(args)
