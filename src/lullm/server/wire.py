@@ -10,6 +10,7 @@ A body that declares a field of these names takes it.
 """
 
 import functools
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -41,6 +42,8 @@ MISSING: dict[str, tuple[Any, ...]] = {
 """Field of a body -> the values of it that ask for nothing. A body that declares the field has the machinery."""
 
 MAX_FIELDS = 128
+
+_UNKNOWN_TAG = re.compile(r"Input tag (.*) found using '(\w+)' does not match any of the expected tags: (.*)", re.S)
 
 FAIL_FAST = Field(fail_fast=True)  # one error per bad entry would be a million in a large body
 Strings = Annotated[list[str], FAIL_FAST]
@@ -179,11 +182,18 @@ def _first_problem(error: ValidationError, data: dict[str, Any]) -> ApiError:
         return ApiError(400, f"unknown field {path!r}", param=param, code="unknown_field")
     if found["type"] == "missing":
         return ApiError(400, f"{path} is required", param=param, code="missing_field")
-    words = list(dict.fromkeys(p["msg"].removeprefix("Value error, ") for at, p in same if at == place))
+    words = list(dict.fromkeys(_said(p["msg"]) for at, p in same if at == place))
     if len(words) > 1:
         words = [words[0], *(word.removeprefix("Input should be ") for word in words[1:])]
     message = " or ".join(words)
     return ApiError(400, f"{path}: {message}" if path else message, param=param, code="invalid_value")
+
+
+def _said(message: str) -> str:
+    """pydantic's message in words of the body's author."""
+    if unknown := _UNKNOWN_TAG.fullmatch(message):
+        return "{1} {0} is not supported by this server; it takes {2}".format(*unknown.groups())
+    return message.removeprefix("Value error, ")
 
 
 def _place(problem: ErrorDetails, data: Any) -> tuple[str | int, ...]:

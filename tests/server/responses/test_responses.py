@@ -127,6 +127,7 @@ def test_an_answer_goes_back_into_the_input(client):
         ({"top_logprobs": 99}, "top_logprobs"),
         ({"include": ["file_search_call.results"]}, "include"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice"),
         ({"text": {"verbosity": "low"}}, "text"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text"),

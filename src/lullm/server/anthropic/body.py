@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar
 from lullm.engine.client import EngineClient
 from lullm.server.anthropic.schema import Message, OutputConfig, TextBlocks, Thinking, Tool, ToolChoice
 from lullm.server.anthropic.translation import openai_messages, openai_thinking, openai_tools
+from lullm.server.error import ApiError
 from lullm.server.openai.reply import reply_form_of
 from lullm.server.openai.schema import ChatBody, DialectBody
 from lullm.server.wire import FAIL_FAST, Strings, parse_body
@@ -54,6 +55,8 @@ class CountBody(DialectBody):
             fields |= {"continue_final_message": True, "add_generation_prompt": False}
         if self.tools:
             fields |= openai_tools(self.tools, self.tool_choice)
+        elif self.tool_choice is not None and self.tool_choice.type in ("any", "tool"):
+            raise ApiError(400, "tool_choice needs tools", param="tool_choice")
         if self.thinking is not None:
             fields |= openai_thinking(self.thinking)
         if self.output_config is not None and self.output_config.format is not None:

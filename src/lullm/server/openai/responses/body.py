@@ -64,6 +64,8 @@ class InputTokensBody(DialectBody):
         fields: dict[str, Any] = {"messages": openai_messages(self.instructions, self.input)}
         if self.tools:
             fields |= openai_tools(self.tools, self.tool_choice)
+        elif self.tool_choice not in (None, "none", "auto"):
+            raise ApiError(400, "tool_choice needs tools", param="tool_choice")
         if self.parallel_tool_calls is not None:
             fields["parallel_tool_calls"] = self.parallel_tool_calls
         if self.reasoning is not None and self.reasoning.effort is not None:
