@@ -134,12 +134,21 @@ def test_an_own_family_may_run_so_too(tmp_path):
     assert 1e-5 < (found[0] - found[1]).abs().mean() < 0.06
 
 
-@pytest.mark.parametrize("change", [{"vocab_size": 10**11}, {"intermediate_size": 10**11}], ids=str)
-def test_absurd_sizes_are_found_before_memory_is_taken(checkpoint, tmp_path, change):
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"vocab_size": 10**11}, "vocab_size must be at most"),
+        ({"intermediate_size": 10**11}, "intermediate_size must be at most"),
+        ({"vocab_size": 10**9}, "by config.json the model has .* numbers, and the files hold"),
+        ({"intermediate_size": 10**6}, "by config.json the model has .* numbers, and the files hold"),
+    ],
+    ids=str,
+)
+def test_absurd_sizes_are_found_before_memory_is_taken(checkpoint, tmp_path, change, words):
     """The error was that of an arena of 10^5 GiB."""
     for path in Path(checkpoint[0]).iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | change))
-    with pytest.raises(ModelLoadError, match="by config.json the model has .* numbers, and the files hold"):
+    with pytest.raises(ModelLoadError, match=words):
         LLM(str(tmp_path), **OPTIONS)

@@ -124,7 +124,9 @@ def test_steps_with_experts_are_recorded_by_ops_that_can(records_experts, has_ex
     """On a GPU the numbers of rows per expert are waited for, which no graph can do."""
     ops = replace(FAKE_OPS, records_experts=records_experts)
     model_config = SimpleNamespace(
-        family=SimpleNamespace(experts="some" if has_experts else None, recurrent=None), is_all_ops=True, generates=True
+        family=SimpleNamespace(experts="some" if has_experts else None, recurrent=None, latent=None),
+        is_all_ops=True,
+        generates=True,
     )
     setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None)
     assert setup.records_graphs == (records_experts or not has_experts)
@@ -134,7 +136,7 @@ def test_steps_with_experts_are_recorded_by_ops_that_can(records_experts, has_ex
 def test_steps_with_states_are_recorded_by_ops_that_have_kernels(has_kernels, recurrent):
     """On a GPU torch computes them, and waits for the lengths of the step's spans."""
     ops = replace(FAKE_OPS, has_state_kernels=has_kernels)
-    family = SimpleNamespace(experts=None, recurrent=recurrent)
+    family = SimpleNamespace(experts=None, recurrent=recurrent, latent=None)
     model_config = SimpleNamespace(family=family, is_all_ops=True, generates=True)
     setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None)
     assert setup.records_graphs == (has_kernels or recurrent is None)

@@ -18,7 +18,6 @@ from lullm.engine.pooling.rules import check_generates
 from lullm.errors import ConfigError, LullmError
 from lullm.log import log_to_stderr
 from lullm.text.reply.event import Text, Thinking
-from lullm.text.reply.reader import open_reader
 from lullm.types.outputs import RequestOutput
 from lullm.types.request import Conversation
 from lullm.types.sampling_params import OutputKind
@@ -86,6 +85,8 @@ class EnginePartner:
         self._engine.input_processor.tokenize(Conversation(list(messages)))
 
     def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[Text | Thinking]:
+        from lullm.text.reply.reader import open_reader  # it loads numpy, which `lullm --help` need not wait for
+
         request_id = f"terminal-{self._num_requests}"
         self._num_requests += 1
         params = self._engine.default_params.replace(**changes, output_kind=OutputKind.DELTA)

@@ -192,15 +192,15 @@ def write_cache(kv: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
 
 def check_cache(cache: LayerCache, dtype: torch.dtype, head_size: int) -> None:
     """Raises UnsupportedError for a KV cache that the kernels do not read: `[num_blocks, block_size, Hkv, D]` only."""
-    if cache.key.shape[3] != head_size:
-        raise UnsupportedError(
-            f"Triton's kernels take rows of {head_size} elements in the KV cache, and layers of other sizes make them "
-            f"{cache.key.shape[3]} long here; use attention_backend='torch'"
-        )
     if cache.key.dtype not in (dtype, torch.float8_e4m3fn):
         raise UnsupportedError(
             f"Triton's kernels take a KV cache of {dtype} or torch.float8_e4m3fn, not {cache.key.dtype}; use another "
             "kv_cache_dtype"
+        )
+    if cache.key.shape[3] != head_size:
+        raise UnsupportedError(
+            f"Triton's kernels take rows of {head_size} elements in the KV cache, and layers of other sizes make them "
+            f"{cache.key.shape[3]} long here; use attention_backend='torch'"
         )
     if cache.key.dtype == torch.float8_e4m3fn and not converts_float8():
         raise UnsupportedError(
