@@ -12,7 +12,7 @@ from lullm import LLM, SamplingParams
 from lullm.weights.folder import resolve_model
 
 PROMPTS = ["Once upon a time", "The dog", "One day", "Tell me"]
-ROUNDS = 6
+ROUNDS = 4
 
 llm = LLM("demo", dtype="float32", enable_sleep_mode=True)
 policy = AutoModelForCausalLM.from_pretrained(resolve_model("demo"), dtype=torch.float32)

@@ -19,7 +19,7 @@ WORDS = {
     "sleeping_notebook": r"(?s)^(?P<text>[^\n]+)\n.*the engine is weights_offloaded\n(?P=text)\n",
     "structured_extraction": r"-> (\{'name': .*'kind': '(person|animal|thing)', 'age': \d+\}|too long: )",
     "retrieval": r"(?s)^(-?\d\.\d{3}  [^\n]+\n){3}.*The capital of France is",
-    "reinforcement": r"(?s)round 5: reward .* MiB released.*engine -\d+\.\d+, trainer -\d+\.\d+",
+    "reinforcement": r"(?s)round 3: reward .* MiB released.*engine -\d+\.\d+, trainer -\d+\.\d+",
 }
 
 

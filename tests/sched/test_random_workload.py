@@ -122,6 +122,7 @@ def test_prompts_that_are_pooled_beside_generation(num_blocks, num_host_blocks, 
     assert workload.sim.scheduler.stats.pooled == sum(group.pooled.is_complete for group in pooled) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["swap", "auto"])
 def test_a_hundred_thousand_rounds(mode):
     run_workload("fcfs", True, 20, 6, 16, mode, num_rounds=100_000)

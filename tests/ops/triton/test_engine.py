@@ -43,6 +43,7 @@ def test_the_cpu_says_the_same(mixed_folder, monkeypatch):
     assert [name for name, _ in device.calls].count("replay") >= 2
 
 
+@pytest.mark.slow  # the kernels' own bits are compared in test_batch_invariance.py
 def test_batch_invariant_kernels_give_the_same_bits_alone_and_together(qwen3_folder, monkeypatch):
     device = FakeDevice()
     use_kernels(monkeypatch, device, INVARIANT_OPS)
