@@ -15,7 +15,7 @@ ROOMS = [
     "units", "errors", "log", "machine",
     "types", "config",
     "text", "kv", "sched", "draw",
-    "arena", "ops", "nn", "weights", "models",
+    "arena", "collective", "ops", "nn", "weights", "models",
     "device", "sampling", "step", "worker",
     "executor", "engine",
     "llm", "server", "demo", "cli",

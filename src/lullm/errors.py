@@ -55,3 +55,7 @@ class WakeUpError(LullmError):
 
 class EngineDeadError(LullmError):
     """The engine loop ended (a failed step, or a shutdown); the request cannot be served by it any more."""
+
+
+class WorkerLostError(EngineDeadError):
+    """A worker of the engine has died, or has not answered in time; the engine's loop ends with it."""

@@ -7,6 +7,7 @@ import pytest
 from fake_device import FAKE_OPS, FakeDevice
 from safetensors.torch import load_file, save_file
 
+from lullm.collective.seat import Seat
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.errors import CacheSizeError, ModelLoadError
@@ -128,7 +129,7 @@ def test_steps_with_experts_are_recorded_by_ops_that_can(records_experts, has_ex
         is_all_ops=True,
         generates=True,
     )
-    setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None)
+    setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None, Seat())
     assert setup.records_graphs == (records_experts or not has_experts)
 
 
@@ -138,5 +139,5 @@ def test_steps_with_states_are_recorded_by_ops_that_have_kernels(has_kernels, re
     ops = replace(FAKE_OPS, has_state_kernels=has_kernels)
     family = SimpleNamespace(experts=None, recurrent=recurrent, latent=None)
     model_config = SimpleNamespace(family=family, is_all_ops=True, generates=True)
-    setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None)
+    setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None, Seat())
     assert setup.records_graphs == (has_kernels or recurrent is None)

@@ -4,6 +4,7 @@ import dataclasses
 
 import torch
 
+from lullm.collective.collective import Collective
 from lullm.errors import UnsupportedError
 from lullm.log import get_logger
 from lullm.machine.processor import default_num_threads
@@ -181,6 +182,13 @@ def with_features(ops: Ops, features: frozenset[AttentionFeature]) -> Ops:
         return ops
     logger.info("torch's attention serves: that of %s has no %s", ops.name, " and no ".join(sorted(missing)))
     return _with_torch_attention(ops)
+
+
+def with_collective(ops: Ops, collective: Collective) -> Ops:
+    """These ops for a worker that shares its layers with the others of a group."""
+    if collective.size == 1:
+        return ops
+    return dataclasses.replace(ops, all_reduce_=collective.all_reduce_, all_gather=collective.all_gather)
 
 
 def _with_torch_attention(ops: Ops) -> Ops:

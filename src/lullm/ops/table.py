@@ -13,6 +13,7 @@ from typing import Any, Protocol, get_args
 import torch
 from torch import Tensor
 
+from lullm.collective.collective import Alone
 from lullm.config.experts import ExpertsConfig
 from lullm.ops import head_products, in_place
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
@@ -179,6 +180,12 @@ class Ops:
 
     add_: Callable[[Tensor, Tensor], None] = in_place.add_
     """total, x of its shape -> None. Adds x to the total in place; the sum is rounded once."""
+
+    all_reduce_: Callable[[Tensor], None] = Alone().all_reduce_
+    """x -> None. The sum over the workers that share a layer, in place (`Collective.all_reduce_`)."""
+
+    all_gather: Callable[[Tensor], Tensor] = Alone().all_gather
+    """x `[N, C]` -> `[N, workers * C]`: the columns of all of them, in rank order (`Collective.all_gather`)."""
 
     scale_: Callable[[Tensor, float], None] = in_place.scale_
     """x, factor -> None. In place; the product is taken in float32 and rounded once."""

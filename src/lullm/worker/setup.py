@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from lullm.arena.workspace import Workspace
+from lullm.collective.seat import Seat
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
@@ -15,7 +16,7 @@ from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.protocol import Model
 from lullm.nn.kv_scale import with_scales
 from lullm.ops.cache.layer_cache import LayerCache
-from lullm.ops.selection import require_batch_invariance, select_ops, with_features
+from lullm.ops.selection import require_batch_invariance, select_ops, with_collective, with_features
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
 from lullm.sampling.masks import MaskMaker
@@ -30,13 +31,14 @@ from lullm.weights.folder import resolve_model
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """Both configurations are resolved."""
+    """Both configurations are resolved. `seat`: where the worker stands among those that share the model."""
 
     config: ResolvedConfig
     model_config: ModelConfig
     device: Device
     ops: Ops
     threads: StepThreads
+    seat: Seat
 
     def fitted(self, max_model_len: int) -> "WorkerSetup":
         """The same for sequences of at most `max_model_len` tokens."""
@@ -109,8 +111,11 @@ def _share_of(kv_caches: list[LayerCache], layout: CacheLayout, place: LayerPlac
     return kv_caches[place.slot].share(place.share, num_shares, heads.num_heads)
 
 
-def open_setup(config: ResolvedConfig, model_config: ModelConfig, ahead: MemoryAhead | None = None) -> WorkerSetup:
+def open_setup(
+    config: ResolvedConfig, model_config: ModelConfig, ahead: MemoryAhead | None = None, seat: Seat | None = None
+) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
+    seat = seat or Seat()
     device = open_device(config.device, ahead)
     ops = select_ops(config.device, config.attention_backend, config.batch_invariant)
     ops = with_features(ops, model_config.family.attention_features)
@@ -118,4 +123,5 @@ def open_setup(config: ResolvedConfig, model_config: ModelConfig, ahead: MemoryA
         has_states = model_config.family.recurrent is not None
         for head_dim in model_config.head_dims:
             require_batch_invariance(ops, config.dtype, config.kv_dtype, head_dim, has_states)
-    return WorkerSetup(config, model_config, device, ops, StepThreads(config.threads))
+    ops = with_collective(ops, seat.tensor)
+    return WorkerSetup(config, model_config, device, ops, StepThreads(config.threads), seat)

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from lullm.arena.arena import Arena
+from lullm.collective.seat import Seat
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
@@ -28,6 +29,9 @@ class Worker:
 
     Every method but `launch_model` blocks until it is done.
 
+    Args:
+        seat: its place among the workers that share the model; it is closed with the worker. None: it is alone.
+
     Attributes:
         loaded: the model and its weights. arenas: all memory of the worker.
         pools, model_runner: from `initialize_cache` on. The runner's `model` is the one that trainers write into.
@@ -42,11 +46,17 @@ class Worker:
     _update: WeightUpdate
 
     def __init__(
-        self, config: ResolvedConfig, model_config: ModelConfig, folder: Path, ahead: MemoryAhead | None = None
+        self,
+        config: ResolvedConfig,
+        model_config: ModelConfig,
+        folder: Path,
+        ahead: MemoryAhead | None = None,
+        seat: Seat | None = None,
     ):
-        self.setup = open_setup(config, model_config, ahead)
+        self.setup = open_setup(config, model_config, ahead, seat)
         self.loaded = load_model(self.setup, folder)
         self._undo = ExitStack()
+        self._undo.callback(self.setup.seat.close)
         self._undo.callback(self.loaded.arena.close)
         self.arenas: list[Arena] = [self.loaded.arena]
 

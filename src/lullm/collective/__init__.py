@@ -1,0 +1,1 @@
+"""What workers say to each other about tensors: sums, joined columns, hidden states for the next stage."""

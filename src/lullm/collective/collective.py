@@ -1,0 +1,69 @@
+"""Collective: what the workers of a group do together. Every member makes the same calls in the same order."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Collective(Protocol):
+    """One member's end of a group of `size` members. Blocking, unless a device orders the work itself.
+
+    Raises:
+        WorkerLostError: from any call, when another member has died or does not answer in time.
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def all_reduce_(self, x: Tensor) -> None:
+        """The sum over all members, in place. Summed in rank order, in float32, rounded once: every member has the
+        same bits, whatever the number of rows."""
+        ...
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """x `[N, C]` -> `[N, size * C]`: the columns of all members in rank order. All give the same shape."""
+        ...
+
+    def broadcast_(self, x: Tensor, source: int) -> None:
+        """What the member `source` has, into everybody's x."""
+        ...
+
+    def send(self, x: Tensor, to: int) -> None:
+        """To the member `to`, which receives into a tensor of this shape and type."""
+        ...
+
+    def receive_(self, x: Tensor, source: int) -> None:
+        """What the member `source` sends, into x."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group. Idempotent."""
+        ...
+
+
+class Alone:
+    """A group of one. Implements `Collective`."""
+
+    rank = 0
+    size = 1
+
+    def all_reduce_(self, x: Tensor) -> None:
+        pass
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        return x
+
+    def broadcast_(self, x: Tensor, source: int) -> None:
+        assert source == 0, "there is nobody else"
+
+    def send(self, x: Tensor, to: int) -> None:
+        raise AssertionError("there is nobody else")
+
+    def receive_(self, x: Tensor, source: int) -> None:
+        raise AssertionError("there is nobody else")
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,1 @@
+"""Several workers as plain data: where each of them stands."""
