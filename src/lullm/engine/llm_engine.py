@@ -12,7 +12,7 @@ from lullm.config.generation import GenerationDefaults
 from lullm.config.gguf.file import is_gguf
 from lullm.config.pooling.use import with_use
 from lullm.device.profiler import Profiler
-from lullm.engine.assembly import open_scheduler
+from lullm.engine.assembly import num_blocks_ahead, open_scheduler
 from lullm.engine.input import InputProcessor
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
@@ -21,7 +21,6 @@ from lullm.engine.step_loop import StepLoop
 from lullm.engine.thread.stream_pace import StreamPace as Pace
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.executor.factory import open_executor
-from lullm.kv.layout import num_blocks_for_len
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
@@ -99,9 +98,7 @@ class LLMEngine:
             self.model_executor.shutdown()
             raise
         self._block_space = self._scheduler.block_space
-        step_len = min(self.config.max_num_batched_tokens, self.config.max_model_len)
-        sizes = self.model_config, self.config.block_size, self.config.kv_dtype
-        self._num_blocks_ahead = num_blocks_for_len(*sizes, step_len)
+        self._num_blocks_ahead = num_blocks_ahead(self.config, self.model_config)
         self.input_processor = InputProcessor(
             self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))
         )
