@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from lullm.config.engine import EngineArguments, EngineConfig
-from lullm.engine.head_start import head_start
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.offline import run_all
+from lullm.engine.start.head_start import head_start
 from lullm.errors import InvalidRequestError, UnsupportedError
 from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output
 from lullm.llm.pooling import PoolingCalls
@@ -277,7 +277,8 @@ class LLM(PoolingCalls):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call `method` on every worker: 'reload_weights', another of `REMOTE_METHODS`, or a function of the worker.
+        """Call `method` on every worker: 'reload_weights', another of `REMOTE_METHODS`, a method that
+        `worker_extension_cls` brings along, or a function of the worker.
 
         Returns one answer per worker. Raises as `LLMEngine.collective_rpc` does.
         """

@@ -28,6 +28,7 @@ class Option:
 
     Attributes:
         kind: str, int, float or bool. choices: of a string; empty: any. is_optional: None is a value.
+        takes_class: a class is a value, too, beside the text that names it.
         help: half a sentence for the command line and the documentation; it names the default where that is None.
         least, most: bounds that are values themselves; above, below: bounds that are not.
         unit: what a number counts, such as 'bytes'.
@@ -41,6 +42,7 @@ class Option:
     default: Any
     help: str
     group: Group
+    takes_class: bool = False
     least: float = -math.inf
     above: float = -math.inf
     most: float = math.inf
@@ -58,7 +60,7 @@ class Option:
 
     def check(self, value: object) -> None:
         """Return if `value` is one of this option's. Raises ConfigError."""
-        if value is None and self.is_optional:
+        if (value is None and self.is_optional) or (isinstance(value, type) and self.takes_class):
             return
         if self.choices:
             if value not in self.choices:
@@ -71,7 +73,8 @@ class Option:
                 raise ConfigError(f"{self.name} must be {names}, not {value!r}")
         elif self.kind is str:
             if not isinstance(value, str):
-                raise ConfigError(f"{self.name} must be a string, not {value!r}")
+                noun = "a string or a class" if self.takes_class else "a string"
+                raise ConfigError(f"{self.name} must be {noun}, not {value!r}")
         elif not self._is_within(value):
             raise ConfigError(f"{self.name} must be {self._range}, not {value!r}")
 
@@ -115,5 +118,6 @@ def _read(field: "dataclasses.Field[Any]") -> Option:
         choices=tuple(arm for arm in arms if arm is not None) if is_choice else (),
         is_optional=(None if is_choice else NoneType) in arms,
         default=field.default,
+        takes_class=type in arms,
         **field.metadata,
     )
