@@ -13,6 +13,8 @@ from lullm.cli.main import main
     [
         (["lullm", "ser"], ["serve"]),
         (["lullm", "serve", "--max-model"], ["--max-model-len"]),
+        (["lullm", "bench", "lat"], ["latency"]),
+        (["lullm", "bench", "latency", "--num-iters-w"], ["--num-iters-warm", "--num-iters-warmup"]),
         (["lullm", "fly", "-"], []),
     ],
 )

@@ -5,7 +5,8 @@ import pytest
 from lullm.cli.flag.engine import engine_config
 from lullm.cli.flag.model import is_model_name, split_model, take_model
 from lullm.cli.flag.settings import apply_settings, flag_of, variable_of
-from lullm.cli.main import build_parser, main, sub_parsers
+from lullm.cli.main import build_parser, main
+from lullm.cli.parser import sub_parsers
 from lullm.errors import ConfigError
 
 

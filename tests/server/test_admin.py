@@ -152,6 +152,19 @@ def test_remote_calls(http, engine, caplog):
     assert engine.remote_calls == []
 
 
+def test_a_method_that_an_extension_brings(http, engine, monkeypatch):
+    monkeypatch.setattr(engine, "remote_methods", engine.remote_methods | {"receive"})
+    assert http.post("/collective_rpc", json={"method": "receive", "args": [2]}).json() == {"results": [7]}
+    assert engine.remote_calls.pop() == ("receive", None, [2], {})
+
+    async def answer(*_):
+        return [object()]
+
+    monkeypatch.setattr(engine, "collective_rpc", answer)
+    response = http.post("/collective_rpc", json={"method": "receive"})
+    assert response.status_code == 500 and "receive was called, and its results are no JSON" in response.text
+
+
 ARGUMENTS = (
     ("", None, (1, "keep", None, "auto", False)),
     ("", {}, (1, "keep", None, "auto", False)),

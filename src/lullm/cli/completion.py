@@ -2,6 +2,8 @@
 
 import argparse
 
+from lullm.cli.parser import with_sub_parsers
+
 SHELLS = ("bash", "zsh", "fish")
 
 EXAMPLES = """\
@@ -29,9 +31,10 @@ def _print(args: argparse.Namespace, parsers: "dict[str, argparse.ArgumentParser
 
 
 def _words(parser: argparse.ArgumentParser) -> list[str]:
-    """The long flags, and the choices of flags and arguments."""
-    flags = [name for name in parser._option_string_actions if name.startswith("--")]
-    choices = [str(choice) for action in parser._actions for choice in action.choices or ()]
+    """The long flags, and the choices of flags and arguments; with those of the commands below it."""
+    parsers = list(with_sub_parsers(parser))
+    flags = [name for each in parsers for name in each._option_string_actions if name.startswith("--")]
+    choices = [str(choice) for each in parsers for action in each._actions for choice in action.choices or ()]
     return sorted(set(flags)) + sorted(set(choices))
 
 

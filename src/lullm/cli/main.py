@@ -1,17 +1,16 @@
 """The command `lullm`: parses the flags. The sub-command that runs imports the heavy modules."""
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 
 import lullm
 from lullm.cli import completion, doctor, memory, plan, run_batch, serve
-from lullm.cli.bench import serve as bench
+from lullm.cli.bench import command as bench
 from lullm.cli.flag.settings import apply_settings
 from lullm.cli.flag.spelling import spelled_as_flags
 from lullm.cli.model import hub, quantize
-from lullm.cli.parser import CommandParser
+from lullm.cli.parser import CommandParser, chosen, with_sub_parsers
 from lullm.cli.remote import ps, sleep, wake
 from lullm.cli.talk import chat, run
 from lullm.errors import LullmError
@@ -42,12 +41,6 @@ def build_parser() -> CommandParser:
     return parser
 
 
-def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parser of each sub-command."""
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return dict(commands.choices)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, 2 for a user's mistake, 130 after Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
@@ -62,11 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # OpenMP reads it when torch is loaded, later. Spinning threads starve each other beside other programs: next to one
     # busy process a 0.6B model decoded 1.1 tok/s with spinning threads and 2.4 tok/s with parked ones.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    commands = sub_parsers(parser)
-    flags = {name for each in commands.values() for name in each._option_string_actions}
+    flags = {name for each in with_sub_parsers(parser) for name in each._option_string_actions}
     try:
-        if argv[0] in commands:
-            apply_settings(commands[argv[0]], argv[1:], os.environ, flags)
+        apply_settings(*chosen(parser, argv), os.environ, flags)
         args = parser.parse_args(argv)
         code: int = args.run(args)
         if sys.stdout is not None:  # None: the parent process has closed it

@@ -4,7 +4,7 @@ import argparse
 import difflib
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 _WRONG_CHOICE = re.compile(r"argument (?P<name>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<known>.*)\)")
@@ -50,6 +50,25 @@ class CommandParser(argparse.ArgumentParser):
             if kind != "command":
                 message += f" (choose from {', '.join(known)})"
         super().error(message)
+
+
+def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parser of each sub-command; empty: there are none."""
+    found = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(found[0]) if found else {}
+
+
+def with_sub_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parser itself, then those of its sub-commands and of theirs."""
+    yield parser
+    for each in sub_parsers(parser).values():
+        yield from with_sub_parsers(each)
+
+
+def chosen(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.ArgumentParser, Sequence[str]]:
+    """The parser of the command that a command line begins with, and what stands behind the command."""
+    commands = sub_parsers(parser)
+    return chosen(commands[argv[0]], argv[1:]) if argv and argv[0] in commands else (parser, argv)
 
 
 def closest(given: str, known: Iterable[str]) -> str | None:

@@ -17,6 +17,7 @@ from lullm.config.option.vllm import without_vllm_options
 from lullm.config.pooling.use import Convert, Runner
 from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.errors import ConfigError, UnsupportedError
+from lullm.types.importable import is_importable_name
 
 DType = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -262,6 +263,7 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
     on_gpu = config.device == "cuda"
     if config.attention_backend == "triton" and not on_gpu:
         raise UnsupportedError("attention_backend='triton' needs device='cuda'; on a CPU use auto or torch")
+    backend = config.distributed_executor_backend
     missing = {
         "keep_backup": (
             bool(config.keep_backup) and not on_gpu,
@@ -272,8 +274,8 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
         "tensor_parallel_size": (config.tensor_parallel_size != 1, "one worker only"),
         "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "one worker only"),
         "distributed_executor_backend": (
-            config.distributed_executor_backend not in (None, "uni"),
-            "only 'uni' (in-process) exists",
+            isinstance(backend, str) and backend != "uni" and not is_importable_name(backend),
+            "only 'uni' (in-process) exists, or a class of your own, like 'package.module:Class'",
         ),
     }
     for name, (wanted, advice) in missing.items():

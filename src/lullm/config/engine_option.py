@@ -84,8 +84,17 @@ class EngineOptions:
     )
     tensor_parallel_size: int = option(1, "workers that share each layer (only 1 yet)", "device", least=1)
     pipeline_parallel_size: int = option(1, "workers that share the layers (only 1 yet)", "device", least=1)
-    distributed_executor_backend: str | None = option(
-        None, "who runs the workers (only 'uni', in this process, yet)", "device"
+    distributed_executor_backend: str | type | None = option(
+        None,
+        "who runs the workers: 'uni', in this process (the only one yet), or an executor of your own, as a class or as "
+        "'package.module:Class'; default: 'uni'",
+        "device",
+    )
+    worker_extension_cls: str | type | None = option(
+        None,
+        "a class whose methods collective_rpc calls on every worker, with the worker as self; itself, or as "
+        "'package.module:Class'; default: none",
+        "device",
     )
 
     kv_cache_dtype: KVCacheDType = option(

@@ -1,11 +1,14 @@
-"""Assembly: a scheduler over as many KV blocks as there is room for, for workers that have loaded their model."""
+"""Assembly: what an engine is not built from, and a scheduler over as many KV blocks as its workers have room for."""
 
 import dataclasses
 import time
+from pathlib import Path
 
+from lullm.config.engine import EngineConfig
+from lullm.config.gguf.file import is_gguf
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
-from lullm.errors import CacheSizeError
+from lullm.errors import CacheSizeError, ConfigError
 from lullm.executor.protocol import Executor
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.layout import block_bytes, cache_layout_of, max_len_within, num_blocks_for_len
@@ -15,6 +18,25 @@ from lullm.sched.scheduler import Scheduler, SchedulerLimits
 from lullm.units import format_bytes
 
 logger = get_logger(__name__)
+
+
+def check_gguf(config: EngineConfig, model: Path) -> None:
+    """Raises ConfigError: an option asks for what a GGUF file is not."""
+    if is_gguf(model):
+        for name, value in (("load_format", "safetensors"), ("model_impl", "transformers")):
+            if getattr(config, name) == value:
+                raise ConfigError(f"{name}={value!r} is not for GGUF files; leave it out, or take a model folder")
+
+
+def check_threadless(config: EngineConfig) -> None:
+    """Return if a caller's own thread is enough for these options. Raises ConfigError otherwise."""
+    idle = config.idle
+    for name, wanted in (("sleep_after", bool(idle.rungs)), ("auto_wake", idle.wakes_by_request)):
+        if wanted:
+            raise ConfigError(
+                f"{name} needs a thread that watches the clock beside the caller's, which AsyncLLMEngine and "
+                "`lullm serve` have; here call sleep() and wake_up() yourself"
+            )
 
 
 def open_scheduler(

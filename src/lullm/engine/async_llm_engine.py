@@ -214,6 +214,11 @@ class AsyncLLMEngine:
         """From now on `observer` hears of every sleep and wake-up."""
         self._watch.observe(observer)
 
+    @property
+    def remote_methods(self) -> frozenset[str]:
+        """What `collective_rpc` takes by name."""
+        return self._engine.remote_methods
+
     async def collective_rpc(
         self,
         method: str | Callable[..., Any],

@@ -277,7 +277,8 @@ class LLM(PoolingCalls):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call `method` on every worker: 'reload_weights', another of `REMOTE_METHODS`, or a function of the worker.
+        """Call `method` on every worker: 'reload_weights', another of `REMOTE_METHODS`, a method that
+        `worker_extension_cls` brings along, or a function of the worker.
 
         Returns one answer per worker. Raises as `LLMEngine.collective_rpc` does.
         """

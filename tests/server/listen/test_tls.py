@@ -11,6 +11,16 @@ from lullm.errors import ConfigError
 from lullm.server.listen.listener import Listener
 from lullm.server.options import ServerOptions
 
+LOCKED = """-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAjt+QjR3C/vgQICCAAw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEEJkwtnA5+yP42olC5eQxof0EgZAD
+E8PV+OlLvMwsqoSrgqdFWqvGeVBR63iBco9UqT89CRFYNMYKphQ19njStLrl98ee
+tcwiIuBnpEd0DMCOnPyRHjYqfg2DdwkvccNFc3OeToeph/zq4MRfb0YMR6sfXRhF
+Mw/UXOLQzSYASXKiqeffd4sDqTDo5Qnsu1WphS+1om1w3kl+b4NXSpwlLTz+rFE=
+-----END ENCRYPTED PRIVATE KEY-----
+"""
+"""A key of nobody's with a passphrase: `openssl genpkey -algorithm EC -aes256`."""
+
 
 @pytest.fixture(scope="module")
 def authority():
@@ -28,18 +38,10 @@ def files(authority, tmp_path_factory):
     own.private_key_and_cert_chain_pem.write_to_path(paths["both"])
     other.private_key_pem.write_to_path(paths["other_key"])
     authority.cert_pem.write_to_path(paths["ca"])
-    with open(paths["text"], "w") as file:
-        file.write("not a certificate")
-    with open(paths["locked"], "wb") as file:
-        file.write(_locked(own.private_key_pem.bytes()))
+    for name, text in (("text", "not a certificate"), ("locked", LOCKED)):
+        with open(paths[name], "w") as file:
+            file.write(text)
     return paths
-
-
-def _locked(key: bytes) -> bytes:
-    from cryptography.hazmat.primitives import serialization as s
-
-    private = s.load_pem_private_key(key, None)
-    return private.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.BestAvailableEncryption(b"word"))
 
 
 def client(url: str, authority: trustme.CA, with_certificate: bool = False) -> httpx.Client:

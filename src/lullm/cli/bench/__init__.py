@@ -1,1 +1,1 @@
-"""`lullm bench`: loads a server and says how it answers."""
+"""`lullm bench`: how fast a server answers, and how fast an engine generates and starts here."""

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from lullm.cli.bench.record import summary
 from lullm.cli.bench.stream import Sample
 from lullm.errors import ConfigError
 
@@ -70,7 +69,7 @@ class Report:
             "requests_per_s": len(good) / self.seconds,
             "output_tokens_per_s": output / self.seconds,
             "tokens_per_s": (prompt + output) / self.seconds,
-            **{f"{name}_ms": _summary(values) for name, values in times_ms(good).items()},
+            **{f"{name}_ms": summary(values, PERCENTILES) for name, values in times_ms(good).items()},
             "goodput": self._goodput() if self.bounds_ms else None,
             "errors": sorted({sample.error for sample in self.samples if sample.error is not None}),
         }
@@ -105,15 +104,3 @@ class Report:
             cells = (f"{row[column]:>10.2f}" if row else f"{'-':>10}" for column in columns)
             lines.append(f"{text:24}" + "".join(cells))
         return "\n".join([*lines, *(f"error: {error}" for error in found["errors"][:5])])
-
-
-def _summary(values: Sequence[float]) -> dict[str, float] | None:
-    """Mean, percentiles (interpolated between neighbours) and maximum; None without values."""
-    if not values:
-        return None
-    found = np.percentile(values, PERCENTILES)
-    return {
-        "mean": float(np.mean(values)),
-        **{f"p{percent}": float(value) for percent, value in zip(PERCENTILES, found, strict=True)},
-        "max": max(values),
-    }

@@ -1,11 +1,11 @@
 """`lullm bench serve`: loads any OpenAI server, and prints how long its users wait."""
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
 
+from lullm.cli.bench.record import add_record_flags, check_at_least, check_record, write_record
 from lullm.cli.flag.key import API_KEY_VARIABLE
 from lullm.cli.remote.server import add_server_flags
 from lullm.errors import ConfigError, LullmError
@@ -16,13 +16,12 @@ ENDPOINTS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """The sub-command and its flags."""
     parser = commands.add_parser(
-        "bench",
-        help="load a server, and say how it answers",
+        "serve",
+        help="how a server answers under load",
         description="Send streamed requests to an OpenAI server (lullm, vLLM, llama.cpp, ...) as a Poisson process or "
         "with a fixed concurrency; print throughput, the times to first token (TTFT), per output token (TPOT), between "
         "tokens (ITL) and to the end, and the goodput: the requests that met their bounds.",
     )
-    parser.add_argument("what", choices=("serve",), help="what is loaded: a server")
     add_server_flags(parser, "--api-key", "the server's API key, if it has one", API_KEY_VARIABLE)
     parser.add_argument("--model", metavar="NAME", help="model to ask for (default: the server's own)")
     parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="completions", help="(default: %(default)s)")
@@ -59,8 +58,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--warmup", type=int, default=1, metavar="N", help="requests before (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts and times (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers, too")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the distributions, too")
+    add_record_flags(parser, has_picture=True)
     parser.set_defaults(run=run)
 
 
@@ -86,8 +84,7 @@ def run(args: argparse.Namespace) -> int:
     samples = asyncio.run(send_all(target, bodies, times, args.concurrency))
     report = Report(samples, time.perf_counter() - started, bounds)
     print(report.text())
-    if args.json is not None:
-        args.json.write_text(json.dumps({"options": _options(args)} | report.as_dict(), indent=1) + "\n")
+    write_record(args, report.as_dict())
     if args.png is not None:
         from lullm.draw.distribution import draw_distributions
 
@@ -97,30 +94,14 @@ def run(args: argparse.Namespace) -> int:
     return int(len(report.good) < len(samples))
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """What was asked for, without the key, as JSON can say it."""
-    left_out = ("run", "key", "command", "what", "json", "png")
-    told = {name: value for name, value in vars(args).items() if name not in left_out}
-    told["request_rate"] = None if args.request_rate == float("inf") else args.request_rate
-    told["prompts"] = None if args.prompts is None else str(args.prompts)
-    return told
-
-
 def _check(args: argparse.Namespace) -> None:
-    for name in ("num_requests", "input_len", "output_len"):
-        if getattr(args, name) < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
-    if args.concurrency is not None and args.concurrency < 1:
-        raise ConfigError(f"--concurrency must be at least 1, got {args.concurrency}")
+    check_at_least(args, 1, "num_requests", "input_len", "output_len", "concurrency")
+    check_at_least(args, 0, "warmup")
     if not args.request_rate > 0:
         raise ConfigError(f"--request-rate must be above 0, got {args.request_rate:g}")
     if not 0 <= args.shared_len <= args.input_len:
         raise ConfigError(f"--shared-len must be between 0 and --input-len, got {args.shared_len}")
-    if args.warmup < 0:
-        raise ConfigError(f"--warmup must be at least 0, got {args.warmup}")
-    for path in (args.json, args.png):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ConfigError(f"the folder {path.parent} does not exist")
+    check_record(args)
 
 
 def _served_model(args: argparse.Namespace) -> str:

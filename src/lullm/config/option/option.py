@@ -32,6 +32,7 @@ class Option:
 
     Attributes:
         kind: str, int, float or bool. choices: of a string; empty: any. is_optional: None is a value.
+        takes_class: a class is a value, too, beside the text that names it.
         help: half a sentence for the command line and the documentation; it names the default where that is None.
         least, most: bounds that are values themselves; above, below: bounds that are not.
         unit: what a number counts, such as 'bytes'.
@@ -48,6 +49,7 @@ class Option:
     default: Any
     help: str
     group: Group
+    takes_class: bool = False
     least: float = -math.inf
     above: float = -math.inf
     most: float = math.inf
@@ -81,7 +83,7 @@ class Option:
 
     def check(self, value: object) -> None:
         """Return if `value` is one of this option's. Raises ConfigError."""
-        if value is None and self.is_optional:
+        if (value is None and self.is_optional) or (isinstance(value, type) and self.takes_class):
             return
         if self.is_repeated:
             if not (isinstance(value, tuple) and all(isinstance(each, str) for each in value)):
@@ -97,7 +99,8 @@ class Option:
                 raise ConfigError(f"{self.said_name} must be {names}, not {value!r}")
         elif self.kind is str:
             if not isinstance(value, str):
-                raise ConfigError(f"{self.said_name} must be a string, not {value!r}")
+                noun = "a string or a class" if self.takes_class else "a string"
+                raise ConfigError(f"{self.said_name} must be {noun}, not {value!r}")
         elif not self._is_within(value):
             raise ConfigError(f"{self.said_name} must be {self._range}, not {value!r}")
 
@@ -142,5 +145,6 @@ def _read(field: "dataclasses.Field[Any]") -> Option:
         is_optional=(None if is_choice else NoneType) in arms,
         default=field.default,
         is_repeated=is_repeated,
+        takes_class=type in arms,
         **field.metadata,
     )

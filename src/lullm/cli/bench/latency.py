@@ -1,0 +1,122 @@
+"""`lullm bench latency`: how long one batch of prompts takes, again and again."""
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lullm.cli.bench.dataset import random_jobs
+from lullm.cli.bench.record import add_record_flags, check_at_least, check_record, summary, write_record
+from lullm.cli.flag.engine import SLEEP_OPTIONS, add_engine_flags, engine_config
+from lullm.cli.flag.model import add_model_argument, take_model
+from lullm.cli.flag.settings import add_config_flag
+
+if TYPE_CHECKING:
+    from lullm.llm.llm import LLM
+
+NOT_ENGINE = frozenset({"served_model_name", *SLEEP_OPTIONS})
+PERCENTILES = (10, 25, 50, 75, 90, 99)  # vLLM's
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The sub-command and its flags."""
+    parser = commands.add_parser(
+        "latency",
+        help="how long one batch of prompts takes",
+        usage="lullm bench latency [MODEL] [FLAGS]",
+        description="Generate for one batch of random prompts again and again, and print how long it takes. The "
+        "batches are equal; the prefix cache is off, unless --enable-prefix-caching is given.",
+    )
+    add_model_argument(parser)
+    parser.add_argument("--input-len", type=int, default=32, metavar="N", help="tokens a prompt (default: %(default)s)")
+    parser.add_argument("--output-len", type=int, default=128, metavar="N", help="tokens (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=8, metavar="N", help="prompts (default: %(default)s)")
+    parser.add_argument("--n", type=int, default=1, metavar="N", help="completions a prompt (default: %(default)s)")
+    parser.add_argument("--use-beam-search", action="store_true", help="search with --n beams instead of drawing")
+    parser.add_argument("--num-iters-warmup", type=int, default=3, metavar="N", help="before (default: %(default)s)")
+    parser.add_argument("--num-iters", type=int, default=10, metavar="N", help="that count (default: %(default)s)")
+    add_record_flags(parser, has_picture=True)
+    add_config_flag(parser)
+    add_engine_flags(parser, without=NOT_ENGINE)
+    parser.set_defaults(run=run, not_engine=NOT_ENGINE)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and report. Raises LullmError."""
+    check_at_least(args, 1, "input_len", "output_len", "batch_size", "n", "num_iters")
+    check_at_least(args, 0, "num_iters_warmup")
+    check_record(args)
+    take_model(args, args.positional_model)
+    if not hasattr(args, "enable_prefix_caching"):
+        args.enable_prefix_caching = False
+    config = engine_config(args)
+    args.model = config.model  # for the record
+    from lullm.llm.llm import LLM
+    from lullm.log import log_to_stderr
+
+    log_to_stderr("WARNING")
+    with LLM(**dataclasses.asdict(config)) as llm:
+        seconds, first_s = _measure(args, llm, config.seed or 0)
+    numbers = _numbers(args, seconds, first_s)
+    print(_text(args, numbers))
+    write_record(args, numbers)
+    if args.png is not None:
+        from lullm.draw.distribution import draw_distributions
+
+        title = f"{config.model}: {args.batch_size} x ({args.input_len} + {args.output_len}) tokens, percent below"
+        panels = {"whole batch": seconds, "time to first token": first_s}
+        shown = {name: [1000 * each for each in values] for name, values in panels.items()}
+        draw_distributions(shown, title, "ms").write(args.png)
+    return 0
+
+
+def _measure(args: argparse.Namespace, llm: "LLM", seed: int) -> tuple[list[float], list[float]]:
+    """Seconds of each batch, and from the batch's start to each request's first token."""
+    from lullm.types.sampling_params import SamplingParams
+
+    vocab_size = llm.llm_engine.model_config.vocab_size
+    jobs = random_jobs(args.batch_size, vocab_size, args.input_len, args.output_len, seed)
+    width = args.n if args.use_beam_search else None
+    params = SamplingParams(n=args.n, beam_width=width, max_tokens=args.output_len, ignore_eos=True)
+    seconds: list[float] = []
+    first_s: list[float] = []
+    for number in range(args.num_iters_warmup + args.num_iters):
+        started = time.monotonic()
+        outputs = llm.generate([job.prompt for job in jobs], params, use_tqdm=False)
+        ended = time.monotonic()
+        if number < args.num_iters_warmup:
+            continue
+        seconds.append(ended - started)
+        times = [output.metrics for output in outputs if output.metrics is not None]
+        first_s += [each.first_token_time - started for each in times if each.first_token_time is not None]
+        if sys.stderr.isatty():
+            print(f"\r{len(seconds)} of {args.num_iters}", end="\n" * (len(seconds) == args.num_iters), file=sys.stderr)
+    return seconds, first_s
+
+
+def _numbers(args: argparse.Namespace, seconds: Sequence[float], first_s: Sequence[float]) -> dict[str, Any]:
+    """Under vLLM's names where it has them. Seconds."""
+    found = summary(seconds, PERCENTILES)
+    assert found is not None  # num_iters is at least 1
+    return {
+        "avg_latency": found["mean"],
+        "latencies": list(seconds),
+        "percentiles": {str(percent): found[f"p{percent}"] for percent in PERCENTILES},
+        "time_to_first_token": summary(first_s, PERCENTILES),
+        "output_tokens_per_second": args.batch_size * args.n * args.output_len / found["mean"],
+    }
+
+
+def _text(args: argparse.Namespace, numbers: dict[str, Any]) -> str:
+    first = numbers["time_to_first_token"]
+    lines = [
+        f"{args.num_iters} times {args.batch_size} prompts of {args.input_len} tokens, {args.output_len} new ones each",
+        f"mean latency         {numbers['avg_latency']:.4f} s",
+        *(f"{percent:>3}% latency         {value:.4f} s" for percent, value in numbers["percentiles"].items()),
+        f"output tokens        {numbers['output_tokens_per_second']:.1f} a second",
+    ]
+    if first is not None:
+        lines.insert(2, f"mean first token     {first['mean']:.4f} s")
+    return "\n".join(lines)

@@ -1,0 +1,84 @@
+"""`lullm bench throughput`: how many requests and tokens a second one engine gives, for a list of prompts."""
+
+import argparse
+import dataclasses
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from lullm.cli.bench.dataset import add_dataset_flags, check_dataset, read_jobs
+from lullm.cli.bench.record import add_record_flags, check_at_least, check_record, write_record
+from lullm.cli.flag.engine import SLEEP_OPTIONS, add_engine_flags, engine_config
+from lullm.cli.flag.model import add_model_argument, take_model
+from lullm.cli.flag.settings import add_config_flag
+
+if TYPE_CHECKING:
+    from lullm.llm.llm import LLM
+
+NOT_ENGINE = frozenset({"served_model_name", *SLEEP_OPTIONS})
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The sub-command and its flags."""
+    parser = commands.add_parser(
+        "throughput",
+        help="how many tokens a second a list of prompts gives",
+        usage="lullm bench throughput [MODEL] [FLAGS]",
+        description="Generate for a list of prompts, all at once, and print requests and tokens a second. Each prompt "
+        "gives all of its tokens (the end of a sequence is ignored).",
+    )
+    add_model_argument(parser)
+    add_dataset_flags(parser)
+    parser.add_argument("--n", type=int, default=1, metavar="N", help="completions a prompt (default: %(default)s)")
+    add_record_flags(parser, has_picture=False)
+    add_config_flag(parser)
+    add_engine_flags(parser, without=NOT_ENGINE)
+    parser.set_defaults(run=run, not_engine=NOT_ENGINE)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and report. Raises LullmError."""
+    check_at_least(args, 1, "num_prompts", "input_len", "output_len", "n")
+    check_dataset(args)
+    check_record(args)
+    take_model(args, args.positional_model)
+    config = engine_config(args)
+    args.model = config.model  # for the record
+    from lullm.llm.llm import LLM
+    from lullm.log import log_to_stderr
+
+    log_to_stderr("WARNING")
+    with LLM(**dataclasses.asdict(config)) as llm:
+        numbers = _measure(args, llm, config.seed or 0)
+    print(
+        f"{numbers['num_requests']} requests in {numbers['elapsed_time']:.2f} s; {numbers['prompt_tokens']} prompt "
+        f"tokens, {numbers['output_tokens']} output tokens\n{numbers['requests_per_second']:.2f} requests/s, "
+        f"{numbers['output_tokens_per_second']:.1f} output tokens/s, {numbers['tokens_per_second']:.1f} tokens/s"
+    )
+    write_record(args, numbers)
+    return 0
+
+
+def _measure(args: argparse.Namespace, llm: "LLM", seed: int) -> dict[str, Any]:
+    """Under vLLM's names where it has them."""
+    from lullm.types.sampling_params import SamplingParams
+
+    tokenizer = llm.get_tokenizer()
+    jobs = read_jobs(args, llm.llm_engine.model_config.vocab_size, seed, lambda text: len(tokenizer.encode(text)))
+    params = [SamplingParams(n=args.n, max_tokens=job.output_len, ignore_eos=True) for job in jobs]
+    llm.generate([[1]], SamplingParams(max_tokens=2, ignore_eos=True), use_tqdm=False)  # the first step is slower
+    started = time.monotonic()
+    outputs = llm.generate([job.prompt for job in jobs], params, use_tqdm=sys.stderr.isatty())
+    elapsed = time.monotonic() - started
+    num_prompt = sum(len(output.prompt_token_ids) for output in outputs)
+    num_output = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
+    return {
+        "elapsed_time": elapsed,
+        "num_requests": len(outputs),
+        "prompt_tokens": num_prompt,
+        "output_tokens": num_output,
+        "total_num_tokens": num_prompt + num_output,
+        "requests_per_second": len(outputs) / elapsed,
+        "tokens_per_second": (num_prompt + num_output) / elapsed,
+        "output_tokens_per_second": num_output / elapsed,
+    }

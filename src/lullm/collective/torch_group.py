@@ -1,0 +1,133 @@
+"""TorchGroup: a group of workers over torch.distributed, on one host or several.
+
+Gloo carries tensors of CPUs, NCCL those of GPUs (not yet run). Nothing is registered as torch's own process group, so
+that any number of engines live in one process, and beside a trainer's group.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, TCPStore
+from torch.distributed import ProcessGroup, ProcessGroupGloo
+
+from lullm.errors import UnsupportedError, WorkerLostError
+from lullm.types.parallel.placement import Axis
+from lullm.types.parallel.rendezvous import StoreAddress
+
+_LOOPBACK = "127.0.0.1"
+_TAG = 0  # messages of a pair keep their order
+
+
+class TorchGroup:
+    """One member's end. Implements `Collective`.
+
+    Args:
+        group: torch's, of a trainer or from `join`. It is the caller's to destroy.
+        describe: what the group is, for errors.
+    """
+
+    def __init__(self, group: "ProcessGroup | Any", describe: str = "workers"):
+        self._group = group
+        self._describe = describe
+        self.rank: int = group.rank()
+        self.size: int = group.size()
+
+    @classmethod
+    def join(cls, address: StoreAddress, name: str, place: Axis) -> "TorchGroup":
+        """Meet the other members of the group `name`. Blocking. Raises WorkerLostError: some have not come in time."""
+        timeout = timedelta(seconds=address.timeout)
+        with _Lost(f"the workers of the group {name} have not met at {address.host}:{address.port}"):
+            server = TCPStore(address.host, address.port, is_master=False, timeout=timeout, wait_for_workers=False)
+            store = PrefixStore(name, server)
+            group = _TRANSPORTS[address.transport](store, place, timeout, address.host == _LOOPBACK)
+        return cls(group, f"the workers of the group {name}")
+
+    def all_reduce_(self, x: Tensor) -> None:
+        """Gathered, then added: the sums that gloo and NCCL offer differ in their order from size to size."""
+        first, *others = self._gathered(x).unbind()
+        total = first.float()
+        for part in others:
+            total += part
+        x.copy_(total)
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        return torch.cat(self._gathered(x).unbind(), dim=1)
+
+    def broadcast_(self, x: Tensor, source: int) -> None:
+        whole = x.contiguous()
+        options = BroadcastOptions()
+        options.rootRank, options.rootTensor = source, 0
+        self._finish(whole, lambda: self._group.broadcast([_bytes_of(whole)], options))
+        if whole is not x:
+            x.copy_(whole)
+
+    def send(self, x: Tensor, to: int) -> None:
+        whole = x.contiguous()
+        self._finish(whole, lambda: self._group.send([_bytes_of(whole)], to, _TAG))
+
+    def receive_(self, x: Tensor, source: int) -> None:
+        whole = x if x.is_contiguous() else torch.empty_like(x, memory_format=torch.contiguous_format)
+        self._finish(whole, lambda: self._group.recv([_bytes_of(whole)], source, _TAG))
+        if whole is not x:
+            x.copy_(whole)
+
+    def close(self) -> None:
+        self._group = None
+
+    def _gathered(self, x: Tensor) -> Tensor:
+        """All members' x, `[size, *x.shape]`."""
+        parts = torch.empty((self.size, *x.shape), dtype=x.dtype, device=x.device)
+        whole = x.contiguous()
+        self._finish(whole, lambda: self._group.allgather([[_bytes_of(part) for part in parts]], [_bytes_of(whole)]))
+        return parts
+
+    def _finish(self, x: Tensor, start: Callable[[], Any]) -> None:
+        """Move x. Nothing is moved for no rows, with which gloo takes 5 seconds."""
+        if self._group is None:
+            raise WorkerLostError(f"{self._describe}: this one has left the group")
+        if x.numel():
+            with _Lost(f"{self._describe} are out of reach"):
+                start().wait()
+
+
+class _Lost:
+    """Errors of torch's transports, which are RuntimeErrors of many texts, become WorkerLostError."""
+
+    def __init__(self, what: str):
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, RuntimeError):
+            reason = str(error).splitlines()[0][:300]
+            raise WorkerLostError(f"{self._what}: another worker has died or hangs ({reason})") from error
+
+
+def _bytes_of(x: Tensor) -> Tensor:
+    """As one row of bytes: gloo knows few types."""
+    return x.view(-1).view(torch.uint8)
+
+
+def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -> Any:
+    gloo: Any = ProcessGroupGloo  # whose options have no public name
+    # Without a name gloo takes the address of the host's own name, which may lead outside, or nowhere.
+    device = gloo.create_device(hostname=_LOOPBACK) if is_local else gloo.create_default_device()
+    options = gloo._Options()
+    options._devices, options._timeout = [device], timeout
+    return gloo(store, place.rank, place.size, options)
+
+
+def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -> Any:
+    if not torch.distributed.is_nccl_available():
+        raise UnsupportedError("this build of torch has no NCCL; install a build for GPUs, or use device='cpu'")
+    options = torch.distributed.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return torch.distributed.ProcessGroupNCCL(store, place.rank, place.size, options)
+
+
+_TRANSPORTS: dict[str, Callable[[PrefixStore, Axis, timedelta, bool], Any]] = {"gloo": _gloo, "nccl": _nccl}

@@ -1,0 +1,24 @@
+"""Rendezvous: how the workers of an engine find each other, as plain data that a new process can be given."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Transport = Literal["gloo", "nccl"]
+"""What carries tensors between hosts or GPUs: torch.distributed's names."""
+
+DEFAULT_TIMEOUT = 300.0
+"""Seconds. A stage of a pipeline waits for a whole prefill of the one before it; a death is noticed earlier."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Of torch's TCPStore, which serves all workers. Workers may be on any host that reaches it.
+
+    Args:
+        timeout: seconds that a worker waits for the others, at the meeting and in each call.
+    """
+
+    host: str
+    port: int
+    transport: Transport = "gloo"
+    timeout: float = DEFAULT_TIMEOUT
