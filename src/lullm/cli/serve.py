@@ -9,7 +9,7 @@ from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
 from lullm.config.option.option import options_of
-from lullm.engine.head_start import head_start
+from lullm.engine.start.head_start import head_start
 from lullm.errors import EngineDeadError
 from lullm.server.options import ServerOptions
 
