@@ -70,8 +70,8 @@ class FakeWorker:
         self._note("begin_update")
         self.applied = []
 
-    def update_weight(self, name, tensor):
-        self._note("update_weight", name, tensor)
+    def write_weight(self, name, tensor):
+        self._note("write_weight", name, tensor)
         self.applied.append(name)
 
     def end_update(self):

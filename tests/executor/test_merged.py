@@ -101,15 +101,15 @@ def test_weights_go_one_by_one(executor):
     ranks = range(len(executor.workers))
     expected = [(rank, "begin_update") for rank in ranks]
     for name in "abc":
-        expected += [("generator", name), *((rank, "update_weight", name, name.upper()) for rank in ranks)]
+        expected += [("generator", name), *((rank, "write_weight", name, name.upper()) for rank in ranks)]
     assert executor.calls == expected + [(rank, "end_update") for rank in ranks]
 
 
 def test_an_update_that_fails_is_ended_everywhere(executor):
-    executor.workers[-1].failures["update_weight"] = ModelLoadError("unexpected tensor")
+    executor.workers[-1].failures["write_weight"] = ModelLoadError("unexpected tensor")
     with pytest.raises(ModelLoadError, match="unexpected"):
         executor.update_weights([("a", 1), ("b", 2)])
-    assert executor.take_calls() == all_of(executor, "begin_update", "update_weight", "end_update")
+    assert executor.take_calls() == all_of(executor, "begin_update", "write_weight", "end_update")
 
 
 def test_callers_whose_tensors_fail_learn_what_was_replaced(executor):
@@ -124,7 +124,7 @@ def test_callers_whose_tensors_fail_learn_what_was_replaced(executor):
 
 def test_workers_that_replaced_different_weights_are_found():
     executor = FakeExecutor(2)
-    executor.workers[1].update_weight = lambda name, tensor: None
+    executor.workers[1].write_weight = lambda name, tensor: None
     with pytest.raises(Exception, match="disagree about the weights"):
         executor.update_weights([("a", 1)])
 

@@ -106,7 +106,7 @@ def test_copies_give_the_same_tokens(qwen3_folder, monkeypatch):
     with LLM(str(qwen3_folder), **OPTIONS) as llm:
         assert answers(llm) == expected
         verbs = llm.llm_engine.model_executor._workers.verbs
-    assert {"initialize_cache", "prepare_sleep", "commit_sleep", "forecast_sleep", "wake_up", "update_weight"} <= verbs
+    assert {"initialize_cache", "prepare_sleep", "commit_sleep", "forecast_sleep", "wake_up", "write_weight"} <= verbs
 
 
 LIVE = {"function": lambda: None, "generator": (x for x in "ab"), "builtin": open, "object": object()}

@@ -27,6 +27,11 @@ class EngineOptions:
     model: str = option("demo", "local folder, hub id, or 'demo' for the bundled model", "model")
     revision: str | None = option(None, "branch, tag or commit of a hub id", "model")
     tokenizer: str | None = option(None, "folder or hub id of the tokenizer; default: the model's", "model")
+    chat_template: str | None = option(
+        None,
+        "the Jinja template of conversations: a file, or the template itself; default: the model's",
+        "replies",
+    )
     split_special_tokens: bool | None = option(
         None,
         "special tokens that a prompt spells are text, so that no user can forge a turn; default: on for what "
@@ -84,8 +89,17 @@ class EngineOptions:
     )
     tensor_parallel_size: int = option(1, "workers that share each layer (only 1 yet)", "device", least=1)
     pipeline_parallel_size: int = option(1, "workers that share the layers (only 1 yet)", "device", least=1)
-    distributed_executor_backend: str | None = option(
-        None, "who runs the workers (only 'uni', in this process, yet)", "device"
+    distributed_executor_backend: str | type | None = option(
+        None,
+        "who runs the workers: 'uni', in this process (the only one yet), or an executor of your own, as a class or as "
+        "'package.module:Class'; default: 'uni'",
+        "device",
+    )
+    worker_extension_cls: str | type | None = option(
+        None,
+        "a class whose methods collective_rpc calls on every worker, with the worker as self; itself, or as "
+        "'package.module:Class'; default: none",
+        "device",
     )
 
     kv_cache_dtype: KVCacheDType = option(

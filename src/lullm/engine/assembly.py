@@ -1,12 +1,13 @@
-"""Assembly: a scheduler over as many KV blocks as there is room for, for workers that have loaded their model."""
+"""Assembly: what an engine is not built from, and a scheduler over as many KV blocks as its workers have room for."""
 
 import dataclasses
 import time
 
+from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.config.parallel.share import share_of
 from lullm.config.resolved import ResolvedConfig
-from lullm.errors import CacheSizeError
+from lullm.errors import CacheSizeError, ConfigError
 from lullm.executor.protocol import Executor
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.layout import block_bytes, cache_layout_of, max_len_within, num_blocks_for_len
@@ -17,6 +18,17 @@ from lullm.types.parallel.placement import Axis
 from lullm.units import format_bytes
 
 logger = get_logger(__name__)
+
+
+def check_threadless(config: EngineConfig) -> None:
+    """Return if a caller's own thread is enough for these options. Raises ConfigError otherwise."""
+    idle = config.idle
+    for name, wanted in (("sleep_after", bool(idle.rungs)), ("auto_wake", idle.wakes_by_request)):
+        if wanted:
+            raise ConfigError(
+                f"{name} needs a thread that watches the clock beside the caller's, which AsyncLLMEngine and "
+                "`lullm serve` have; here call sleep() and wake_up() yourself"
+            )
 
 
 def open_scheduler(

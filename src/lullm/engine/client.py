@@ -139,6 +139,11 @@ class EngineClient(Protocol):
         """End a pause. Idempotent. Raises EngineAsleepError if memory is released, which is for `wake_up`."""
         ...
 
+    @property
+    def remote_methods(self) -> frozenset[str]:
+        """What `collective_rpc` takes by name: `REMOTE_METHODS`, and what `worker_extension_cls` brings along."""
+        ...
+
     async def collective_rpc(
         self,
         method: str,
@@ -146,7 +151,7 @@ class EngineClient(Protocol):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call one of `REMOTE_METHODS` on every worker, between steps. Raises as `LLMEngine.collective_rpc` does."""
+        """Call one of `remote_methods` on every worker, between steps. Raises as `LLMEngine.collective_rpc` does."""
         ...
 
     @property

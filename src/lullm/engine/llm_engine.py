@@ -8,32 +8,25 @@ from typing import Any, Unpack
 import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
-from lullm.config.generation import GenerationDefaults
-from lullm.config.gguf.file import is_gguf
-from lullm.config.pooling.use import with_use
 from lullm.device.profiler import Profiler
-from lullm.engine.assembly import num_blocks_ahead, open_scheduler
-from lullm.engine.input import InputProcessor
+from lullm.engine.assembly import check_threadless, num_blocks_ahead, open_scheduler
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
+from lullm.engine.start.model import open_model
 from lullm.engine.stats import take_stats
 from lullm.engine.step_loop import StepLoop
 from lullm.engine.thread.stream_pace import StreamPace as Pace
-from lullm.errors import ConfigError, InvalidRequestError
+from lullm.errors import ConfigError
 from lullm.executor.factory import open_executor
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
-from lullm.models.fallback.config import read_model_config
 from lullm.sched.occupancy import take_occupancy
-from lullm.text.pair import has_pair_roles
-from lullm.text.tokenizer import Tokenizer
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import (
-    REMOTE_METHODS,
     ForecastArguments,
     SleepArguments,
     SleepForecast,
@@ -44,7 +37,7 @@ from lullm.types.sleep import (
 )
 from lullm.types.watch.occupancy import Occupancy
 from lullm.types.watch.stats import EngineStats
-from lullm.weights.folder import resolve_model
+from lullm.worker.extension import check_remote_call, remote_methods
 
 logger = get_logger(__name__)
 
@@ -72,36 +65,23 @@ class LLMEngine:
     ):
         started = time.monotonic()
         if not has_thread:
-            _check_threadless(config)
+            check_threadless(config)
         if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
             raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
-        folder = resolve_model(config.model, config.revision)
-        _check_gguf(config, folder)
-        model = read_model_config(folder, config.model_impl)
-        resolved = config.resolve(model)
-        self.tokenizer = Tokenizer.from_folder(resolve_model(config.tokenizer) if config.tokenizer else folder)
-        reads_pairs = has_pair_roles(self.tokenizer.chat_template)
-        self.model_config = with_use(
-            model, folder, config.runner, config.convert, self.tokenizer.backend.token_to_id, reads_pairs
-        )
-        defaults = GenerationDefaults.from_folder(folder)
-        self.default_params = defaults.params
-        eos_token_ids = defaults.eos_token_ids + self.model_config.eos_token_ids
-        if self.tokenizer.eos_token_id is not None:
-            eos_token_ids += (self.tokenizer.eos_token_id,)
-        self.model_executor = open_executor(resolved, self.model_config, folder, ahead)
+        model = open_model(config)
+        self.tokenizer, self.model_config = model.tokenizer, model.model_config
+        self.default_params = model.default_params
+        self.model_executor = open_executor(model.config, self.model_config, model.folder, ahead)
         try:
             self.config, self._scheduler = open_scheduler(
-                resolved, self.model_config, self.model_executor, has_chosen_len=config.max_model_len is not None
+                model.config, self.model_config, self.model_executor, has_chosen_len=config.max_model_len is not None
             )
         except BaseException:
             self.model_executor.shutdown()
             raise
         self._block_space = self._scheduler.block_space
         self._num_blocks_ahead = num_blocks_ahead(self.config, self.model_config)
-        self.input_processor = InputProcessor(
-            self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))
-        )
+        self.input_processor = model.input_processor(self.config)
         self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer, pace)
         self.lifecycle = Lifecycle(
             self.model_executor, self._scheduler, self._block_space, self.config.enable_sleep_mode
@@ -243,6 +223,11 @@ class LLMEngine:
         """Awake or how deep asleep, in one word."""
         return self.lifecycle.state
 
+    @property
+    def remote_methods(self) -> frozenset[str]:
+        """What `collective_rpc` takes by name. From any thread."""
+        return remote_methods(self.config.worker_extension_cls)
+
     def collective_rpc(
         self,
         method: str | Callable[..., Any],
@@ -250,21 +235,18 @@ class LLMEngine:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call something on every worker: one of `REMOTE_METHODS` by name, or `method(worker, *args, **kwargs)`.
+        """Call something on every worker: one of `remote_methods` by name, or `method(worker, *args, **kwargs)`.
 
         Returns:
             One answer per worker.
 
         Raises:
-            InvalidRequestError: an unknown name, or arguments for it, which takes none. UnsupportedError: a timeout,
-            where calls cannot be cut off. What the method raises.
+            InvalidRequestError: an unknown name, or arguments for one of `REMOTE_METHODS`, which take none.
+            UnsupportedError: a timeout, where calls cannot be cut off. What the method raises.
         """
         self.check_health()
-        if isinstance(method, str) and method not in REMOTE_METHODS:
-            known = ", ".join(sorted(REMOTE_METHODS))
-            raise InvalidRequestError(f"{method!r} cannot be called by name; {known} can, or pass a function", "method")
-        if isinstance(method, str) and (args or kwargs):
-            raise InvalidRequestError(f"{method!r} takes no arguments", "args" if args else "kwargs")
+        if isinstance(method, str):
+            check_remote_call(self.remote_methods, method, args, kwargs)
         self._loop.drain()
         if method == "reload_weights" and timeout is None:
             self.reload_weights()
@@ -326,22 +308,3 @@ class LLMEngine:
         self.model_executor.shutdown()
         if self.tokenizer.chat_template is not None:
             self.tokenizer.chat_template.close()
-
-
-def _check_gguf(config: EngineConfig, model: Path) -> None:
-    """Raises ConfigError: an option asks for what a GGUF file is not."""
-    if is_gguf(model):
-        for name, value in (("load_format", "safetensors"), ("model_impl", "transformers")):
-            if getattr(config, name) == value:
-                raise ConfigError(f"{name}={value!r} is not for GGUF files; leave it out, or take a model folder")
-
-
-def _check_threadless(config: EngineConfig) -> None:
-    """Return if a caller's own thread is enough for these options. Raises ConfigError otherwise."""
-    idle = config.idle
-    for name, wanted in (("sleep_after", bool(idle.rungs)), ("auto_wake", idle.wakes_by_request)):
-        if wanted:
-            raise ConfigError(
-                f"{name} needs a thread that watches the clock beside the caller's, which AsyncLLMEngine and "
-                "`lullm serve` have; here call sleep() and wake_up() yourself"
-            )

@@ -1,12 +1,15 @@
 """Chooses the executor of an engine. The only place that knows which kinds there are."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
+from lullm.errors import ConfigError
 from lullm.executor.protocol import Executor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.machine.memory_ahead import MemoryAhead
+from lullm.types.importable import find_importable
 
 
 def open_executor(
@@ -17,4 +20,17 @@ def open_executor(
     Raises:
         ModelLoadError, CacheSizeError, UnsupportedError: a worker could not; none is left behind.
     """
-    return UniProcExecutor(config, model_config, folder, ahead)
+    backend = config.distributed_executor_backend
+    if backend is None or backend == "uni":
+        return UniProcExecutor(config, model_config, folder, ahead)
+    return executor_class(backend)(config, model_config, folder, ahead)
+
+
+def executor_class(backend: str | type) -> Callable[..., Executor]:
+    """A caller's own executor: called with what `open_executor` is. Raises ConfigError: it lacks a verb."""
+    found = find_importable(backend) if isinstance(backend, str) else backend
+    verbs = {name for name in vars(Executor) if not name.startswith("_")}
+    if not isinstance(found, type) or (missing := sorted(verbs - set(dir(found)))):
+        lacks = f" has no {', '.join(missing)}" if isinstance(found, type) else " is no class"
+        raise ConfigError(f"distributed_executor_backend: {found!r}{lacks}; derive it from MergedExecutor")
+    return found

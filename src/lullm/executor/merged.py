@@ -71,7 +71,7 @@ class MergedExecutor:
         self._call("begin_update")
         try:
             for name, tensor in weights:
-                self._call("update_weight", name, tensor)
+                self._call("write_weight", name, tensor)
         except BaseException as error:
             [applied, *_] = self._call("end_update")
             if not isinstance(error, ModelLoadError):  # whose message has it

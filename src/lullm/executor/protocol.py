@@ -28,7 +28,7 @@ WorkerVerb = Literal[
     "cancel_wake_up",
     "forecast_sleep",
     "begin_update",
-    "update_weight",
+    "write_weight",
     "end_update",
     "reload_weights",
     "has_pushed_weights",

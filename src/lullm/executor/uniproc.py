@@ -11,6 +11,7 @@ from lullm.executor.merged import MergedExecutor
 from lullm.executor.protocol import Answer, WorkerVerb
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.step import Running, StepPlan, StepResult
+from lullm.worker.extension import open_worker
 from lullm.worker.worker import Worker
 
 
@@ -38,7 +39,7 @@ class LocalWorkers:
             raise UnsupportedError("a call on the caller's own thread cannot be cut off; leave timeout out")
         if callable(method):
             return [_answer(method, worker, *args, **kwargs) for worker in self._workers]
-        if method.startswith("_") or not callable(getattr(Worker, method, None)):
+        if method.startswith("_") or not callable(getattr(type(self._workers[0]), method, None)):
             raise InvalidRequestError(f"workers have no method {method!r}", "method")
         return [_answer(getattr(worker, method), *args, **kwargs) for worker in self._workers]
 
@@ -72,5 +73,5 @@ class UniProcExecutor(MergedExecutor):
     def __init__(
         self, config: ResolvedConfig, model_config: ModelConfig, folder: Path, ahead: MemoryAhead | None = None
     ):
-        self.driver_worker = Worker(config, model_config, folder, ahead)
+        self.driver_worker = open_worker(config, model_config, folder, ahead)
         super().__init__(LocalWorkers([self.driver_worker]))

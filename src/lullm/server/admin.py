@@ -19,7 +19,6 @@ from lullm.server.admin_schema import EmptyBody, ExplainBody, PauseBody, RemoteC
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 from lullm.server.wire import WireModel, parse_body
-from lullm.types.sleep import REMOTE_METHODS
 
 Body = TypeVar("Body", bound=WireModel)
 _DONE = {"status": "ok", "success": True}
@@ -114,8 +113,8 @@ class Admin:
 
     async def collective_rpc(self, request: Request) -> JSONResponse:
         body = parse_body(RemoteCallBody, await request.body())
-        if body.method not in REMOTE_METHODS:
-            names = ", ".join(sorted(REMOTE_METHODS))
+        if body.method not in self._engine.remote_methods:
+            names = ", ".join(sorted(self._engine.remote_methods))
             raise ApiError(400, f"method must be one of {names}, not {body.method!r}", param="method")
         try:
             results = await self._engine.collective_rpc(body.method, body.timeout, body.args, body.kwargs)
@@ -125,7 +124,11 @@ class Admin:
             raise ApiError(500, f"{body.method}: {error}", code="remote_call_failed") from None
         except TypeError as error:
             raise ApiError(400, f"{body.method} does not take these arguments: {error}", param="args") from None
-        return JSONResponse({"results": results})
+        try:
+            return JSONResponse({"results": results})
+        except (TypeError, ValueError) as error:
+            text = f"{body.method} was called, and its results are no JSON: {error}"
+            raise ApiError(500, text, code="remote_call_failed") from None
 
     def _state(self) -> dict[str, Any]:
         state = self._engine.sleep_state

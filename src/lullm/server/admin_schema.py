@@ -44,7 +44,7 @@ class EmptyBody(WireModel):
 
 
 class RemoteCallBody(WireModel):
-    """POST /collective_rpc. `REMOTE_METHODS` lists the methods that may be called."""
+    """POST /collective_rpc. `EngineClient.remote_methods`: what may be called."""
 
     method: str
     args: list[Any] = []

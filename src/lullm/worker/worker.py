@@ -17,11 +17,11 @@ from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.weights.store import WeightUpdate
 from lullm.worker.kv_pools import KVPools, map_pools
-from lullm.worker.loaded_model import load_model
+from lullm.worker.loaded_model import LoadedModel, load_model
 from lullm.worker.pages_ahead import touch_blocks
-from lullm.worker.setup import open_setup
+from lullm.worker.setup import WorkerSetup, open_setup
 from lullm.worker.sizing import kv_memory_bytes, measure_speeds
-from lullm.worker.sleeper import Sleeper
+from lullm.worker.sleep.sleeper import Sleeper
 
 
 class Worker:
@@ -40,8 +40,12 @@ class Worker:
         ModelLoadError, CacheSizeError, UnsupportedError: from the constructor.
     """
 
+    setup: WorkerSetup
+    loaded: LoadedModel
+    arenas: list[Arena]
     pools: KVPools
     model_runner: ModelRunner
+    _undo: ExitStack
     _sleeper: Sleeper
     _update: WeightUpdate
 
@@ -58,7 +62,17 @@ class Worker:
         self._undo = ExitStack()
         self._undo.callback(self.setup.seat.close)
         self._undo.callback(self.loaded.arena.close)
-        self.arenas: list[Arena] = [self.loaded.arena]
+        self.arenas = [self.loaded.arena]
+
+    @property
+    def rank(self) -> int:
+        """Among all workers of the engine."""
+        return self.setup.seat.placement.rank
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.setup.device.torch_device
 
     def available_memory_bytes(self) -> int:
         """Free memory of the device."""
@@ -137,7 +151,7 @@ class Worker:
         """Weights come one by one now. Raises EngineAsleepError: the weights are asleep."""
         self._update = self.loaded.store.begin_update()
 
-    def update_weight(self, name: str, tensor: torch.Tensor) -> None:
+    def write_weight(self, name: str, tensor: torch.Tensor) -> None:
         """Replace one. See `WeightUpdate.write`."""
         self._update.write(name, tensor)
 

@@ -86,7 +86,7 @@ VLLM_OPTIONS: dict[str, VllmOption] = {
         "hand a request's params `structured_outputs`; the only backend is llguidance", guided_decoding_backend=None
     ),
     **_group("the only backend of structured outputs is llguidance", structured_outputs_config=None),
-    **_group("attach your own code by `collective_rpc` or `apply_model`", worker_cls="auto", worker_extension_cls=""),
+    **_group("bring methods along by `worker_extension_cls`, or a `distributed_executor_backend`", worker_cls="auto"),
     **_group("the scheduler cannot be replaced", scheduler_cls=None),
     **_group("bias logits by `logit_bias`, `allowed_token_ids` or `bad_words`", logits_processors=None),
     **_group("prompts are text or token ids", enable_prompt_embeds=False),

@@ -38,10 +38,11 @@ def share_of(config: ModelConfig, axis: Axis) -> ModelConfig:
             "transformers; leave it out, or choose an architecture that lullm computes itself"
         )
     parts = _Parts(config.architecture, axis.size)
+    num_heads = parts.of(config.num_attention_heads, "num_attention_heads")
     family = _family(config.family, parts)
     return replace(
         config,
-        num_attention_heads=parts.of(config.num_attention_heads, "num_attention_heads"),
+        num_attention_heads=num_heads,
         num_key_value_heads=parts.of_few(config.num_key_value_heads, "num_key_value_heads"),
         layer_kinds=tuple(_kind(kind, family.recurrent, parts) for kind in config.layer_kinds),
         family=family,
