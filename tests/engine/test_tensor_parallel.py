@@ -6,10 +6,11 @@ from conftest import write_checkpoint
 from decisive import decisive_answers
 from prompts import random_prompts
 from safetensors.torch import load_file
-from thread_workers import use_threads
+from thread_workers import MeetingExecutor, use_threads
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, ModelLoadError
+from lullm.ops.cpu.library import absence
 from lullm.weights.rows.place import PlainRows
 
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "block_size": 8}
@@ -167,6 +168,24 @@ def test_a_quantized_cache(shared, qwen3_folder):
         options = OPTIONS | {"kv_cache_dtype": kind}
         expected = decisive_answers(str(qwen3_folder), 2, 24, **options)
         check_equal(shared(kv_cache_dtype=kind), {p: answer.token_ids for p, answer in expected.items()})
+
+
+@pytest.mark.skipif(absence() is not None, reason="no native ops")
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_recorded_steps(shared, monkeypatch, answers, num_workers):
+    """Over shared memory, whose sums are native calls: replays have the tokens and the bits of eager steps."""
+    use_threads(monkeypatch, MeetingExecutor)
+    found = []
+    for enforce_eager in (False, True):
+        llm = shared(tensor_parallel_size=num_workers, enforce_eager=enforce_eager)
+        check_equal(llm, answers)
+        params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1)
+        completions = [output.outputs[0] for output in llm.generate(list(answers)[:2], params, use_tqdm=False)]
+        found.append([[entry.logprob for at in each.logprobs for entry in at.values()] for each in completions])
+        for worker in llm.llm_engine.model_executor.workers:
+            graphs = worker.model_runner.graphs
+            assert graphs.refusal is None and bool(graphs.sizes) != enforce_eager
+    assert found[0] == found[1]
 
 
 def test_what_three_workers_cannot_share(shared):
