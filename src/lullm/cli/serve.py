@@ -8,7 +8,7 @@ from lullm.cli.flag.engine import add_engine_flags, byte_count, engine_config
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
-from lullm.engine.head_start import head_start
+from lullm.engine.start.head_start import head_start
 from lullm.errors import EngineDeadError
 from lullm.server.options import ServerOptions, UnknownFields
 from lullm.units import format_bytes

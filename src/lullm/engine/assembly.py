@@ -2,10 +2,8 @@
 
 import dataclasses
 import time
-from pathlib import Path
 
 from lullm.config.engine import EngineConfig
-from lullm.config.gguf.file import is_gguf
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError, ConfigError
@@ -18,14 +16,6 @@ from lullm.sched.scheduler import Scheduler, SchedulerLimits
 from lullm.units import format_bytes
 
 logger = get_logger(__name__)
-
-
-def check_gguf(config: EngineConfig, model: Path) -> None:
-    """Raises ConfigError: an option asks for what a GGUF file is not."""
-    if is_gguf(model):
-        for name, value in (("load_format", "safetensors"), ("model_impl", "transformers")):
-            if getattr(config, name) == value:
-                raise ConfigError(f"{name}={value!r} is not for GGUF files; leave it out, or take a model folder")
 
 
 def check_threadless(config: EngineConfig) -> None:

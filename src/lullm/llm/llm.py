@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from lullm.config.engine import EngineArguments, EngineConfig
-from lullm.engine.head_start import head_start
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.offline import run_all
+from lullm.engine.start.head_start import head_start
 from lullm.errors import InvalidRequestError, UnsupportedError
 from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output
 from lullm.llm.pooling import PoolingCalls

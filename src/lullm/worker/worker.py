@@ -21,7 +21,7 @@ from lullm.worker.loaded_model import LoadedModel, load_model
 from lullm.worker.pages_ahead import touch_blocks
 from lullm.worker.setup import WorkerSetup, open_setup
 from lullm.worker.sizing import kv_memory_bytes, measure_speeds
-from lullm.worker.sleeper import Sleeper
+from lullm.worker.sleep.sleeper import Sleeper
 
 
 class Worker:
