@@ -33,22 +33,22 @@ class MultiprocExecutor(MergedExecutor):
         places = placements(config.tensor_parallel_size, config.pipeline_parallel_size)
         of_ranks = config_of_ranks(config, len(places))
         result_rank = next(place.rank for place in places if place.pipeline.is_last)
-        self._meeting = Meeting() if len(places) > 1 else None
-        rendezvous = None if self._meeting is None else self._meeting.rendezvous
-        orders = [
-            WorkerOrder(
-                rank=place.rank,
-                opener=OPENER,
-                arguments=[place, of_ranks, model_config, folder, rendezvous],
-                gives_results=place.rank == result_rank,
-                beat_s=config.worker_timeout / BEATS_PER_TIMEOUT,
-                log_level=logger.getEffectiveLevel(),
-            )
-            for place in places
-        ]
-        transport = RingTransport(orders, config.worker_timeout)
-        self.pids = transport.pids
-        super().__init__(RemoteWorkers(transport, result_rank, config.step_timeout))
+        with Meeting.on_this_host(config.step_timeout) as meeting:
+            orders = [
+                WorkerOrder(
+                    rank=place.rank,
+                    opener=OPENER,
+                    arguments=[place, of_ranks, model_config, folder, meeting.rendezvous],
+                    gives_results=place.rank == result_rank,
+                    beat_s=config.worker_timeout / BEATS_PER_TIMEOUT,
+                    log_level=logger.getEffectiveLevel(),
+                    descriptors=list(meeting.descriptors),
+                )
+                for place in places
+            ]
+            transport = RingTransport(orders, config.worker_timeout)
+            self.pids = transport.pids
+            super().__init__(RemoteWorkers(transport, result_rank, config.step_timeout))
 
     @property
     def driver_worker(self) -> None:
@@ -57,8 +57,3 @@ class MultiprocExecutor(MergedExecutor):
             "driver_worker is in another process; change weights by update_weights, or call collective_rpc, or use "
             "distributed_executor_backend='uni'"
         )
-
-    def shutdown(self) -> None:
-        super().shutdown()
-        if self._meeting is not None:
-            self._meeting.close()

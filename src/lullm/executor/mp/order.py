@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lullm.executor.remote.codec import decode, encode
@@ -40,6 +40,7 @@ class WorkerOrder:
         opener: `module:function`; (*arguments) -> the worker that it serves. arguments: plain data.
         gives_results: the results of its steps are wanted.
         beat_s: how often it gives a sign of life. log_level: of lullm's records.
+        descriptors: that it inherits beside its own, under the same numbers.
         cpus: on which it may run; None: all that the engine's process may use.
     """
 
@@ -49,6 +50,7 @@ class WorkerOrder:
     gives_results: bool
     beat_s: float
     log_level: int
+    descriptors: list[int] = field(default_factory=list)
     cpus: list[int] | None = None
 
     def to_memory(self) -> int:

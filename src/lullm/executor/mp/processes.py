@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import msgspec
 
@@ -229,7 +229,7 @@ def _start(order: WorkerOrder, bell: Bell, commands: RingMemory, engine_bell: Be
             process = subprocess.Popen(
                 [sys.executable, "-c", _CODE, descriptors.text(), json.dumps(sys.path)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[order_fd, theirs.fileno(), commands.fd, answers.fd, bell.fd, engine_bell.fd],
+                pass_fds=[*asdict(descriptors).values(), *order.descriptors],
                 start_new_session=True,  # Ctrl-C on the terminal is for the engine's process, which stops its workers
             )
         except BaseException:

@@ -10,7 +10,7 @@ from lullm.errors import ConfigError, ModelLoadError, UnsupportedError
 from lullm.machine.processor import default_num_threads
 from lullm.types.importable import importable_name
 from lullm.types.parallel.placement import Placement
-from lullm.types.parallel.rendezvous import StoreAddress
+from lullm.types.parallel.rendezvous import Rendezvous
 from lullm.worker.extension import open_worker
 from lullm.worker.meeting import open_seat
 from lullm.worker.worker import Worker
@@ -43,13 +43,12 @@ def open_ranked_worker(
     config: ResolvedConfig,
     model_config: ModelConfig,
     folder: Path,
-    rendezvous: StoreAddress | None,
+    rendezvous: Rendezvous,
 ) -> Worker:
     """Take the seat among the others, and load. Blocking. Raises as `Worker` and `open_seat` do."""
     if model_config.foreign is None:
         _find_family(model_config.architecture)
-    seat = None if rendezvous is None else open_seat(placement, rendezvous)
-    return open_worker(config, model_config, folder, None, seat)
+    return open_worker(config, model_config, folder, None, open_seat(placement, rendezvous))
 
 
 def _find_family(architecture: str) -> None:
