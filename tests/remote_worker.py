@@ -82,7 +82,7 @@ def rank_of(worker, *args, **kwargs):
 
 
 class FakeStep:
-    """A step whose plan copies block `number` does what WAYS[number] says; the result has the plan's spans as tokens."""
+    """For every copy (rank, way) in its plan, the worker of this rank does what WAYS says."""
 
     def __init__(self, worker, plan):
         self.worker = worker

@@ -27,6 +27,11 @@ class EngineOptions:
     model: str = option("demo", "local folder, hub id, or 'demo' for the bundled model", "model")
     revision: str | None = option(None, "branch, tag or commit of a hub id", "model")
     tokenizer: str | None = option(None, "folder or hub id of the tokenizer; default: the model's", "model")
+    chat_template: str | None = option(
+        None,
+        "the Jinja template of conversations: a file, or the template itself; default: the model's",
+        "replies",
+    )
     split_special_tokens: bool | None = option(
         None,
         "special tokens that a prompt spells are text, so that no user can forge a turn; default: on for what "

@@ -133,7 +133,17 @@ def test_requests_of_a_killed_worker_end_with_its_name_and_the_engine_with_them(
 
 def test_an_idle_server_ends_with_its_worker():
     """/health turns red, and the exit code says so."""
-    command = [sys.executable, "-m", "lullm.cli.main", "serve", "demo", "--port", "0", "--num-gpu-blocks-override", "64"]
+    command = [
+        sys.executable,
+        "-m",
+        "lullm.cli.main",
+        "serve",
+        "demo",
+        "--port",
+        "0",
+        "--num-gpu-blocks-override",
+        "64",
+    ]
     with subprocess.Popen(
         [*command, "--distributed-executor-backend", "mp"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as server:

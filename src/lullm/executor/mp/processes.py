@@ -30,6 +30,8 @@ logger = get_logger(__name__)
 _CODE = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); \
 from lullm.executor.mp.child import main; main(sys.argv[1])"
 _LOG_BYTES = 1 << 17
+_START_S = 60.0
+"""Until the first sign of life, at least: a busy machine may take long to start an interpreter."""
 BEATS_PER_TIMEOUT = 10
 """Signs of life that a process gives within the time after which it counts as lost."""
 
@@ -193,10 +195,11 @@ class WorkerProcesses:
             beats = each.answers.beats
             each.silent_s = 0.0 if beats != each.beats else each.silent_s + passed_s
             each.beats = beats
-            if each.silent_s > self._timeout_s and not each.has_ended:
+            limit_s = self._timeout_s if beats else max(self._timeout_s, _START_S)
+            if each.silent_s > limit_s and not each.has_ended:
                 self.lose(
                     each.rank,
-                    f"has given no sign of life for worker_timeout={self._timeout_s:g} s: it is stopped, or hangs",
+                    f"has given no sign of life for {limit_s:g} s (worker_timeout): it is stopped, or hangs",
                 )
 
     def _end(self) -> None:
