@@ -14,10 +14,12 @@ from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.option import described, option, options_of
 from lullm.config.option.sleep_after import parse_sleep_after
 from lullm.config.option.vllm import without_vllm_options
+from lullm.config.parallel.share import share_of
 from lullm.config.pooling.use import Convert, Runner
 from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.types.importable import is_importable_name
+from lullm.types.parallel.placement import Axis
 
 DType = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -225,7 +227,11 @@ def _check_together(config: EngineConfig) -> None:
 
 
 def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
-    """What needs lullm's own layers, with a cache of keys and values. Raises ConfigError."""
+    """What needs lullm's own layers, with a cache of keys and values, and sizes that workers can share.
+
+    Raises ConfigError, UnsupportedError.
+    """
+    share_of(model, Axis(0, config.tensor_parallel_size))
     if model.is_all_ops:
         return
     wishes = {
