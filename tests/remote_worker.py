@@ -102,7 +102,7 @@ def fail():
 WAYS = {
     1: fail,
     2: lambda: os.kill(os.getpid(), signal.SIGKILL),
-    3: lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    3: lambda: (os.kill(os.getpid(), signal.SIGSTOP), time.sleep(600)),  # its thread may run on for a moment
     4: lambda: time.sleep(600),
     5: lambda: time.sleep(0.3),
 }

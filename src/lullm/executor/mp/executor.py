@@ -12,6 +12,7 @@ from lullm.executor.mp.transport import RingTransport
 from lullm.executor.remote.opening import OPENER, config_of_ranks
 from lullm.executor.remote.workers import RemoteWorkers
 from lullm.log import get_logger
+from lullm.machine.cores import cpus_of_workers, read_cores
 from lullm.types.parallel.placement import placements
 from lullm.worker.meeting import Meeting
 
@@ -32,6 +33,7 @@ class MultiprocExecutor(MergedExecutor):
     def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
         places = placements(config.tensor_parallel_size, config.pipeline_parallel_size)
         of_ranks = config_of_ranks(config, len(places))
+        shares = cpus_of_workers(read_cores(), len(places)) if config.device == "cpu" else []
         result_rank = next(place.rank for place in places if place.pipeline.is_last)
         with Meeting.on_this_host(config.step_timeout) as meeting:
             orders = [
@@ -43,6 +45,7 @@ class MultiprocExecutor(MergedExecutor):
                     beat_s=config.worker_timeout / BEATS_PER_TIMEOUT,
                     log_level=logger.getEffectiveLevel(),
                     descriptors=list(meeting.descriptors),
+                    cpus=sorted(shares[place.rank]) if shares else None,
                 )
                 for place in places
             ]
