@@ -12,7 +12,7 @@ TRANSPORTS = ["gloo"] if absence() else ["gloo", "memory"]
 def run_seats(transport, work, tensor=1, pipeline=1, timeout=30.0):
     """`work(seat)` of every worker of a grid, by rank."""
     grid = placements(tensor, pipeline)
-    with Meeting.on_this_host(transport, timeout) as meeting:
+    with Meeting.on_this_host(timeout, transport) as meeting:
         return run_members(len(grid), lambda rank: open_seat(grid[rank], meeting.rendezvous), work)
 
 

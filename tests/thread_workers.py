@@ -177,6 +177,9 @@ class ThreadWorkers:
         if self._is_closed:
             raise EngineDeadError("the engine has been shut down")
 
+    def observe_loss(self, observer):
+        pass
+
     def close(self):
         if not self._is_closed:
             self._is_closed = True

@@ -103,7 +103,7 @@ def test_a_member_that_has_left_says_so(transport):
 
 
 def test_a_member_that_does_not_come_is_an_error_in_time(transport):
-    with Meeting.on_this_host(transport, timeout=0.3) as meeting, pytest.raises(WorkerLostError, match="stage 0"):
+    with Meeting.on_this_host(0.3, transport) as meeting, pytest.raises(WorkerLostError, match="stage 0"):
         open_seat(placements(2, 1)[0], meeting.rendezvous)
 
 

@@ -196,7 +196,7 @@ def start_peer(meeting):
 
 
 def test_the_death_of_a_process_is_noticed_at_once():
-    with Meeting.on_this_host("memory") as meeting:
+    with Meeting.on_this_host(transport="memory") as meeting:
         child = start_peer(meeting)
         seat = open_seat(placements(2, 1)[0], meeting.rendezvous)
         x = torch.ones(3)
@@ -240,7 +240,7 @@ def test_a_member_that_hangs_is_an_error_in_time():
 
 
 def test_a_place_is_taken_once():
-    with Meeting.on_this_host("memory") as meeting:
+    with Meeting.on_this_host(transport="memory") as meeting:
 
         def claim(seat):
             with pytest.raises(UnsupportedError, match="group stage 0: the place of worker 1 is taken"):
@@ -252,7 +252,7 @@ def test_a_place_is_taken_once():
 
 def test_room_is_taken_by_what_is_used():
     """The file has room for the longest messages of every pair; a page of it costs nothing before it is written."""
-    with Meeting.on_this_host("memory") as meeting:
+    with Meeting.on_this_host(transport="memory") as meeting:
 
         def work(seat):
             seat.tensor.all_reduce_(torch.ones(4))

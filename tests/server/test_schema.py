@@ -211,8 +211,12 @@ PART, TURN = {"type": "text", "text": "a"}, {"role": "user", "content": "a"}
             {"input": [TURN | {"content": [{"type": "input_text", "text": ""}] * 16385}]},
             "input.0.content",
         ),
-        (MessagesBody, {"max_tokens": 1, "messages": [TURN] * 16385}, "messages"),
-        (MessagesBody, {"max_tokens": 1, "messages": [TURN | {"content": [PART] * 16385}]}, "messages.0.content"),
+        (MessagesBody, {"model": "m", "max_tokens": 1, "messages": [TURN] * 16385}, "messages"),
+        (
+            MessagesBody,
+            {"model": "m", "max_tokens": 1, "messages": [TURN | {"content": [PART] * 16385}]},
+            "messages.0.content",
+        ),
         (OllamaChatBody, {"model": "m", "messages": [TURN] * 16385}, "messages"),
     ],
 )

@@ -298,8 +298,8 @@ class LLMEngine:
 
     def check_health(self) -> None:
         """Return if the engine serves. Raises EngineDeadError otherwise."""
-        self._loop.check_alive()
         self.model_executor.check_health()
+        self._loop.check_alive()
 
     def shutdown(self) -> None:
         """Abort everything and give all memory back. Idempotent."""

@@ -29,7 +29,7 @@ class Meeting:
         self._store = store
 
     @classmethod
-    def on_this_host(cls, transport: Transport | None = None, timeout: float = DEFAULT_TIMEOUT) -> "Meeting":
+    def on_this_host(cls, timeout: float = DEFAULT_TIMEOUT, transport: Transport | None = None) -> "Meeting":
         """Without a port, and without a name that could stay behind.
 
         Not over loopback: a TCPStore asks DNS for a name of each client, and a lost answer costs 5 seconds.
@@ -42,7 +42,7 @@ class Meeting:
         return cls(LocalFile(descriptor, transport, timeout), (descriptor,))
 
     @classmethod
-    def at(cls, host: str, transport: Transport = "gloo", timeout: float = DEFAULT_TIMEOUT) -> "Meeting":
+    def at(cls, host: str, timeout: float = DEFAULT_TIMEOUT, transport: Transport = "gloo") -> "Meeting":
         """For workers on several hosts, on a port that the system chooses. `host`: this one, as they reach it."""
         store = TCPStore(host, 0, is_master=True, timeout=timedelta(seconds=timeout), wait_for_workers=False)
         return cls(StoreAddress(host, store.port, transport, timeout), store=store)
