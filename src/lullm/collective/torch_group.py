@@ -4,6 +4,7 @@ Gloo carries tensors of CPUs, NCCL those of GPUs (not yet run). Nothing is regis
 that any number of engines live in one process, and beside a trainer's group.
 """
 
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from lullm.errors import UnsupportedError, WorkerLostError
 from lullm.types.parallel.placement import Axis
 from lullm.types.parallel.rendezvous import LocalFile, Rendezvous
 
+_LOOPBACK = "127.0.0.1"
 _TAG = 0  # messages of a pair keep their order
 
 
@@ -42,11 +44,12 @@ class TorchGroup:
             if isinstance(rendezvous, LocalFile):
                 file = FileStore(f"/proc/self/fd/{rendezvous.descriptor}", -1)
                 file.set_timeout(timeout)
-                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, file), place, timeout, True)
+                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, file), place, timeout, _LOOPBACK)
             else:
                 address = rendezvous.host, rendezvous.port
+                own = own_address(*address)
                 server = TCPStore(*address, is_master=False, timeout=timeout, wait_for_workers=False)
-                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, server), place, timeout, False)
+                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, server), place, timeout, own)
         return cls(group, f"the workers of the group {name}")
 
     def all_reduce_(self, x: Tensor) -> None:
@@ -117,16 +120,24 @@ def _bytes_of(x: Tensor) -> Tensor:
     return x.view(-1).view(torch.uint8)
 
 
-def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -> Any:
+def own_address(host: str, port: int) -> str:
+    """The address of this host on the way to another; no packet is sent. Raises OSError: there is no way."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        own: str = probe.getsockname()[0]
+    return own
+
+
+def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, own: str) -> Any:
     gloo: Any = ProcessGroupGloo  # whose options have no public name
-    # Without a name gloo takes the address of the host's own name, which may lead outside, or nowhere.
-    device = gloo.create_device(hostname="127.0.0.1") if is_local else gloo.create_default_device()
     options = gloo._Options()
-    options._devices, options._timeout = [device], timeout
+    # Without an address gloo takes that of the host's own name, which may lead outside, nowhere, or to 127.0.1.1.
+    options._devices, options._timeout = [gloo.create_device(hostname=own)], timeout
     return gloo(store, place.rank, place.size, options)
 
 
-def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -> Any:
+def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, own: str) -> Any:
     if not torch.distributed.is_nccl_available():
         raise UnsupportedError("this build of torch has no NCCL; install a build for GPUs, or use device='cpu'")
     options = torch.distributed.ProcessGroupNCCL.Options()
@@ -134,4 +145,4 @@ def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -
     return torch.distributed.ProcessGroupNCCL(store, place.rank, place.size, options)
 
 
-_TRANSPORTS: dict[str, Callable[[PrefixStore, Axis, timedelta, bool], Any]] = {"gloo": _gloo, "nccl": _nccl}
+_TRANSPORTS: dict[str, Callable[[PrefixStore, Axis, timedelta, str], Any]] = {"gloo": _gloo, "nccl": _nccl}

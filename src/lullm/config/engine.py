@@ -297,9 +297,9 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
         ),
         "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "one worker only"),
         "distributed_executor_backend": (
-            isinstance(backend, str) and backend not in ("uni", "mp") and not is_importable_name(backend),
-            "there are 'uni' (in this process) and 'mp' (a process for each worker), or a class of your own, like "
-            "'package.module:Class'",
+            isinstance(backend, str) and backend not in ("uni", "mp", "ray") and not is_importable_name(backend),
+            "there are 'uni' (in this process), 'mp' (a process for each worker) and 'ray' (on several machines), or a "
+            "class of your own, like 'package.module:Class'",
         ),
     }
     for name, (wanted, advice) in missing.items():

@@ -8,9 +8,16 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.errors import ConfigError
 from lullm.executor.mp.executor import MultiprocExecutor
 from lullm.executor.protocol import Executor
+from lullm.executor.ray.executor import RayExecutor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.importable import find_importable
+
+REMOTE_EXECUTORS: dict[str | type, Callable[[ResolvedConfig, ModelConfig, Path], Executor]] = {
+    "mp": MultiprocExecutor,
+    "ray": RayExecutor,
+}
+"""Those whose workers are in other processes."""
 
 
 def open_executor(
@@ -26,10 +33,10 @@ def open_executor(
         backend = "uni" if config.tensor_parallel_size * config.pipeline_parallel_size == 1 else "mp"
     if backend == "uni":
         return UniProcExecutor(config, model_config, folder, ahead)
-    if backend == "mp":
+    if backend in REMOTE_EXECUTORS:
         if ahead is not None:  # it lies in this process, and the weights do not
             ahead.close()
-        return MultiprocExecutor(config, model_config, folder)
+        return REMOTE_EXECUTORS[backend](config, model_config, folder)
     return executor_class(backend)(config, model_config, folder, ahead)
 
 
