@@ -12,7 +12,7 @@ from lullm.executor.merged import MergedExecutor
 from lullm.executor.mp.order import WorkerOrder
 from lullm.executor.mp.processes import BEATS_PER_TIMEOUT
 from lullm.executor.ray.actors import Actors
-from lullm.executor.ray.cluster import Wish, connect, release, reserve
+from lullm.executor.ray.cluster import Seats, Wish, connect, release, reserve
 from lullm.executor.ray.transport import SocketTransport
 from lullm.executor.remote.opening import config_of_ranks, open_ranked_worker
 from lullm.executor.remote.workers import RemoteWorkers
@@ -47,9 +47,7 @@ class RayExecutor(MergedExecutor):
         with ExitStack() as undo:
             seats = reserve(ray, wish)
             undo.callback(release, ray, seats, resource)
-            of_ranks = config_of_ranks(config, len(places))
-            if not on_gpu:
-                of_ranks = dataclasses.replace(of_ranks, threads=seats.amount)
+            of_ranks = _configs(config, seats)
             host = ray.util.get_node_ip_address()
             own = ray.get_runtime_context().get_node_id()
             is_local = all(node.node_id == own for node in seats.nodes) and not on_gpu
@@ -61,7 +59,7 @@ class RayExecutor(MergedExecutor):
                 WorkerOrder(
                     rank=place.rank,
                     opener=importable_name(open_on_node),
-                    arguments=[place, of_ranks, model_config, folder, meeting.rendezvous, os.getpid()],
+                    arguments=[place, of_ranks[place.rank], model_config, folder, meeting.rendezvous, os.getpid()],
                     gives_results=place.rank == result_rank,
                     beat_s=config.worker_timeout / BEATS_PER_TIMEOUT,
                     log_level=logger.getEffectiveLevel(),
@@ -84,6 +82,15 @@ class RayExecutor(MergedExecutor):
     def shutdown(self) -> None:
         super().shutdown()
         self._undo.close()
+
+
+def _configs(config: ResolvedConfig, seats: Seats) -> list[ResolvedConfig]:
+    """Of each rank. A CPU's cores are those that Ray gives; the memory of a node is divided among its workers only."""
+    shared = config_of_ranks(config, len(seats.nodes))
+    if config.device != "cpu":
+        return [shared] * len(seats.nodes)
+    shares = [config.gpu_memory_utilization / seats.nodes.count(node) for node in seats.nodes]
+    return [dataclasses.replace(shared, threads=seats.amount, gpu_memory_utilization=share) for share in shares]
 
 
 def open_on_node(
