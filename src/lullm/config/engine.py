@@ -291,7 +291,10 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
         ),
         "kv_cache_dtype": (config.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels read fp8"),
         "quantization": (config.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
-        "tensor_parallel_size": (config.tensor_parallel_size != 1, "one worker only"),
+        "tensor_parallel_size": (
+            config.tensor_parallel_size != 1 and on_gpu,
+            "workers find no GPU of their own; use a CPU, or one worker",
+        ),
         "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "one worker only"),
         "distributed_executor_backend": (
             isinstance(backend, str) and backend not in ("uni", "mp") and not is_importable_name(backend),

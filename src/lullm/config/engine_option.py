@@ -87,7 +87,7 @@ class EngineOptions:
         "tokens are the same",
         "device",
     )
-    tensor_parallel_size: int = option(1, "workers that share each layer (only 1 yet)", "device", least=1)
+    tensor_parallel_size: int = option(1, "workers that share the matrices of every layer", "device", least=1)
     pipeline_parallel_size: int = option(1, "workers that share the layers (only 1 yet)", "device", least=1)
     distributed_executor_backend: str | type | None = option(
         None,
