@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import BroadcastOptions, FileStore, PrefixStore, TCPStore
+from torch._C._distributed_c10d import BroadcastOptions, FileStore, PrefixStore, Store, TCPStore
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
 from lullm.errors import UnsupportedError, WorkerLostError
 from lullm.types.parallel.placement import Axis
-from lullm.types.parallel.rendezvous import LocalFile, Rendezvous
+from lullm.types.parallel.rendezvous import LocalFile, Rendezvous, Transport
 
 _LOOPBACK = "127.0.0.1"
 _TAG = 0  # messages of a pair keep their order
@@ -41,15 +41,30 @@ class TorchGroup:
         """Meet the other members of the group `name`. Blocking. Raises WorkerLostError: some have not come in time."""
         timeout = timedelta(seconds=rendezvous.timeout)
         with _Lost(f"the workers of the group {name} have not met"):
+            store: Store
             if isinstance(rendezvous, LocalFile):
-                file = FileStore(f"/proc/self/fd/{rendezvous.descriptor}", -1)
-                file.set_timeout(timeout)
-                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, file), place, timeout, _LOOPBACK)
+                store = FileStore(f"/proc/self/fd/{rendezvous.descriptor}", -1)
+                store.set_timeout(timeout)
+                own = _LOOPBACK
             else:
                 address = rendezvous.host, rendezvous.port
                 own = own_address(*address)
-                server = TCPStore(*address, is_master=False, timeout=timeout, wait_for_workers=False)
-                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, server), place, timeout, own)
+                store = TCPStore(*address, is_master=False, timeout=timeout, wait_for_workers=False)
+        return cls.over(store, name, place, timeout, rendezvous.transport, own)
+
+    @classmethod
+    def over(
+        cls,
+        store: Store,
+        name: str,
+        place: Axis,
+        timeout: timedelta,
+        transport: Transport = "gloo",
+        own: str | None = None,
+    ) -> "TorchGroup":
+        """`join` by a store that all members see. `own`: the address of this host on the way to them; None: its name's."""
+        with _Lost(f"the workers of the group {name} have not met"):
+            group = _TRANSPORTS[transport](PrefixStore(name, store), place, timeout, own)
         return cls(group, f"the workers of the group {name}")
 
     def all_reduce_(self, x: Tensor) -> None:
@@ -129,15 +144,16 @@ def own_address(host: str, port: int) -> str:
     return own
 
 
-def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, own: str) -> Any:
+def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, own: str | None) -> Any:
     gloo: Any = ProcessGroupGloo  # whose options have no public name
     options = gloo._Options()
     # Without an address gloo takes that of the host's own name, which may lead outside, nowhere, or to 127.0.1.1.
-    options._devices, options._timeout = [gloo.create_device(hostname=own)], timeout
+    device = gloo.create_default_device() if own is None else gloo.create_device(hostname=own)
+    options._devices, options._timeout = [device], timeout
     return gloo(store, place.rank, place.size, options)
 
 
-def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, own: str) -> Any:
+def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, own: str | None) -> Any:
     if not torch.distributed.is_nccl_available():
         raise UnsupportedError("this build of torch has no NCCL; install a build for GPUs, or use device='cpu'")
     options = torch.distributed.ProcessGroupNCCL.Options()
@@ -145,4 +161,4 @@ def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, own: str) -> Any:
     return torch.distributed.ProcessGroupNCCL(store, place.rank, place.size, options)
 
 
-_TRANSPORTS: dict[str, Callable[[PrefixStore, Axis, timedelta, str], Any]] = {"gloo": _gloo, "nccl": _nccl}
+_TRANSPORTS: dict[str, Callable[[PrefixStore, Axis, timedelta, str | None], Any]] = {"gloo": _gloo, "nccl": _nccl}
