@@ -62,7 +62,7 @@ class TorchGroup:
         transport: Transport = "gloo",
         own: str | None = None,
     ) -> "TorchGroup":
-        """`join` by a store that all members see. `own`: the address of this host on the way to them; None: its name's."""
+        """`join` by a store that all members see. `own`: this host's address on the way to them; None: its name's."""
         with _Lost(f"the workers of the group {name} have not met"):
             group = _TRANSPORTS[transport](PrefixStore(name, store), place, timeout, own)
         return cls(group, f"the workers of the group {name}")

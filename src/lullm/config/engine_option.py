@@ -93,7 +93,7 @@ class EngineOptions:
         None,
         "who runs the workers: 'uni', one in this process; 'mp', a process for each, on this machine; 'ray', on any "
         "number of machines; 'external_launcher', one in each process that torchrun or a trainer has started; or an "
-        "executor of your own, as a class or as 'package.module:Class'; default: 'uni' for one worker, 'mp' for several",
+        "executor of your own, as a class or 'package.module:Class'; default: 'uni' for one worker, 'mp' for several",
         "device",
     )
     worker_timeout: float = option(
