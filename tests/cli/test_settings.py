@@ -30,7 +30,7 @@ def test_a_file(tmp_path):
     args = parse(["serve"], text=text, tmp_path=tmp_path)
     config = engine_config(args)
     assert (config.max_model_len, config.max_num_seqs, config.enable_prefix_caching) == (4000, 7, False)
-    assert config.enforce_eager and args.port == 9 and args.api_key == ["a", "b"]
+    assert config.enforce_eager and args.port == 9 and args.api_keys == ["a", "b"]
 
 
 def test_a_list_for_a_flag_that_takes_several(tmp_path):

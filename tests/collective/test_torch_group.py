@@ -12,7 +12,7 @@ from lullm.worker.meeting import Meeting, open_seat
 
 def gloo_members(size, work, timeout=20.0):
     """What `work(group)` gives for each member of a group."""
-    with Meeting(timeout=timeout) as meeting:
+    with Meeting.on_this_host(timeout=timeout) as meeting:
         return run_members(size, lambda rank: TorchGroup.join(meeting.rendezvous, "x", Axis(rank, size)), work)
 
 
@@ -72,6 +72,18 @@ def test_messages_of_a_pair_keep_their_order_and_type():
     assert all(torch.equal(a, b) for a, b in zip(sent, received, strict=True))
 
 
+def test_several_hosts_meet_at_a_port():
+    def work(group):
+        x = torch.ones(2)
+        group.all_reduce_(x)
+        return x.tolist()
+
+    with Meeting.at("127.0.0.1") as meeting:
+        assert meeting.rendezvous.port > 0 and not meeting.descriptors
+        found = run_members(2, lambda rank: TorchGroup.join(meeting.rendezvous, "x", Axis(rank, 2)), work)
+    assert found == [[2, 2]] * 2
+
+
 def test_no_rows_are_no_work():
     def work(group):
         x = torch.empty(0, 4)
@@ -90,12 +102,12 @@ def test_a_member_that_has_gone_is_an_error_of_the_others():
         with pytest.raises(WorkerLostError, match="stage 7"):
             group.all_reduce_(torch.ones(2))
 
-    with Meeting(timeout=3.0) as meeting:
+    with Meeting.on_this_host(timeout=3.0) as meeting:
         run_members(2, lambda rank: TorchGroup.join(meeting.rendezvous, "stage 7", Axis(rank, 2)), work)
 
 
 def test_a_member_that_does_not_come_is_an_error_in_time():
-    with Meeting(timeout=0.3) as meeting, pytest.raises(WorkerLostError, match="have not met"):
+    with Meeting.on_this_host(timeout=0.3) as meeting, pytest.raises(WorkerLostError, match="have not met"):
         TorchGroup.join(meeting.rendezvous, "x", Axis(0, 2))
 
 
@@ -106,6 +118,6 @@ def test_a_grid_of_workers_has_groups_by_row_and_column():
         return across.tolist()[0], along.tolist()[0]
 
     grid = placements(2, 2)
-    with Meeting() as meeting:
+    with Meeting.on_this_host() as meeting:
         found = run_members(4, lambda rank: open_seat(grid[rank], meeting.rendezvous), work)
     assert found == [([0, 1], [0, 2]), ([0, 1], [1, 3]), ([2, 3], [0, 2]), ([2, 3], [1, 3])]

@@ -1,5 +1,6 @@
 """Meeting: the driver's end of how workers find each other, and `open_seat`, the worker's."""
 
+import os
 from datetime import timedelta
 from types import TracebackType
 
@@ -9,28 +10,42 @@ from lullm.collective.collective import Alone, Collective
 from lullm.collective.seat import Seat
 from lullm.collective.torch_group import TorchGroup
 from lullm.types.parallel.placement import Axis, Placement
-from lullm.types.parallel.rendezvous import DEFAULT_TIMEOUT, StoreAddress, Transport
-
-Rendezvous = StoreAddress
+from lullm.types.parallel.rendezvous import DEFAULT_TIMEOUT, LocalFile, Rendezvous, StoreAddress, Transport
 
 
 class Meeting:
-    """Open while workers of one engine live.
+    """A place where the workers of one engine meet; to be kept open while they live.
 
     Attributes:
         rendezvous: for each worker's `open_seat`.
+        descriptors: what a worker's process on this host has to inherit, under the same numbers.
     """
 
-    def __init__(self, host: str = "127.0.0.1", transport: Transport = "gloo", timeout: float = DEFAULT_TIMEOUT):
-        """On a port that the system chooses. `host`: the name of this host by which workers reach it."""
-        self._store: TCPStore | None = TCPStore(
-            host, 0, is_master=True, timeout=timedelta(seconds=timeout), wait_for_workers=False
-        )
-        self.rendezvous: Rendezvous = StoreAddress(host, self._store.port, transport, timeout)
+    def __init__(self, rendezvous: Rendezvous, descriptors: tuple[int, ...] = (), store: TCPStore | None = None):
+        self.rendezvous = rendezvous
+        self.descriptors = descriptors
+        self._store = store
+
+    @classmethod
+    def on_this_host(cls, timeout: float = DEFAULT_TIMEOUT) -> "Meeting":
+        """Without a port, and without a name that could stay behind.
+
+        Not over loopback: a TCPStore asks DNS for a name of each client, and a lost answer costs 5 seconds.
+        """
+        descriptor = os.memfd_create("lullm-meeting")
+        return cls(LocalFile(descriptor, timeout), (descriptor,))
+
+    @classmethod
+    def at(cls, host: str, transport: Transport = "gloo", timeout: float = DEFAULT_TIMEOUT) -> "Meeting":
+        """For workers on several hosts, on a port that the system chooses. `host`: this one, as they reach it."""
+        store = TCPStore(host, 0, is_master=True, timeout=timedelta(seconds=timeout), wait_for_workers=False)
+        return cls(StoreAddress(host, store.port, transport, timeout), store=store)
 
     def close(self) -> None:
         """Idempotent."""
-        self._store = None
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors, self._store = (), None
 
     def __enter__(self) -> "Meeting":
         return self

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lullm.server.context import IGNORED, ServerContext
+from lullm.server.context import IGNORED, ServerContext, port_of
 from lullm.server.error import ApiError
 from lullm.server.gate.request_body import RequestBody
 from lullm.server.gate.web_policy import WebPolicy
@@ -21,7 +21,7 @@ ADMIN_PATHS = frozenset(
     }
 )
 """The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
-`check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser."""
+`Listener.check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser."""
 MAX_IGNORED = 16  # names in a header
 REQUEST_ID = r"[A-Za-z0-9._:\-]{1,128}"
 """What is safe in a header and a log line."""
@@ -89,10 +89,12 @@ class Gate:
     def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
         """Return if the request may reach a route. Raises ApiError otherwise."""
         is_admin = scope["path"] in self._admin_paths
+        if is_admin and not self._context.has_admin(scope):
+            raise ApiError(404, "the sleep endpoints answer on --admin-port only", code="admin_port_only")
         if is_admin and self._admin_keys:
             _check_key(self._admin_keys, headers, "admin key")
         elif not self._keys:
-            self._web.check(headers)
+            self._web.check(headers, has_name=port_of(scope) is not None)
         elif scope["path"] not in OPEN_PATHS:
             # The key tells a client from a foreign page, under any name of the server that the network may know.
             _check_key(self._keys, headers, "API key")

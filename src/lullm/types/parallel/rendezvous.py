@@ -11,14 +11,26 @@ DEFAULT_TIMEOUT = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAddress:
-    """Of torch's TCPStore, which serves all workers. Workers may be on any host that reaches it.
+class LocalFile:
+    """A nameless file that all workers on this host inherit; no port is taken for the meeting.
 
     Args:
+        descriptor: of the file, in the worker's process.
         timeout: seconds that a worker waits for the others, at the meeting and in each call.
     """
+
+    descriptor: int
+    timeout: float = DEFAULT_TIMEOUT
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Of torch's TCPStore, which serves all workers. They may be on any host that reaches it; see `LocalFile`."""
 
     host: str
     port: int
     transport: Transport = "gloo"
     timeout: float = DEFAULT_TIMEOUT
+
+
+Rendezvous = LocalFile | StoreAddress
