@@ -69,6 +69,7 @@ class ProcessClient:
             self._process.close()
             raise
         self.config = dataclasses.replace(model.config, max_model_len=ready.max_model_len)
+        self.remote_methods = frozenset(ready.remote_methods)
         self.idle = config.idle
         self.model_config = model.model_config
         self.tokenizer = model.tokenizer

@@ -150,12 +150,18 @@ class EngineLink:
         if before is not None and not before.is_closed():
             if before.is_running():
                 raise LullmError("an engine in a process of its own serves one event loop at a time")
-            before.remove_reader(self._sock)
-            before.remove_writer(self._sock)
+            self._detach()
         self._loop = loop
         loop.add_reader(self._sock, self._receive)
         if self._unsent:
             loop.add_writer(self._sock, self._flush)
+
+    def _detach(self) -> None:
+        """Idempotent."""
+        loop, self._loop = self._loop, None
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self._sock)
+            loop.remove_writer(self._sock)
 
     def _order(self, order: Order) -> None:
         self._send(encode(order))
@@ -190,6 +196,7 @@ class EngineLink:
         except OSError:
             data = b""
         if not data:
+            self._detach()  # before the socket is closed
             self._end(dead(self._process.cause_of_death()))
             return
         for frame in self._reader.feed(data):
@@ -246,9 +253,7 @@ class EngineLink:
         if self._error is not None:
             return
         self._error = error
-        if self._loop is not None:
-            self._loop.remove_reader(self._sock)
-            self._loop.remove_writer(self._sock)
+        self._detach()
         for _, stream in self._requests.values():
             stream.fail(error)
         self._requests.clear()

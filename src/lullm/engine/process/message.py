@@ -157,9 +157,10 @@ Order = Start | Admit | Withdraw | Call | Cancel | Stop
 
 
 class Ready(Message, tag="ready"):
-    """The engine is there. `max_model_len`: what its KV cache holds."""
+    """The engine is there. `max_model_len`: what its KV cache holds. `remote_methods`: see `EngineClient`."""
 
     max_model_len: int
+    remote_methods: tuple[str, ...]
     status: Status
 
 

@@ -56,6 +56,7 @@ class Outbox:
 
     Attributes:
         streams: of the requests that have not ended, by their number. Shared with the thread that reads.
+        has_newcomers: a request has been sent since the last status.
     """
 
     def __init__(self, sock: socket.socket, take_status: Callable[[], Status]):
@@ -63,6 +64,7 @@ class Outbox:
         self._take_status = take_status
         self._reported_s = 0.0
         self.streams: dict[int, RemoteStream] = {}
+        self.has_newcomers = False
 
     def send(self, news: News) -> None:
         """Blocks while the socket is full. Raises EngineDeadError: the other process has ended."""
@@ -74,7 +76,7 @@ class Outbox:
     def deliver(self, items: Sequence[tuple["RemoteStream", EngineOutput]]) -> None:
         """The outputs of a step, in one message. See `Outlet`."""
         outputs = []
-        is_due = time.monotonic() >= self._reported_s + STATUS_S
+        is_due = self.has_newcomers or time.monotonic() >= self._reported_s + STATUS_S
         for stream, output in items:
             outputs.append(encode_output(stream.serial, output))
             if output.finished:
@@ -95,6 +97,7 @@ class Outbox:
     def status(self) -> Status:
         """The status, to be sent now."""
         self._reported_s = time.monotonic()
+        self.has_newcomers = False
         return self._take_status()
 
 
@@ -163,7 +166,8 @@ class EngineService:
 
     def start(self) -> EngineThread:
         """Tell that the engine is there, and let its thread run."""
-        self._outbox.send(Ready(self._engine.config.max_model_len, self._outbox.status()))
+        engine, status = self._engine, self._outbox.status()
+        self._outbox.send(Ready(engine.config.max_model_len, tuple(engine.remote_methods), status))
         return EngineThread(self._engine, self._mailbox, self._watch, self._admission, self._outbox.report)
 
     def end(self) -> None:
@@ -194,6 +198,7 @@ class EngineService:
         stream = RemoteStream(self._outbox, order.serial, request, order.sent_s, order.keep_alive)
         self._outbox.streams[order.serial] = stream
         self._admission.send(request, stream)
+        self._outbox.has_newcomers = True
 
     def _withdraw(self, serial: int) -> None:
         stream = self._outbox.streams.pop(serial, None)
