@@ -38,6 +38,26 @@ def test_a_list_for_a_flag_that_takes_several(tmp_path):
     assert (args.served_model_name, args.model_aliases, args.port) == ("small", ("7",), 9)
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('["small", "7"]', ("small", "7")),
+        ("small", ("small",)),
+        ("[END]", ("[END]",)),
+        ("[1", ("[1",)),
+    ],
+)
+def test_a_list_in_a_variable(text, names):
+    """A variable held one name only."""
+    args = parse(["serve"], {"LULLM_SERVED_MODEL_NAME": text})
+    assert (args.served_model_name, *args.model_aliases) == names
+
+
+def test_a_list_in_a_variable_for_a_flag_that_takes_one():
+    with pytest.raises(ConfigError, match="LULLM_PORT: --port takes one value"):
+        parse(["serve"], {"LULLM_PORT": "[1, 2]"})
+
+
 def test_who_wins(tmp_path):
     text = "max-num-seqs: 7\nmax-num-batched-tokens: 70\nblock-size: 32\nport: 7"
     variables = {"LULLM_MAX_NUM_SEQS": "8", "LULLM_MAX_NUM_BATCHED_TOKENS": "80", "LULLM_PORT": "8"}

@@ -10,6 +10,14 @@ from lullm.units import GIB, KIB, MIB
 
 SLEEP_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group in ("sleep", "idle"))
 """Of no use to commands whose engine never sleeps."""
+CLIENT_OPTIONS = SLEEP_OPTIONS | {
+    *("served_model_name", "worker_extension_cls", "scheduling_policy"),
+    *("max_logprobs", "logprobs_mode", "tool_call_parser"),
+}
+"""Of no use to commands that make their own requests: none names the model, calls workers, has a rank or tools, or asks
+for log-probabilities."""
+REPLY_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group == "replies")
+"""Of no use to commands without conversations."""
 
 _SHORT = {"model": ("-m",), "max_model_len": ("-c",)}
 
