@@ -56,7 +56,6 @@ class Outbox:
 
     Attributes:
         streams: of the requests that have not ended, by their number. Shared with the thread that reads.
-        has_newcomers: a request has been sent since the last status.
     """
 
     def __init__(self, sock: socket.socket, take_status: Callable[[], Status]):
@@ -64,7 +63,6 @@ class Outbox:
         self._take_status = take_status
         self._reported_s = 0.0
         self.streams: dict[int, RemoteStream] = {}
-        self.has_newcomers = False
 
     def send(self, news: News) -> None:
         """Blocks while the socket is full. Raises EngineDeadError: the other process has ended."""
@@ -76,12 +74,13 @@ class Outbox:
     def deliver(self, items: Sequence[tuple["RemoteStream", EngineOutput]]) -> None:
         """The outputs of a step, in one message. See `Outlet`."""
         outputs = []
-        is_due = self.has_newcomers or time.monotonic() >= self._reported_s + STATUS_S
+        is_due = time.monotonic() >= self._reported_s + STATUS_S
         for stream, output in items:
             outputs.append(encode_output(stream.serial, output))
             if output.finished:
                 self.streams.pop(stream.serial, None)
-                is_due = True
+            is_due |= output.finished or stream.is_new
+            stream.is_new = False
         self.send(Outputs(outputs, self.status() if is_due else None))
 
     def refuse(self, serial: int, error: LullmError) -> None:
@@ -97,7 +96,6 @@ class Outbox:
     def status(self) -> Status:
         """The status, to be sent now."""
         self._reported_s = time.monotonic()
-        self.has_newcomers = False
         return self._take_status()
 
 
@@ -111,6 +109,7 @@ class RemoteStream:
     sent_s: float
     keep_alive: float | None
     is_closed: bool = False
+    is_new: bool = True  # until its first output
 
     def confirm(self) -> None:
         """The engine has the request."""
@@ -198,7 +197,6 @@ class EngineService:
         stream = RemoteStream(self._outbox, order.serial, request, order.sent_s, order.keep_alive)
         self._outbox.streams[order.serial] = stream
         self._admission.send(request, stream)
-        self._outbox.has_newcomers = True
 
     def _withdraw(self, serial: int) -> None:
         stream = self._outbox.streams.pop(serial, None)
