@@ -51,7 +51,8 @@ def open_model(config: EngineConfig) -> OpenedModel:
     _check_gguf(config, folder)
     model = read_model_config(folder, config.model_impl)
     resolved = config.resolve(model)
-    tokenizer = Tokenizer.from_folder(resolve_model(config.tokenizer) if config.tokenizer else folder)
+    tokenizer_folder = resolve_model(config.tokenizer) if config.tokenizer else folder
+    tokenizer = Tokenizer.from_folder(tokenizer_folder, config.chat_template)
     reads_pairs = has_pair_roles(tokenizer.chat_template)
     model = with_use(model, folder, config.runner, config.convert, tokenizer.backend.token_to_id, reads_pairs)
     defaults = GenerationDefaults.from_folder(folder)
