@@ -9,6 +9,7 @@ import torch
 
 from lullm.arena.host import HostArena
 from lullm.config.model import ModelConfig
+from lullm.config.parallel.share import share_of
 from lullm.kv.cache_group import cache_layout
 from lullm.models.registry import build_model
 from lullm.nn.context import StepContext
@@ -18,9 +19,11 @@ from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.ops.state.layout import StateLayout
 from lullm.types.layer_kind import SharedAttention
+from lullm.types.parallel.placement import Axis
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 
+ALONE = Axis()
 BLOCK_SIZE = 8
 PROMPT_LEN = 90
 SIZES = {
@@ -74,8 +77,9 @@ def write_config(folder, family, options):
     (folder / "config.json").write_text(json.dumps({"architectures": [architecture_of(family)], **options}))
 
 
-def load_model(folder, dtype=torch.float32, max_model_len=128):
-    config = ModelConfig.from_folder(folder)
+def load_model(folder, dtype=torch.float32, max_model_len=128, axis=ALONE):
+    """`axis`: of a worker that shares the model with others."""
+    config = share_of(ModelConfig.from_folder(folder), axis)
     model = build_model(config, dtype, max_model_len)
     assert all(parameter.is_meta for parameter in model.parameters())
     arena = HostArena("weights", weights_bytes(model))

@@ -47,13 +47,18 @@ def test_out_of_range(field, value):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tensor_parallel_size", 2),
         ("pipeline_parallel_size", 2), ("distributed_executor_backend", "ray"),
     ],
 )  # fmt: skip
 def test_missing_machinery_is_refused(field, value):
     with pytest.raises(UnsupportedError, match=field):
         EngineConfig(**{field: value})
+
+
+def test_workers_that_share_a_model_are_on_a_cpu():
+    assert EngineConfig(tensor_parallel_size=2).tensor_parallel_size == 2
+    with pytest.raises(UnsupportedError, match="tensor_parallel_size=2.*GPU of their own"):
+        EngineConfig(tensor_parallel_size=2, device="cuda")
 
 
 def test_what_only_a_gpu_has():

@@ -42,11 +42,11 @@ class TorchGroup:
             if isinstance(rendezvous, LocalFile):
                 file = FileStore(f"/proc/self/fd/{rendezvous.descriptor}", -1)
                 file.set_timeout(timeout)
-                group = _gloo(PrefixStore(name, file), place, timeout, is_local=True)
+                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, file), place, timeout, True)
             else:
                 address = rendezvous.host, rendezvous.port
                 server = TCPStore(*address, is_master=False, timeout=timeout, wait_for_workers=False)
-                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, server), place, timeout)
+                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, server), place, timeout, False)
         return cls(group, f"the workers of the group {name}")
 
     def all_reduce_(self, x: Tensor) -> None:
@@ -117,7 +117,7 @@ def _bytes_of(x: Tensor) -> Tensor:
     return x.view(-1).view(torch.uint8)
 
 
-def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool = False) -> Any:
+def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -> Any:
     gloo: Any = ProcessGroupGloo  # whose options have no public name
     # Without a name gloo takes the address of the host's own name, which may lead outside, or nowhere.
     device = gloo.create_device(hostname="127.0.0.1") if is_local else gloo.create_default_device()
@@ -126,7 +126,7 @@ def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool = 
     return gloo(store, place.rank, place.size, options)
 
 
-def _nccl(store: PrefixStore, place: Axis, timeout: timedelta) -> Any:
+def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -> Any:
     if not torch.distributed.is_nccl_available():
         raise UnsupportedError("this build of torch has no NCCL; install a build for GPUs, or use device='cpu'")
     options = torch.distributed.ProcessGroupNCCL.Options()
@@ -134,4 +134,4 @@ def _nccl(store: PrefixStore, place: Axis, timeout: timedelta) -> Any:
     return torch.distributed.ProcessGroupNCCL(store, place.rank, place.size, options)
 
 
-_TRANSPORTS: dict[str, Callable[[PrefixStore, Axis, timedelta], Any]] = {"gloo": _gloo, "nccl": _nccl}
+_TRANSPORTS: dict[str, Callable[[PrefixStore, Axis, timedelta, bool], Any]] = {"gloo": _gloo, "nccl": _nccl}

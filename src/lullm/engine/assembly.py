@@ -5,6 +5,7 @@ import time
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.parallel.share import share_of
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError, ConfigError
 from lullm.executor.protocol import Executor
@@ -13,6 +14,7 @@ from lullm.kv.layout import block_bytes, cache_layout_of, max_len_within, num_bl
 from lullm.log import get_logger
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.sched.scheduler import Scheduler, SchedulerLimits
+from lullm.types.parallel.placement import Axis
 from lullm.units import format_bytes
 
 logger = get_logger(__name__)
@@ -40,6 +42,7 @@ def open_scheduler(
     Raises:
         CacheSizeError: the chosen length does not fit, or nothing does.
     """
+    model = _of_worker(config, model)
     num_blocks, num_host_blocks = executor.determine_num_available_blocks()
     config = _fit_model_len(config, model, num_blocks, has_chosen_len)
     executor.initialize_cache(num_blocks, num_host_blocks, config.max_model_len)
@@ -61,6 +64,17 @@ def open_scheduler(
         config.delay_factor,
         config.max_in_flight,
     )
+
+
+def num_blocks_ahead(config: ResolvedConfig, model: ModelConfig) -> int:
+    """Blocks that one step can fill, of one sequence."""
+    step_len = min(config.max_num_batched_tokens, config.max_model_len)
+    return num_blocks_for_len(_of_worker(config, model), config.block_size, config.kv_dtype, step_len)
+
+
+def _of_worker(config: ResolvedConfig, model: ModelConfig) -> ModelConfig:
+    """The sizes of what a worker keeps, in blocks of the same numbers on all workers."""
+    return share_of(model, Axis(0, config.tensor_parallel_size))
 
 
 def _preemption_policy(

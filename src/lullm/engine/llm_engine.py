@@ -9,7 +9,7 @@ import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.device.profiler import Profiler
-from lullm.engine.assembly import check_threadless, open_scheduler
+from lullm.engine.assembly import check_threadless, num_blocks_ahead, open_scheduler
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.start.model import open_model
@@ -18,7 +18,6 @@ from lullm.engine.step_loop import StepLoop
 from lullm.engine.thread.stream_pace import StreamPace as Pace
 from lullm.errors import ConfigError
 from lullm.executor.factory import open_executor
-from lullm.kv.layout import num_blocks_for_len
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
@@ -81,9 +80,7 @@ class LLMEngine:
             self.model_executor.shutdown()
             raise
         self._block_space = self._scheduler.block_space
-        step_len = min(self.config.max_num_batched_tokens, self.config.max_model_len)
-        sizes = self.model_config, self.config.block_size, self.config.kv_dtype
-        self._num_blocks_ahead = num_blocks_for_len(*sizes, step_len)
+        self._num_blocks_ahead = num_blocks_ahead(self.config, self.model_config)
         self.input_processor = model.input_processor(self.config)
         self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer, pace)
         self.lifecycle = Lifecycle(
@@ -301,8 +298,8 @@ class LLMEngine:
 
     def check_health(self) -> None:
         """Return if the engine serves. Raises EngineDeadError otherwise."""
-        self._loop.check_alive()
         self.model_executor.check_health()
+        self._loop.check_alive()
 
     def shutdown(self) -> None:
         """Abort everything and give all memory back. Idempotent."""

@@ -24,15 +24,18 @@ rounding of the largest value: with two versions of the ops, log-probabilities d
 class KVScales(nn.Module):
     """`k_scale` and `v_scale` `[Hkv]` float32 are in use. `given [2, Hkv]` comes from the checkpoint or a trainer.
 
-    `given` is NaN where a scale is open: it is 1, or calculated.
+    `given` is NaN where a scale is open: it is 1, or calculated. A checkpoint has scales of `num_all_heads`, of which
+    those from `first_head` on are here.
     """
 
     k_scale: Tensor
     v_scale: Tensor
     given: Tensor
 
-    def __init__(self, num_kv_heads: int):
+    def __init__(self, num_kv_heads: int, first_head: int = 0, num_all_heads: int | None = None):
         super().__init__()
+        self.first_head = first_head
+        self.num_all_heads = num_all_heads or num_kv_heads
         self.register_buffer("k_scale", torch.ones(num_kv_heads, device="cpu"), persistent=False)
         self.register_buffer("v_scale", torch.ones(num_kv_heads, device="cpu"), persistent=False)
         self.register_buffer("given", torch.full((2, num_kv_heads), torch.nan, device="cpu"), persistent=False)

@@ -9,6 +9,8 @@ from torch._C._distributed_c10d import TCPStore
 from lullm.collective.collective import Alone, Collective
 from lullm.collective.seat import Seat
 from lullm.collective.torch_group import TorchGroup
+from lullm.ops.cpu.library import load_library
+from lullm.ops.cpu.memory_group import open_groups
 from lullm.types.parallel.placement import Axis, Placement
 from lullm.types.parallel.rendezvous import DEFAULT_TIMEOUT, LocalFile, Rendezvous, StoreAddress, Transport
 
@@ -27,16 +29,20 @@ class Meeting:
         self._store = store
 
     @classmethod
-    def on_this_host(cls, timeout: float = DEFAULT_TIMEOUT) -> "Meeting":
+    def on_this_host(cls, timeout: float = DEFAULT_TIMEOUT, transport: Transport | None = None) -> "Meeting":
         """Without a port, and without a name that could stay behind.
 
         Not over loopback: a TCPStore asks DNS for a name of each client, and a lost answer costs 5 seconds.
+
+        Args:
+            transport: None: for tensors of CPUs, the fastest that there is.
         """
+        transport = transport or ("memory" if load_library() is not None else "gloo")
         descriptor = os.memfd_create("lullm-meeting")
-        return cls(LocalFile(descriptor, timeout), (descriptor,))
+        return cls(LocalFile(descriptor, transport, timeout), (descriptor,))
 
     @classmethod
-    def at(cls, host: str, transport: Transport = "gloo", timeout: float = DEFAULT_TIMEOUT) -> "Meeting":
+    def at(cls, host: str, timeout: float = DEFAULT_TIMEOUT, transport: Transport = "gloo") -> "Meeting":
         """For workers on several hosts, on a port that the system chooses. `host`: this one, as they reach it."""
         store = TCPStore(host, 0, is_master=True, timeout=timedelta(seconds=timeout), wait_for_workers=False)
         return cls(StoreAddress(host, store.port, transport, timeout), store=store)
@@ -62,6 +68,9 @@ def open_seat(placement: Placement, rendezvous: Rendezvous) -> Seat:
     Raises:
         WorkerLostError: some have not come in time. UnsupportedError: what carries tensors is missing here.
     """
+    if isinstance(rendezvous, LocalFile) and rendezvous.transport == "memory":
+        groups = open_groups(rendezvous.descriptor, placement, rendezvous.timeout)
+        return Seat(placement, *(group or Alone() for group in groups))
     stage, column = placement.pipeline.rank, placement.tensor.rank
     return Seat(
         placement,

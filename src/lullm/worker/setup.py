@@ -7,6 +7,7 @@ import torch
 from lullm.arena.workspace import Workspace
 from lullm.collective.seat import Seat
 from lullm.config.model import ModelConfig
+from lullm.config.parallel.share import share_of
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
@@ -31,7 +32,10 @@ from lullm.weights.folder import resolve_model
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """Both configurations are resolved. `seat`: where the worker stands among those that share the model."""
+    """Both configurations are resolved. `seat`: where the worker stands among those that share the model.
+
+    `model_config` has the sizes of its share.
+    """
 
     config: ResolvedConfig
     model_config: ModelConfig
@@ -39,6 +43,12 @@ class WorkerSetup:
     ops: Ops
     threads: StepThreads
     seat: Seat
+
+    @property
+    def whole_config(self) -> ModelConfig:
+        """Of the model that the worker has a share of."""
+        share = self.model_config.share
+        return self.model_config if share is None else share.whole
 
     def fitted(self, max_model_len: int) -> "WorkerSetup":
         """The same for sequences of at most `max_model_len` tokens."""
@@ -116,6 +126,7 @@ def open_setup(
 ) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
     seat = seat or Seat()
+    model_config = share_of(model_config, seat.placement.tensor)
     device = open_device(config.device, ahead)
     ops = select_ops(config.device, config.attention_backend, config.batch_invariant)
     ops = with_features(ops, model_config.family.attention_features)

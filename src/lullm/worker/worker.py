@@ -74,6 +74,11 @@ class Worker:
         """Where its tensors are."""
         return self.setup.device.torch_device
 
+    @property
+    def is_accelerator(self) -> bool:
+        """Whether steps run beside the host, so that the next can be launched while one runs."""
+        return self.setup.device.is_accelerator
+
     def available_memory_bytes(self) -> int:
         """Free memory of the device."""
         return self.setup.device.memory_info().free_bytes

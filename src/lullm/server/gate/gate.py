@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lullm.server.context import IGNORED, ServerContext, port_of
 from lullm.server.error import ApiError
 from lullm.server.gate.request_body import RequestBody
+from lullm.server.gate.request_log import RECORD, RequestRecord
 from lullm.server.gate.web_policy import WebPolicy
 from lullm.server.page.file import PAGE_PATHS
 
@@ -58,12 +59,11 @@ class Gate:
         body = RequestBody(receive, headers, self._context.options.max_body_bytes)
         ignored: list[str] = []
         scope[IGNORED] = ignored
-        started = False
+        scope[RECORD] = record = RequestRecord()
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal started
             if message["type"] == "http.response.start":
-                started = True
+                record.status = message["status"]
                 if message["status"] >= 400:
                     await body.drain()
                 if client_id is not None:
@@ -82,9 +82,12 @@ class Gate:
                 with self._context.counted():
                     await self._app(scope, body.receive, send_with_headers)
         except Exception as error:  # refused here, or a failure that no route foresaw
-            if started:
+            if record.status is not None:
+                record.ending = "failed behind its beginning"
                 raise
             await self._context.error_response(error, scope["path"])(scope, receive, send_with_headers)
+        finally:
+            record.log(scope)
 
     def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
         """Return if the request may reach a route. Raises ApiError otherwise."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from lullm.errors import InvalidRequestError
 from lullm.log import get_logger
+from lullm.text.guided.grammar import reason_of
 from lullm.types.guided.params import Guide
 
 if TYPE_CHECKING:
@@ -70,10 +71,10 @@ class Matchers:
             matcher.compute_bitmask()
         if matcher.is_error():
             self._fresh.pop(guide, None)
-            reason = matcher.get_error().split("\n<")[0].strip()  # behind it stands the parser's state
+            reason = reason_of(matcher.get_error())
             if reason.startswith("NoExtension"):
                 reason = "no text fits this grammar"
-            raise InvalidRequestError(f"structured_outputs: {reason[:500]}", "structured_outputs")
+            raise InvalidRequestError(f"structured_outputs: {reason}", "structured_outputs")
 
     def forbidden(self, sequences: Sequence[Guided]) -> npt.NDArray[np.bool_]:
         """[len(sequences), V]: the tokens that may not come next: all but the end's where a text is complete.

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Transport = Literal["gloo", "nccl"]
-"""What carries tensors between hosts or GPUs: torch.distributed's names."""
+Transport = Literal["memory", "gloo", "nccl"]
+"""What carries tensors: memory that workers of one host share, or torch.distributed, between hosts or GPUs."""
 
 DEFAULT_TIMEOUT = 300.0
 """Seconds. A stage of a pipeline waits for a whole prefill of the one before it; a death is noticed earlier."""
@@ -20,6 +20,7 @@ class LocalFile:
     """
 
     descriptor: int
+    transport: Transport
     timeout: float = DEFAULT_TIMEOUT
 
 

@@ -1,0 +1,1 @@
+"""What becomes of a model's sizes when several workers share it."""
