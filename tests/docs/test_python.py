@@ -3,6 +3,7 @@
 import ast
 import importlib
 
+import openai
 import pytest
 from docs.markdown import PAGES, URL, blocks
 
@@ -24,7 +25,13 @@ def test_a_block_is_python_with_names_that_exist(name):
 @pytest.mark.parametrize("name", RUN)
 def test_a_block_runs(name, here, server, capsys):
     text = URL.sub(server, BLOCKS[name].text)
-    exec(compile(text, name, "exec"), {"__name__": "__main__"})
+    names: dict = {"__name__": "__main__"}
+    exec(compile(text, name, "exec"), names)
+    for value in list(names.values()):
+        if isinstance(value, lullm.LLM):
+            value.shutdown()
+        elif isinstance(value, openai.OpenAI):
+            value.close()
     assert "print(" not in text or capsys.readouterr().out.strip()
 
 
