@@ -14,12 +14,6 @@ from lullm.executor.uniproc import UniProcExecutor
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.importable import find_importable
 
-REMOTE_EXECUTORS: dict[str | type, Callable[[ResolvedConfig, ModelConfig, Path], Executor]] = {
-    "mp": MultiprocExecutor,
-    "ray": RayExecutor,
-}
-"""Those whose workers are in other processes."""
-
 
 def open_executor(
     config: ResolvedConfig, model_config: ModelConfig, folder: Path, ahead: MemoryAhead | None = None
@@ -29,15 +23,13 @@ def open_executor(
     Raises:
         ModelLoadError, CacheSizeError, UnsupportedError: a worker could not; none is left behind.
     """
-    backend = config.distributed_executor_backend
-    if backend is None:
-        backend = "uni" if config.tensor_parallel_size * config.pipeline_parallel_size == 1 else "mp"
+    backend = config.executor_backend
     if backend == "uni":
         return UniProcExecutor(config, model_config, folder, ahead)
-    if backend in REMOTE_EXECUTORS:
-        if ahead is not None:  # it lies in this process, and the weights do not
-            ahead.close()
-        return REMOTE_EXECUTORS[backend](config, model_config, folder)
+    if backend == "mp":
+        return MultiprocExecutor(config, model_config, folder)
+    if backend == "ray":
+        return RayExecutor(config, model_config, folder)
     if backend == "external_launcher":
         return ExternalExecutor(config, model_config, folder, ahead)
     return executor_class(backend)(config, model_config, folder, ahead)
