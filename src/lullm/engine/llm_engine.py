@@ -159,7 +159,11 @@ class LLMEngine:
         for. At most one step's tokens are ahead of the blocks in use; a sleep gives them back like all others.
         """
         block_ids = self._block_space.next_free(self._num_blocks_ahead)
-        return self.model_executor.touch_blocks(block_ids)
+        try:
+            return self.model_executor.touch_blocks(block_ids)
+        except WorkerLostError as loss:
+            self._loop.recover(loss)
+            return True
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has something to do or to return."""

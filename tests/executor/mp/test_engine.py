@@ -194,23 +194,25 @@ def test_a_worker_that_is_killed_is_started_again_and_streams_go_on(qwen3_folder
     async def run(kill_at, **options):
         engine = AsyncLLMEngine(EngineConfig(model=str(qwen3_folder), **OPTIONS, **options))
         executor = engine._engine.model_executor
-        found = [[], []]
+        found, killed = [[], []], []
 
         async def read(number):
             async for output in engine.generate(f"hello {number} world", params, str(number)):
                 found[number] += output.outputs[0].token_ids
-                if number == 0 and kill_at is not None and kill_at <= len(found[0]) < kill_at + 2:
-                    os.kill(executor.pids[0], signal.SIGKILL)
-                    await asyncio.sleep(0.05)
+                if kill_at is not None and len(found[0]) >= kill_at and not killed:
+                    killed.append(executor.pids[0])
+                    os.kill(killed[0], signal.SIGKILL)
 
         async with asyncio.TaskGroup() as group:
             group.create_task(read(0))
             group.create_task(read(1))
         if kill_at is not None:
-            first = executor.pids[0]
-            os.kill(first, signal.SIGKILL)
-            while executor.pids[0] == first or executor._workers is None:
-                await asyncio.sleep(0.05)
+            killed.append(executor.pids[0])
+            os.kill(killed[1], signal.SIGKILL)
+            async with asyncio.timeout(120):
+                while executor.pids[0] == killed[1]:
+                    await asyncio.sleep(0.05)
+            assert len(set(killed)) == 2
             found.append(tokens(await collect(engine, "hello 0 world", params, "idle")))
             os.kill(executor.pids[0], signal.SIGKILL)
             with pytest.raises(WorkerLostError, match="again restart_workers=2 times within an hour; build a new"):
