@@ -83,7 +83,9 @@ class EngineOptions:
         "device",
     )
     tensor_parallel_size: int = option(1, "workers that share each layer (only 1 yet)", "device", least=1)
-    pipeline_parallel_size: int = option(1, "workers that share the layers (only 1 yet)", "device", least=1)
+    pipeline_parallel_size: int = option(
+        1, "stages into which the layers are cut, each with workers of its own", "device", least=1
+    )
     distributed_executor_backend: str | type | None = option(
         None,
         "who runs the workers: 'uni', in this process (the only one yet), or an executor of your own, as a class or as "

@@ -7,14 +7,16 @@ from pathlib import Path
 from lullm.config.engine import EngineConfig
 from lullm.config.gguf.file import is_gguf
 from lullm.config.model import ModelConfig
+from lullm.config.parallel.cut import on_stage
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError, ConfigError
 from lullm.executor.protocol import Executor
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.layout import block_bytes, cache_layout_of, max_len_within, num_blocks_for_len
 from lullm.log import get_logger
+from lullm.sched.draft import SchedulerLimits
 from lullm.sched.preemption import PreemptionPolicy, Speeds
-from lullm.sched.scheduler import Scheduler, SchedulerLimits
+from lullm.sched.scheduler import Scheduler
 from lullm.units import format_bytes
 
 logger = get_logger(__name__)
@@ -50,6 +52,7 @@ def open_scheduler(
     Raises:
         CacheSizeError: the chosen length does not fit, or nothing does.
     """
+    model = on_stage(model, config)
     num_blocks, num_host_blocks = executor.determine_num_available_blocks()
     config = _fit_model_len(config, model, num_blocks, has_chosen_len)
     executor.initialize_cache(num_blocks, num_host_blocks, config.max_model_len)
@@ -70,6 +73,7 @@ def open_scheduler(
         config.enable_chunked_prefill,
         config.delay_factor,
         config.max_in_flight,
+        config.feeds_back,
     )
 
 

@@ -9,6 +9,7 @@ import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.config.generation import GenerationDefaults
+from lullm.config.parallel.cut import on_stage
 from lullm.config.pooling.use import with_use
 from lullm.device.profiler import Profiler
 from lullm.engine.assembly import check_gguf, check_threadless, open_scheduler
@@ -25,6 +26,7 @@ from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.fallback.config import read_model_config
+from lullm.models.stages import with_stages
 from lullm.sched.occupancy import take_occupancy
 from lullm.text.pair import has_pair_roles
 from lullm.text.tokenizer import Tokenizer
@@ -84,6 +86,7 @@ class LLMEngine:
         self.model_config = with_use(
             model, folder, config.runner, config.convert, self.tokenizer.backend.token_to_id, reads_pairs
         )
+        resolved = with_stages(resolved, self.model_config)
         defaults = GenerationDefaults.from_folder(folder)
         self.default_params = defaults.params
         eos_token_ids = defaults.eos_token_ids + self.model_config.eos_token_ids
@@ -99,7 +102,7 @@ class LLMEngine:
             raise
         self._block_space = self._scheduler.block_space
         step_len = min(self.config.max_num_batched_tokens, self.config.max_model_len)
-        sizes = self.model_config, self.config.block_size, self.config.kv_dtype
+        sizes = on_stage(self.model_config, resolved), self.config.block_size, self.config.kv_dtype
         self._num_blocks_ahead = num_blocks_for_len(*sizes, step_len)
         self.input_processor = InputProcessor(
             self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
-from lullm.errors import ConfigError
+from lullm.errors import ConfigError, UnsupportedError
 from lullm.executor.protocol import Executor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.machine.memory_ahead import MemoryAhead
@@ -22,6 +22,10 @@ def open_executor(
     """
     backend = config.distributed_executor_backend
     if backend is None or backend == "uni":
+        if config.pipeline_parallel_size > 1:
+            raise UnsupportedError(
+                f"pipeline_parallel_size={config.pipeline_parallel_size} needs as many workers; 'uni' has one"
+            )
         return UniProcExecutor(config, model_config, folder, ahead)
     return executor_class(backend)(config, model_config, folder, ahead)
 

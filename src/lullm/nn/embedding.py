@@ -22,16 +22,21 @@ class LMHead(Matrix):
         if tied:
             self.register_parameter("weight", None)
 
-    def forward(self, hidden: Tensor, embedding: Embedding, ops: Ops) -> Tensor:  # [N, H] -> [N, V] float32
-        matrix = embedding if self.weight is None else self
+    def forward(self, hidden: Tensor, embedding: Embedding | None, ops: Ops) -> Tensor:  # [N, H] -> [N, V] float32
+        matrix = self._matrix(embedding)
         if matrix.layout is None:
             return ops.logits(hidden, matrix.weight)
         return ops.quantized_logits(hidden, matrix.weight, matrix.layout)
 
-    def some_logits(self, hidden: Tensor, token_ids: Tensor, embedding: Embedding, ops: Ops) -> Tensor:
+    def some_logits(self, hidden: Tensor, token_ids: Tensor, embedding: Embedding | None, ops: Ops) -> Tensor:
         """The logits of `token_ids [K]` alone: `[N, K]` float32. Reads K rows of the matrix."""
-        rows = _rows(embedding if self.weight is None else self, token_ids, ops)  # [K, H]
-        return _products(hidden, rows)
+        return _products(hidden, _rows(self._matrix(embedding), token_ids, ops))
+
+    def _matrix(self, embedding: Embedding | None) -> Matrix:
+        if self.weight is not None:
+            return self
+        assert embedding is not None, "a tied head stands where the embedding is"
+        return embedding
 
 
 class LabelHead(nn.Module):

@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
+from lullm.types.parallel.stage import PipelineStage
 from lullm.weights.encoding.joining import Join
 
 
@@ -108,6 +109,7 @@ class WeightRules:
     Args:
         drops: tensors that a checkpoint may hold and the model has no use for.
         transposes: canonical names of matrices that a checkpoint holds as `[in, out]`.
+        elsewhere: canonical names of what workers of other stages have.
     """
 
     renames: tuple[Rename, ...] = ()
@@ -120,6 +122,7 @@ class WeightRules:
     transposes: tuple[re.Pattern[str], ...] = ()
     stacks: tuple[Stack, ...] = ()
     joins: tuple[Join, ...] = ()
+    elsewhere: tuple[re.Pattern[str], ...] = ()
 
     def canonical_name(self, name: str) -> str:
         """The name after all renames, in order."""
@@ -129,6 +132,10 @@ class WeightRules:
 
     def is_dropped(self, name: str) -> bool:
         return any(pattern.search(name) for pattern in self.drops)
+
+    def is_elsewhere(self, name: str) -> bool:
+        """Whether a worker of another stage has the tensor of this canonical name, and this one need not."""
+        return any(pattern.search(name) for pattern in self.elsewhere)
 
     def offset_of(self, name: str) -> float:
         """What is added to the tensor of this canonical name."""
@@ -196,6 +203,29 @@ LANGUAGE_MODEL_RENAMES = (
 def without_tower(rules: WeightRules) -> WeightRules:
     """The same for checkpoints that also hold what reads pictures, which is passed over."""
     return replace(rules, renames=(*LANGUAGE_MODEL_RENAMES, *rules.renames), drops=(*rules.drops, TOWER))
+
+
+IN_FRONT = re.compile(
+    r"^model\.(embed_tokens|embed_positions|project_in|embed_tokens_per_layer|per_layer_model_projection|"
+    r"per_layer_projection_norm)\."
+)
+BEHIND = re.compile(r"^(model\.(norm|project_out)|lm_head|score)\.")
+"""Canonical names of what stands in front of all layers, and behind them."""
+
+
+def on_stage(rules: WeightRules, stage: PipelineStage) -> WeightRules:
+    """The same for a stage of a pipeline, which passes over what the others read."""
+    if not stage.num_layers:
+        return rules
+    elsewhere = [
+        str(layer) for rank, layers in enumerate(stage.layers_of_all) if rank != stage.rank for layer in layers
+    ]
+    patterns = [re.compile(rf"^model\.layers\.({'|'.join(elsewhere)})\.")]
+    if not stage.is_first:
+        patterns.append(IN_FRONT)
+    if not stage.is_last:
+        patterns.append(BEHIND)
+    return replace(rules, elsewhere=tuple(patterns))
 
 
 def decoder_rules(tied: bool, head_dim: int = 0, rotary_dim: int = 0) -> WeightRules:

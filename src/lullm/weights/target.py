@@ -145,7 +145,7 @@ class WeightTargets:
                             del self._targets[target.name]
 
     def find(self, name: str, tensor: torch.Tensor | EncodedTensor) -> WeightTarget | None:
-        """Where a checkpoint tensor goes; None if the rules drop it.
+        """Where a checkpoint tensor goes; None if the rules drop it, or another stage has it.
 
         Raises:
             ModelLoadError: the model has no such tensor, or it has another shape, or it is not floating point.
@@ -153,7 +153,7 @@ class WeightTargets:
         canonical = self._rules.canonical_name(name)
         target = self._targets.get(canonical)
         if target is None:
-            if self._rules.is_dropped(canonical):
+            if self._rules.is_dropped(canonical) or self._rules.is_elsewhere(canonical):
                 return None
             whole = whole_name(self._rules.joins, name)
             hint = "" if whole == name else f": alone it is no weight; take {whole} as floating point numbers"

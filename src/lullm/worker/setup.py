@@ -7,6 +7,7 @@ import torch
 from lullm.arena.workspace import Workspace
 from lullm.collective.seat import Seat
 from lullm.config.model import ModelConfig
+from lullm.config.parallel.cut import on_stage
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
@@ -23,6 +24,7 @@ from lullm.sampling.masks import MaskMaker
 from lullm.sampling.sampler import Sampler
 from lullm.step.block_move import CachePools
 from lullm.step.limits import StepLimits
+from lullm.step.relay import Relay
 from lullm.step.runner import ModelRunner
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.layer_kind import KVHeads
@@ -84,7 +86,10 @@ class WorkerSetup:
             tuple(group.num_state_blocks for group in layout.groups),
             tuple(group.num_shares for group in layout.groups),
             max_in_flight=config.max_in_flight,
+            feeds_back=config.feeds_back,
         )
+        rows = config.max_num_batched_tokens, model_config.hidden_size
+        relay = Relay(self.seat.pipeline, model_config.stage, rows, self.dtype, self.device.torch_device)
         return ModelRunner(
             self.device,
             self.ops,
@@ -95,6 +100,7 @@ class WorkerSetup:
             MaskMaker(self._tokenizer_json, self.model_config.vocab_size),
             limits,
             self.threads.scope,
+            relay,
             workspace,
         )
 
@@ -124,4 +130,5 @@ def open_setup(
         for head_dim in model_config.head_dims:
             require_batch_invariance(ops, config.dtype, config.kv_dtype, head_dim, has_states)
     ops = with_collective(ops, seat.tensor)
+    model_config = on_stage(model_config, config, seat.placement.pipeline.rank)
     return WorkerSetup(config, model_config, device, ops, StepThreads(config.threads), seat)
