@@ -26,8 +26,8 @@ from typing import Any
 SOURCE = Path(__file__).parent.parent / "src"
 # label: (module, what it calls; of several names it calls one)
 PARTS = {
-    "read the configuration": (("lullm.engine.llm_engine", "read_model_config"),),
-    "tokenizer": (("lullm.engine.llm_engine", "Tokenizer.from_folder"),),
+    "read the configuration": (("lullm.engine.start.model", "read_model_config"),),
+    "tokenizer": (("lullm.engine.start.model", "Tokenizer.from_folder"),),
     "build the model": (
         ("lullm.worker.loaded_model", "build_model"),
         ("lullm.worker.loaded_model", "materialize"),

@@ -2,6 +2,19 @@
 
 import threading
 
+from lullm.ops.cpu.library import absence
+from lullm.types.parallel.placement import placements
+from lullm.worker.meeting import Meeting, open_seat
+
+TRANSPORTS = ["gloo"] if absence() else ["gloo", "memory"]
+
+
+def run_seats(transport, work, tensor=1, pipeline=1, timeout=30.0):
+    """`work(seat)` of every worker of a grid, by rank."""
+    grid = placements(tensor, pipeline)
+    with Meeting.on_this_host(timeout, transport) as meeting:
+        return run_members(len(grid), lambda rank: open_seat(grid[rank], meeting.rendezvous), work)
+
 
 def run_members(size, join, work):
     """`work(join(rank))` of every member, by rank; what `join` gave is closed. The first error is raised."""

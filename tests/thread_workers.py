@@ -15,6 +15,7 @@ from lullm.errors import EngineDeadError, InvalidRequestError, WorkerLostError
 from lullm.executor.merged import MergedExecutor
 from lullm.executor.protocol import Answer
 from lullm.types.parallel.placement import placements
+from lullm.worker.meeting import Meeting, open_seat
 from lullm.worker.worker import Worker
 
 TIMEOUT_S = 60.0
@@ -22,7 +23,7 @@ TIMEOUT_S = 60.0
 
 
 @dataclass
-class Meeting:
+class Exchange:
     """What the threads of a group share: a barrier, a place for each member's tensor, and letters between two."""
 
     size: int
@@ -35,7 +36,7 @@ class Meeting:
         self.changed = threading.Condition()
         self.is_over = False
 
-    def exchange(self, rank, x):
+    def swap(self, rank, x):
         """The tensors of all members, which may not write to them before `part`."""
         self.tensors[rank] = x
         self.part()
@@ -57,63 +58,63 @@ class Meeting:
 class ThreadCollective:
     """Implements `Collective` among threads. `calls`: what this member has done, by name and shape."""
 
-    def __init__(self, meeting, rank):
-        self._meeting = meeting
+    def __init__(self, exchange, rank):
+        self._exchange = exchange
         self.rank = rank
-        self.size = meeting.size
+        self.size = exchange.size
         self.calls = []
 
     def all_reduce_(self, x):
         self.calls.append(("all_reduce_", tuple(x.shape)))
         total = torch.zeros(x.shape, dtype=torch.float32)
-        for part in self._meeting.exchange(self.rank, x):
+        for part in self._exchange.swap(self.rank, x):
             total += part.float()
-        self._meeting.part()
+        self._exchange.part()
         x.copy_(total)
 
     def all_gather(self, x):
         self.calls.append(("all_gather", tuple(x.shape)))
-        parts = self._meeting.exchange(self.rank, x)
+        parts = self._exchange.swap(self.rank, x)
         assert len({(part.shape, part.dtype) for part in parts}) == 1, "all give the same shape"
         gathered = torch.cat(parts, dim=-1)
-        self._meeting.part()
+        self._exchange.part()
         return gathered
 
     def broadcast_(self, x, source):
         self.calls.append(("broadcast_", tuple(x.shape)))
-        sent = self._meeting.exchange(self.rank, x)[source]
+        sent = self._exchange.swap(self.rank, x)[source]
         if source != self.rank:
             x.copy_(sent)
-        self._meeting.part()
+        self._exchange.part()
 
     def send(self, x, to):
         self.calls.append(("send", tuple(x.shape)))
-        meeting = self._meeting
-        with meeting.changed:
-            meeting.letters.setdefault((self.rank, to), []).append(x.clone())
-            meeting.changed.notify_all()
+        exchange = self._exchange
+        with exchange.changed:
+            exchange.letters.setdefault((self.rank, to), []).append(x.clone())
+            exchange.changed.notify_all()
 
     def receive_(self, x, source):
         self.calls.append(("receive_", tuple(x.shape)))
-        meeting, key = self._meeting, (source, self.rank)
-        with meeting.changed:
-            has_come = meeting.changed.wait_for(lambda: meeting.letters.get(key) or meeting.is_over, TIMEOUT_S)
-            if not has_come or not meeting.letters.get(key):
+        exchange, key = self._exchange, (source, self.rank)
+        with exchange.changed:
+            has_come = exchange.changed.wait_for(lambda: exchange.letters.get(key) or exchange.is_over, TIMEOUT_S)
+            if not has_come or not exchange.letters.get(key):
                 raise WorkerLostError("another thread of the group has gone")
-            sent = meeting.letters[key].pop(0)
+            sent = exchange.letters[key].pop(0)
         assert (sent.shape, sent.dtype) == (x.shape, x.dtype), "received as it was sent"
         x.copy_(sent)
 
     def close(self):
-        self._meeting.end()
+        self._exchange.end()
 
 
 def thread_group(size):
     """The members' ends of a group, by rank."""
     if size == 1:
         return [Alone()]
-    meeting = Meeting(size)
-    return [ThreadCollective(meeting, rank) for rank in range(size)]
+    exchange = Exchange(size)
+    return [ThreadCollective(exchange, rank) for rank in range(size)]
 
 
 def thread_seats(tensor_size, pipeline_size=1):
@@ -176,6 +177,9 @@ class ThreadWorkers:
         if self._is_closed:
             raise EngineDeadError("the engine has been shut down")
 
+    def observe_loss(self, observer):
+        pass
+
     def close(self):
         if not self._is_closed:
             self._is_closed = True
@@ -208,7 +212,25 @@ class ThreadExecutor(MergedExecutor):
         super().__init__(workers)
 
 
-def use_threads(monkeypatch):
+class MeetingExecutor(ThreadExecutor):
+    """The same over groups as processes have them."""
+
+    transport = "memory"
+
+    def __init__(self, config, model_config, folder, ahead=None):
+        grid = placements(config.tensor_parallel_size, config.pipeline_parallel_size)
+        with Meeting.on_this_host(self.transport, TIMEOUT_S) as meeting:
+
+            def make(seat):
+                return Worker(config, model_config, folder, seat=open_seat(seat.placement, meeting.rendezvous))
+
+            workers = ThreadWorkers([Seat(place) for place in grid], make)
+        self.workers = workers.workers
+        self.driver_worker = self.workers[0]
+        MergedExecutor.__init__(self, workers)
+
+
+def use_threads(monkeypatch, executor=ThreadExecutor):
     """Engines that are built from now on have as many workers as their config says, in threads."""
-    monkeypatch.setattr("lullm.engine.llm_engine.open_executor", ThreadExecutor)
+    monkeypatch.setattr("lullm.engine.llm_engine.open_executor", executor)
     monkeypatch.setattr("lullm.config.engine._refuse_missing_machinery", lambda config: None)

@@ -42,6 +42,14 @@ def test_neighbours_become_one_range_again(workspace):
     assert room_of(workspace) == capacity
 
 
+def test_what_borrows_a_part_of_rows_has_their_strides(workspace):
+    rows = workspace.try_empty((3, 8), torch.float32)
+    rows.copy_(torch.arange(24.0).view(3, 8))
+    borrowed = workspace.borrow(rows[:, :5])
+    assert torch.equal(borrowed, torch.arange(24.0).view(3, 8)[:, :5])
+    assert workspace.borrow(rows[:0]).shape == (0, 8)
+
+
 def test_what_borrows_keeps_nothing(workspace):
     tensor = workspace.try_empty((3, 5), torch.float32).fill_(2.0)
     borrowed = workspace.borrow(tensor)

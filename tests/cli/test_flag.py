@@ -11,9 +11,10 @@ from typing import get_args
 import pytest
 
 import lullm
-from lullm.cli.flag.engine import SLEEP_OPTIONS, byte_count, engine_config
+from lullm.cli.flag.engine import byte_count, engine_config
 from lullm.cli.flag.sampling import sampling_changes
 from lullm.cli.main import build_parser, main
+from lullm.cli.talk.chat import NOT_ENGINE
 from lullm.config.engine import EngineConfig
 from lullm.config.option.option import Group
 
@@ -28,10 +29,8 @@ def test_help_names_every_flag(command, capsys):
         main([command, "--help"])
     text = capsys.readouterr().out
     for field in dataclasses.fields(EngineConfig):
-        if field.name in SLEEP_OPTIONS and command != "serve":
-            assert "--" + field.name.replace("_", "-") not in text, "nobody could put the engine to sleep"
-        elif field.name != "served_model_name" or command == "serve":
-            assert "--" + field.name.replace("_", "-") in text
+        is_shown = command == "serve" or field.name not in NOT_ENGINE - {"seed"}
+        assert ("--" + field.name.replace("_", "-") in text) == is_shown, "a flag is there if it can matter"
     (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
     assert [action for action in commands.choices[command]._actions if not action.help] == []
 
@@ -119,7 +118,10 @@ def test_the_seed_of_run_is_the_answers():
     [
         (["run", "say x", "--temperature", "-1"], "--temperature must be"),
         (["run", "say x", "--max-tokens", "0"], "--max-tokens must be"),
-        (["run", "say x", "--raw", "--system", "be kind"], "leave out --raw"),
+        (["run", "say x", "--raw", "--system", "be kind"], "--system: for conversations"),
+        (["run", "say x", "--raw", "--think", "--reasoning-parser", "qwen3"], "--reasoning-parser, --think: for conv"),
+        (["run", "say x", "--chat-template", "/no/such/file"], "/no/such/file does not exist"),
+        (["run", "say x", "--chat-template", "{% if"], "chat template is not valid"),
         (["run", "say x", "--tensor-parallel-size", "2"], "not supported yet"),
         (["run", "say x", "--model", "/no/such/folder"], "/no/such/folder"),
         (["chat", "--top-p", "7"], "--top-p must be"),

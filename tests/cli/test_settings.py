@@ -30,12 +30,32 @@ def test_a_file(tmp_path):
     args = parse(["serve"], text=text, tmp_path=tmp_path)
     config = engine_config(args)
     assert (config.max_model_len, config.max_num_seqs, config.enable_prefix_caching) == (4000, 7, False)
-    assert config.enforce_eager and args.port == 9 and args.api_key == ["a", "b"]
+    assert config.enforce_eager and args.port == 9 and args.api_keys == ["a", "b"]
 
 
 def test_a_list_for_a_flag_that_takes_several(tmp_path):
     args = parse(["serve"], text="served-model-name: [small, 7]\nport: 9", tmp_path=tmp_path)
     assert (args.served_model_name, args.model_aliases, args.port) == ("small", ("7",), 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('["small", "7"]', ("small", "7")),
+        ("small", ("small",)),
+        ("[END]", ("[END]",)),
+        ("[1", ("[1",)),
+    ],
+)
+def test_a_list_in_a_variable(text, names):
+    """A variable held one name only."""
+    args = parse(["serve"], {"LULLM_SERVED_MODEL_NAME": text})
+    assert (args.served_model_name, *args.model_aliases) == names
+
+
+def test_a_list_in_a_variable_for_a_flag_that_takes_one():
+    with pytest.raises(ConfigError, match="LULLM_PORT: --port takes one value"):
+        parse(["serve"], {"LULLM_PORT": "[1, 2]"})
 
 
 def test_who_wins(tmp_path):

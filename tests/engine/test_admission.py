@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from lullm.config.engine import EngineConfig
+from lullm.engine.caller.stream import LoopOutlet, OutputStream
 from lullm.engine.thread.admission import Admission
-from lullm.engine.thread.mailbox import EngineCall, Mailbox, OutputStream
+from lullm.engine.thread.mailbox import EngineCall, Mailbox
 from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, SleepCancelledError, WakeUpError
 from lullm.types.outputs import RequestOutput
@@ -86,7 +87,7 @@ class House:
         self.admission = Admission(self.engine, self.mailbox, self.watch, idle)
 
     def admit(self, request_id, sent_s=0.0, keep_alive=None):
-        stream = OutputStream(self.loop, sent_s, keep_alive)
+        stream = OutputStream(LoopOutlet(self.loop), sent_s, keep_alive)
         self.admission.admit(SimpleNamespace(request_id=request_id), stream)
         return stream
 
@@ -208,7 +209,7 @@ def test_one_failed_wake_up_fails_all_that_were_sent_before_it(house, caplog):
 def test_a_bug_fails_its_request_and_is_raised(house):
     house.watch.sleep(SleepOptions(1))
     house.engine.failure = RuntimeError("a bug")
-    stream = OutputStream(house.loop, 0.0)
+    stream = OutputStream(LoopOutlet(house.loop), 0.0)
     with pytest.raises(RuntimeError):
         house.admission.admit(SimpleNamespace(request_id="a"), stream)
     assert isinstance(error_of(stream), EngineDeadError)
@@ -231,7 +232,7 @@ def test_nothing_sleeps_or_wakes_while_the_thread_drains(house):
 
 def test_a_request_whose_reader_has_gone_is_neither_admitted_nor_woken_for(house):
     house.watch.sleep(SleepOptions(1))
-    stream = OutputStream(house.loop, 0.0, is_closed=True)
+    stream = OutputStream(LoopOutlet(house.loop), 0.0, is_closed=True)
     house.admission.admit(SimpleNamespace(request_id="a"), stream)
     assert house.engine.ids == [] and len(house.engine.calls) == 1
 

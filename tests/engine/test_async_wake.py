@@ -268,13 +268,13 @@ def test_nobody_is_woken_for_a_client_that_left(build, monkeypatch):
         busy = asyncio.create_task(engine._call(lambda: block(None)))
         await until(began.is_set)
         gone = asyncio.create_task(collect(engine))
-        await until(lambda: engine._admission._num_untaken == 1)
+        await until(lambda: engine._entry._num_untaken == 1)
         gone.cancel()
         await asyncio.wait({gone})
         release.set()
         await busy
         await engine.reset_prefix_cache()  # behind the request in the queue
-        assert is_asleep(engine) and engine._admission._num_untaken == 0
+        assert is_asleep(engine) and engine._entry._num_untaken == 0
 
     run(main())
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lullm.engine.thread.backlog import MAX_UNREAD, Backlog
+from lullm.engine.caller.backlog import MAX_UNREAD, Backlog
 from lullm.errors import EngineDeadError
 from lullm.types.outputs import CompletionOutput, RequestOutput
 

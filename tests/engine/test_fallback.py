@@ -12,7 +12,7 @@ from golden import random_model
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, ModelLoadError
 from lullm.kv.layout import num_blocks_for_len
-from lullm.models.fallback.config import read_model_config
+from lullm.models.fallback.choice import read_model_config
 
 OPTIONS = {"dtype": "float32", "max_model_len": 160, "block_size": 8}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from lullm import LLM, EngineConfig, SamplingParams
-from lullm.engine import head_start as module
-from lullm.engine.head_start import head_start
+from lullm.engine.start import head_start as module
+from lullm.engine.start.head_start import head_start
 from lullm.errors import LullmError
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.units import MIB

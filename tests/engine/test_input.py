@@ -36,14 +36,17 @@ def byte_tokenizer(template: str | None) -> Tokenizer:
     return Tokenizer(backend, {"bos_token": "<s>"}, ChatTemplate(template, {}) if template else None)
 
 
-def make_door(template: str | None = TEMPLATE) -> InputProcessor:
+def make_door(template: str | None = TEMPLATE, policy: str = "priority") -> InputProcessor:
     config = {
         "architectures": ["LlamaForCausalLM"], "vocab_size": 300, "hidden_size": 8, "intermediate_size": 8,
         "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64,
     }  # fmt: skip
     model = ModelConfig.from_dict(config)
     return InputProcessor(
-        EngineConfig(max_model_len=64, max_logprobs=5).resolve(model), model, byte_tokenizer(template), (7,)
+        EngineConfig(max_model_len=64, max_logprobs=5, scheduling_policy=policy).resolve(model),
+        model,
+        byte_tokenizer(template),
+        (7,),
     )
 
 
@@ -139,6 +142,7 @@ def test_parameters_and_the_rest(door):
         assert refused(door, "x", PARAMS.replace(**changes)) == (param, None)
     assert refused(door, "x", params={"n": 1}) == (None, None)
     assert refused(door, "x", priority=1.5) == ("priority", None)
+    assert refused(make_door(policy="fcfs"), "x", priority=1) == ("priority", None)
     with pytest.raises(InvalidRequestError, match="request_id"):
         door.process("", "x", PARAMS)
     with pytest.raises(InvalidRequestError, match="tokens"):

@@ -254,7 +254,7 @@ def test_what_cannot_fit_is_seen_before_anything_is_written(llm, monkeypatch):
     engine = llm.llm_engine
     engine.add_request("x", PROMPT, PARAMS)
     engine.step()
-    monkeypatch.setattr("lullm.worker.saving.available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr("lullm.worker.sleep.saving.available_memory_bytes", lambda: 1000)
     with pytest.raises(OSError, match="must be saved and memory has 1000 B left"):
         llm.sleep(1, backup="ram")
     assert state_of(llm) == "RR"

@@ -25,7 +25,14 @@ PROMPTS = ["Once upon a time", "17 + 25 ="]
 
 @pytest.fixture(scope="module")
 def llm():
-    with LLM("demo", max_model_len=256, gpu_memory_utilization=0.05, trust_remote_code=False) as llm:
+    with LLM("demo", max_model_len=256, scheduling_policy="priority", trust_remote_code=False) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def plain_llm():
+    """Of vLLM's defaults."""
+    with LLM("demo", max_model_len=256, gpu_memory_utilization=0.05) as llm:
         yield llm
 
 
@@ -62,6 +69,28 @@ def test_a_request_keeps_the_params_it_came_with(llm, texts):
     assert [output.outputs[0].text for output in llm.wait_for_completion(use_tqdm=False)] == texts
 
 
+def test_a_template_of_ones_own(llm):
+    """As a file for the engine, and as a text for one call."""
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    params = SamplingParams(temperature=0)
+    conversation = [{"role": "user", "content": PROMPTS[0]}]
+    [expected] = llm.generate({"prompt_token_ids": llm.get_tokenizer().encode(PROMPTS[0], False)}, params, False)
+    [found] = llm.chat(conversation, params, use_tqdm=False, chat_template=source)
+    assert (found.prompt, found.outputs[0].text) == (PROMPTS[0], expected.outputs[0].text)
+    [own] = llm.chat(conversation, params, use_tqdm=False)
+    assert own.prompt != PROMPTS[0]
+    with pytest.raises(InvalidRequestError, match="chat template is not valid"):
+        llm.chat(conversation, params, use_tqdm=False, chat_template="{% if")
+
+
+def test_a_template_of_a_file(tmp_path):
+    (tmp_path / "mine.jinja").write_text("Say: {{ messages[0].content }}")
+    for given in (str(tmp_path / "mine.jinja"), "Say: {{ messages[0].content }}"):
+        with LLM.from_engine_args(EngineArgs("demo", max_model_len=64, chat_template=given)) as llm:
+            [output] = llm.chat([{"role": "user", "content": "hi"}], SamplingParams(max_tokens=1), use_tqdm=False)
+            assert output.prompt == "Say: hi"
+
+
 def test_enqueue(llm, texts):
     params = SamplingParams(temperature=0)
     ids = llm.enqueue(PROMPTS[0], params) + llm.enqueue(PROMPTS[1:], [params], priority=1)
@@ -77,6 +106,21 @@ def test_one_priority_for_all(llm):
         llm.generate(PROMPTS, use_tqdm=False, priority=[1, 2, 3])
     with pytest.raises(InvalidRequestError, match="priority must be int"):
         llm.generate(PROMPTS, use_tqdm=False, priority="high")
+
+
+def test_a_priority_that_could_have_no_effect(plain_llm):
+    """It was accepted, and all requests kept their order."""
+    with pytest.raises(InvalidRequestError, match="scheduling_policy='priority'"):
+        plain_llm.generate(PROMPTS, use_tqdm=False, priority=1)
+    assert plain_llm.generate(PROMPTS[0], SamplingParams(max_tokens=1), use_tqdm=False, priority=0)
+
+
+def test_any_seed(llm):
+    """-1 was a seed like any other: the same "random" tokens came each time."""
+    assert SamplingParams(seed=-1) == SamplingParams() and SamplingParams(seed=-2).seed == -2
+    params = SamplingParams(seed=-1, temperature=5.0, max_tokens=20, ignore_eos=True)
+    first, second = (llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0] for _ in range(2))
+    assert first.token_ids != second.token_ids
 
 
 def test_a_bar_of_ones_own(llm, capsys):

@@ -12,7 +12,8 @@ from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.errors import ConfigError, ModelLoadError
 from lullm.models.fallback import blueprint
-from lullm.models.fallback.config import foreign_config, read_model_config
+from lullm.models.fallback.choice import read_model_config
+from lullm.models.fallback.config import foreign_config
 from lullm.models.registry import build_model
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights.loader import load_weights

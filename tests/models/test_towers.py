@@ -7,7 +7,7 @@ import torch
 from golden import PagedRun, assert_close, load_model, prompt
 from safetensors.torch import load_file, save_file
 
-from lullm.models.fallback.config import read_model_config
+from lullm.models.fallback.choice import read_model_config
 from lullm.ops.selection import TORCH_CPU_OPS
 
 TEXT = {

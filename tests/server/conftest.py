@@ -17,7 +17,8 @@ from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.engine.input import InputProcessor
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, WakeUpError
-from lullm.server.http_server import HttpServer, bind, url_of
+from lullm.server.http_server import HttpServer
+from lullm.server.listen.listener import Listener
 from lullm.server.options import ServerOptions
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.tokenizer import Tokenizer
@@ -325,18 +326,20 @@ class RunningServer:
 
     def __init__(self, engine: Any, **options: Any):
         self.engine = engine
-        self.options = ServerOptions(host="127.0.0.1", port=0, **options)
+        self.options = ServerOptions(**({} if "uds" in options else {"port": 0}) | options)
         self._ready = threading.Event()
-        self._sock = bind(self.options)
-        self.url = url_of(self._sock)
+        self._listener = Listener(self.options)
+        self.url = self._listener.url
+        self.admin_url = self._listener.admin_url
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="server")
         self._thread.start()
         assert self._ready.wait(10)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._server = HttpServer(self.engine, self.options, self._sock)
-        await self._server.serve(self._on_ready)
+        with self._listener:
+            self._server = HttpServer(self.engine, self.options, self._listener)
+            await self._server.serve(self._on_ready)
 
     def _on_ready(self, url: str) -> None:
         assert url == self.url

@@ -18,7 +18,7 @@ from lullm.errors import (
 from lullm.server import admin
 from lullm.server.context import ServerContext
 from lullm.server.gate.gate import ADMIN_PATHS
-from lullm.server.http_server import bind, check_exposure
+from lullm.server.listen.listener import Listener
 from lullm.server.options import ServerOptions
 from lullm.types.sleep import SleepReport, WakeReport
 
@@ -395,23 +395,23 @@ def test_a_web_page_cannot_put_a_local_engine_to_sleep(start, scripted):
 def test_exposure(host, admin_keys, is_refused):
     options = ServerOptions(host=host, port=0, admin_keys=admin_keys)
     config = EngineConfig(enable_sleep_mode=True)
-    with bind(options) as sock:
+    with Listener(options) as listener:
         if is_refused:
             with pytest.raises(ConfigError, match="--admin-key"):
-                check_exposure(sock, options, config)
+                listener.check_exposure(options, config)
         else:
-            check_exposure(sock, options, config)
+            listener.check_exposure(options, config)
 
 
 def test_exposure_over_ipv6():
     options = ServerOptions(host="::1", port=0)
     try:
-        sock = bind(options)
+        listener = Listener(options)
     except ConfigError:
         pytest.skip("this machine has no IPv6")
-    with sock:
-        assert sock.family is socket.AF_INET6
-        check_exposure(sock, options, EngineConfig(enable_sleep_mode=True))
+    with listener:
+        assert listener.sockets[0].family is socket.AF_INET6
+        listener.check_exposure(options, EngineConfig(enable_sleep_mode=True))
 
 
 def test_keys_that_open_nothing_or_too_much():
@@ -419,5 +419,5 @@ def test_keys_that_open_nothing_or_too_much():
         with pytest.raises(ConfigError, match="admin key"):
             ServerOptions(**options)
     options = ServerOptions(port=0, admin_keys=("a",))
-    with bind(options) as sock, pytest.raises(ConfigError, match="--enable-sleep-mode"):
-        check_exposure(sock, options, EngineConfig())
+    with Listener(options) as listener, pytest.raises(ConfigError, match="--enable-sleep-mode"):
+        listener.check_exposure(options, EngineConfig())

@@ -41,7 +41,7 @@ def test_answers_are_those_of_the_server_in_order(scripted):
     [
         (b"{", None, None),
         (b"[]", None, None),
-        (b'{"custom_id": "a"}', None, "method"),
+        (b'{"custom_id": "a"}', "a", "method"),
         (line("a", "/v1/nothing"), "a", "url"),
         (line("a", "/sleep"), "a", "url"),
         (line("a", prompt="x", stream=True), "a", "stream"),

@@ -10,6 +10,7 @@ import pytest
 
 from lullm.errors import ConfigError, EngineDeadError
 from lullm.server import http_server, sse
+from lullm.server.listen.listener import Listener
 from lullm.server.options import ServerOptions
 from lullm.types.watch.stats import EngineStats
 
@@ -152,9 +153,9 @@ def test_a_dead_engine_ends_the_server(scripted, monkeypatch):
             seen["after"] = http.get("/health").status_code
             seen["late"] = http.post("/v1/completions", json={"prompt": "x"}).status_code
 
-    with ThreadPoolExecutor(1) as pool, http_server.bind(options) as sock:
+    with ThreadPoolExecutor(1) as pool, Listener(options) as listener:
         using = []
-        server = http_server.HttpServer(scripted(), options, sock)
+        server = http_server.HttpServer(scripted(), options, listener)
         started = time.monotonic()
         with pytest.raises(EngineDeadError, match="step 2 failed"):
             asyncio.run(server.serve(lambda url: using.append(pool.submit(use, url))))

@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from lullm.server.anthropic.body import MessagesBody
 from lullm.server.error import MAX_MESSAGE_CHARS, ApiError
+from lullm.server.ollama.schema import OllamaChatBody
+from lullm.server.openai.responses.body import ResponsesBody
 from lullm.server.openai.schema import ChatBody, CompletionBody, StreamOptions
 from lullm.server.wire import INERT, MAX_FIELDS, MISSING, parse_body
 
@@ -181,6 +184,54 @@ def test_message_of_a_wrong_form(fields):
     with pytest.raises(ApiError) as info:
         parse_body(ChatBody, json.dumps({"messages": [fields]}).encode())
     assert info.value.status == 400 and info.value.param == "messages"
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "poem"])
+def test_a_picture_is_refused_in_words(kind):
+    part = {"type": kind, kind: {"url": "x"}}
+    with pytest.raises(ApiError) as info:
+        parse_body(ChatBody, json.dumps({"messages": [{"role": "user", "content": [part]}]}).encode(), [])
+    hint = "" if kind == "poem" else " (this model takes text only)"
+    words = f"messages.0.content.0.type: type '{kind}' is not supported by this server{hint}; it takes 'text'"
+    assert info.value.message == words
+
+
+PART, TURN = {"type": "text", "text": "a"}, {"role": "user", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "path"),
+    [
+        (ChatBody, {"messages": [TURN] * 16385}, "messages"),
+        (ChatBody, {"messages": [{"role": "user", "content": [PART] * 16385}]}, "messages.0.content"),
+        (ChatBody, {"messages": [TURN], "documents": [{}] * 16385}, "documents"),
+        (ResponsesBody, {"input": [TURN] * 16385}, "input"),
+        (
+            ResponsesBody,
+            {"input": [TURN | {"content": [{"type": "input_text", "text": ""}] * 16385}]},
+            "input.0.content",
+        ),
+        (MessagesBody, {"model": "m", "max_tokens": 1, "messages": [TURN] * 16385}, "messages"),
+        (
+            MessagesBody,
+            {"model": "m", "max_tokens": 1, "messages": [TURN | {"content": [PART] * 16385}]},
+            "messages.0.content",
+        ),
+        (OllamaChatBody, {"model": "m", "messages": [TURN] * 16385}, "messages"),
+    ],
+)
+@pytest.mark.parametrize("ignores", [True, False])
+def test_lists_are_bounded_before_they_are_read(kind, fields, path, ignores):
+    """100,000 items took the event loop 2.5 s."""
+    with pytest.raises(ApiError) as info:
+        parse_body(kind, json.dumps(fields).encode(), [] if ignores else None)
+    assert info.value.message == f"{path}: at most 16384 items may stand in a list, got 16385"
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 5000 + "1" + "}" * 5000])
+def test_nesting_is_bounded(text):
+    with pytest.raises(ApiError, match="recursion limit exceeded"):
+        parse_body(ChatBody, text.encode())
 
 
 def test_unknown_fields_are_ignored_with_a_word():

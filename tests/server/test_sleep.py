@@ -157,7 +157,7 @@ def test_the_end_of_the_server_does_not_wait_for_those_who_wait_for_it(running):
         http.post("/pause")
         asks = [{"prompt": "x", "max_tokens": 2, "stream": stream} for stream in (False, True)]
         waiting = [pool.submit(http.post, "/v1/completions", json=ask) for ask in asks]
-        until(lambda: running.engine._admission._num_untaken == 2)
+        until(lambda: running.engine._entry._num_untaken == 2)
         started = time.monotonic()
         running.signal()
         for task in waiting:
@@ -256,7 +256,7 @@ def test_requests_that_waited_in_vain(running, monkeypatch, caplog):
         http.post("/pause")
         ask = {"prompt": "hello world"} | ASK
         waiting = [pool.submit(http.post, "/v1/completions", json=ask) for _ in range(2)]
-        until(lambda: running.engine._admission._num_untaken == 2)
+        until(lambda: running.engine._entry._num_untaken == 2)
         refused = http.post("/v1/completions", json=ask)
         for response, words in ((refused, "wait already"), *((task.result(), "did not wake up") for task in waiting)):
             assert response.status_code == 503 and int(response.headers["retry-after"]) > 0

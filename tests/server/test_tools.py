@@ -231,4 +231,4 @@ def test_messages_are_bounded(start, replying):
     with start(replying(CHATML)).http() as http:
         response = http.post("/v1/chat/completions", json={"messages": HELLO * 16385})
     error = response.json()["error"]
-    assert response.status_code == 400 and error["param"] == "messages" and "at most 16384 messages" in error["message"]
+    assert response.status_code == 400 and error["param"] == "messages" and "at most 16384 items" in error["message"]

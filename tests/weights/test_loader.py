@@ -11,7 +11,7 @@ from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights import loader
 from lullm.weights.loader import load_weights
 from lullm.weights.reading.files import missing_files
-from lullm.weights.rows import PlainRows
+from lullm.weights.rows.place import PlainRows
 
 
 def assert_loaded(model, checkpoint):

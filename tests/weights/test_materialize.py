@@ -13,6 +13,7 @@ from lullm.weights.target import WeightTargets
 
 class Tied(nn.Module):
     rules = WeightRules()
+    cuts = {}
 
     def __init__(self):
         super().__init__()

@@ -7,7 +7,8 @@ import torch
 
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.selection import TORCH_CPU_OPS
-from lullm.weights.rows import InterleavedRows, PlainRows, QuantizedRows, StackedRows, TransposedRows, in_order
+from lullm.weights.rows.place import PlainRows, QuantizedRows
+from lullm.weights.rows.several import InterleavedRows, StackedRows, TransposedRows, in_order
 from lullm.weights.rule import HeadOrder, rotated_first
 
 HEAD_DIM, ROTARY_DIM = 8, 4

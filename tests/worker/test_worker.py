@@ -110,7 +110,7 @@ def test_the_runner_has_the_model_that_trainers_write_into(build):
 
 def test_one_size_of_a_block(build):
     """The one by which pools are sized, and the one by which a sleep is planned."""
-    from lullm.worker.block_gather import BlockGather
+    from lullm.worker.sleep.block_gather import BlockGather
 
     worker = build(CountingDevice())
     worker.initialize_cache(8, 4, 64)

@@ -13,7 +13,7 @@ from math import prod
 import torch
 
 from lullm.arena.arena import ALIGNMENT, Arena
-from lullm.arena.driver.dlpack import over_storage, view
+from lullm.arena.driver.dlpack import over_storage, same_memory, view
 from lullm.units import round_up
 
 _Range = tuple[int, int]  # start and end, in bytes from the arena's start
@@ -49,9 +49,11 @@ class Workspace:
         return None
 
     def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same contiguous tensor without a hold on its range, which may be given out again while this one lives."""
-        flat = view(tensor.data_ptr(), max(tensor.nbytes, 1), self._device, self._memory)
-        return over_storage(flat, tensor.dtype, tensor.shape)
+        """The same tensor without a hold on its range, which may be given out again while this one lives.
+
+        Strides stay: logits of workers that share a head may be a part of longer rows.
+        """
+        return same_memory(tensor, self._device, self._memory)
 
     def _collect(self) -> None:
         """Merge the returned ranges into the free ones."""

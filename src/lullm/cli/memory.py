@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lullm.cli.flag.engine import SLEEP_OPTIONS, add_engine_flags, engine_config
+from lullm.cli.flag.engine import CLIENT_OPTIONS, REPLY_OPTIONS, add_engine_flags, engine_config
 from lullm.draw.block_map import BlockMap
 from lullm.errors import ConfigError
 from lullm.types.sampling_params import SamplingParams
@@ -17,7 +17,7 @@ from lullm.types.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from lullm.engine.llm_engine import LLMEngine
 
-NOT_ENGINE = frozenset({"served_model_name", *SLEEP_OPTIONS})
+NOT_ENGINE = CLIENT_OPTIONS | REPLY_OPTIONS
 # The pool is too small for the workload, so that the picture shows preemption.
 DEFAULTS = {"num_gpu_blocks_override": 64, "max_num_seqs": 16, "max_num_batched_tokens": 128, "preemption_mode": "swap"}
 

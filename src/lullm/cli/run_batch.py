@@ -16,7 +16,7 @@ from lullm.errors import ConfigError
 if TYPE_CHECKING:
     from lullm.config.engine import EngineConfig
 
-NOT_ENGINE = frozenset({"served_model_name", *SLEEP_OPTIONS})
+NOT_ENGINE = frozenset({"served_model_name", "worker_extension_cls", *SLEEP_OPTIONS})
 SOME_FAILED = 1
 STDIO = "-"
 MAX_BODY_BYTES = 1 << 28  # the file is the user's own

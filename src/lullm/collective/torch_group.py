@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, TCPStore
+from torch._C._distributed_c10d import BroadcastOptions, FileStore, PrefixStore, TCPStore
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
 from lullm.errors import UnsupportedError, WorkerLostError
 from lullm.types.parallel.placement import Axis
-from lullm.types.parallel.rendezvous import StoreAddress
+from lullm.types.parallel.rendezvous import LocalFile, Rendezvous
 
-_LOOPBACK = "127.0.0.1"
 _TAG = 0  # messages of a pair keep their order
 
 
@@ -36,13 +35,18 @@ class TorchGroup:
         self.size: int = group.size()
 
     @classmethod
-    def join(cls, address: StoreAddress, name: str, place: Axis) -> "TorchGroup":
+    def join(cls, rendezvous: Rendezvous, name: str, place: Axis) -> "TorchGroup":
         """Meet the other members of the group `name`. Blocking. Raises WorkerLostError: some have not come in time."""
-        timeout = timedelta(seconds=address.timeout)
-        with _Lost(f"the workers of the group {name} have not met at {address.host}:{address.port}"):
-            server = TCPStore(address.host, address.port, is_master=False, timeout=timeout, wait_for_workers=False)
-            store = PrefixStore(name, server)
-            group = _TRANSPORTS[address.transport](store, place, timeout, address.host == _LOOPBACK)
+        timeout = timedelta(seconds=rendezvous.timeout)
+        with _Lost(f"the workers of the group {name} have not met"):
+            if isinstance(rendezvous, LocalFile):
+                file = FileStore(f"/proc/self/fd/{rendezvous.descriptor}", -1)
+                file.set_timeout(timeout)
+                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, file), place, timeout, True)
+            else:
+                address = rendezvous.host, rendezvous.port
+                server = TCPStore(*address, is_master=False, timeout=timeout, wait_for_workers=False)
+                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, server), place, timeout, False)
         return cls(group, f"the workers of the group {name}")
 
     def all_reduce_(self, x: Tensor) -> None:
@@ -116,7 +120,7 @@ def _bytes_of(x: Tensor) -> Tensor:
 def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -> Any:
     gloo: Any = ProcessGroupGloo  # whose options have no public name
     # Without a name gloo takes the address of the host's own name, which may lead outside, or nowhere.
-    device = gloo.create_device(hostname=_LOOPBACK) if is_local else gloo.create_default_device()
+    device = gloo.create_device(hostname="127.0.0.1") if is_local else gloo.create_default_device()
     options = gloo._Options()
     options._devices, options._timeout = [device], timeout
     return gloo(store, place.rank, place.size, options)

@@ -15,10 +15,12 @@ from lullm.config.option.option import described, option, options_of
 from lullm.config.option.sleep_after import parse_sleep_after
 from lullm.config.option.vllm import without_vllm_options
 from lullm.config.parallel.cut import parse_pipeline_layers
+from lullm.config.parallel.share import share_of
 from lullm.config.pooling.use import Convert, Runner
 from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.types.importable import is_importable_name
+from lullm.types.parallel.placement import Axis
 
 DType = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -232,6 +234,11 @@ def _check_together(config: EngineConfig) -> None:
         raise ConfigError("batch_invariant needs lullm's own attention, not attention_backend='torch': use auto")
     if config.preemption_mode == "swap" and config.swap_space == 0:
         raise ConfigError("preemption_mode='swap' needs swap_space above 0")
+    num_workers = config.tensor_parallel_size * config.pipeline_parallel_size
+    if config.distributed_executor_backend == "uni" and num_workers > 1:
+        raise ConfigError(f"distributed_executor_backend='uni' runs one worker, not {num_workers}: use 'mp'")
+    if config.distributed_executor_backend in (None, "uni") and num_workers == 1:
+        _check_defaults(config, _OF_PROCESSES, "worker processes: distributed_executor_backend='mp'")
     if config.calculate_kv_scales and config.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
         raise ConfigError(
             f"calculate_kv_scales needs kv_cache_dtype='fp8', not {config.kv_cache_dtype!r}, which has no such scales"
@@ -239,7 +246,11 @@ def _check_together(config: EngineConfig) -> None:
 
 
 def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
-    """What needs lullm's own layers, with a cache of keys and values. Raises ConfigError."""
+    """What needs lullm's own layers, with a cache of keys and values, and sizes that workers can share.
+
+    Raises ConfigError, UnsupportedError.
+    """
+    share_of(model, Axis(0, config.tensor_parallel_size))
     if model.is_all_ops:
         return
     wishes = {
@@ -266,11 +277,20 @@ def _check_sleep_options(config: EngineConfig) -> None:
     for name, wanted in wishes.items():
         if wanted and not config.enable_sleep_mode:
             raise ConfigError(f"{name}={getattr(config, name)!r} needs enable_sleep_mode=True")
-    idle = config.idle
+    if not config.idle.wakes_by_request:
+        needs = "auto_wake=True or a sleep_after: no request wakes the engine"
+        _check_defaults(config, ("wake_timeout", "max_num_wake_waiting"), needs)
+
+
+_OF_PROCESSES = ("worker_timeout", "step_timeout")
+
+
+def _check_defaults(config: EngineConfig, names: tuple[str, ...], needs: str) -> None:
+    """Raises ConfigError: one of these options is not at its default, and would be without effect."""
     defaults = {each.name: each.default for each in options_of(EngineConfig)}
-    for name in ("wake_timeout", "max_num_wake_waiting"):
-        if getattr(config, name) != defaults[name] and not idle.wakes_by_request:
-            raise ConfigError(f"{name} needs auto_wake=True or a sleep_after: no request wakes the engine")
+    for name in names:
+        if getattr(config, name) != defaults[name]:
+            raise ConfigError(f"{name} needs {needs}")
 
 
 def _refuse_missing_machinery(config: EngineConfig) -> None:
@@ -285,10 +305,18 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
         ),
         "kv_cache_dtype": (config.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels read fp8"),
         "quantization": (config.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
-        "tensor_parallel_size": (config.tensor_parallel_size != 1, "one worker only"),
+        "tensor_parallel_size": (
+            config.tensor_parallel_size != 1 and on_gpu,
+            "workers find no GPU of their own; use a CPU, or one worker",
+        ),
+        "pipeline_parallel_size": (
+            config.pipeline_parallel_size != 1 and on_gpu,
+            "workers find no GPU of their own; use a CPU, or one worker",
+        ),
         "distributed_executor_backend": (
-            isinstance(backend, str) and backend != "uni" and not is_importable_name(backend),
-            "only 'uni' (in-process) exists, or a class of your own, like 'package.module:Class'",
+            isinstance(backend, str) and backend not in ("uni", "mp") and not is_importable_name(backend),
+            "there are 'uni' (in this process) and 'mp' (a process for each worker), or a class of your own, like "
+            "'package.module:Class'",
         ),
     }
     for name, (wanted, advice) in missing.items():

@@ -27,6 +27,11 @@ class EngineOptions:
     model: str = option("demo", "local folder, hub id, or 'demo' for the bundled model", "model")
     revision: str | None = option(None, "branch, tag or commit of a hub id", "model")
     tokenizer: str | None = option(None, "folder or hub id of the tokenizer; default: the model's", "model")
+    chat_template: str | None = option(
+        None,
+        "the Jinja template of conversations: a file, or the template itself; default: the model's",
+        "replies",
+    )
     split_special_tokens: bool | None = option(
         None,
         "special tokens that a prompt spells are text, so that no user can forge a turn; default: on for what "
@@ -82,15 +87,30 @@ class EngineOptions:
         "tokens are the same",
         "device",
     )
-    tensor_parallel_size: int = option(1, "workers that share each layer (only 1 yet)", "device", least=1)
+    tensor_parallel_size: int = option(1, "workers that share the matrices of every layer", "device", least=1)
     pipeline_parallel_size: int = option(
         1, "stages into which the layers are cut, each with workers of its own", "device", least=1
     )
     distributed_executor_backend: str | type | None = option(
         None,
-        "who runs the workers: 'uni', in this process (the only one yet), or an executor of your own, as a class or as "
-        "'package.module:Class'; default: 'uni'",
+        "who runs the workers: 'uni', one in this process; 'mp', a process for each, on this machine; or an executor "
+        "of your own, as a class or as 'package.module:Class'; default: 'uni' for one worker, 'mp' for several",
         "device",
+    )
+    worker_timeout: float = option(
+        60.0,
+        "seconds without a sign of life after which a worker process counts as lost, and the engine ends; one that has "
+        "died is noticed at once",
+        "device",
+        above=0,
+        unit="seconds",
+    )
+    step_timeout: float = option(
+        900.0,
+        "seconds after which a step that worker processes have not finished counts as hung, and the engine ends",
+        "device",
+        above=0,
+        unit="seconds",
     )
     worker_extension_cls: str | type | None = option(
         None,

@@ -25,6 +25,7 @@ from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, SlidingWindow, attended_kind
+from lullm.types.parallel.placement import Axis
 from lullm.types.parallel.stage import PipelineStage
 
 logger = get_logger(__name__)
@@ -41,6 +42,19 @@ and `attention_features`."""
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """Whose part of which model a config is for. `whole`: the config of all of it."""
+
+    axis: Axis
+    whole: "ModelConfig"
+
+    def first(self, size: int, whole_size: int) -> int:
+        """Where the worker's `size` of `whole_size` heads or elements begin. Several workers may have the same."""
+        num_different = whole_size // size
+        return self.axis.rank * num_different // self.axis.size * size
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The part of a `config.json` that lullm reads. Sizes in elements, lengths in tokens.
 
@@ -53,7 +67,8 @@ class ModelConfig:
         encoding: how the matrices of the checkpoint are quantized; None: not, or in a way of the family's own.
         unknown_keys: keys of the file of which nothing is known.
         foreign: the whole file, of a model whose code is that of transformers; None: lullm computes it.
-        stage: which layers a worker has; all other fields are of the whole model.
+        share: of a worker's part of a model (`config.parallel.share`), whose sizes these are; None: all of it.
+        stage: which layers a worker has; the other fields are of all layers.
     """
 
     architecture: str
@@ -75,6 +90,7 @@ class ModelConfig:
     encoding: CheckpointEncoding | None = None
     unknown_keys: tuple[str, ...] = field(default=(), compare=False)
     foreign: Mapping[str, Any] | None = field(default=None, compare=False)
+    share: Share | None = None
     stage: PipelineStage = PipelineStage()
 
     @property
@@ -126,9 +142,19 @@ class ModelConfig:
         return [range(num_each * layers.start, num_each * layers.stop) for layers in of_all]
 
     @property
+    def own_kinds(self) -> range:
+        """The entries of `layer_kinds` that a worker has."""
+        return self.kinds_of_stages[self.stage.rank]
+
+    @property
     def has_lm_head(self) -> bool:
         """Whether logits of tokens are computed: to draw from, or to score by."""
         return self.generates or (self.pooler is not None and isinstance(self.pooler.head, TokenScore))
+
+    @property
+    def ties_head(self) -> bool:
+        """Whether the head has no matrix of its own: it is the embedding, or there is none."""
+        return self.tie_word_embeddings or not self.has_lm_head
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":

@@ -13,7 +13,7 @@ from torch import Tensor
 from lullm.arena.arena import Arena
 from lullm.arena.backend import Backend
 from lullm.arena.driver.cuda import cuda_backend
-from lullm.arena.driver.dlpack import over_storage, view
+from lullm.arena.driver.dlpack import same_memory
 from lullm.arena.driver.rocm import rocm_backend
 from lullm.arena.pinned import PinnedArena
 from lullm.arena.workspace import Workspace
@@ -111,9 +111,8 @@ class CudaDevice:
         return Captured(kept, graph.replay)
 
     def _borrowed(self, tensor: Tensor, graph: torch.cuda.CUDAGraph) -> Tensor:
-        """The same contiguous tensor, valid until another graph of the pool is replayed. The graph keeps the pool."""
-        flat = view(tensor.data_ptr(), tensor.nbytes, self._backend.dlpack_device, graph)
-        return over_storage(flat, tensor.dtype, tensor.shape)
+        """The same tensor, valid until another graph of the pool is replayed. The graph keeps the pool."""
+        return same_memory(tensor, self._backend.dlpack_device, graph)
 
     def peak_bytes(self, work: Callable[[], object]) -> int:
         self.synchronize()

@@ -2,12 +2,11 @@
 
 import dataclasses
 import time
-from pathlib import Path
 
 from lullm.config.engine import EngineConfig
-from lullm.config.gguf.file import is_gguf
 from lullm.config.model import ModelConfig
 from lullm.config.parallel.cut import on_stage
+from lullm.config.parallel.share import share_of
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError, ConfigError
 from lullm.executor.protocol import Executor
@@ -17,17 +16,10 @@ from lullm.log import get_logger
 from lullm.sched.draft import SchedulerLimits
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.sched.scheduler import Scheduler
+from lullm.types.parallel.placement import Axis
 from lullm.units import format_bytes
 
 logger = get_logger(__name__)
-
-
-def check_gguf(config: EngineConfig, model: Path) -> None:
-    """Raises ConfigError: an option asks for what a GGUF file is not."""
-    if is_gguf(model):
-        for name, value in (("load_format", "safetensors"), ("model_impl", "transformers")):
-            if getattr(config, name) == value:
-                raise ConfigError(f"{name}={value!r} is not for GGUF files; leave it out, or take a model folder")
 
 
 def check_threadless(config: EngineConfig) -> None:
@@ -52,7 +44,7 @@ def open_scheduler(
     Raises:
         CacheSizeError: the chosen length does not fit, or nothing does.
     """
-    model = on_stage(model, config)
+    model = _of_worker(config, model)
     num_blocks, num_host_blocks = executor.determine_num_available_blocks()
     config = _fit_model_len(config, model, num_blocks, has_chosen_len)
     executor.initialize_cache(num_blocks, num_host_blocks, config.max_model_len)
@@ -75,6 +67,17 @@ def open_scheduler(
         config.max_in_flight,
         config.feeds_back,
     )
+
+
+def num_blocks_ahead(config: ResolvedConfig, model: ModelConfig) -> int:
+    """Blocks that one step can fill, of one sequence."""
+    step_len = min(config.max_num_batched_tokens, config.max_model_len)
+    return num_blocks_for_len(_of_worker(config, model), config.block_size, config.kv_dtype, step_len)
+
+
+def _of_worker(config: ResolvedConfig, model: ModelConfig) -> ModelConfig:
+    """The sizes of what a worker keeps, in blocks of the same numbers on all workers."""
+    return share_of(on_stage(model, config), Axis(0, config.tensor_parallel_size))
 
 
 def _preemption_policy(

@@ -13,8 +13,9 @@ import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.config.option.sleep_after import SleepRung
+from lullm.engine.caller.async_input import AsyncInput
+from lullm.engine.caller.entry import Entry
 from lullm.engine.client import SleepObserver
-from lullm.engine.input import num_chars
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.engine_thread import EngineThread
@@ -23,7 +24,6 @@ from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.engine.thread.stream_pace import StreamPace
 from lullm.errors import EngineDeadError
 from lullm.machine.memory_ahead import MemoryAhead
-from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
@@ -45,10 +45,6 @@ from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 
-_LONG_CHARS = 4096
-"""Longer texts are worked on in a thread: so many characters take 0.9 ms to tokenize, the way to a thread 0.1 ms, and
-a megabyte would stop the event loop for half a second."""
-
 
 class AsyncLLMEngine:
     """Builds its engine in the constructor, which blocks until the model is loaded, and starts the thread.
@@ -68,9 +64,11 @@ class AsyncLLMEngine:
         self.tokenizer = self._engine.tokenizer
         self.default_params = self._engine.default_params
         self._input = self._engine.input_processor
+        self._async_input = AsyncInput(self._input)
         self._mailbox = Mailbox()
         self._watch = SleepWatch(self._engine, self._mailbox, self.idle)
         self._admission = Admission(self._engine, self._mailbox, self._watch, self.idle)
+        self._entry = Entry(self._admission, self.idle)
         self._thread = EngineThread(self._engine, self._mailbox, self._watch, self._admission)
 
     @classmethod
@@ -83,28 +81,19 @@ class AsyncLLMEngine:
     ) -> GenerateRequest:
         """Render, tokenize and check a request. Raises InvalidRequestError, EngineDeadError."""
         self.check_running()
-        bad_words = params.bad_words if isinstance(params, SamplingParams) else None
-        if num_chars(prompt) + sum(map(len, bad_words or ())) <= _LONG_CHARS:
-            with contextlib.suppress(WouldBlock):
-                return self._input.process(request_id, prompt, params, priority, may_block=False)
-        return await asyncio.to_thread(self._input.process, request_id, prompt, params, priority)
+        return await self._async_input.prepare(request_id, prompt, params, priority)
 
     async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt of any length. Raises InvalidRequestError, as `prepare` does."""
-        if num_chars(prompt) <= _LONG_CHARS:
-            with contextlib.suppress(WouldBlock):
-                return self._input.tokenize(prompt, add_special_tokens, may_block=False)
-        return await asyncio.to_thread(self._input.tokenize, prompt, add_special_tokens)
+        return await self._async_input.tokenize(prompt, add_special_tokens)
 
     async def detokenize(self, token_ids: list[int]) -> str:
         """The text of `token_ids`, special tokens included. Raises InvalidRequestError: one is not in the model."""
-        if len(token_ids) > _LONG_CHARS:
-            return await asyncio.to_thread(self._input.detokenize, token_ids)
-        return self._input.detokenize(token_ids)
+        return await self._async_input.detokenize(token_ids)
 
     def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request that `prepare` has made, as they come; closing the generator aborts it."""
-        return cast(AsyncGenerator[RequestOutput, None], self._admission.outputs(request, keep_alive))
+        return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
 
     async def generate(
         self,
@@ -124,7 +113,7 @@ class AsyncLLMEngine:
         self, request: GenerateRequest, keep_alive: float | None = None
     ) -> PoolingRequestOutput[PoolingOutput]:
         """The output of a request that `prepare` has made for `PoolingParams`; cancelling the call aborts it."""
-        async with contextlib.aclosing(self._admission.outputs(request, keep_alive)) as outputs:
+        async with contextlib.aclosing(self._entry.outputs(request, keep_alive)) as outputs:
             async for output in outputs:
                 if isinstance(output, PoolingRequestOutput):
                     return output

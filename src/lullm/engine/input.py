@@ -3,6 +3,7 @@
 Nothing else renders a chat template for a request, tokenizes it or checks it, whichever face it comes from.
 """
 
+import functools
 import random
 import re
 import time
@@ -11,8 +12,9 @@ from collections.abc import Iterable
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.pooling.rules import check_generates, resolved_pooling
-from lullm.errors import InvalidRequestError
+from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.text.bad_words import bad_words_ids
+from lullm.text.chat_template import ChatTemplate
 from lullm.text.guided.guides import GuideMaker
 from lullm.text.pair import PairReader
 from lullm.text.reply.replies import Replies
@@ -47,6 +49,8 @@ class InputProcessor:
         self._splits_prompts = config.split_special_tokens is True
         self._seeds = random.Random(config.seed)
         self._guides = GuideMaker(tokenizer, eos_token_ids, model.vocab_size)
+        self._by_priority = config.scheduling_policy == "priority"
+        self._other_template = functools.lru_cache(maxsize=4)(self._read_template)  # a batch compiles its own once
         self._replies = Replies(tokenizer, config.tool_call_parser, config.reasoning_parser, config.think)
 
     def process(
@@ -69,6 +73,8 @@ class InputProcessor:
             raise InvalidRequestError(f"request_id must be a non-empty string, not {request_id!r}", "request_id")
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise InvalidRequestError(f"priority must be an integer, not {priority!r}", "priority")
+        if priority and not self._by_priority:
+            raise InvalidRequestError("priority needs an engine with scheduling_policy='priority'", "priority")
         if isinstance(params, PoolingParams):
             return self._process_pooling(request_id, prompt, params, priority, may_block)
         if not isinstance(params, SamplingParams):
@@ -165,7 +171,8 @@ class InputProcessor:
                 splits = prompt.split_special_tokens
                 splits = self._splits_conversations if splits is None else splits
                 options = self._replies.options(prompt)
-                return self._tokenizer.encode_conversation(prompt.messages, options, splits, may_block)
+                template = None if prompt.template is None else self._other_template(prompt.template)
+                return self._tokenizer.encode_conversation(prompt.messages, options, splits, may_block, template)
             text, token_ids, splits = _given(prompt)
             if (suffix := _suffix(prompt)) is not None and text is not None:
                 return text, self._tokenizer.encode_infill(text, suffix)
@@ -177,6 +184,12 @@ class InputProcessor:
             return text, token_ids
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), error.param or _param(prompt), error.code) from None
+
+    def _read_template(self, source: str) -> ChatTemplate:
+        try:
+            return ChatTemplate(source, self._tokenizer.special_tokens)
+        except ModelLoadError as error:
+            raise InvalidRequestError(str(error), "chat_template") from None
 
     def _check_prompt(self, param: str, token_ids: list[int], num_drawn: int) -> None:
         """Args: num_drawn: tokens behind the prompt that it must leave room for."""

@@ -8,28 +8,21 @@ from typing import Any, Unpack
 import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
-from lullm.config.generation import GenerationDefaults
-from lullm.config.parallel.cut import on_stage
-from lullm.config.pooling.use import with_use
 from lullm.device.profiler import Profiler
-from lullm.engine.assembly import check_gguf, check_threadless, open_scheduler
-from lullm.engine.input import InputProcessor
+from lullm.engine.assembly import check_threadless, num_blocks_ahead, open_scheduler
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
+from lullm.engine.start.model import open_model
 from lullm.engine.stats import take_stats
 from lullm.engine.step_loop import StepLoop
 from lullm.engine.thread.stream_pace import StreamPace as Pace
 from lullm.errors import ConfigError
 from lullm.executor.factory import open_executor
-from lullm.kv.layout import num_blocks_for_len
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
-from lullm.models.fallback.config import read_model_config
 from lullm.models.stages import with_stages
 from lullm.sched.occupancy import take_occupancy
-from lullm.text.pair import has_pair_roles
-from lullm.text.tokenizer import Tokenizer
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -45,7 +38,6 @@ from lullm.types.sleep import (
 )
 from lullm.types.watch.occupancy import Occupancy
 from lullm.types.watch.stats import EngineStats
-from lullm.weights.folder import resolve_model
 from lullm.worker.extension import check_remote_call, remote_methods
 
 logger = get_logger(__name__)
@@ -77,22 +69,11 @@ class LLMEngine:
             check_threadless(config)
         if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
             raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
-        folder = resolve_model(config.model, config.revision)
-        check_gguf(config, folder)
-        model = read_model_config(folder, config.model_impl)
-        resolved = config.resolve(model)
-        self.tokenizer = Tokenizer.from_folder(resolve_model(config.tokenizer) if config.tokenizer else folder)
-        reads_pairs = has_pair_roles(self.tokenizer.chat_template)
-        self.model_config = with_use(
-            model, folder, config.runner, config.convert, self.tokenizer.backend.token_to_id, reads_pairs
-        )
-        resolved = with_stages(resolved, self.model_config)
-        defaults = GenerationDefaults.from_folder(folder)
-        self.default_params = defaults.params
-        eos_token_ids = defaults.eos_token_ids + self.model_config.eos_token_ids
-        if self.tokenizer.eos_token_id is not None:
-            eos_token_ids += (self.tokenizer.eos_token_id,)
-        self.model_executor = open_executor(resolved, self.model_config, folder, ahead)
+        model = open_model(config)
+        self.tokenizer, self.model_config = model.tokenizer, model.model_config
+        self.default_params = model.default_params
+        resolved = with_stages(model.config, self.model_config)
+        self.model_executor = open_executor(resolved, self.model_config, model.folder, ahead)
         try:
             self.config, self._scheduler = open_scheduler(
                 resolved, self.model_config, self.model_executor, has_chosen_len=config.max_model_len is not None
@@ -101,12 +82,8 @@ class LLMEngine:
             self.model_executor.shutdown()
             raise
         self._block_space = self._scheduler.block_space
-        step_len = min(self.config.max_num_batched_tokens, self.config.max_model_len)
-        sizes = on_stage(self.model_config, resolved), self.config.block_size, self.config.kv_dtype
-        self._num_blocks_ahead = num_blocks_for_len(*sizes, step_len)
-        self.input_processor = InputProcessor(
-            self.config, self.model_config, self.tokenizer, tuple(dict.fromkeys(eos_token_ids))
-        )
+        self._num_blocks_ahead = num_blocks_ahead(self.config, self.model_config)
+        self.input_processor = model.input_processor(self.config)
         self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer, pace)
         self.lifecycle = Lifecycle(
             self.model_executor, self._scheduler, self._block_space, self.config.enable_sleep_mode
@@ -323,8 +300,8 @@ class LLMEngine:
 
     def check_health(self) -> None:
         """Return if the engine serves. Raises EngineDeadError otherwise."""
-        self._loop.check_alive()
         self.model_executor.check_health()
+        self._loop.check_alive()
 
     def shutdown(self) -> None:
         """Abort everything and give all memory back. Idempotent."""

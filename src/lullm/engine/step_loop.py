@@ -87,6 +87,8 @@ class StepLoop:
             self._in_flight.clear()
             if not isinstance(error, Exception):  # a second Ctrl-C does not wait for the end of the step
                 raise
+            if isinstance(error, EngineDeadError):  # a lost worker, which is said in full
+                raise
             logger.exception("the step failed; the engine is dead")
             raise EngineDeadError(f"the engine died in a step: {type(error).__name__}: {error}") from error
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
-from lullm.errors import ConfigError, UnsupportedError
+from lullm.errors import ConfigError
+from lullm.executor.mp.executor import MultiprocExecutor
 from lullm.executor.protocol import Executor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.machine.memory_ahead import MemoryAhead
@@ -21,12 +22,14 @@ def open_executor(
         ModelLoadError, CacheSizeError, UnsupportedError: a worker could not; none is left behind.
     """
     backend = config.distributed_executor_backend
-    if backend is None or backend == "uni":
-        if config.pipeline_parallel_size > 1:
-            raise UnsupportedError(
-                f"pipeline_parallel_size={config.pipeline_parallel_size} needs as many workers; 'uni' has one"
-            )
+    if backend is None:
+        backend = "uni" if config.tensor_parallel_size * config.pipeline_parallel_size == 1 else "mp"
+    if backend == "uni":
         return UniProcExecutor(config, model_config, folder, ahead)
+    if backend == "mp":
+        if ahead is not None:  # it lies in this process, and the weights do not
+            ahead.close()
+        return MultiprocExecutor(config, model_config, folder)
     return executor_class(backend)(config, model_config, folder, ahead)
 
 

@@ -104,6 +104,9 @@ class MergedExecutor:
     def check_health(self) -> None:
         self._workers.check_health()
 
+    def observe_loss(self, observer: Callable[[], None]) -> None:
+        self._workers.observe_loss(observer)
+
     def shutdown(self) -> None:
         self._workers.close()
 

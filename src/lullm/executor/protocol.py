@@ -70,7 +70,11 @@ class Workers(Protocol):
         ...
 
     def check_health(self) -> None:
-        """Return if all workers live. Raises EngineDeadError otherwise."""
+        """Return if all workers live. Asks no process. Raises EngineDeadError otherwise."""
+        ...
+
+    def observe_loss(self, observer: Callable[[], None]) -> None:
+        """See `Executor.observe_loss`."""
         ...
 
     def close(self) -> None:
@@ -191,6 +195,13 @@ class Executor(Protocol):
 
     def check_health(self) -> None:
         """Return if all workers live. Raises EngineDeadError otherwise."""
+        ...
+
+    def observe_loss(self, observer: Callable[[], None]) -> None:
+        """Have `observer` called once, from any thread, when `check_health` begins to fail because a worker is lost.
+
+        Workers in the engine's process are lost with it only.
+        """
         ...
 
     def shutdown(self) -> None:

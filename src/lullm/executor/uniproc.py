@@ -50,6 +50,9 @@ class LocalWorkers:
         if self._is_closed:
             raise EngineDeadError("the engine has been shut down")
 
+    def observe_loss(self, observer: Callable[[], None]) -> None:
+        pass  # there is no worker without this process
+
     def close(self) -> None:
         self._is_closed = True
         for worker in self._workers:

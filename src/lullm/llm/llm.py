@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from lullm.config.engine import EngineArguments, EngineConfig
-from lullm.engine.head_start import head_start
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.offline import run_all
+from lullm.engine.start.head_start import head_start
 from lullm.errors import InvalidRequestError, UnsupportedError
 from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output
 from lullm.llm.pooling import PoolingCalls
 from lullm.llm.prompt import UseTqdm, as_prompts, one_each
+from lullm.llm.tally import Tally
+from lullm.metrics.reader import Metric
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
@@ -51,6 +53,7 @@ class LLM(PoolingCalls):
             from lullm.engine.llm_engine import LLMEngine  # torch is loaded here, beside the head start
 
             self.llm_engine = LLMEngine(config, ahead=ahead)
+        self._tally = Tally(self.llm_engine)
         self._request_ids = itertools.count()
         self._turn = threading.RLock()
         self._enqueued: list[GenerateRequest] = []
@@ -127,7 +130,9 @@ class LLM(PoolingCalls):
     def _run(self, requests: Sequence[GenerateRequest], use_tqdm: UseTqdm) -> list[Any]:
         """The last output of each request, in their order."""
         with self._exclusive() as interrupt:
-            return run_all(self.llm_engine, requests, use_tqdm, interrupt)
+            outputs = run_all(self.llm_engine, requests, use_tqdm, interrupt)
+            self._tally.add(requests, outputs)
+            return outputs
 
     def _pool_all(self, prompts: Sequence[Input], params: Sequence[PoolingParams], use_tqdm: UseTqdm) -> list[Any]:
         return self._run(self._processed(prompts, params, [0] * len(prompts)), use_tqdm)
@@ -141,15 +146,16 @@ class LLM(PoolingCalls):
         split_special_tokens: bool | None = None,
         tools: Sequence[dict[str, Any]] | None = None,
         *,
+        chat_template: str | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
     ) -> list[RequestOutput]:
         """Answer a conversation, or each of a list of them, through the model's chat template.
 
         `tools`: functions that the model may call, in OpenAI's form; the output's text has the calls as the model
-        writes them. `chat_template_kwargs`: variables of the template's own, such as `enable_thinking`.
-        `continue_final_message`: the answer goes on with the last message, which stays open; else the template opens a
-        turn of the assistant's, unless `add_generation_prompt` is False.
+        writes them. `chat_template`: another one than the model's, as a text; `chat_template_kwargs`: variables of its
+        own, such as `enable_thinking`. `continue_final_message`: the answer goes on with the last message, which stays
+        open; else the template opens a turn of the assistant's, unless `add_generation_prompt` is False.
         `split_special_tokens` as in `Conversation`: by default nothing that the messages say acts as a special token.
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
         """
@@ -164,7 +170,8 @@ class LLM(PoolingCalls):
         options = (chat_template_kwargs or {}) | ({"tools": list(tools)} if tools else {})
         options |= {"continue_final_message": True} if continue_final_message else {}
         options |= {} if add_generation_prompt is None else {"add_generation_prompt": add_generation_prompt}
-        prompts = [Conversation(messages, options, split_special_tokens) for messages in conversations]
+        split = split_special_tokens
+        prompts = [Conversation(each, options, split, template=chat_template) for each in conversations]
         return self._run(self._requests(prompts, sampling_params), use_tqdm)
 
     @overload
@@ -223,6 +230,14 @@ class LLM(PoolingCalls):
     def get_default_sampling_params(self) -> SamplingParams:
         """What a request without parameters uses: the model's generation_config.json. A copy, to be changed freely."""
         return self.llm_engine.default_params.clone()
+
+    def get_metrics(self) -> list[Metric]:
+        """The numbers of /metrics under vLLM's names: gauges and counters of the engine, histograms of the requests.
+
+        Histograms count requests of this object's calls, not those of `llm_engine.add_request`.
+        """
+        with self._exclusive():
+            return self._tally.read()
 
     def sleep(self, level: int = 1, **options: Unpack[SleepArguments]) -> SleepReport:
         """Release memory until `wake_up`; needs `enable_sleep_mode=True`. Blocks until the memory is released.

@@ -38,7 +38,14 @@ def allowed_cpus() -> frozenset[int]:
 
 def num_cores(cpus: frozenset[int], root: Path = _ROOT) -> int:
     """How many physical cores these CPUs (hardware threads) belong to. A CPU of unknown core counts as one core."""
-    return max(1, len({frozenset(_siblings(cpu, root)) for cpu in cpus}))
+    return max(1, len({siblings(cpu, root) for cpu in cpus}))
+
+
+def siblings(cpu: int, root: Path = _ROOT) -> frozenset[int]:
+    """The hardware threads of a CPU's core."""
+    text = _read(root / _CPUS / f"cpu{cpu}/topology/core_cpus_list")
+    text = text or _read(root / _CPUS / f"cpu{cpu}/topology/thread_siblings_list")  # before Linux 5.4
+    return frozenset(_parse_list(text) if text else {cpu})
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
@@ -69,11 +76,17 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
 
 def numa_nodes(cpus: frozenset[int], root: Path = _ROOT) -> tuple[int, ...]:
     """The memory nodes of these CPUs; (0,) if the system does not list nodes."""
-    found = []
-    for folder in (root / _NODES).glob("node[0-9]*"):
-        if cpus & _parse_list(_read(folder / "cpulist") or ""):  # a node may have memory only
-            found.append(int(folder.name.removeprefix("node")))
-    return tuple(sorted(found)) or (0,)
+    nodes = node_of_cpus(root)
+    return tuple(sorted({nodes[cpu] for cpu in cpus & nodes.keys()})) or (0,)
+
+
+def node_of_cpus(root: Path = _ROOT) -> dict[int, int]:
+    """CPU -> its memory node; empty if the system does not list nodes. A node may have memory only."""
+    return {
+        cpu: int(folder.name.removeprefix("node"))
+        for folder in (root / _NODES).glob("node[0-9]*")
+        for cpu in _parse_list(_read(folder / "cpulist") or "")
+    }
 
 
 def model_name(root: Path = _ROOT) -> str | None:
@@ -84,12 +97,6 @@ def model_name(root: Path = _ROOT) -> str | None:
 def flags(root: Path = _ROOT) -> frozenset[str]:
     """The processor's features, by Linux's names ('avx2', 'avx512_bf16', 'amx_tile')."""
     return frozenset(next((value for key, value in _cpuinfo(root) if key in ("flags", "Features")), "").split())
-
-
-def _siblings(cpu: int, root: Path) -> set[int]:
-    text = _read(root / _CPUS / f"cpu{cpu}/topology/core_cpus_list")
-    text = text or _read(root / _CPUS / f"cpu{cpu}/topology/thread_siblings_list")  # before Linux 5.4
-    return _parse_list(text) if text else {cpu}
 
 
 def _share_v2(folder: Path) -> float | None:

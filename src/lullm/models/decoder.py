@@ -19,7 +19,7 @@ from lullm.kv.layout import layer_places
 from lullm.models.protocol import Model
 from lullm.nn.attention import Attention, AttentionStyle, QueryAttention
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import Embedding, LabelHead, LMHead
+from lullm.nn.embedding import ALONE, Embedding, LabelHead, LMHead, num_share_rows
 from lullm.nn.mlp import GatedMLP
 from lullm.nn.norm import RMSNorm
 from lullm.nn.rotary import Rotary
@@ -31,8 +31,7 @@ from lullm.weights.rule import Scale, WeightRules, decoder_rules
 def rules_of(config: ModelConfig) -> WeightRules:
     """The rules of a family that has Llama's names."""
     rotary_dim = config.family.rotary_dim(config.head_dim)
-    has_no_head = config.tie_word_embeddings or not config.has_lm_head
-    rules = decoder_rules(has_no_head, config.head_dim, rotary_dim)
+    rules = decoder_rules(config.ties_head, config.head_dim, rotary_dim)
     if config.family.residual_scale == 1.0:
         return rules
     # Folded into the last matrices of attention and MLP: rounded as a product would be, without a pass of its own.
@@ -114,16 +113,18 @@ class DecoderLayer(nn.Module):
         return self.feed(hidden, context.ops), residual
 
     def feed(self, hidden: Tensor, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
-        """What the layer's MLP gives."""
+        """What the layer's MLP gives, summed over the workers that have a part of it."""
         assert self.mlp is not None, "asked for by layers that have one"
         fed: Tensor = self.mlp(hidden, ops)
+        ops.all_reduce_(fed)
         return fed
 
     def mix(self, hidden: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The sum of what the layer's mixers give."""
+        """The sum of what the layer's mixers give, on all workers that have a part of them."""
         first, *others = (mixer(hidden, cos_sin_cache, context) for _, mixer in self.mixers)
         for other in others:
             context.ops.add_(first, other)
+        context.ops.all_reduce_(first)
         return first
 
     def norm_input(self, hidden: Tensor, residual: Tensor | None, ops: Ops) -> tuple[Tensor, Tensor]:
@@ -168,6 +169,18 @@ def place_of(config: ModelConfig, index: int) -> LayerPlace:
     return place
 
 
+def new_embedding(config: ModelConfig, size: int, dtype: torch.dtype) -> Embedding:
+    """With the rows of a head, if it is that, too, whatever the number of workers that share the head."""
+    num_shares = 1 if config.share is None or not config.ties_head else config.share.axis.size
+    return Embedding(num_shares * num_share_rows(config.vocab_size, num_shares), size, dtype)
+
+
+def new_head(config: ModelConfig, size: int, dtype: torch.dtype) -> LMHead:
+    """The head, or this worker's part of it."""
+    axis = ALONE if config.share is None else config.share.axis
+    return LMHead(config.vocab_size, size, config.ties_head, dtype, axis)
+
+
 class Decoder(nn.Module):
     """Token ids to the hidden states that the head reads.
 
@@ -179,8 +192,8 @@ class Decoder(nn.Module):
         super().__init__()
         family, stage = config.family, config.stage
         self.stage = stage
-        if stage.is_first or (stage.is_last and is_head_shared(config)):
-            self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype)
+        if stage.is_first or (stage.is_last and config.ties_head):
+            self.embed_tokens = new_embedding(config, config.hidden_size, dtype)
         self.embedding_scale = torch.tensor(family.embedding_scale, dtype=dtype, device="cpu").item()
         make_layer = style.make_layer or DecoderLayer
         places = layer_places(config).places[:: family.kinds_per_layer]
@@ -229,11 +242,6 @@ def summed(hidden: Tensor, residual: Tensor | None, ops: Ops) -> Tensor:  # [T, 
     return residual
 
 
-def is_head_shared(config: ModelConfig) -> bool:
-    """Whether the embedding is the matrix of the logits, too, if there are any."""
-    return config.tie_word_embeddings or not config.has_lm_head
-
-
 class CausalLM(Model):
     """A decoder with its language-model head, or with what pools in its place, or with both."""
 
@@ -245,7 +253,7 @@ class CausalLM(Model):
         self.model = (style.make_decoder or Decoder)(config, style, dtype, max_model_len)
         if not config.stage.is_last:
             return
-        self.lm_head = LMHead(config.vocab_size, config.hidden_size, is_head_shared(config), dtype)
+        self.lm_head = new_head(config, config.hidden_size, dtype)
         head = None if config.pooler is None else config.pooler.head
         if isinstance(head, Classifier):
             self.score = LabelHead(head.num_labels, config.hidden_size, dtype)

@@ -1,7 +1,7 @@
 """Model: what the worker needs from a model of any family, which may be built in any way."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor, nn
 
@@ -9,6 +9,7 @@ from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.nn.context import StepContext
 from lullm.ops.table import Ops
+from lullm.weights.rows.cut import Cut
 from lullm.weights.rule import WeightRules, on_stage
 
 
@@ -23,6 +24,7 @@ class Model(nn.Module):
 
     Attributes:
         has_stages: the model has those layers only that `config.layers` names; else it cannot be cut into stages.
+        cuts: of a worker that shares the matrices with others: what it has of which parameters.
         has_pooling_heads: `pool` knows the heads of a `PoolerConfig`; else it gives hidden states only.
         update_weights: see `WeightStore.update`; None: there is no memory for weights yet.
     """
@@ -42,6 +44,7 @@ class Model(nn.Module):
             )
         self.config = config
         self.rules = on_stage(rules, config.stage)
+        self.cuts: Mapping[str, Cut] = {}
         self.update_weights: Callable[[Iterable[tuple[str, Tensor]]], list[str]] | None = None
 
     @abstractmethod

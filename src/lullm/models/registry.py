@@ -8,7 +8,7 @@ from lullm.config.family.dense import LLAMA
 from lullm.config.family.family import Family
 from lullm.config.family.table import OUTSIDE
 from lullm.config.model import ModelConfig
-from lullm.errors import ConfigError
+from lullm.errors import ConfigError, UnsupportedError
 from lullm.models.family.deepseek import build_deepseek
 from lullm.models.family.experts import (
     build_glm4_moe,
@@ -36,6 +36,7 @@ from lullm.models.family.olmo import build_exaone4, build_olmo
 from lullm.models.family.phi import build_phi3
 from lullm.models.family.qwen import build_qwen2, build_qwen3
 from lullm.models.protocol import Model
+from lullm.weights.rows.cut import cuts_of
 
 Builder = Callable[[ModelConfig, torch.dtype, int], Model]
 """(config, dtype, max_model_len) -> the model, its parameters on the meta device; see `build_model`."""
@@ -108,14 +109,25 @@ def register_model(architecture: str, builder: Builder, family: Family = LLAMA) 
 def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> Model:
     """The model of a config, its parameters of `dtype` on the meta device (see `weights.materialize`).
 
-    `max_model_len` is the number of positions, in tokens, that the rotary table covers.
+    `max_model_len` is the number of positions, in tokens, that the rotary table covers. Of a worker's share, `rules`
+    are those of the whole model, and `cuts` say what the worker has of it.
 
     Raises:
         ModelLoadError: a family cannot be built with these sizes, or there is no memory for its tables.
+        UnsupportedError: a model of another package is to be shared.
     """
     if config.foreign is not None:
         from lullm.models.fallback.model import build_foreign  # loads transformers
 
         return build_foreign(config, dtype, max_model_len)
     builder = BUILDERS.get(config.architecture) or _OUTSIDE_BUILDERS[config.architecture]
-    return builder(config, dtype, max_model_len)
+    model = builder(config, dtype, max_model_len)
+    if config.share is not None:
+        if config.architecture in _OUTSIDE_BUILDERS:
+            raise UnsupportedError(
+                f"{config.architecture} is computed by another package, whose layers know nothing of workers that "
+                "share them; leave tensor_parallel_size out"
+            )
+        whole = builder(config.share.whole, dtype, max_model_len)
+        model.rules, model.cuts = whole.rules, cuts_of(model, whole, config.share)
+    return model

@@ -10,7 +10,7 @@ from lullm.config.model import ModelConfig
 from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
-from lullm.nn.norm import RMSNorm
+from lullm.nn.norm import RMSNorm, norm_rows_
 from lullm.ops.cache.layer_cache import HeadNorm
 
 
@@ -66,7 +66,8 @@ class Attention(nn.Module):
         q_size, kv_size = config.num_attention_heads * heads.head_dim, heads.size
         self.gate_size = q_size if style.has_output_gate else 0
         part_sizes = (self.gate_size + q_size, kv_size, kv_size)
-        projection = FusedLinear(config.hidden_size, part_sizes, style.qkv_bias, dtype)
+        shared_sizes = (self.gate_size, q_size, kv_size, kv_size)
+        projection = FusedLinear(config.hidden_size, part_sizes, style.qkv_bias, dtype, shared_sizes)
         self.projection = "qkk_proj" if style.values_are_keys else "qkv_proj"
         self.add_module(self.projection, projection)
         self.o_proj = Linear(q_size, config.hidden_size, style.o_bias, dtype)
@@ -80,6 +81,9 @@ class Attention(nn.Module):
         if style.row_norm_eps is not None:
             self.q_norm = RMSNorm(q_size, style.row_norm_eps, dtype)
             self.k_norm = RMSNorm(kv_size, style.row_norm_eps, dtype)
+        self.share, self.num_all_kv_heads = config.share, heads.num_heads
+        if config.share is not None:
+            self.num_all_kv_heads = config.share.whole.kv_heads(layer).num_heads
         self.kv_scales: KVScales | None = None
 
     def forward(
@@ -99,8 +103,8 @@ class Attention(nn.Module):
             else:
                 kv_size = self.num_kv_heads * self.head_dim
                 q, k, _ = qkv.split((qkv.shape[1] - 2 * kv_size, kv_size, kv_size), dim=-1)
-                self.q_norm.norm_(q, ops)
-                self.k_norm.norm_(k, ops)
+                num_shares = 1 if self.share is None else self.share.axis.size
+                norm_rows_(((q, self.q_norm), (k, self.k_norm)), num_shares, ops)
         qkv = qkv.unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
         if self.style.has_value_norm and self.style.head_norm_eps is not None:
             ops.rms_norm_(qkv[:, qkv.shape[1] - self.num_kv_heads :], self.ones, self.style.head_norm_eps)
@@ -156,4 +160,5 @@ def add_kv_scales(model: nn.Module) -> None:
     """Give every attention layer of a model the scales of an fp8 KV cache."""
     for layer in list(model.modules()):
         if isinstance(layer, Attention):
-            layer.kv_scales = KVScales(layer.num_kv_heads)
+            heads = layer.num_kv_heads, layer.num_all_kv_heads
+            layer.kv_scales = KVScales(heads[0], 0 if layer.share is None else layer.share.first(*heads), heads[1])

@@ -1,10 +1,24 @@
-"""Token embedding and language-model head, which may share one matrix."""
+"""Token embedding and language-model head, which may share one matrix.
+
+Of workers that share a model each has the whole embedding, of which a step reads a row per token. Each multiplies a
+part of the head's rows, which are a quarter of what a step of a small model reads, and the columns are gathered.
+"""
 
 import torch
 from torch import Tensor, nn
 
 from lullm.nn.linear import Matrix, meta_parameter
+from lullm.ops.quantized.weight import PANEL_ROWS, Layout
 from lullm.ops.table import Ops
+from lullm.types.parallel.placement import Axis
+from lullm.units import cdiv, round_up
+
+ALONE = Axis()
+
+
+def num_share_rows(vocab_size: int, num_shares: int) -> int:
+    """Rows of the head that one of several workers multiplies: whole panels of a packed or a quantized matrix."""
+    return vocab_size if num_shares == 1 else round_up(cdiv(vocab_size, num_shares), PANEL_ROWS)
 
 
 class Embedding(Matrix):
@@ -15,28 +29,51 @@ class Embedding(Matrix):
 
 
 class LMHead(Matrix):
-    """Hidden states to logits. A tied head has no weight and uses the embedding's."""
+    """Hidden states to logits. A tied head has no weight and uses the embedding's.
 
-    def __init__(self, vocab_size: int, hidden_size: int, tied: bool, dtype: torch.dtype):
-        super().__init__(vocab_size, hidden_size, dtype)
+    Of workers that share it, number `axis.rank` has the rows from `first_row` on. Where rows are missing to equal
+    parts, the weight (of a tied head the embedding) has more than the vocabulary; what they give is cut off.
+    """
+
+    def __init__(self, vocab_size: int, hidden_size: int, tied: bool, dtype: torch.dtype, axis: Axis = ALONE):
+        super().__init__(num_share_rows(vocab_size, axis.size), hidden_size, dtype)
+        self.vocab_size = vocab_size
+        self.num_own_rows = num_share_rows(vocab_size, axis.size)
+        self.num_shares = axis.size
+        self.first_row = axis.rank * self.num_own_rows
         if tied:
             self.register_parameter("weight", None)
 
     def forward(self, hidden: Tensor, embedding: Embedding | None, ops: Ops) -> Tensor:  # [N, H] -> [N, V] float32
-        matrix = self._matrix(embedding)
-        if matrix.layout is None:
-            return ops.logits(hidden, matrix.weight)
-        return ops.quantized_logits(hidden, matrix.weight, matrix.layout)
-
-    def some_logits(self, hidden: Tensor, token_ids: Tensor, embedding: Embedding | None, ops: Ops) -> Tensor:
-        """The logits of `token_ids [K]` alone: `[N, K]` float32. Reads K rows of the matrix."""
-        return _products(hidden, _rows(self._matrix(embedding), token_ids, ops))
+        weight, layout = self._own_rows(embedding)
+        logits = ops.logits(hidden, weight) if layout is None else ops.quantized_logits(hidden, weight, layout)
+        if self.num_shares == 1:
+            return logits
+        gathered = ops.all_gather(logits)
+        return gathered if gathered.shape[1] == self.vocab_size else gathered[:, : self.vocab_size]
 
     def _matrix(self, embedding: Embedding | None) -> Matrix:
         if self.weight is not None:
             return self
         assert embedding is not None, "a tied head stands where the embedding is"
         return embedding
+
+    def _own_rows(self, embedding: Embedding | None) -> tuple[Tensor, Layout | None]:
+        matrix = self._matrix(embedding)
+        weight, layout = matrix.weight, matrix.layout
+        if self.num_shares == 1 or matrix is self:
+            return weight, layout
+        if layout is None:
+            return weight[self.first_row : self.first_row + self.num_own_rows], None
+        first_panel, num_panels = self.first_row // PANEL_ROWS, self.num_own_rows // PANEL_ROWS
+        panels = weight[first_panel : first_panel + num_panels]
+        return panels, layout.with_rows(self.num_own_rows)
+
+    def some_logits(self, hidden: Tensor, token_ids: Tensor, embedding: Embedding | None, ops: Ops) -> Tensor:
+        """The logits of `token_ids [K]` alone: `[N, K]` float32. Reads K rows of the matrix, if all are here."""
+        if self.weight is not None and self.num_shares > 1:
+            return self(hidden, embedding, ops)[:, token_ids]
+        return _products(hidden, _rows(self._matrix(embedding), token_ids, ops))
 
 
 class LabelHead(nn.Module):

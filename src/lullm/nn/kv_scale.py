@@ -24,15 +24,18 @@ rounding of the largest value: with two versions of the ops, log-probabilities d
 class KVScales(nn.Module):
     """`k_scale` and `v_scale` `[Hkv]` float32 are in use. `given [2, Hkv]` comes from the checkpoint or a trainer.
 
-    `given` is NaN where a scale is open: it is 1, or calculated.
+    `given` is NaN where a scale is open: it is 1, or calculated. A checkpoint has scales of `num_all_heads`, of which
+    those from `first_head` on are here.
     """
 
     k_scale: Tensor
     v_scale: Tensor
     given: Tensor
 
-    def __init__(self, num_kv_heads: int):
+    def __init__(self, num_kv_heads: int, first_head: int = 0, num_all_heads: int | None = None):
         super().__init__()
+        self.first_head = first_head
+        self.num_all_heads = num_all_heads or num_kv_heads
         self.register_buffer("k_scale", torch.ones(num_kv_heads, device="cpu"), persistent=False)
         self.register_buffer("v_scale", torch.ones(num_kv_heads, device="cpu"), persistent=False)
         self.register_buffer("given", torch.full((2, num_kv_heads), torch.nan, device="cpu"), persistent=False)
@@ -80,13 +83,18 @@ def kv_scales_of(model: nn.Module) -> list[KVScales]:
     return [module for module in model.modules() if isinstance(module, KVScales)]
 
 
-def with_scales(caches: list[LayerCache], model: nn.Module, kinds: Sequence[LayerKind]) -> list[LayerCache]:
-    """The layers' caches with the scales that the model has for those that keep keys and values."""
+def with_scales(
+    caches: list[LayerCache], model: nn.Module, kinds: Sequence[LayerKind], own: Sequence[int]
+) -> list[LayerCache]:
+    """The layers' caches with the scales that the model has for those that keep keys and values.
+
+    `own`: the layers that the model has of them all.
+    """
     all_scales = kv_scales_of(model)
     if not all_scales:
         return caches
     caches = list(caches)
-    token_layers = [layer for layer, kind in enumerate(kinds) if isinstance(kind, FullAttention | SlidingWindow)]
+    token_layers = [layer for layer in own if isinstance(kinds[layer], FullAttention | SlidingWindow)]
     for layer, scales in zip(token_layers, all_scales, strict=True):
         caches[layer] = LayerCache(caches[layer].key, caches[layer].value, scales.k_scale, scales.v_scale)
     return [caches[kind.layer] if isinstance(kind, SharedAttention) else caches[i] for i, kind in enumerate(kinds)]

@@ -55,11 +55,20 @@ class FusedLinear(Linear):
     """Matrices stacked along their outputs: one multiplication instead of several small ones.
 
     `part_sizes` are the rows of the parts in order; a `Fusion` rule names the parts as a checkpoint does.
+    `shared_sizes` are those of which workers that share the matrix have a part each; parts of parts, or the parts.
     """
 
-    def __init__(self, in_features: int, part_sizes: tuple[int, ...], bias: bool, dtype: torch.dtype):
+    def __init__(
+        self,
+        in_features: int,
+        part_sizes: tuple[int, ...],
+        bias: bool,
+        dtype: torch.dtype,
+        shared_sizes: tuple[int, ...] | None = None,
+    ):
         super().__init__(in_features, sum(part_sizes), bias, dtype)
         self.part_sizes = part_sizes
+        self.shared_sizes = shared_sizes or part_sizes
 
     def gate(self, x: Tensor, activation: Activation, ops: Ops) -> Tensor:  # [T, in] -> [T, out / 2]
         """`activation(gate) * up` where the two parts are gate and up."""

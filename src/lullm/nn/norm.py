@@ -1,5 +1,7 @@
 """RMSNorm (https://arxiv.org/abs/1910.07467) and LayerNorm (https://arxiv.org/abs/1607.06450)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +27,23 @@ class RMSNorm(nn.Module):
     def add(self, x: Tensor, residual: Tensor, ops: Ops) -> tuple[Tensor, Tensor]:
         """Add `x` to the residual stream: (the normed sum, the sum). Overwrites both arguments."""
         return ops.add_rms_norm(x, residual, self.weight, self.eps)
+
+
+def norm_rows_(rows: Sequence[tuple[Tensor, RMSNorm]], num_shares: int, ops: Ops) -> None:
+    """Normalise all `x [T, size]` in place, each by its norm, where `num_shares` workers have a part of every row.
+
+    The squares are summed over the workers, in torch, so such steps are not recorded. Parts that several workers hold
+    count as often in the sum as in the size, so the mean is that of the row.
+    """
+    if num_shares == 1:
+        for x, norm in rows:
+            norm.norm_(x, ops)
+        return
+    sums = torch.stack([x.float().square().sum(-1) for x, _ in rows], dim=-1)  # [T, rows]
+    ops.all_reduce_(sums)
+    for (x, norm), total in zip(rows, sums.unbind(-1), strict=True):
+        factors = torch.rsqrt(total / (num_shares * x.shape[-1]) + norm.eps).unsqueeze(-1)
+        x.copy_((x.float() * factors).to(x.dtype) * norm.weight)
 
 
 class LayerNorm(nn.Module):

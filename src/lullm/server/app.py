@@ -30,9 +30,13 @@ async def _answer_nothing(_request: Request, _error: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED_REQUEST)  # the client has gone
 
 
-def build_app(engine: EngineClient, options: ServerOptions) -> FastAPI:
-    """The application; `app.state.context` is its `ServerContext`. Starts nothing."""
-    context = ServerContext(engine, options)
+def build_app(engine: EngineClient, options: ServerOptions, admin_port: int | None = None) -> FastAPI:
+    """The application; `app.state.context` is its `ServerContext`. Starts nothing.
+
+    Args:
+        admin_port: the only port on which the sleep endpoints answer; None: any.
+    """
+    context = ServerContext(engine, options, admin_port)
     # FastAPI's pages would load their scripts from the network, and know no bodies: those are parsed by hand.
     app = FastAPI(title="lullm", version=lullm.__version__, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.context = context

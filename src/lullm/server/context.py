@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
+from starlette.types import Scope
 
 from lullm.engine.client import EngineClient
 from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
@@ -29,12 +30,22 @@ _MAX_TOLD = 256  # names of unknown fields, each of which is logged once
 _MAX_NAME_CHARS = 64
 
 
-class ServerContext:
-    """The engine, the options, the metrics, and the count of requests in flight. Lives on the event loop's thread."""
+def port_of(scope: Scope) -> int | None:
+    """The port that a request came in on; None: it came through a unix socket, or from this process."""
+    _, port = scope.get("server") or (None, None)
+    return port
 
-    def __init__(self, engine: EngineClient, options: ServerOptions):
+
+class ServerContext:
+    """The engine, the options, the metrics, and the count of requests in flight. Lives on the event loop's thread.
+
+    `admin_port`: the only port on which the sleep endpoints answer; None: any.
+    """
+
+    def __init__(self, engine: EngineClient, options: ServerOptions, admin_port: int | None = None):
         self.engine = engine
         self.options = options
+        self.admin_port = admin_port
         self.metrics = Metrics(engine, options.metrics_prefix)
         self.tracing = Tracing(options.otlp_traces_endpoint, engine.config.served_model_name)
         self.queue = QueueBound(engine, options.max_queued_requests, options.max_queued_tokens)
@@ -97,6 +108,10 @@ class ServerContext:
             self.engine.check_running()
         except EngineDeadError as error:
             raise ApiError(503, f"the engine is dead: {error}", code="engine_dead") from None
+
+    def has_admin(self, scope: Scope) -> bool:
+        """Whether the sleep endpoints answer where a request came in."""
+        return self.engine.config.enable_sleep_mode and self.admin_port in (None, port_of(scope))
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:

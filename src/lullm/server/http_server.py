@@ -7,22 +7,22 @@ last, so that clients get an answer until then.
 
 import asyncio
 import contextlib
-import ipaddress
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Generator
 from typing import Any
 
 import uvicorn
 
-from lullm.config.engine_option import EngineOptions
 from lullm.engine.client import EngineClient
-from lullm.errors import ConfigError, EngineDeadError
+from lullm.errors import EngineDeadError
 from lullm.log import get_logger
 from lullm.server.app import build_app
 from lullm.server.context import ServerContext
 from lullm.server.gate.connection import BoundedConnection
 from lullm.server.gate.descriptor import ExhaustionLog, connection_bound
+from lullm.server.listen.listener import Listener
 from lullm.server.options import ServerOptions
 
 logger = get_logger(__name__)
@@ -39,52 +39,6 @@ DEATH_S = 5.0
 CLOSING_S = 1  # for connections to close; then what still writes to a client that does not read is cancelled
 
 
-def bind(options: ServerOptions) -> socket.socket:
-    """A bound socket that does not listen yet: a taken port is found before a model is loaded.
-
-    Raises:
-        ConfigError: the address cannot be had.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {options.host}: {error}") from None
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-    except OSError as error:
-        sock.close()
-        raise ConfigError(f"cannot listen on {options.host}:{options.port}: {error}; choose another --port") from None
-    return sock
-
-
-def check_exposure(sock: socket.socket, options: ServerOptions, config: EngineOptions) -> None:
-    """Return if the network cannot reach the sleep endpoints: there is a key, a loopback address, or no endpoint.
-
-    Raises:
-        ConfigError: they would be open to the network; or there is an admin key with nothing to open.
-    """
-    if not config.enable_sleep_mode:
-        if options.admin_keys:
-            raise ConfigError("an admin key opens the sleep endpoints; they need --enable-sleep-mode")
-        return
-    host = sock.getsockname()[0].partition("%")[0]
-    if not options.admin_keys and not ipaddress.ip_address(host).is_loopback:
-        raise ConfigError(
-            f"--enable-sleep-mode on {options.host}, which is not a loopback address, would let anybody put the "
-            "engine to sleep; set an --admin-key, or leave --host at 127.0.0.1"
-        )
-
-
-def url_of(sock: socket.socket) -> str:
-    """`http://HOST:PORT` with the real port."""
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 class _Uvicorn(uvicorn.Server):
     """uvicorn without its own signal handling, which ends the process by the signal it caught."""
 
@@ -92,9 +46,10 @@ class _Uvicorn(uvicorn.Server):
         super().__init__(config)
         self._on_ready = on_ready
 
-    def bound_connections(self, max_connections: int) -> None:
-        """Put a `BoundedConnection` in front of uvicorn's protocol. Call before `serve`."""
+    def guard(self, max_connections: int, tls: ssl.SSLContext | None) -> None:
+        """Put a `BoundedConnection` in front of uvicorn's protocol, and TLS before both. Call before `serve`."""
         self.config.load()
+        self.config.ssl = tls
         protocol, connections = self.config.http_protocol_class, self.server_state.connections
 
         def make(**arguments: Any) -> BoundedConnection:
@@ -118,13 +73,13 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    """One engine behind one listening socket, for the life of one `serve` call."""
+    """One engine behind the sockets of one listener, for the life of one `serve` call."""
 
-    def __init__(self, engine: EngineClient, options: ServerOptions, sock: socket.socket):
-        check_exposure(sock, options, engine.config)
+    def __init__(self, engine: EngineClient, options: ServerOptions, listener: Listener):
+        listener.check_exposure(options, engine.config)
         self._engine = engine
         self._options = options
-        self._sock = sock
+        self._listener = listener
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
 
@@ -138,7 +93,8 @@ class HttpServer:
         Raises:
             EngineDeadError: the engine has died; a supervisor should start another process.
         """
-        app = build_app(self._engine, self._options)
+        listener = self._listener
+        app = build_app(self._engine, self._options, listener.admin_port)
         asyncio.get_running_loop().set_exception_handler(ExhaustionLog())
         config = uvicorn.Config(
             app,
@@ -150,10 +106,9 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=CLOSING_S,
         )
-        url = url_of(self._sock)
-        server = _Uvicorn(config, lambda: on_ready(url))
-        server.bound_connections(connection_bound(self._options.max_connections))
-        serving = asyncio.create_task(server.serve(sockets=[self._sock]))
+        server = _Uvicorn(config, self._on_ready(on_ready))
+        server.guard(connection_bound(self._options.max_connections), listener.tls)
+        serving = asyncio.create_task(server.serve(sockets=listener.sockets))
         stopping = asyncio.create_task(self._stopping.wait())
         dying = asyncio.create_task(self._death())
         try:
@@ -167,6 +122,14 @@ class HttpServer:
             await asyncio.to_thread(app.state.context.tracing.close)
         if dying.done() and not dying.cancelled():
             raise dying.result()
+
+    def _on_ready(self, on_ready: Callable[[str], None]) -> Callable[[], None]:
+        def tell() -> None:
+            if self._listener.admin_url is not None:
+                logger.info("the sleep endpoints answer on %s alone", self._listener.admin_url)
+            on_ready(self._listener.url)
+
+        return tell
 
     async def _death(self) -> EngineDeadError:
         """Return a while after the engine has died, with the cause."""
@@ -206,10 +169,10 @@ class HttpServer:
 
 
 async def serve_until_signal(
-    engine: EngineClient, options: ServerOptions, sock: socket.socket, on_ready: Callable[[str], None]
+    engine: EngineClient, options: ServerOptions, listener: Listener, on_ready: Callable[[str], None]
 ) -> None:
     """`HttpServer.serve`, stopped by SIGTERM or SIGINT. For the main thread of a process that owns its signals."""
-    server = HttpServer(engine, options, sock)
+    server = HttpServer(engine, options, listener)
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
     for number in signals:

@@ -2,102 +2,222 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
+from lullm.config.option.option import described, option, options_of
 from lullm.errors import ConfigError
 from lullm.units import MIB
 
 _KEY = re.compile(r"[!-~]([ -~]*[!-~])?")  # the characters that a header may hold
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
-_COUNTS = ("max_connections", "max_body_bytes", "max_request_logprobs", "max_queued_requests", "max_queued_tokens")
 UnknownFields = Literal["ignore", "refuse"]
 MetricsPrefix = Literal["both", "lullm", "vllm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Options of the server.
+    """Options of the server. Raises ConfigError: a value is out of range, or two of them contradict each other."""
 
-    Args:
-        host: address to listen on. port: TCP port; 0 lets the system choose one, the ready line names it.
-        api_keys: a request must carry one of them as `Authorization: Bearer KEY`; empty: open to all.
-        admin_keys: the same for the sleep endpoints, which API keys do not open then; empty: they are as open as the
-            rest, and the server listens on a loopback address only.
-        allowed_hosts: names that requests without a key may call the server by in `Host`, beside loopback names, IP
-            addresses, `host` and the machine's own names; '*' for any.
-        allowed_origins: web origins that browsers may call from (CORS); '*' for any; empty: none.
-        model_aliases: more names that requests may call the model by. any_model_name: they may call it by any.
-        max_connections: connections that are open at a time; one more gets a 503.
-        max_body_bytes: longest request body that is read.
-        max_request_logprobs: most log-probabilities that the answer to one request may hold, over all its prompts,
-            completions and tokens; None: 2**20, and no fewer than one sequence of the model's length may ask for.
-        max_queued_requests: prompts that may wait for the engine, beside those it works on; while so many wait, one
-            more request gets a 429. None: any number. max_queued_tokens: the same for the tokens of these prompts.
-        request_timeout_s: seconds from when a request for text or vectors is handed to the engine until it is ended
-            with 504 `request_timeout`; None: it may take any time.
-        stream_pause_s: for the engine that is built: seconds between two events of a stream, at least.
-        unknown_fields: what becomes of fields that a body has and no endpoint knows; ignored ones are logged, and named
-            in the header `X-Lullm-Ignored` of the answer.
-        drain_timeout_s: seconds that running requests get to end after a stop signal, before they are aborted.
-        page: whether there is a web page at `/`.
-        metrics_prefix: whose names `/metrics` uses: lullm's, vLLM's, or both.
-        otlp_traces_endpoint: where an OpenTelemetry collector takes traces over HTTP; None: there are none.
+    host: str = option("127.0.0.1", "address to listen on", "listening", value_name="HOST")
+    port: int = option(
+        8000,
+        "port to listen on; 0: a free one, named in the ready line",
+        "listening",
+        least=0,
+        most=65535,
+    )
+    uds: str | None = option(
+        None,
+        "listen on a unix socket in this file (mode 0600), not on a port; the server removes it at its end (default: "
+        "--host and --port)",
+        "listening",
+        value_name="PATH",
+    )
+    admin_port: int | None = option(
+        None,
+        "the sleep endpoints answer on this port alone; 0: a free one, named in the log (default: where the others do)",
+        "listening",
+        least=0,
+        most=65535,
+    )
+    admin_host: str | None = option(
+        None, "address of --admin-port (default: 127.0.0.1)", "listening", value_name="HOST"
+    )
+    ssl_certfile: str | None = option(
+        None,
+        "listen with TLS; PEM file of the certificate and its chain (default: HTTP)",
+        "listening",
+        value_name="FILE",
+    )
+    ssl_keyfile: str | None = option(
+        None, "PEM file of its private key (default: it stands in --ssl-certfile)", "listening", value_name="FILE"
+    )
+    ssl_ca_certs: str | None = option(
+        None,
+        "PEM file of the authorities whose clients' certificates are accepted (default: clients are not asked for one)",
+        "listening",
+        value_name="FILE",
+    )
+    ssl_cert_reqs: int = option(
+        0, "1: a client may show a certificate, 2: it must; needs --ssl-ca-certs", "listening", least=0, most=2
+    )
+    max_connections: int = option(
+        1000, "connections that are open at a time; one more gets a 503", "listening", least=1
+    )
+    drain_timeout_s: float = option(
+        30.0,
+        "seconds that running requests get to end after a stop signal, before they are aborted",
+        "listening",
+        flag="drain-timeout",
+        least=0,
+        below=float("inf"),
+        unit="seconds",
+    )
 
-    Raises:
-        ConfigError: a value is out of range.
-    """
+    api_keys: tuple[str, ...] = option(
+        (),
+        "requests must carry it as 'Authorization: Bearer KEY'; give it again for more keys; `ps` shows it to other "
+        "users, unlike a file or the variable LULLM_API_KEY (default: open)",
+        "access",
+        flag="api-key",
+        value_name="KEY",
+    )
+    admin_keys: tuple[str, ...] = option(
+        (),
+        "opens the sleep endpoints, which no API key opens then; needed where --enable-sleep-mode listens beyond "
+        "loopback; give it again for more keys; also from the variable LULLM_ADMIN_KEY (default: as open as the rest)",
+        "access",
+        flag="admin-key",
+        value_name="KEY",
+    )
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "name by which requests without a key may call the server in `Host`, '*' for any; may be given again (default: "
+        "IP addresses, loopback names, --host and this machine's names)",
+        "access",
+        flag="allowed-host",
+        value_name="NAME",
+    )
+    allowed_origins: tuple[str, ...] = option(
+        (),
+        "web origin that browsers may call from (CORS), '*' for any; may be given again (default: pages of this "
+        "machine, without CORS)",
+        "access",
+        flag="allowed-origin",
+        value_name="ORIGIN",
+    )
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_keys: tuple[str, ...] = ()
-    admin_keys: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[str, ...] = ()
-    model_aliases: tuple[str, ...] = ()
-    any_model_name: bool = False
-    max_connections: int = 1000
-    max_body_bytes: int = 8 * MIB
-    max_request_logprobs: int | None = None
-    max_queued_requests: int | None = None
-    max_queued_tokens: int | None = None
-    request_timeout_s: float | None = None
-    stream_pause_s: float = 0.02
-    unknown_fields: UnknownFields = "ignore"
-    drain_timeout_s: float = 30.0
-    page: bool = True
-    metrics_prefix: MetricsPrefix = "both"
-    otlp_traces_endpoint: str | None = None
+    model_aliases: tuple[str, ...] = option((), "more names that requests may call the model by", "requests", flag="")
+    any_model_name: bool = option(False, "requests may call the model by any name", "requests")
+    max_body_bytes: int = option(8 * MIB, "longest request body that is read", "requests", least=1, unit="bytes")
+    max_request_logprobs: int | None = option(
+        None,
+        "most log-probabilities that the answer to one request may hold: prompts x completions x tokens x (logprobs + "
+        "1) (default: 1048576, or what one sequence of the model's length may ask for)",
+        "requests",
+        least=1,
+    )
+    max_queued_requests: int | None = option(
+        None,
+        "prompts that may wait for the engine, beside those it works on; while so many wait, one more request gets a "
+        "429 (default: any number)",
+        "requests",
+        least=1,
+    )
+    max_queued_tokens: int | None = option(
+        None, "the same for the tokens of these prompts (default: any)", "requests", least=1, unit="tokens"
+    )
+    request_timeout_s: float | None = option(
+        None,
+        "seconds in the engine until a request for text or vectors is ended with 504 (default: it may take any time)",
+        "requests",
+        flag="request-timeout",
+        above=0,
+        below=float("inf"),
+        unit="seconds",
+    )
+    stream_pause_s: float = option(
+        0.02,
+        "seconds between two events of a stream, at least; tokens drawn meanwhile come together; longer with more than "
+        "64 streams; 0: an event per step",
+        "requests",
+        flag="stream-pause",
+        least=0,
+        most=10,
+        unit="seconds",
+    )
+    unknown_fields: UnknownFields = option(
+        "ignore",
+        "fields that no endpoint knows: ignored with a line in the log and the header X-Lullm-Ignored, or refused with "
+        "400",
+        "requests",
+    )
+
+    page: bool = option(True, "a web page at /: chat, KV blocks, queues, sleep", "watching")
+    metrics_prefix: MetricsPrefix = option("both", "whose names /metrics uses; `lullm ps` reads lullm's", "watching")
+    otlp_traces_endpoint: str | None = option(
+        None,
+        "send a trace of each request to this OpenTelemetry collector over HTTP, such as "
+        "http://127.0.0.1:4318/v1/traces; needs lullm[otel] (default: no traces)",
+        "watching",
+        value_name="URL",
+    )
+    enable_log_requests: bool = option(
+        False, "log the prompt and the parameters of each request, too; prompts are people's own words", "watching"
+    )
+    max_log_len: int | None = option(
+        None,
+        "characters, or token ids, of a prompt in the log; needs --enable-log-requests (default: all)",
+        "watching",
+        least=1,
+    )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port must be between 0 and 65535, got {self.port}")
-        for name, keys in (("an API key", self.api_keys), ("an admin key", self.admin_keys)):
-            if not all(map(_KEY.fullmatch, keys)):
-                raise ConfigError(f"{name} must be printable ASCII, not empty, with no blanks around it")
-        for name in self.allowed_hosts:
-            if name != "*" and not _HOST_NAME.fullmatch(name):
-                raise ConfigError(f"an allowed host is a name such as llm.example.org, without a port, got {name!r}")
+        for each in options_of(ServerOptions):
+            each.check(getattr(self, each.name))
+        self._check_access()
+        self._check_listening()
         if not all(self.model_aliases):
             raise ConfigError("a model name must not be empty")
-        if not all(self.allowed_origins):
-            raise ConfigError("an allowed origin must not be empty")
-        if set(self.admin_keys) & set(self.api_keys):
-            raise ConfigError("an admin key must not be an API key, too")
-        for name in _COUNTS:
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
-        if self.request_timeout_s is not None and not 0 < self.request_timeout_s < float("inf"):
-            raise ConfigError(f"request_timeout must be a number of seconds above 0, got {self.request_timeout_s}")
-        if not 0 <= self.stream_pause_s <= 10:
-            raise ConfigError(f"stream_pause must be between 0 and 10 seconds, got {self.stream_pause_s}")
-        for name, choices in (("unknown_fields", UnknownFields), ("metrics_prefix", MetricsPrefix)):
-            if getattr(self, name) not in get_args(choices):
-                raise ConfigError(f"{name} must be {' or '.join(get_args(choices))}, got {getattr(self, name)!r}")
         if self.otlp_traces_endpoint is not None and not re.match(r"https?://.", self.otlp_traces_endpoint):
             raise ConfigError(
                 "otlp_traces_endpoint must be a URL such as http://127.0.0.1:4318/v1/traces, "
                 f"got {self.otlp_traces_endpoint!r}"
             )
-        if not 0 <= self.drain_timeout_s < float("inf"):
-            raise ConfigError(f"drain_timeout must be a number of seconds of at least 0, got {self.drain_timeout_s}")
+        if self.max_log_len is not None and not self.enable_log_requests:
+            raise ConfigError("max_log_len cuts logged prompts; it needs enable_log_requests")
+
+    def _check_access(self) -> None:
+        for name, keys in (("an API key", self.api_keys), ("an admin key", self.admin_keys)):
+            if not all(map(_KEY.fullmatch, keys)):
+                raise ConfigError(f"{name} must be printable ASCII, not empty, with no blanks around it")
+        if set(self.admin_keys) & set(self.api_keys):
+            raise ConfigError("an admin key must not be an API key, too")
+        for name in self.allowed_hosts:
+            if name != "*" and not _HOST_NAME.fullmatch(name):
+                raise ConfigError(f"an allowed host is a name such as llm.example.org, without a port, got {name!r}")
+        if not all(self.allowed_origins):
+            raise ConfigError("an allowed origin must not be empty")
+
+    def _check_listening(self) -> None:
+        is_elsewhere = (self.host, self.port) != ("127.0.0.1", 8000)
+        if self.uds is not None and is_elsewhere:
+            raise ConfigError("uds listens in a file, not on a port; leave out --host and --port, or --uds")
+        if self.uds is not None and self.ssl_certfile is not None:
+            raise ConfigError("uds does not leave this machine and takes no TLS; leave out ssl_certfile, or uds")
+        if self.admin_host is not None and self.admin_port is None:
+            raise ConfigError("admin_host is the address of admin_port; give both")
+        if self.admin_port == self.port != 0 and self.uds is None:
+            raise ConfigError(f"admin_port must be another port than the server's, got {self.admin_port} for both")
+        if self.ssl_certfile is None:
+            for name in ("ssl_keyfile", "ssl_ca_certs"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"{name} needs ssl_certfile")
+        if self.ssl_cert_reqs and self.ssl_ca_certs is None:
+            raise ConfigError("ssl_cert_reqs needs ssl_ca_certs: without it no client's certificate can be checked")
+        if self.ssl_ca_certs is not None and not self.ssl_cert_reqs:
+            raise ConfigError("ssl_ca_certs checks nothing with ssl_cert_reqs 0; give 1 (may show one) or 2 (must)")
+
+
+ServerOptions.__doc__ = f"{ServerOptions.__doc__}\n\n{described(ServerOptions)}\n"

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lullm.server.error import ApiError
+from lullm.server.gate.request_log import RECORD, RequestRecord
 
 T = TypeVar("T")
 
@@ -102,14 +103,18 @@ class EventStream(Response):
         self._is_silent = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        record: RequestRecord = scope[RECORD]
         try:
             await until_disconnect(receive, self._send_all(send), self._timeout_s)
         except ClientDisconnectedError:
+            record.ending = "the client left"
             return
         except Exception as error:
             if not self._is_started:
                 raise
-            await _send_body(send, self._failure(self._to_api_error(error)))
+            failure = self._to_api_error(error)
+            record.ending = f"failed: {failure.code}"
+            await _send_body(send, self._failure(failure))
         await _send_body(send, b"", more=False)
 
     async def _send_all(self, send: Send) -> None:

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, from_json
 
 from lullm.server.error import ApiError
@@ -45,7 +45,21 @@ MAX_FIELDS = 128
 
 _UNKNOWN_TAG = re.compile(r"Input tag (.*) found using '(\w+)' does not match any of the expected tags: (.*)", re.S)
 
+_OTHER_MEDIA = re.compile("image|audio|video|file|document")
+
 FAIL_FAST = Field(fail_fast=True)  # one error per bad entry would be a million in a large body
+MAX_ITEMS = 16384
+
+
+def _bounded(value: Any) -> Any:
+    # Before they are read: a body has room for 200,000 messages, which take the event loop a second.
+    if isinstance(value, list) and len(value) > MAX_ITEMS:
+        raise ValueError(f"at most {MAX_ITEMS} items may stand in a list, got {len(value)}")
+    return value
+
+
+BOUNDED = BeforeValidator(_bounded)
+"""Of lists of objects."""
 Strings = Annotated[list[str], FAIL_FAST]
 TokenIds = Annotated[list[int], FAIL_FAST]
 
@@ -81,7 +95,7 @@ def parse_body(kind: type[Body], body: bytes | dict[str, Any], ignored: list[str
     Raises:
         ApiError: 400, naming the first offending field as the body has it.
     """
-    data = _read_json(body) if isinstance(body, bytes) else body
+    data = parse_json(body) if isinstance(body, bytes) else body
     _refuse_missing({**MISSING, **kind.missing}, kind, data, "")
     for field in (INERT & data.keys()) - _shape(kind).keys():
         del data[field]
@@ -93,7 +107,8 @@ def parse_body(kind: type[Body], body: bytes | dict[str, Any], ignored: list[str
         raise _first_problem(error, data) from None
 
 
-def _read_json(raw: bytes) -> dict[str, Any]:
+def parse_json(raw: bytes) -> dict[str, Any]:
+    """A JSON object. Raises ApiError: 400, it is none, or nested more than 200 deep."""
     try:
         data = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
@@ -145,7 +160,7 @@ def _left_out(kind: type[WireModel], data: dict[str, Any], path: str) -> Iterato
 
 
 def _left_out_below(kinds: tuple[type[WireModel], ...], value: Any, path: str) -> Iterator[str]:
-    if isinstance(value, list):
+    if isinstance(value, list) and len(value) <= MAX_ITEMS:  # longer ones are refused as a whole
         for item in value:
             yield from _left_out_below(kinds, item, path + "[]")
     elif isinstance(value, dict):
@@ -182,18 +197,27 @@ def _first_problem(error: ValidationError, data: dict[str, Any]) -> ApiError:
         return ApiError(400, f"unknown field {path!r}", param=param, code="unknown_field")
     if found["type"] == "missing":
         return ApiError(400, f"{path} is required", param=param, code="missing_field")
-    words = list(dict.fromkeys(_said(p["msg"]) for at, p in same if at == place))
+    words = list(dict.fromkeys(_said(p, data) for at, p in same if at == place))
     if len(words) > 1:
         words = [words[0], *(word.removeprefix("Input should be ") for word in words[1:])]
     message = " or ".join(words)
     return ApiError(400, f"{path}: {message}" if path else message, param=param, code="invalid_value")
 
 
-def _said(message: str) -> str:
+def _said(problem: ErrorDetails, data: Any) -> str:
     """pydantic's message in words of the body's author."""
+    message, place = problem["msg"], _place(problem, data)
     if unknown := _UNKNOWN_TAG.fullmatch(message):
-        return "{1} {0} is not supported by this server; it takes {2}".format(*unknown.groups())
+        return _not_taken(*unknown.groups())
+    if problem["type"] == "literal_error" and place[-1:] == ("type",):
+        given = functools.reduce(lambda found, name: found[name], place, data)
+        return _not_taken(repr(given), "type", message.removeprefix("Input should be "))
     return message.removeprefix("Value error, ")
+
+
+def _not_taken(given: str, name: str, taken: str) -> str:
+    hint = " (this model takes text only)" if _OTHER_MEDIA.search(given) else ""
+    return f"{name} {given} is not supported by this server{hint}; it takes {taken}"
 
 
 def _place(problem: ErrorDetails, data: Any) -> tuple[str | int, ...]:

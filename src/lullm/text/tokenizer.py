@@ -14,7 +14,7 @@ from lullm.text.chat_template import ChatTemplate, Message
 from lullm.text.template.infill import Infill, find_infill
 from lullm.text.template.open_end import cut_at, take_open_end
 from lullm.text.token_bytes import TokenBytes
-from lullm.text.tokenizer_folder import read_tokenizer, reraise_foreign
+from lullm.text.tokenizer_folder import read_chat_template, read_tokenizer, reraise_foreign
 from lullm.text.tokenizer_gguf import read_tokenizer_gguf
 from lullm.text.verbatim import Verbatim
 
@@ -68,16 +68,19 @@ class Tokenizer:
         self._texts: dict[int, str] = {}
 
     @classmethod
-    def from_folder(cls, folder: Path) -> "Tokenizer":
+    def from_folder(cls, folder: Path, chat_template: str | None = None) -> "Tokenizer":
         """Read the tokenizer of a model folder, or of a GGUF file.
 
-        Blocks on the disk; tenths of a second for a large vocabulary.
+        Blocks on the disk; tenths of a second for a large vocabulary. `chat_template`: a file or a template, instead of
+        the folder's.
 
         Raises:
             ModelLoadError: a file is missing, damaged, or contradicts another.
         """
         read = read_tokenizer_gguf if is_gguf(folder) else read_tokenizer
         backend, special_tokens, sources = read(folder)
+        if chat_template is not None:
+            sources = {"default": read_chat_template(chat_template)}
         template = ChatTemplate(sources, special_tokens) if sources else None
         if template is not None:
             template.try_out()

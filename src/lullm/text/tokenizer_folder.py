@@ -136,6 +136,16 @@ def _add_tokens(backend: Backend, config: dict[str, Any], special_tokens: dict[s
             backend.add_special_tokens([AddedToken(content, special=True, normalized=False)])
 
 
+def read_chat_template(given: str) -> str:
+    """The template that an option names by its file, or is. Raises ModelLoadError: there is no such file."""
+    if any(mark in given for mark in "{}\n"):  # as vLLM tells them apart
+        return given
+    try:
+        return read_text(Path(given).expanduser())
+    except FileNotFoundError:
+        raise ModelLoadError(f"chat_template: the file {given} does not exist, and a template has braces") from None
+
+
 def _chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     """Name -> source of the folder's templates. A file chat_template.jinja goes before the config's entry."""
     value = config.get("chat_template")

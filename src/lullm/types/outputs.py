@@ -52,6 +52,20 @@ class LogprobRows:
         self._token_ids, self._logprobs, self._ranks = array("i"), array("f"), array("i")
         self._ends = array("q")
 
+    def to_bytes(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """The arrays, for a process of the same machine."""
+        return tuple(  # type: ignore[return-value]  # four of them
+            each.tobytes() for each in (self._token_ids, self._logprobs, self._ranks, self._ends)
+        )
+
+    @classmethod
+    def from_bytes(cls, arrays: tuple[bytes, bytes, bytes, bytes]) -> "LogprobRows":
+        """What `to_bytes` gave."""
+        rows = cls()
+        for array_, data in zip((rows._token_ids, rows._logprobs, rows._ranks, rows._ends), arrays, strict=True):
+            array_.frombytes(data)  # type: ignore[attr-defined]
+        return rows
+
     def __len__(self) -> int:
         return len(self._ends)
 
@@ -75,6 +89,16 @@ class LogprobList(Sequence[Position], Generic[Position]):
         self._rows = rows
         self._places = places
         self._text_of = text_of
+
+    @property
+    def rows(self) -> LogprobRows:
+        """What is read; all of it, in an output that an engine has just given."""
+        return self._rows
+
+    @property
+    def has_first_none(self) -> bool:
+        """Whether the first position has no log-probabilities, as that of a prompt."""
+        return self._places.start < 0
 
     def __len__(self) -> int:
         return len(self._places)

@@ -40,7 +40,8 @@ class Conversation:
     `options` go to `ChatTemplate.render`: `add_generation_prompt`, `tools`, and variables of the template's own.
     `split_special_tokens`: special tokens that messages and options spell are split into tokens of ordinary text, so
     that no user ends a turn; None: what the engine's option of that name says, by default yes. `cache_salt`: as in
-    `TextPrompt`. `calls`: how the tools may be called; with choice 'none' the template does not get them.
+    `TextPrompt`. `calls`: how the tools may be called; with choice 'none' the template does not get them. `template`:
+    another one than the model's, as a text.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -48,6 +49,7 @@ class Conversation:
     split_special_tokens: bool | None = None
     calls: CallRules = CallRules()
     cache_salt: str | None = None
+    template: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

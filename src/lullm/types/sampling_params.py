@@ -40,7 +40,7 @@ class SamplingParams:
         presence_penalty, frequency_penalty: subtracted from the logits of tokens already generated, once or per
             occurrence. repetition_penalty: divides (positive) or multiplies (negative) the logits of tokens that
             stand in the prompt or were generated.
-        seed: the same seed gives the same tokens whatever else is in the batch.
+        seed: the same seed gives the same tokens whatever else is in the batch; -1, as None, is any.
         stop: strings that end the text; stop_token_ids: tokens that do; ignore_eos: go on after the model's own end.
         min_tokens: end-of-sequence and stop tokens cannot be drawn, and stop strings are not looked for, before.
         max_tokens: at most so many new tokens; None: up to the model's length.
@@ -122,8 +122,9 @@ class SamplingParams:
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
-        if self.thinking_token_budget == -1:
-            self.thinking_token_budget = None
+        for name in ("seed", "thinking_token_budget"):
+            if getattr(self, name) == -1:
+                setattr(self, name, None)
         if self.top_p == 0.0:
             raise InvalidRequestError("top_p must be in (0, 1]", "top_p")
         if self.truncate_prompt_tokens == 0:

@@ -16,7 +16,7 @@ def encode_plan(plan: StepPlan) -> bytes:
     return _encoder.encode(plan)
 
 
-def decode_plan(data: bytes) -> StepPlan:
+def decode_plan(data: bytes | memoryview) -> StepPlan:
     """Raises msgspec.DecodeError: these are not the bytes of a plan."""
     return _plan_decoder.decode(data)
 
@@ -25,6 +25,6 @@ def encode_result(result: StepResult) -> bytes:
     return _encoder.encode(result)
 
 
-def decode_result(data: bytes) -> StepResult:
+def decode_result(data: bytes | memoryview) -> StepResult:
     """Raises msgspec.DecodeError: these are not the bytes of a result."""
     return _result_decoder.decode(data)

@@ -22,7 +22,9 @@ from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.joining import Joining, whole_name
 from lullm.weights.reading.progress import Progress
 from lullm.weights.reading.source import open_source
-from lullm.weights.rows import Rows, TransposedRows
+from lullm.weights.rows.cut import clear_gaps
+from lullm.weights.rows.place import Rows
+from lullm.weights.rows.several import TransposedRows, takes
 from lullm.weights.target import Loadable, WeightTargets
 
 logger = get_logger(__name__)
@@ -39,6 +41,7 @@ def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) 
         ModelLoadError: no weights, a file is missing or damaged, or tensors are missing, unexpected or of the
             wrong shape; the message names every one of them. The parameters are then partly filled.
     """
+    clear_gaps(model.named_parameters(), model.cuts)
     reading = _Reading(model, folder, ops)
     # With several threads here, torch must not split each copy over threads once more.
     with torch_threads(1), ThreadPoolExecutor(num_threads) as pool, Progress("weights", reading.num_bytes) as progress:
@@ -137,7 +140,7 @@ class _Reading:
 
 
 def _cut(rows: Rows, values: Tensor | EncodedTensor, num_bytes: int) -> Iterator[_Piece]:
-    """Runs of rows, so that at the end no thread has a whole vocabulary to itself."""
+    """Runs of rows, so that at the end no thread has a whole vocabulary to itself; none that goes nowhere."""
     if isinstance(values, Tensor):
         values = torch.atleast_1d(values)
     if isinstance(rows, TransposedRows):
@@ -145,4 +148,6 @@ def _cut(rows: Rows, values: Tensor | EncodedTensor, num_bytes: int) -> Iterator
         return
     num_rows = max(1, _PIECE_BYTES * len(values) // max(values.nbytes, 1))
     for number, piece in enumerate(values.split(num_rows)):
+        if not takes(rows, number * num_rows, len(piece)):
+            continue
         yield _Piece(rows, number * num_rows, piece, num_bytes * len(piece) // max(len(values), 1))

@@ -6,8 +6,8 @@ single tensors both find their rows here and write through them.
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -19,18 +19,16 @@ from lullm.nn.linear import FusedLinear
 from lullm.ops.table import Ops
 from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.joining import whole_name
-from lullm.weights.rows import (
+from lullm.weights.rows.cut import Cut, CutRows, rows_of
+from lullm.weights.rows.place import PlainRows, QuantizedRows, Rows
+from lullm.weights.rows.scale import ScaleRows
+from lullm.weights.rows.several import (
     ConsecutiveRows,
     CopiedRows,
     InterleavedRows,
-    PlainRows,
-    QuantizedRows,
-    Rows,
-    ScaleRows,
     StackedRows,
     TransposedRows,
     in_order,
-    rows_of,
 )
 from lullm.weights.rule import Stack, WeightRules
 
@@ -41,6 +39,7 @@ class Loadable(Protocol):
     """What loading needs of a model."""
 
     rules: WeightRules
+    cuts: Mapping[str, Cut]
 
     def modules(self) -> Iterator[nn.Module]: ...
 
@@ -83,21 +82,23 @@ class WeightTargets:
             prefix, _, last = layer_name.rpartition(".")
             if isinstance(layer, KVScales):
                 for name, sides in (("k_scale", slice(0, 1)), ("v_scale", slice(1, 2)), ("kv_scale", slice(0, 2))):
-                    scales, owner = ScaleRows(f"{prefix}.{name}", layer.given[sides]), f"{layer_name}.given"
+                    heads, owner = (layer.first_head, layer.num_all_heads), f"{layer_name}.given"
+                    scales = ScaleRows(f"{prefix}.{name}", layer.given[sides], *heads)
                     scale_targets[f"{prefix}.{name}"] = WeightTarget(f"{prefix}.{name}", {owner: layer.given}, scales)
             for name, parameter in layer.named_parameters(recurse=False):
                 if parameter in seen:  # tied: the first of its names has it
                     continue
                 seen.add(parameter)
                 owner, data = f"{layer_name}.{name}", parameter.data
-                all_rows = rows_of(layer, owner, parameter, ops)
+                cut = model.cuts.get(owner)
+                all_rows = rows_of(layer, owner, parameter, ops, cut)
                 parts = self._rules.parts_of(last)
                 if parts is None or not isinstance(layer, FusedLinear):
                     self._targets[owner] = WeightTarget(owner, {owner: data}, self._ruled(owner, all_rows))
                     continue
                 first_row = 0
                 places: dict[str, list[Rows]] = {}
-                for part, num_rows in zip(parts, layer.part_sizes, strict=True):
+                for part, num_rows in zip(parts, cut.part_sizes if cut else layer.part_sizes, strict=True):
                     part_name = f"{prefix}.{part}.{name}"
                     rows = self._ruled(part_name, all_rows.part(first_row, num_rows))
                     places.setdefault(part_name, []).append(rows)
@@ -110,17 +111,17 @@ class WeightTargets:
         self.names = frozenset(name for name, target in self._targets.items() if not target.stands_for)
         self._targets |= scale_targets
 
-    def _ruled(self, name: str, rows: PlainRows | QuantizedRows) -> Rows:
+    def _ruled(self, name: str, rows: PlainRows | QuantizedRows | CutRows) -> Rows:
         """The rows for the tensor of this canonical name, as the rules read it."""
         if (scale := self._rules.scale_of(name)) != 1.0:
-            rows = replace(rows, scale=scale)
+            rows = rows.scaled(scale)
         if offset := self._rules.offset_of(name):
-            assert isinstance(rows, PlainRows), "an offset is for a weight that is not quantized"
-            rows = replace(rows, offset=offset)
+            assert not isinstance(rows, QuantizedRows), "an offset is for a weight that is not quantized"
+            rows = rows.shifted(offset)
         if (parts := self._rules.part_scales_of(name)) is not None:
             starts = itertools.accumulate(parts.sizes, initial=0)
             pieces = (rows.part(start, size) for start, size in zip(starts, parts.sizes, strict=False))
-            scaled = (replace(piece, scale=rows.scale * by) for piece, by in zip(pieces, parts.factors, strict=True))
+            scaled = (piece.scaled(by) for piece, by in zip(pieces, parts.factors, strict=True))
             return ConsecutiveRows(tuple(scaled))
         if self._rules.is_transposed(name):
             return TransposedRows(rows)

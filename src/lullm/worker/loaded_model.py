@@ -44,7 +44,7 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     config = setup.config
     has_files, is_foreign = config.load_format != "dummy", setup.model_config.foreign is not None
     if has_files and not is_foreign:
-        check_headers(setup.model_config, folder)
+        check_headers(setup.whole_config, folder)
     model = build_model(setup.model_config, setup.dtype, config.max_model_len)
     if has_files and is_foreign:
         check_num_weights(model, folder)

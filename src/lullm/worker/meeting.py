@@ -1,5 +1,6 @@
 """Meeting: the driver's end of how workers find each other, and `open_seat`, the worker's."""
 
+import os
 from datetime import timedelta
 from types import TracebackType
 
@@ -8,29 +9,49 @@ from torch._C._distributed_c10d import TCPStore
 from lullm.collective.collective import Alone, Collective
 from lullm.collective.seat import Seat
 from lullm.collective.torch_group import TorchGroup
+from lullm.ops.cpu.library import load_library
+from lullm.ops.cpu.memory_group import open_groups
 from lullm.types.parallel.placement import Axis, Placement
-from lullm.types.parallel.rendezvous import DEFAULT_TIMEOUT, StoreAddress, Transport
-
-Rendezvous = StoreAddress
+from lullm.types.parallel.rendezvous import DEFAULT_TIMEOUT, LocalFile, Rendezvous, StoreAddress, Transport
 
 
 class Meeting:
-    """Open while workers of one engine live.
+    """A place where the workers of one engine meet; to be kept open while they live.
 
     Attributes:
         rendezvous: for each worker's `open_seat`.
+        descriptors: what a worker's process on this host has to inherit, under the same numbers.
     """
 
-    def __init__(self, host: str = "127.0.0.1", transport: Transport = "gloo", timeout: float = DEFAULT_TIMEOUT):
-        """On a port that the system chooses. `host`: the name of this host by which workers reach it."""
-        self._store: TCPStore | None = TCPStore(
-            host, 0, is_master=True, timeout=timedelta(seconds=timeout), wait_for_workers=False
-        )
-        self.rendezvous: Rendezvous = StoreAddress(host, self._store.port, transport, timeout)
+    def __init__(self, rendezvous: Rendezvous, descriptors: tuple[int, ...] = (), store: TCPStore | None = None):
+        self.rendezvous = rendezvous
+        self.descriptors = descriptors
+        self._store = store
+
+    @classmethod
+    def on_this_host(cls, timeout: float = DEFAULT_TIMEOUT, transport: Transport | None = None) -> "Meeting":
+        """Without a port, and without a name that could stay behind.
+
+        Not over loopback: a TCPStore asks DNS for a name of each client, and a lost answer costs 5 seconds.
+
+        Args:
+            transport: None: for tensors of CPUs, the fastest that there is.
+        """
+        transport = transport or ("memory" if load_library() is not None else "gloo")
+        descriptor = os.memfd_create("lullm-meeting")
+        return cls(LocalFile(descriptor, transport, timeout), (descriptor,))
+
+    @classmethod
+    def at(cls, host: str, timeout: float = DEFAULT_TIMEOUT, transport: Transport = "gloo") -> "Meeting":
+        """For workers on several hosts, on a port that the system chooses. `host`: this one, as they reach it."""
+        store = TCPStore(host, 0, is_master=True, timeout=timedelta(seconds=timeout), wait_for_workers=False)
+        return cls(StoreAddress(host, store.port, transport, timeout), store=store)
 
     def close(self) -> None:
         """Idempotent."""
-        self._store = None
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors, self._store = (), None
 
     def __enter__(self) -> "Meeting":
         return self
@@ -47,6 +68,9 @@ def open_seat(placement: Placement, rendezvous: Rendezvous) -> Seat:
     Raises:
         WorkerLostError: some have not come in time. UnsupportedError: what carries tensors is missing here.
     """
+    if isinstance(rendezvous, LocalFile) and rendezvous.transport == "memory":
+        groups = open_groups(rendezvous.descriptor, placement, rendezvous.timeout)
+        return Seat(placement, *(group or Alone() for group in groups))
     stage, column = placement.pipeline.rank, placement.tensor.rank
     return Seat(
         placement,

@@ -8,6 +8,7 @@ from lullm.arena.workspace import Workspace
 from lullm.collective.seat import Seat
 from lullm.config.model import ModelConfig
 from lullm.config.parallel.cut import on_stage
+from lullm.config.parallel.share import share_of
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
@@ -33,7 +34,10 @@ from lullm.weights.folder import resolve_model
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """Both configurations are resolved. `seat`: where the worker stands among those that share the model."""
+    """Both configurations are resolved. `seat`: where the worker stands among those that share the model.
+
+    `model_config` has the sizes of its share.
+    """
 
     config: ResolvedConfig
     model_config: ModelConfig
@@ -41,6 +45,12 @@ class WorkerSetup:
     ops: Ops
     threads: StepThreads
     seat: Seat
+
+    @property
+    def whole_config(self) -> ModelConfig:
+        """Of the model that the worker has a share of."""
+        share = self.model_config.share
+        return self.model_config if share is None else share.whole
 
     def fitted(self, max_model_len: int) -> "WorkerSetup":
         """The same for sequences of at most `max_model_len` tokens."""
@@ -94,9 +104,9 @@ class WorkerSetup:
             self.device,
             self.ops,
             model,
-            with_scales(of_layers, model, model_config.layer_kinds),
+            with_scales(of_layers, model, model_config.layer_kinds, model_config.own_kinds),
             CachePools(kv_caches, host_kv_caches),
-            Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
+            Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens, self.ops.forbid_),
             MaskMaker(self._tokenizer_json, self.model_config.vocab_size),
             limits,
             self.threads.scope,
@@ -122,6 +132,8 @@ def open_setup(
 ) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
     seat = seat or Seat()
+    place = seat.placement
+    model_config = share_of(on_stage(model_config, config, place.pipeline.rank), place.tensor)
     device = open_device(config.device, ahead)
     ops = select_ops(config.device, config.attention_backend, config.batch_invariant)
     ops = with_features(ops, model_config.family.attention_features)
@@ -130,5 +142,4 @@ def open_setup(
         for head_dim in model_config.head_dims:
             require_batch_invariance(ops, config.dtype, config.kv_dtype, head_dim, has_states)
     ops = with_collective(ops, seat.tensor)
-    model_config = on_stage(model_config, config, seat.placement.pipeline.rank)
     return WorkerSetup(config, model_config, device, ops, StepThreads(config.threads), seat)

@@ -21,7 +21,7 @@ from lullm.worker.loaded_model import LoadedModel, load_model
 from lullm.worker.pages_ahead import touch_blocks
 from lullm.worker.setup import WorkerSetup, open_setup
 from lullm.worker.sizing import kv_memory_bytes, measure_speeds
-from lullm.worker.sleeper import Sleeper
+from lullm.worker.sleep.sleeper import Sleeper
 
 
 class Worker:
@@ -73,6 +73,11 @@ class Worker:
     def device(self) -> torch.device:
         """Where its tensors are."""
         return self.setup.device.torch_device
+
+    @property
+    def is_accelerator(self) -> bool:
+        """Whether steps run beside the host, so that the next can be launched while one runs."""
+        return self.setup.device.is_accelerator
 
     def available_memory_bytes(self) -> int:
         """Free memory of the device."""

@@ -121,7 +121,7 @@ def test_nobody_watching_costs_nothing_and_many_cost_as_one(scripted, monkeypatc
         feed = Feed(ServerContext(engine, ServerOptions()))
 
         async def watch(num: int) -> None:
-            async with contextlib.aclosing(feed.events()) as events:
+            async with contextlib.aclosing(feed.events(True)) as events:
                 for _ in range(num):
                     await anext(events)
 
@@ -146,7 +146,7 @@ def test_a_pool_that_takes_long_to_look_at_is_looked_at_less_often(scripted):
                 return dataclasses.replace(await look(max_cells), seconds=seconds)
 
             engine.occupancy = slow_look
-            async with contextlib.aclosing(feed.events()) as events:
+            async with contextlib.aclosing(feed.events(True)) as events:
                 await anext(events)
                 await anext(events)
             assert feed._period_s == pytest.approx(period_s)
@@ -166,7 +166,7 @@ def test_a_long_step_holds_up_the_picture_only(scripted, monkeypatch):
             return await look(max_cells)
 
         engine.occupancy = late_look
-        async with contextlib.aclosing(feed.events()) as events:
+        async with contextlib.aclosing(feed.events(True)) as events:
             await anext(events)
             facts = [json.loads((await anext(events))[6:]) for _ in range(3)]
             assert all("stats" in each and "device" not in each for each in facts)

@@ -92,3 +92,10 @@ def over_storage(
         strides = torch.empty(shape, device="meta").stride()
     tensor = torch.empty(0, dtype=dtype, device=memory.device)
     return tensor.set_(memory.untyped_storage(), 0, torch.Size(shape), tuple(strides))
+
+
+def same_memory(tensor: torch.Tensor, device: tuple[int, int], owner: object) -> torch.Tensor:
+    """The same tensor, strides included, which holds `owner` in place of what the first one holds."""
+    length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    flat = view(tensor.data_ptr(), length * tensor.itemsize if tensor.numel() else 1, device, owner)
+    return over_storage(flat, tensor.dtype, tensor.shape, tensor.stride())

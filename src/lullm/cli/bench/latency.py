@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from lullm.cli.bench.dataset import random_jobs
 from lullm.cli.bench.record import add_record_flags, check_at_least, check_record, summary, write_record
-from lullm.cli.flag.engine import SLEEP_OPTIONS, add_engine_flags, engine_config
+from lullm.cli.flag.engine import CLIENT_OPTIONS, REPLY_OPTIONS, add_engine_flags, engine_config
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
 
 if TYPE_CHECKING:
     from lullm.llm.llm import LLM
 
-NOT_ENGINE = frozenset({"served_model_name", *SLEEP_OPTIONS})
+NOT_ENGINE = CLIENT_OPTIONS | REPLY_OPTIONS
 PERCENTILES = (10, 25, 50, 75, 90, 99)  # vLLM's
 
 

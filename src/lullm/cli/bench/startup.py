@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lullm.cli.bench.record import add_record_flags, check_at_least, check_record, write_record
-from lullm.cli.flag.engine import SLEEP_OPTIONS, add_engine_flags, engine_config
+from lullm.cli.flag.engine import CLIENT_OPTIONS, REPLY_OPTIONS, add_engine_flags, engine_config
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
 from lullm.config.engine import EngineConfig
@@ -21,7 +21,7 @@ from lullm.config.gguf.file import shard_paths
 from lullm.errors import ConfigError, ModelLoadError, UnsupportedError
 from lullm.units import format_bytes
 
-NOT_ENGINE = frozenset({"served_model_name", *SLEEP_OPTIONS})
+NOT_ENGINE = CLIENT_OPTIONS | REPLY_OPTIONS
 _BLOCK_BYTES = 1 << 24
 
 

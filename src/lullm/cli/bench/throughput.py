@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from lullm.cli.bench.dataset import add_dataset_flags, check_dataset, read_jobs
 from lullm.cli.bench.record import add_record_flags, check_at_least, check_record, write_record
-from lullm.cli.flag.engine import SLEEP_OPTIONS, add_engine_flags, engine_config
+from lullm.cli.flag.engine import CLIENT_OPTIONS, REPLY_OPTIONS, add_engine_flags, engine_config
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
 
 if TYPE_CHECKING:
     from lullm.llm.llm import LLM
 
-NOT_ENGINE = frozenset({"served_model_name", *SLEEP_OPTIONS})
+NOT_ENGINE = CLIENT_OPTIONS | REPLY_OPTIONS
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

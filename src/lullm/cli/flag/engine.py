@@ -1,4 +1,4 @@
-"""Engine flags: one `--flag` per option of `EngineConfig`, made from its declaration."""
+"""Flags of options: one `--flag` per option of `EngineConfig` or of another dataclass, made from its declaration."""
 
 import argparse
 from collections.abc import Callable, Collection
@@ -10,6 +10,14 @@ from lullm.units import GIB, KIB, MIB
 
 SLEEP_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group in ("sleep", "idle"))
 """Of no use to commands whose engine never sleeps."""
+CLIENT_OPTIONS = SLEEP_OPTIONS | {
+    *("served_model_name", "worker_extension_cls", "scheduling_policy"),
+    *("max_logprobs", "logprobs_mode", "tool_call_parser"),
+}
+"""Of no use to commands that make their own requests: none names the model, calls workers, has a rank or tools, or asks
+for log-probabilities."""
+REPLY_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group == "replies")
+"""Of no use to commands without conversations."""
 
 _SHORT = {"model": ("-m",), "max_model_len": ("-c",)}
 
@@ -44,13 +52,24 @@ def int_or_none(text: str) -> int | None:
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
-    """The engine's flags in their groups. A flag that is not given leaves no attribute: the option's default holds."""
-    options = [each for each in options_of(EngineConfig) if each.name not in without]
-    for title in dict.fromkeys(each.group for each in options):
-        group = parser.add_argument_group(title)
-        for each in options:
-            if each.group == title:
-                _add_flag(group, each)
+    """The engine's flags in their groups."""
+    add_option_flags(parser, EngineConfig, without)
+
+
+def add_option_flags(
+    parser: argparse.ArgumentParser, declaring: type, without: Collection[str] = ()
+) -> "dict[str, argparse._ArgumentGroup]":
+    """A flag for each option that a dataclass declares; the groups by their titles.
+
+    A flag that is not given leaves no attribute: the option's default holds.
+    """
+    options = [each for each in options_of(declaring) if each.name not in without and each.flag != ""]
+    groups: dict[str, argparse._ArgumentGroup] = {
+        title: parser.add_argument_group(title) for title in dict.fromkeys(each.group for each in options)
+    }
+    for each in options:
+        _add_flag(groups[each.group], each)
+    return groups
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
@@ -67,7 +86,10 @@ def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
         facts["choices"] = option.choices
     else:
         facts["type"], facts["metavar"] = _reader(option)
-    group.add_argument(*_SHORT.get(option.name, ()), "--" + option.name.replace("_", "-"), **facts)
+        if option.is_repeated:
+            facts["action"] = "append"
+    name = option.flag or option.name.replace("_", "-")
+    group.add_argument(*_SHORT.get(option.name, ()), f"--{name}", dest=option.name, **facts)
 
 
 def _reader(option: Option) -> tuple[Callable[[str], Any], str]:
@@ -78,4 +100,6 @@ def _reader(option: Option) -> tuple[Callable[[str], Any], str]:
         return token_count, "N"
     if option.kind is int:
         return (int_or_none if option.is_optional and option.default is not None else int), "N"
-    return option.kind, "X" if option.kind is float else option.name.upper()
+    if option.kind is float:
+        return float, "S" if option.unit == "seconds" else "X"
+    return option.kind, option.value_name or option.name.upper()

@@ -41,9 +41,11 @@ class _Gathered:
 
 EngineArgs = dataclasses.make_dataclass(
     "EngineArgs",
-    [(name, Any, dataclasses.field(default=default)) for name, default in sorted(_DEFAULTS.items())],
+    [
+        (name, Any, dataclasses.field(default=default, kw_only=name != "model"))
+        for name, default in sorted(_DEFAULTS.items())
+    ],
     bases=(_Gathered,),
-    kw_only=True,
     namespace={"__doc__": "The options of `EngineConfig`, and vLLM's others, unchecked until they are used."},
 )
 AsyncEngineArgs = EngineArgs

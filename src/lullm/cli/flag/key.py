@@ -1,6 +1,7 @@
 """Keys that `ps` does not show: from files and the environment, beside the flags."""
 
 import os
+from collections.abc import Sequence
 
 from lullm.errors import ConfigError
 
@@ -9,7 +10,7 @@ ADMIN_KEY_VARIABLE = "LULLM_ADMIN_KEY"
 MAX_FILE_BYTES = 65536
 
 
-def gather_keys(flags: list[str], files: list[str], variable: str) -> tuple[str, ...]:
+def gather_keys(flags: Sequence[str], files: Sequence[str], variable: str) -> tuple[str, ...]:
     """All keys: of the flags, of the files (one a line), of the environment variable (one, also if it is empty).
 
     An empty variable is a key that `ServerOptions` refuses: a secret that is missing must not open the server.

@@ -28,7 +28,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--repetition-penalty", type=float, metavar="X", help="above 1: tokens that were there become less likely"
     )
-    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer")
+    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer; -1: any")
     group.add_argument(
         "--stop", action="append", metavar="TEXT", help="the answer ends before this text; may be given again"
     )

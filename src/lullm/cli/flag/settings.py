@@ -5,6 +5,7 @@ parser, so that a value has one meaning and one error wherever it stands.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -59,7 +60,7 @@ def apply_settings(
         name = flag_of(variable)
         if variable.startswith(PREFIX) and variable not in READ_ELSEWHERE:
             if name in actions:
-                tokens += _tokens(name, text, actions, variable)
+                tokens += _tokens(name, _listed(text), actions, variable)
             elif name not in prog_flags:
                 meant = closest(name, prog_flags)
                 hint = "" if meant is None else f"; did you mean {variable_of(meant)}?"
@@ -96,6 +97,17 @@ def _read_file(path: str) -> dict[str, Any]:
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise ConfigError(f"--config {path} must hold lines like `max-model-len: 4096`")
     return {flag_of(name): value for name, value in data.items()}
+
+
+def _listed(text: str) -> Any:
+    """The list that a variable holds as JSON (`["a", "b"]`), else its text. A text like `[END]` is no such list."""
+    if not text.startswith("["):
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, list) else text
 
 
 def _tokens(flag: str, value: Any, actions: Mapping[str, argparse.Action], source: str) -> list[str]:

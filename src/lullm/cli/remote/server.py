@@ -5,12 +5,14 @@ import http
 import http.client
 import json
 import os
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from lullm.cli.remote.unix import UNIX_SCHEME, UnixHandler
 from lullm.errors import ConfigError, InvalidRequestError, LullmError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -18,7 +20,9 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 def add_server_flags(parser: argparse.ArgumentParser, key_flag: str, key_help: str, *variables: str) -> None:
     """Add `--url`, and `key_flag` for the key that the command needs; else the first of the environment variables."""
-    parser.add_argument("--url", default=DEFAULT_URL, help="where the server listens (default: %(default)s)")
+    parser.add_argument(
+        "--url", default=DEFAULT_URL, help="where the server listens, or unix:PATH for its --uds (default: %(default)s)"
+    )
     default = key_of_environment(*variables)
     text = f"{key_help} (default: the environment's {' or '.join(variables)})"
     parser.add_argument(key_flag, dest="key", metavar="KEY", default=default, help=text)
@@ -27,6 +31,17 @@ def add_server_flags(parser: argparse.ArgumentParser, key_flag: str, key_help: s
 def key_of_environment(*variables: str) -> str | None:
     """The first key that the environment has under one of the names."""
     return next((os.environ[name] for name in variables if os.environ.get(name)), None)
+
+
+def is_server_url(url: str) -> bool:
+    """Whether it names a server: by http, https or a unix socket's path."""
+    if url.startswith(UNIX_SCHEME):
+        return url != UNIX_SCHEME
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 class RemoteServer:
@@ -42,21 +57,19 @@ class RemoteServer:
     """
 
     def __init__(self, url: str, key: str | None):
-        try:
-            parts = urllib.parse.urlsplit(url)
-            is_url = (
-                parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-            )
-        except ValueError:
-            is_url = False
-        if not is_url:
-            raise ConfigError(f"{url!r} is not a URL like {DEFAULT_URL}")
+        if not is_server_url(url):
+            raise ConfigError(f"{url!r} is not a URL like {DEFAULT_URL} or unix:/run/lullm.sock")
         if key is not None and not (key.isascii() and key.isprintable()):
             raise ConfigError("a key consists of printable ASCII characters")
         self.url = url.rstrip("/").removesuffix("/v1")  # as OpenAI's clients name a server
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         # No proxy: they are for the web, and the server of these commands is a local one.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        self._base = self.url
+        if self.url.startswith(UNIX_SCHEME):
+            handlers.append(UnixHandler(self.url.removeprefix(UNIX_SCHEME)))
+            self._base = "http://localhost"
+        self._opener = urllib.request.build_opener(*handlers)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The JSON answer to a JSON body. Takes as long as the server does."""
@@ -103,7 +116,7 @@ class RemoteServer:
 
     def _open(self, path: str, data: bytes | None, timeout_s: float | None) -> http.client.HTTPResponse:
         headers = self._headers | ({} if data is None else {"Content-Type": "application/json"})
-        request = urllib.request.Request(self.url + path, data, headers)
+        request = urllib.request.Request(self._base + path, data, headers)
         try:
             response: http.client.HTTPResponse = self._opener.open(request, timeout=timeout_s)
             return response
@@ -115,8 +128,10 @@ class RemoteServer:
             raise LullmError(message) from None
         except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
             reason = getattr(error, "reason", None) or error
-            if isinstance(reason, ConnectionRefusedError):
+            if isinstance(reason, ConnectionRefusedError | FileNotFoundError):
                 raise LullmError(f"nothing listens on {self.url}; is `lullm serve` running there?") from None
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                reason = f"{reason.verify_message}; the variable SSL_CERT_FILE names a file of authorities to trust"
             raise LullmError(f"no answer from {self.url}: {reason}") from None
 
     def _explain(self, path: str, status: int, body: bytes) -> str:
@@ -126,7 +141,12 @@ class RemoteServer:
             message = None
         if message is None:
             return str(self._stranger())
-        if status == 404 and json.loads(body)["error"].get("code") == "not_found":  # else it is the model
+        code = json.loads(body)["error"].get("code")
+        if status == 404 and code == "admin_port_only":
+            return (
+                f"the server on {self.url} sleeps and wakes on its --admin-port only; its log names the --url of that"
+            )
+        if status == 404 and code == "not_found":  # else it is the model
             return f"the server on {self.url} has no {path.partition('?')[0]}; start it with --enable-sleep-mode"
         return f"the server on {self.url} answers {status}: {message}"
 

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import sys
 
-from lullm.cli.flag.engine import SLEEP_OPTIONS, add_engine_flags
+from lullm.cli.flag.engine import CLIENT_OPTIONS, add_engine_flags
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.sampling import add_sampling_flags
 from lullm.cli.flag.settings import add_config_flag
@@ -12,8 +12,8 @@ from lullm.cli.talk.conversation import COMMANDS, Conversation
 from lullm.cli.talk.partner import add_url_flags, open_terminal
 from lullm.errors import ConfigError
 
-# Here --seed is the answer's, no client names the model, and no call could put the engine to sleep.
-NOT_ENGINE = frozenset({"seed", "served_model_name", *SLEEP_OPTIONS})
+# Here --seed is the answer's; and one request at a time is neither preempted nor delayed for others.
+NOT_ENGINE = CLIENT_OPTIONS | {"seed", "preemption_mode", "delay_factor"}
 GREETING = "Talk to {model}. /help lists the commands; /exit or Ctrl-D ends, Ctrl-C stops an answer."
 MULTILINE = '"""'
 

@@ -12,9 +12,9 @@ from lullm.cli.remote.server import RemoteServer, key_of_environment
 from lullm.cli.talk.terminal import Messages, Prompt, Summary, Terminal
 from lullm.config.engine import EngineConfig
 from lullm.config.option.option import options_of
-from lullm.engine.head_start import head_start
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.pooling.rules import check_generates
+from lullm.engine.start.head_start import head_start
 from lullm.errors import ConfigError, LullmError
 from lullm.log import log_to_stderr
 from lullm.text.reply.event import Text, Thinking

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from lullm.cli.flag.engine import add_engine_flags
+from lullm.cli.flag.engine import REPLY_OPTIONS, add_engine_flags
 from lullm.cli.flag.model import split_model
 from lullm.cli.flag.sampling import add_sampling_flags, opening, sampling_changes
 from lullm.cli.flag.settings import add_config_flag
@@ -51,8 +51,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Answer the prompts. Raises LullmError."""
-    if args.raw and args.system is not None:
-        raise ConfigError("--system needs a chat template; leave out --raw")
+    if args.raw:
+        _refuse_with_raw(args)
     prompts = split_model(args)
     if not prompts and sys.stdin is not None and sys.stdin.isatty():
         if args.raw:
@@ -63,6 +63,14 @@ def run(args: argparse.Namespace) -> int:
     with open_terminal(args) as terminal:
         _answer_all(args, terminal, prompts)
     return 0
+
+
+def _refuse_with_raw(args: argparse.Namespace) -> None:
+    """Raises ConfigError: a flag is given that only conversations obey."""
+    given = [name for name in ("system", *sorted(REPLY_OPTIONS)) if getattr(args, name, None) is not None]
+    if given:
+        flags = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise ConfigError(f"{flags}: for conversations, and --raw continues a text; leave out one of them")
 
 
 def _stdin() -> str:

@@ -1,7 +1,7 @@
 """Option: one declaration of an option, from which flags, documentation and checks follow.
 
 A dataclass declares its options as fields: the annotation gives the type, and `option(...)` the default, the help, the
-group and the bounds. `options_of` reads them back.
+group and the bounds. `options_of` reads them back. A tuple of strings is an option that may be given several times.
 """
 
 import dataclasses
@@ -10,14 +10,18 @@ from types import NoneType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 from lullm.errors import ConfigError
+from lullm.units import format_bytes
 
 T = TypeVar("T")
-Group = Literal["model", "device", "KV cache", "scheduling", "log-probabilities", "replies", "sleep", "idle"]
+Group = Literal[
+    "listening", "access", "requests", "watching",
+    "model", "device", "KV cache", "scheduling", "log-probabilities", "replies", "sleep", "idle",
+]  # fmt: skip
 """Options of one group stand together in the help, in this order of groups."""
 
 
 def option(default: T, help: str, group: Group, **bounds: Any) -> T:
-    """A field of a dataclass: its default and its declaration. `bounds`: `least` to `advice` of `Option`."""
+    """A field of a dataclass: its default and its declaration. `bounds`: `least` to `value_name` of `Option`."""
     field: T = dataclasses.field(default=default, metadata={"help": help, "group": group, **bounds})
     return field
 
@@ -33,6 +37,9 @@ class Option:
         least, most: bounds that are values themselves; above, below: bounds that are not.
         unit: what a number counts, such as 'bytes'.
         advice: what to do instead of giving another value than `choices`.
+        is_repeated: it may be given several times; its value is a tuple.
+        flag: its name on the command line, where that is another; empty: it has none.
+        value_name: what stands for a string in the help, such as 'FILE'.
     """
 
     name: str
@@ -49,34 +56,53 @@ class Option:
     below: float = math.inf
     unit: str | None = None
     advice: str | None = None
+    is_repeated: bool = False
+    flag: str | None = None
+    value_name: str | None = None
+
+    @property
+    def said_name(self) -> str:
+        """Its name in errors, which the command line respells as a flag."""
+        return self.flag.replace("-", "_") if self.flag else self.name
 
     @property
     def shown_help(self) -> str:
         """The help with the default at its end."""
         if self.default is None or "default:" in self.help:
             return self.help
-        shown = {True: "on", False: "off"}[self.default] if self.kind is bool else self.default
-        return f"{self.help} (default: {shown})"
+        return f"{self.help} (default: {self.shown_default})"
+
+    @property
+    def shown_default(self) -> str:
+        """The default as people write it."""
+        if self.kind is bool and self.default is not None:
+            return "on" if self.default else "off"
+        if self.unit == "bytes" and self.default is not None:
+            return format_bytes(self.default).replace(".0 ", "")
+        return str(self.default)
 
     def check(self, value: object) -> None:
         """Return if `value` is one of this option's. Raises ConfigError."""
         if (value is None and self.is_optional) or (isinstance(value, type) and self.takes_class):
             return
-        if self.choices:
+        if self.is_repeated:
+            if not (isinstance(value, tuple) and all(isinstance(each, str) for each in value)):
+                raise ConfigError(f"{self.said_name} must be a tuple of strings, not {value!r}")
+        elif self.choices:
             if value not in self.choices:
                 names = ", ".join(["None"] * self.is_optional + list(self.choices))
                 advice = "" if self.advice is None else f"; {self.advice}"
-                raise ConfigError(f"{self.name} must be one of {names}, not {value!r}{advice}")
+                raise ConfigError(f"{self.said_name} must be one of {names}, not {value!r}{advice}")
         elif self.kind is bool:
             if not isinstance(value, bool):
                 names = "True, False or None" if self.is_optional else "True or False"
-                raise ConfigError(f"{self.name} must be {names}, not {value!r}")
+                raise ConfigError(f"{self.said_name} must be {names}, not {value!r}")
         elif self.kind is str:
             if not isinstance(value, str):
                 noun = "a string or a class" if self.takes_class else "a string"
-                raise ConfigError(f"{self.name} must be {noun}, not {value!r}")
+                raise ConfigError(f"{self.said_name} must be {noun}, not {value!r}")
         elif not self._is_within(value):
-            raise ConfigError(f"{self.name} must be {self._range}, not {value!r}")
+            raise ConfigError(f"{self.said_name} must be {self._range}, not {value!r}")
 
     def _is_within(self, value: object) -> bool:
         if isinstance(value, bool) or not isinstance(value, int if self.kind is int else (int, float)):
@@ -110,7 +136,7 @@ def described(declaring: type) -> str:
 
 def _read(field: "dataclasses.Field[Any]") -> Option:
     arms = get_args(field.type)
-    is_choice = get_origin(field.type) is Literal
+    is_choice, is_repeated = (get_origin(field.type) is kind for kind in (Literal, tuple))
     kind = str if is_choice else next((arm for arm in arms if arm is not NoneType), field.type)
     return Option(
         name=field.name,
@@ -118,6 +144,7 @@ def _read(field: "dataclasses.Field[Any]") -> Option:
         choices=tuple(arm for arm in arms if arm is not None) if is_choice else (),
         is_optional=(None if is_choice else NoneType) in arms,
         default=field.default,
+        is_repeated=is_repeated,
         takes_class=type in arms,
         **field.metadata,
     )

@@ -1,1 +1,1 @@
-"""What the workers of one model have of it: shares of its layers, stages of them."""
+"""What becomes of a model's sizes when several workers share it, and of its layers when they are cut into stages."""

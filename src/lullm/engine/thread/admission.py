@@ -9,24 +9,17 @@ same command, so that no other call comes between. A pause, and a sleep that wai
 the call that began them or by `wake_up`: a request waits for their end.
 """
 
-import asyncio
-import contextlib
-import functools
-import math
-import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
 
 from lullm.config.resolved import IdleConfig
+from lullm.engine.caller.stream import Outlet, Stream
 from lullm.engine.llm_engine import LLMEngine
-from lullm.engine.thread.backlog import Backlog
-from lullm.engine.thread.mailbox import Mailbox, OutputStream, call_on, unforeseen
+from lullm.engine.thread.mailbox import Mailbox, unforeseen
 from lullm.engine.thread.sleep_watch import SleepWatch
-from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, LullmError, WakeUpError
+from lullm.errors import EngineAsleepError, EngineDeadError, LullmError, WakeUpError
 from lullm.log import get_logger
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
-from lullm.types.sampling_params import OutputKind
 
 logger = get_logger(__name__)
 
@@ -39,74 +32,33 @@ class Admission:
         self._mailbox = mailbox
         self._watch = watch
         self._wakes_by_request = idle.wakes_by_request
-        self._wake_timeout = idle.wake_timeout
-        self._max_num_waiting = idle.max_num_wake_waiting
-        self._num_untaken = 0  # requests that were sent and not taken in; changes under the lock
-        self._lock = threading.Lock()
         # Owned by the engine's thread:
-        self._streams: dict[str, OutputStream] = {}
-        self._parked: list[tuple[GenerateRequest, OutputStream]] = []
+        self._streams: dict[str, Stream] = {}
+        self._parked: list[tuple[GenerateRequest, Stream]] = []
         self._failed_wake: tuple[float, str] | None = None  # when, and why
 
-    # -- on event loops ------------------------------------------------------------------------------------------
+    # -- from any thread: a `Door` -------------------------------------------------------------------------------
 
-    async def outputs(self, request: GenerateRequest, keep_alive: float | None) -> AsyncGenerator[EngineOutput, None]:
-        """Outputs of one request; closing the generator aborts it. Raises as `EngineClient.stream` does."""
+    def check_running(self) -> None:
+        """Return if the thread takes requests. Raises EngineDeadError otherwise, with the cause."""
         self._mailbox.check_running()
-        self._check_keep_alive(keep_alive)
-        backlog = Backlog(is_delta=request.params.output_kind is OutputKind.DELTA)
-        stream = OutputStream(asyncio.get_running_loop(), time.monotonic(), keep_alive, backlog)
-        finished = False
-        try:
-            async with self._waiting_to_enter(stream):
-                self._mailbox.send(lambda: self.admit(request, stream))
-            while not finished:
-                item = await stream.items.get()
-                finished = isinstance(item, LullmError) or item.finished
-                if isinstance(item, LullmError):
-                    raise item
-                yield item
-        finally:
-            if not finished:
-                stream.is_closed = True
-                with contextlib.suppress(EngineDeadError):
-                    self._mailbox.send(lambda: self._abort(request.request_id, stream))
 
-    @contextlib.asynccontextmanager
-    async def _waiting_to_enter(self, stream: OutputStream) -> AsyncIterator[None]:
-        """Around the sending of a request: ends once the engine has taken or refused it, which may have to wake first.
+    def send(self, request: GenerateRequest, stream: Stream) -> None:
+        """Have the thread admit a request. Raises EngineDeadError."""
+        self._mailbox.send(lambda: self.admit(request, stream))
 
-        Raises:
-            EngineAsleepError: too many requests wait for that already, or the wait is too long.
-        """
-        if not self._wakes_by_request:
-            yield
-            return
-        with self._lock:
-            if self._num_untaken >= self._max_num_waiting and self._watch.is_away:
-                raise EngineAsleepError(f"{self._num_untaken} requests wait already for the engine to wake up")
-            self._num_untaken += 1
-        try:
-            yield
-            async with asyncio.timeout(self._wake_timeout):
-                await stream.is_taken.wait()
-        except TimeoutError:
-            raise EngineAsleepError(f"the engine did not wake up within {self._wake_timeout:g} s") from None
-        finally:
-            with self._lock:
-                self._num_untaken -= 1
+    def withdraw(self, request: GenerateRequest, stream: Stream) -> None:
+        """Have the thread abort a request whose reader has gone. Raises EngineDeadError."""
+        self._mailbox.send(lambda: self._abort(request.request_id, stream))
 
-    def _check_keep_alive(self, keep_alive: float | None) -> None:
-        if keep_alive is None:
-            return
-        if not self._watch.has_ladder:
-            raise InvalidRequestError("keep_alive needs an engine with a sleep_after (--sleep-after)", "keep_alive")
-        if not math.isfinite(keep_alive):
-            raise InvalidRequestError(f"keep_alive must be a finite number of seconds, not {keep_alive}", "keep_alive")
+    @property
+    def is_away(self) -> bool:
+        """Whether a request would have to wait, or be refused, from when a sleep begins."""
+        return self._watch.is_away
 
     # -- on the engine's thread ----------------------------------------------------------------------------------
 
-    def admit(self, request: GenerateRequest, stream: OutputStream) -> None:
+    def admit(self, request: GenerateRequest, stream: Stream) -> None:
         """Hand a request to the engine, which is woken for it; or park, or refuse it."""
         if stream.is_closed:
             return
@@ -138,7 +90,7 @@ class Admission:
             return True
         return False
 
-    def _wake_for(self, stream: OutputStream) -> None:
+    def _wake_for(self, stream: Stream) -> None:
         # All requests that waited for a wake-up that failed get its error; one try each would add up their times.
         if self._failed_wake is not None and stream.sent_s <= self._failed_wake[0]:
             raise WakeUpError(self._failed_wake[1])
@@ -162,17 +114,17 @@ class Admission:
         self._parked = [(request, stream) for request, stream in self._parked if not stream.is_closed]
 
     def deliver(self, outputs: list[EngineOutput]) -> None:
-        """Hand outputs over, with one wake-up per event loop: 200 streams must not cost 200 wake-ups a step."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[OutputStream, EngineOutput]]] = {}
+        """Hand the outputs of a step over, all that leave by one outlet together."""
+        by_outlet: dict[Outlet, list[tuple[Stream, EngineOutput]]] = {}
         for output in outputs:
             stream = self._streams.get(output.request_id)
             if stream is None:
                 continue
             if output.finished:
                 del self._streams[output.request_id]
-            by_loop.setdefault(stream.loop, []).append((stream, output))
-        for loop, items in by_loop.items():
-            call_on(loop, functools.partial(_put_all, items))
+            by_outlet.setdefault(stream.outlet, []).append((stream, output))
+        for outlet, items in by_outlet.items():
+            outlet.deliver(items)
 
     def refuse_parked(self, error: EngineDeadError) -> None:
         """Fail the requests that wait to enter: the engine will not wake up any more."""
@@ -187,13 +139,8 @@ class Admission:
         for stream in streams.values():
             stream.fail(error)
 
-    def _abort(self, request_id: str, stream: OutputStream) -> None:
+    def _abort(self, request_id: str, stream: Stream) -> None:
         # Another request may have taken the id since; it must not be aborted for this one.
         if self._streams.get(request_id) is stream:
             del self._streams[request_id]
             self._engine.abort_request(request_id, wants_output=False)
-
-
-def _put_all(items: list[tuple[OutputStream, EngineOutput]]) -> None:
-    for stream, output in items:
-        stream.items.put_nowait(output)

@@ -4,6 +4,7 @@ Commands come through a `Mailbox`; outputs leave through `Admission`. The step l
 sleeps the thread runs commands only; `SleepWatch` says when it sleeps and wakes.
 """
 
+import contextlib
 import threading
 import time
 
@@ -44,6 +45,7 @@ class EngineThread:
 
     def _run(self) -> None:
         failure = None
+        self._engine.model_executor.observe_loss(self._look_after_workers)
         try:
             while not self._is_done():
                 self._turn()
@@ -54,6 +56,11 @@ class EngineThread:
             failure = EngineDeadError(f"engine failed: {error}")
         finally:
             self._end(failure)
+
+    def _look_after_workers(self) -> None:
+        """Have an idle thread notice that a worker is lost. From any thread."""
+        with contextlib.suppress(EngineDeadError):  # it has ended
+            self._mailbox.send(self._engine.check_health)
 
     def _is_done(self) -> bool:
         is_draining = self._mailbox.state is ThreadState.DRAINING

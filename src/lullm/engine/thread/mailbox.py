@@ -1,6 +1,5 @@
-"""What passes between event loops and the engine's thread: commands, calls with an answer, streams of outputs."""
+"""What passes to the engine's thread: commands, and calls with an answer."""
 
-import asyncio
 import contextlib
 import enum
 import queue
@@ -10,14 +9,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from lullm.engine.thread.backlog import Backlog
 from lullm.errors import EngineDeadError, LullmError
-from lullm.log import get_logger
 
 T = TypeVar("T")
 Command = Callable[[], None]
-
-logger = get_logger(__name__)
 
 
 class ThreadState(enum.Enum):
@@ -131,45 +126,6 @@ class EngineCall(Generic[T]):
         """Answer with `error`; the call does not run."""
         if self.answer.set_running_or_notify_cancel():
             self.answer.set_exception(error)
-
-
-@dataclass(slots=True, eq=False)
-class OutputStream:
-    """Where the outputs of one request go: the queue of the event loop that reads them.
-
-    Attributes:
-        sent_s: when the request was sent to the engine's thread. keep_alive: see `EngineClient.stream`.
-        is_taken: set, on the loop, once the engine has taken or refused the request.
-        is_closed: the reader has gone; written on the loop.
-    """
-
-    loop: asyncio.AbstractEventLoop
-    sent_s: float
-    keep_alive: float | None = None
-    items: Backlog = field(default_factory=lambda: Backlog(is_delta=False))
-    is_taken: asyncio.Event = field(default_factory=asyncio.Event)
-    is_closed: bool = False
-
-    def confirm(self) -> None:
-        """The engine has the request. From any thread, as the method below."""
-        call_on(self.loop, self.is_taken.set)
-
-    def fail(self, error: LullmError) -> None:
-        """The request ends with `error`."""
-
-        def put() -> None:
-            self.items.put_nowait(error)
-            self.is_taken.set()
-
-        call_on(self.loop, put)
-
-
-def call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
-    """Run `call` on the loop's thread, soon; nothing happens if the loop is closed. From any thread."""
-    try:
-        loop.call_soon_threadsafe(call)
-    except RuntimeError:  # the loop is closed, and its readers are gone
-        logger.debug("an event loop was closed with requests open")
 
 
 def unforeseen(error: Exception) -> EngineDeadError:

@@ -53,11 +53,6 @@ class SleepWatch:
         self._observers.append(observer)
 
     @property
-    def has_ladder(self) -> bool:
-        """Whether the engine goes to sleep by itself."""
-        return bool(self._ladder)
-
-    @property
     def is_away(self) -> bool:
         """Whether a request would have to wait, or be refused, from when a sleep begins."""
         return self._is_falling_asleep or bool(self._waiting_sleeps) or self._engine.is_sleeping()

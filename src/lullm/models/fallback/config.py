@@ -1,56 +1,14 @@
 """The ModelConfig of a model that `transformers` runs, from its own config class and the model's blueprint."""
 
-from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.engine_option import ModelImpl
-from lullm.config.family.table import is_known
 from lullm.config.field import shown, token_id_list
-from lullm.config.json_file import read_object
 from lullm.config.model import ModelConfig, ModelDType
-from lullm.config.pooling.architecture import split_architecture
 from lullm.errors import ModelLoadError
-from lullm.log import get_logger
-from lullm.models.fallback.blueprint import draw_blueprint, has_architecture
-
-logger = get_logger(__name__)
-
-
-def read_model_config(folder: Path, model_impl: ModelImpl) -> ModelConfig:
-    """The config of a model folder, for whoever runs the model.
-
-    Args:
-        model_impl: 'auto' takes transformers where lullm has no family for the architecture, and logs it.
-
-    Raises:
-        ModelLoadError: as `ModelConfig.from_folder`, or transformers cannot run it over lullm's attention.
-    """
-    if model_impl == "lullm":
-        return ModelConfig.from_folder(folder)
-    data = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
-    architecture = _architecture(data)
-    if model_impl == "auto" and (
-        architecture is None or is_known(split_architecture(architecture).base) or not has_architecture(architecture)
-    ):
-        return ModelConfig.from_folder(folder)
-    if architecture is None:
-        return ModelConfig.from_folder(folder)  # names what is missing
-    config = foreign_config(data)
-    logger.info(
-        "%s runs by transformers' own code over lullm's attention: at torch's speed, without recorded steps and "
-        "quantization%s",
-        architecture,
-        ", since lullm has no family for it" if model_impl == "auto" else "",
-    )
-    return config
-
-
-def _architecture(data: dict[str, Any]) -> str | None:
-    names = data.get("architectures")
-    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+from lullm.models.fallback.blueprint import draw_blueprint
 
 
 def foreign_config(data: dict[str, Any]) -> ModelConfig:

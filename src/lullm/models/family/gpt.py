@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.kv.layout import layer_places
+from lullm.models.decoder import new_embedding, new_head
 from lullm.models.protocol import Model
 from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import Embedding, LMHead
+from lullm.nn.embedding import Embedding
 from lullm.nn.linear import Linear
 from lullm.nn.mlp import MLP
 from lullm.nn.norm import LayerNorm
@@ -43,14 +44,15 @@ class GPTLayer(nn.Module):
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         """Writes over `x`."""
         ops = context.ops
-        if self.norms_first:
-            ops.add_(x, self.self_attn(self.input_layernorm(x, ops), cos_sin_cache, context))
-            ops.add_(x, self.mlp(self.post_attention_layernorm(x, ops), ops))
-            return x
-        ops.add_(x, self.self_attn(x, cos_sin_cache, context))
-        x = self.input_layernorm(x, ops)
-        ops.add_(x, self.mlp(x, ops))
-        return self.post_attention_layernorm(x, ops)
+        attended = self.self_attn(self.input_layernorm(x, ops) if self.norms_first else x, cos_sin_cache, context)
+        ops.all_reduce_(attended)
+        ops.add_(x, attended)
+        if not self.norms_first:
+            x = self.input_layernorm(x, ops)
+        fed = self.mlp(self.post_attention_layernorm(x, ops) if self.norms_first else x, ops)
+        ops.all_reduce_(fed)
+        ops.add_(x, fed)
+        return x if self.norms_first else self.post_attention_layernorm(x, ops)
 
 
 class GPT(nn.Module):
@@ -68,8 +70,8 @@ class GPT(nn.Module):
             )
         family, hidden_size, stage = config.family, config.hidden_size, config.stage
         embedding_size = family.embedding_size or hidden_size
-        if stage.is_first or (stage.is_last and config.tie_word_embeddings):
-            self.embed_tokens = Embedding(config.vocab_size, embedding_size, dtype)
+        if stage.is_first or (stage.is_last and config.ties_head):
+            self.embed_tokens = new_embedding(config, embedding_size, dtype)
         self.project_in: Linear | None = None
         self.project_out: Linear | None = None
         if stage.is_first:
@@ -115,7 +117,7 @@ class GPTCausalLM(Model):
         self.model = GPT(config, num_unused_positions, dtype, max_model_len)
         size = config.family.embedding_size or config.hidden_size
         if config.stage.is_last:
-            self.lm_head = LMHead(config.vocab_size, size, config.tie_word_embeddings, dtype)
+            self.lm_head = new_head(config, size, dtype)
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
         """See `Model.forward`."""
@@ -141,7 +143,7 @@ def _renames(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
 
 
 def _drops(config: ModelConfig, *patterns: str) -> tuple[re.Pattern[str], ...]:
-    tied = (r"^lm_head\.weight$",) if config.tie_word_embeddings else ()  # a copy of the embedding
+    tied = (r"^lm_head\.weight$",) if config.ties_head else ()  # a copy of the embedding
     return tuple(re.compile(pattern) for pattern in (*patterns, *tied))
 
 

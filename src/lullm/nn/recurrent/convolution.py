@@ -19,10 +19,15 @@ def state_of(config: RecurrentConfig, layer: int, place: LayerPlace, context: St
 
 
 class Convolution(nn.Module):
-    """A filter per channel, of weight `[C, 1, K]`."""
+    """A filter per channel, of weight `[C, 1, K]`.
 
-    def __init__(self, num_channels: int, kernel_size: int, bias: bool, dtype: torch.dtype):
+    `shared_sizes`: channels in parts of which workers that share the layer have a part each.
+    """
+
+    def __init__(self, shared_sizes: tuple[int, ...], kernel_size: int, bias: bool, dtype: torch.dtype):
         super().__init__()
+        self.shared_sizes = shared_sizes
+        num_channels = sum(shared_sizes)
         self.weight = meta_parameter((num_channels, 1, kernel_size), dtype)
         self.bias = meta_parameter((num_channels,), dtype) if bias else None
 
@@ -46,7 +51,7 @@ class ShortConvolution(nn.Module):
         self.place = place
         size, bias = config.num_channels, config.has_bias
         self.in_proj = FusedLinear(hidden_size, (size, size, size), bias, dtype)
-        self.conv1d = Convolution(size, config.kernel_size, bias, dtype)
+        self.conv1d = Convolution((size,), config.kernel_size, bias, dtype)
         self.out_proj = Linear(size, hidden_size, bias, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]

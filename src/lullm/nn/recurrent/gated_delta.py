@@ -18,7 +18,7 @@ class StepSizes(FusedLinear, Gate):
 
     def __init__(self, hidden_size: int, num_heads: int, dtype: torch.dtype):
         Linear.__init__(self, hidden_size, 2 * num_heads, False, dtype)
-        self.part_sizes = (num_heads, num_heads)
+        self.part_sizes = self.shared_sizes = (num_heads, num_heads)
 
 
 class GatedDeltaNet(nn.Module):
@@ -35,9 +35,11 @@ class GatedDeltaNet(nn.Module):
         self.config = config
         self.layer = layer
         self.place = place
-        self.in_proj_qkvz = FusedLinear(hidden_size, (config.num_channels, config.value_size), False, dtype)
+        channels = (config.key_size, config.key_size, config.value_size)
+        part_sizes = (config.num_channels, config.value_size)
+        self.in_proj_qkvz = FusedLinear(hidden_size, part_sizes, False, dtype, (*channels, config.value_size))
         self.in_proj_ba = StepSizes(hidden_size, config.num_value_heads, dtype)
-        self.conv1d = Convolution(config.num_channels, config.kernel_size, False, dtype)
+        self.conv1d = Convolution(channels, config.kernel_size, False, dtype)
         self.dt_bias = meta_parameter((config.num_value_heads,), torch.float32)
         self.A_log = meta_parameter((config.num_value_heads,), torch.float32)
         self.norm = RMSNorm(config.value_head_dim, eps, dtype)

@@ -27,8 +27,10 @@ class StateSpace(nn.Module):
         self.layer = layer
         self.place = place
         part_sizes = (config.inner_size, config.num_channels, config.num_heads)
-        self.in_proj = FusedLinear(hidden_size, part_sizes, config.projection_bias, dtype)
-        self.conv1d = Convolution(config.num_channels, config.kernel_size, config.convolution_bias, dtype)
+        channels = (config.inner_size, config.group_size, config.group_size)
+        shared_sizes = (config.inner_size, *channels, config.num_heads)
+        self.in_proj = FusedLinear(hidden_size, part_sizes, config.projection_bias, dtype, shared_sizes)
+        self.conv1d = Convolution(channels, config.kernel_size, config.convolution_bias, dtype)
         self.dt_bias, self.A_log, self.D = (meta_parameter((config.num_heads,), torch.float32) for _ in range(3))
         self.norm = None if config.gate == "no norm" else RMSNorm(config.inner_size, eps, dtype)
         self.out_proj = Linear(config.inner_size, hidden_size, config.output_bias, dtype)

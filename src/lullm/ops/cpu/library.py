@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 13
+_ABI_VERSION = 14
 _SOURCES = Path(__file__).parent / "csrc"
 """In a checkout; an installed package has none."""
 
@@ -50,6 +50,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_scale_by": [_POINTER] * 2 + [_SIZE, _INT],
     "lullm_rotate": [_POINTER] * 4 + [_SIZE] * 5 + [_FLOAT, _INT],
     "lullm_attention": [_POINTER] * 10 + [_SIZE] * 9 + [_FLOAT] * 2 + [_INT] * 2,
+    "lullm_forbid": [_POINTER] * 3 + [_SIZE] * 4,
     "lullm_draw_tokens": [_POINTER] * 7 + [_SIZE] * 3 + [_INT],
     "lullm_copy_blocks": [_POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _SIZE],
     "lullm_route": [_POINTER] * 5 + [_SIZE] * 7 + [_FLOAT] + [_INT] * 3,
@@ -67,6 +68,16 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_recurrence": [_POINTER] * 14 + [_SIZE] * 13 + [_FLOAT] * 2 + [_INT],
     "lullm_gated_rms_norm": [_POINTER] * 4 + [_SIZE] * 6 + [_FLOAT] + [_INT] * 2,
     "lullm_multiply": [_POINTER] * 2 + [_SIZE] * 4 + [_INT] * 2,
+    "lullm_group_bytes": [_SIZE],
+    "lullm_open_group": [_INT] + [_SIZE] * 4,
+    "lullm_close_group": [_POINTER],
+    "lullm_group_failure": [_POINTER] * 2,
+    "lullm_meet": [_POINTER],
+    "lullm_all_reduce": [_POINTER] * 2 + [_SIZE, _INT],
+    "lullm_all_gather": [_POINTER] * 3 + [_SIZE] * 2,
+    "lullm_broadcast": [_POINTER] * 2 + [_SIZE] * 2,
+    "lullm_send": [_POINTER] * 2 + [_SIZE] * 2,
+    "lullm_receive": [_POINTER] * 2 + [_SIZE] * 2,
     "lullm_spin_products": [_SIZE, _INT],
     "lullm_operation_number": [ctypes.c_char_p],
     "lullm_replay": [_POINTER, _SIZE],
@@ -74,6 +85,8 @@ _SIGNATURES: dict[str, list[type]] = {
 _RETURN_INT = (
     "lullm_embedding", "lullm_gated_linear", "lullm_quantize_rows", "lullm_quantized_embedding",
     "lullm_sort_rows", "lullm_grouped_linear", "lullm_operation_number", "lullm_replay",
+    "lullm_group_failure", "lullm_meet", "lullm_all_reduce", "lullm_all_gather", "lullm_broadcast", "lullm_send",
+    "lullm_receive",
 )  # fmt: skip
 
 
@@ -106,7 +119,8 @@ def load_library() -> Library | None:
         function.argtypes, function.restype = argument_types, None
     for name in _RETURN_INT:
         getattr(handle, name).restype = _INT
-    handle.lullm_spin_products.restype = _SIZE
+    handle.lullm_spin_products.restype = handle.lullm_group_bytes.restype = _SIZE
+    handle.lullm_open_group.restype = _POINTER
     available = _available_isas(handle)
     wanted = os.environ.get(ISA_VARIABLE) or available[-1]
     if not handle.lullm_select_isa(wanted.encode()):

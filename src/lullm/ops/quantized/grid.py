@@ -6,7 +6,7 @@ scale. The storage is uint8 `[num_panels, panel_bytes]`, in panels of 32 rows an
 weights (`weight.py`); `ops/cpu/csrc/grid.h` draws the bytes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -44,6 +44,23 @@ class GridRows:
         digits, factors, *others = (None if part is None else part[rows] for part in parts)
         assert digits is not None and factors is not None
         return GridRows(digits, factors, *others)
+
+    def columns(self, first: int, num: int) -> "GridRows":
+        """Some of the inputs. Raises ValueError: they cut a group, or a span."""
+        num_inputs = self.digits.shape[1]
+
+        def part(of: Tensor | None) -> Tensor | None:
+            if of is None:
+                return None
+            size = num_inputs // of.shape[1]
+            if first % size or num % size:
+                raise ValueError(f"inputs {first} to {first + num} cut one of its groups of {size}")
+            return of[:, first // size : (first + num) // size].contiguous()
+
+        factors = part(self.factors)
+        assert factors is not None
+        digits = self.digits[:, first : first + num].contiguous()
+        return GridRows(digits, factors, part(self.codes), part(self.min_factors), part(self.min_codes))
 
     def decode(self) -> Tensor:
         """Float32 `[n, in]`; the same bits as ggml's."""
@@ -138,6 +155,10 @@ class GridLayout:
     def decode_rows(self, storage: Tensor, row_ids: Tensor) -> Tensor:
         """The rows `row_ids [n]` as float32 `[n, in]`."""
         return self.rows(storage, row_ids).decode()[:, : self.in_features]
+
+    def with_rows(self, num_rows: int) -> "GridLayout":
+        """See `weight.Layout`."""
+        return replace(self, out_features=num_rows)
 
     def rows(self, storage: Tensor, row_ids: Tensor) -> GridRows:
         """The rows as they are stored, padded to whole blocks."""

@@ -15,6 +15,7 @@ from lullm.ops.quantized.weight import (
     place,
     row_scales_view,
 )
+from lullm.units import cdiv
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +38,15 @@ class IntegerRows:
     def __getitem__(self, rows: slice) -> "IntegerRows":
         groups = None if self.group_scales is None else self.group_scales[rows]
         return IntegerRows(self.integers[rows], self.row_scales[rows], groups)
+
+    def columns(self, first: int, num: int) -> "IntegerRows":
+        """Some of the inputs. Raises ValueError: they cut a group."""
+        if self.group_scales is None:
+            return replace(self, integers=self.integers[:, first : first + num])
+        if (first or num < self.integers.shape[1]) and (first % GROUP_INPUTS or num % GROUP_INPUTS):
+            raise ValueError(f"inputs {first} to {first + num} cut one of its groups of {GROUP_INPUTS}")
+        groups = self.group_scales[:, first // GROUP_INPUTS : cdiv(first + num, GROUP_INPUTS)]
+        return replace(self, integers=self.integers[:, first : first + num], group_scales=groups)
 
     def scaled(self, factor: float) -> "IntegerRows":
         """The rows times a factor."""

@@ -10,7 +10,7 @@ zeros. `ops/cpu/csrc/quantized.h` draws the bytes. It is the same for all versio
 on each other, so a part of a fused matrix can be replaced alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -54,6 +54,10 @@ class Layout(Protocol):
         """The rows `row_ids [n]` as float32 `[n, in]`."""
         ...
 
+    def with_rows(self, num_rows: int) -> "Layout":
+        """The layout of so many rows of the matrix, those of whole panels."""
+        ...
+
 
 @dataclass(frozen=True)
 class QuantizedLayout:
@@ -69,6 +73,9 @@ class QuantizedLayout:
 
     def decode_rows(self, storage: Tensor, row_ids: Tensor) -> Tensor:
         return dequantize_rows(storage, self, row_ids)
+
+    def with_rows(self, num_rows: int) -> "QuantizedLayout":
+        return replace(self, out_features=num_rows)
 
     @cached_property
     def num_panels(self) -> int:

@@ -8,7 +8,7 @@ from lullm.server.anthropic.translation import openai_messages, openai_thinking,
 from lullm.server.error import ApiError
 from lullm.server.openai.reply import reply_form_of
 from lullm.server.openai.schema import ChatBody, DialectBody
-from lullm.server.wire import FAIL_FAST, Strings, parse_body
+from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, parse_body
 
 _FIELDS = {
     "stop": "stop_sequences",
@@ -26,9 +26,9 @@ class CountBody(DialectBody):
     """POST /v1/messages/count_tokens: what says the prompt."""
 
     model: str
-    messages: Annotated[list[Message], FAIL_FAST]
+    messages: Annotated[list[Message], FAIL_FAST, BOUNDED]
     system: TextBlocks | None = None
-    tools: Annotated[list[Tool], FAIL_FAST] | None = None
+    tools: Annotated[list[Tool], FAIL_FAST, BOUNDED] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

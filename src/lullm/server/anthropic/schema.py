@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from lullm.server.wire import FAIL_FAST, WireModel
+from lullm.server.wire import BOUNDED, FAIL_FAST, WireModel
 
 
 class Block(WireModel):
@@ -47,7 +47,7 @@ class ToolUseBlock(Block):
     caller: dict[str, Any] | None = None
 
 
-TextBlocks = str | Annotated[list[TextBlock], FAIL_FAST]
+TextBlocks = Annotated[str | Annotated[list[TextBlock], FAIL_FAST], BOUNDED]
 
 
 class ToolResultBlock(Block):
@@ -64,7 +64,7 @@ AnyBlock = Annotated[
 
 class Message(WireModel):
     role: Literal["user", "assistant", "system"]
-    content: str | Annotated[list[AnyBlock], FAIL_FAST]
+    content: Annotated[str | Annotated[list[AnyBlock], FAIL_FAST], BOUNDED]
 
 
 def _check_tool_type(kind: str | None) -> str | None:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from lullm.server.batch.local_call import local_call
 from lullm.server.error import ApiError
-from lullm.server.wire import WireModel, parse_body
+from lullm.server.wire import WireModel, parse_body, parse_json
 
 URLS = frozenset(
     {
@@ -61,8 +61,10 @@ def _not_blank(lines: Iterable[bytes]) -> Iterator[bytes]:
 async def _answer(app: ASGIApp, line: bytes) -> dict[str, Any]:
     answer: dict[str, Any] = {"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": None, "response": None, "error": None}
     try:
-        request = parse_body(BatchLine, line)
-        answer["custom_id"] = request.custom_id
+        given = parse_json(line)
+        if isinstance(custom_id := given.get("custom_id"), str):  # it names the line, whatever else is wrong with it
+            answer["custom_id"] = custom_id
+        request = parse_body(BatchLine, given)
         if request.url not in URLS:
             raise ApiError(400, f"url must be one of {', '.join(sorted(URLS))}, not {request.url!r}", param="url")
         if request.body.get("stream"):

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lullm.server.context import IGNORED, ServerContext
+from lullm.server.context import IGNORED, ServerContext, port_of
 from lullm.server.error import ApiError
 from lullm.server.gate.request_body import RequestBody
+from lullm.server.gate.request_log import RECORD, RequestRecord
 from lullm.server.gate.web_policy import WebPolicy
 from lullm.server.page.file import PAGE_PATHS
 
@@ -21,7 +22,7 @@ ADMIN_PATHS = frozenset(
     }
 )
 """The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
-`check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser."""
+`Listener.check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser."""
 MAX_IGNORED = 16  # names in a header
 REQUEST_ID = r"[A-Za-z0-9._:\-]{1,128}"
 """What is safe in a header and a log line."""
@@ -58,12 +59,11 @@ class Gate:
         body = RequestBody(receive, headers, self._context.options.max_body_bytes)
         ignored: list[str] = []
         scope[IGNORED] = ignored
-        started = False
+        scope[RECORD] = record = RequestRecord()
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal started
             if message["type"] == "http.response.start":
-                started = True
+                record.status = message["status"]
                 if message["status"] >= 400:
                     await body.drain()
                 if client_id is not None:
@@ -82,17 +82,22 @@ class Gate:
                 with self._context.counted():
                     await self._app(scope, body.receive, send_with_headers)
         except Exception as error:  # refused here, or a failure that no route foresaw
-            if started:
+            if record.status is not None:
+                record.ending = "failed behind its beginning"
                 raise
             await self._context.error_response(error, scope["path"])(scope, receive, send_with_headers)
+        finally:
+            record.log(scope)
 
     def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
         """Return if the request may reach a route. Raises ApiError otherwise."""
         is_admin = scope["path"] in self._admin_paths
+        if is_admin and not self._context.has_admin(scope):
+            raise ApiError(404, "the sleep endpoints answer on --admin-port only", code="admin_port_only")
         if is_admin and self._admin_keys:
             _check_key(self._admin_keys, headers, "admin key")
         elif not self._keys:
-            self._web.check(headers)
+            self._web.check(headers, has_name=port_of(scope) is not None)
         elif scope["path"] not in OPEN_PATHS:
             # The key tells a client from a foreign page, under any name of the server that the network may know.
             _check_key(self._keys, headers, "API key")

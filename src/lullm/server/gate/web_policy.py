@@ -48,9 +48,14 @@ class WebPolicy:
         self._allows_any_host = ANY in allowed_hosts
         self._origins = frozenset(allowed_origins)
 
-    def check(self, headers: Headers) -> None:
-        """Return if both headers are fine. Raises ApiError 403 otherwise."""
-        self._check_host(headers)
+    def check(self, headers: Headers, has_name: bool = True) -> None:
+        """Return if both headers are fine. Raises ApiError 403 otherwise.
+
+        Args:
+            has_name: the request came to an address. No browser reaches a unix socket by any name.
+        """
+        if has_name:
+            self._check_host(headers)
         self.check_origin(headers)
 
     def check_origin(self, headers: Headers) -> None:

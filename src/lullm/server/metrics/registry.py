@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import generate_latest
 
 from lullm.engine.client import EngineClient, SleepCause
+from lullm.metrics.vllm import VllmMetrics
 from lullm.server.metrics.engine_collector import EngineCollector
-from lullm.server.metrics.vllm import VllmMetrics
 from lullm.server.options import MetricsPrefix
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.sampling_params import SamplingParams
@@ -42,7 +42,7 @@ class Metrics:
         self.latencies = LatencyTotals()
         self._model_name = engine.config.served_model_name
         self._prefix = prefix
-        self.vllm = VllmMetrics(engine, self._model_name)
+        self.vllm = VllmMetrics(engine)
         self.registry = CollectorRegistry()
         self.registry.register(EngineCollector(engine, self._model_name))
         self._queue_time = self._histogram("request_queue_time", "Arrival to first scheduling.", _SLOW)

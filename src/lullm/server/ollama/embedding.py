@@ -8,6 +8,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from lullm.server.context import ServerContext
+from lullm.server.gate.request_log import begun
 from lullm.server.ollama.model_card import check_name
 from lullm.server.ollama.schema import kept_alive
 from lullm.server.openai.endpoint import JsonPieces
@@ -60,6 +61,7 @@ class Embeddings:
         check_name(self.context, body.model)
         asked = parse_body(EmbeddingBody, body.fields() | kept_alive(body.keep_alive, self.context.engine))
         vectors = await prepared_embeddings(self.context, asked, public_id("embd", request.headers))
+        vectors.record = begun(request, vectors.id, vectors.usage)
         answer = _answer(vectors, body, started)
         return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))
 

@@ -9,7 +9,7 @@ from lullm.server.error import ApiError
 from lullm.server.ollama.translation import openai_messages, openai_options, openai_thinking
 from lullm.server.openai.schema import ChatBody, CompletionBody, DialectBody, QueuedBody
 from lullm.server.openai.validation import keep_alive_s
-from lullm.server.wire import FAIL_FAST, Strings, WireModel, parse_body
+from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, WireModel, parse_body
 
 _FIELDS = {
     "response_format": "format",
@@ -115,7 +115,7 @@ class Message(WireModel):
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     thinking: str | None = None
-    tool_calls: Annotated[list[ToolCall], FAIL_FAST] | None = None
+    tool_calls: Annotated[list[ToolCall], FAIL_FAST, BOUNDED] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
     missing: ClassVar = {"images": (None, [])}
@@ -129,8 +129,8 @@ class Message(WireModel):
 class OllamaChatBody(OllamaBody):
     """POST /api/chat."""
 
-    messages: Annotated[list[Message], FAIL_FAST] | None = None
-    tools: Annotated[list[dict[str, Any]], FAIL_FAST] | None = None
+    messages: Annotated[list[Message], FAIL_FAST, BOUNDED] | None = None
+    tools: Annotated[list[dict[str, Any]], FAIL_FAST, BOUNDED] | None = None
 
     @property
     def is_load(self) -> bool:

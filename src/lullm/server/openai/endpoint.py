@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from lullm.errors import InvalidRequestError
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
+from lullm.server.gate.request_log import begun, log_prompts
 from lullm.server.openai.generation import Generation, prepare_all, public_id
 from lullm.server.openai.schema import ChatBody, CompletionBody, DialectBody
 from lullm.server.openai.validation import (
@@ -81,6 +82,7 @@ class Endpoint(Generic[Body]):
             generation = await _prepared(
                 self.context, asked, public_id(self.id_prefix, request.headers, asked.request_id)
             )
+        generation.record = begun(request, generation.id, generation.usage.as_dict)
         form = await self.open_form(generation, body)
         timeout_s = self.context.options.request_timeout_s
         if asked.stream:
@@ -102,6 +104,7 @@ async def _prepared(context: ServerContext, asked: CompletionBody | ChatBody, an
     except InvalidRequestError as error:
         message = _renamed(str(error), error.param, asked)
         raise InvalidRequestError(message, asked.field_of(error.param), error.code) from None
+    log_prompts(requests, context.options)
     check_num_logprobs(asked, requests, engine.config.max_model_len, context.max_request_logprobs)
     streams = [engine.stream(prepared, keep_alive) for prepared in requests]
     return Generation(context, answer_id, asked, requests, streams)

@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from lullm.engine.client import EngineClient
 from lullm.server.context import ServerContext
 from lullm.server.gate.gate import request_id
+from lullm.server.gate.request_log import RequestRecord
 from lullm.server.openai.schema import ChatBody, CompletionBody
 from lullm.server.tracing import Operation
 from lullm.types.outputs import RequestOutput
@@ -50,7 +51,7 @@ class Usage:
 class Generation:
     """One HTTP request for text: the engine's requests, their outputs, and the usage so far.
 
-    `asked`: the request's body in OpenAI's words.
+    `asked`: the request's body in OpenAI's words. `record`: for the log.
     """
 
     context: ServerContext
@@ -60,6 +61,7 @@ class Generation:
     streams: list[AsyncGenerator[RequestOutput, None]]  # of `requests`, one each; not begun
     created: int = field(default_factory=lambda: int(time.time()))
     usage: Usage = field(default_factory=Usage)
+    record: RequestRecord = field(default_factory=RequestRecord)
 
     def head(self, kind: str) -> dict[str, Any]:
         """The first fields of every answer and chunk; `kind` is OpenAI's name of the object."""
@@ -93,6 +95,7 @@ class Generation:
                     if len(counts) < self.requests[number].params.n:  # aborted before its first token
                         raise self.context.aborted()
                     self.usage.cached_tokens += output.num_cached_tokens
+                    self.record.observe(output.metrics)
                     self.context.metrics.observe(output, tuple(counts.values()), self.requests[number].params)
                     spans.finish(number, output, tuple(counts.values()))
                 yield number, output

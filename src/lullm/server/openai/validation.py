@@ -54,8 +54,6 @@ def sampling_params(body: CompletionBody | ChatBody, engine: EngineClient) -> Sa
     if (form := body.form()) is not None:
         changes["structured_outputs"] = form
     changes["output_kind"] = OutputKind.DELTA if body.stream else OutputKind.FINAL_ONLY
-    if body.seed == -1:  # llama.cpp's and others' word for "any"
-        del changes["seed"]
     changes |= _completion_changes(body) if isinstance(body, CompletionBody) else _chat_changes(body)
     for name in ("logprobs", "prompt_logprobs"):
         if changes.get(name) == -1:

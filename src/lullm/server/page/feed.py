@@ -43,9 +43,13 @@ class Feed:
         self._asked: asyncio.Task[Occupancy] | None = None
         self._occupancy: Occupancy | None = None
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
-        """What stays as it is, then snapshots until the engine ends."""
-        yield event({"about": self._about()})
+    async def events(self, has_admin: bool) -> AsyncGenerator[bytes, None]:
+        """What stays as it is, then snapshots until the engine ends.
+
+        Args:
+            has_admin: the sleep endpoints answer where the page was loaded from.
+        """
+        yield event({"about": self._about(has_admin)})
         snapshot: bytes | None = await self._snapshot(0.0)
         while snapshot is not None:
             yield snapshot
@@ -76,14 +80,14 @@ class Feed:
             self._occupancy = asked.result()
             self._period_s = min(max(PERIOD_S, self._occupancy.seconds / MOST_SHARE), MAX_PERIOD_S)
 
-    def _about(self) -> dict[str, Any]:
+    def _about(self, has_admin: bool) -> dict[str, Any]:
         config = self._engine.config
         return {
             "version": lullm.__version__,
             "model": self._context.model_name,
             "max_model_len": config.max_model_len,
             "max_logprobs": config.max_logprobs,
-            "has_sleep_mode": config.enable_sleep_mode,
+            "has_sleep_mode": has_admin,
             "has_admin_key": bool(self._context.options.admin_keys),
         }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from lullm.server.context import ServerContext
@@ -39,8 +39,9 @@ def router(context: ServerContext) -> APIRouter:
     for file in page_files():
         routes.add_api_route(file.path, _sender(file), methods=["GET"])
 
-    async def events() -> Response:
-        return EventStream(feed.events(), context.api_error, lambda error: event(error.envelope()), "text/event-stream")
+    async def events(request: Request) -> Response:
+        snapshots = feed.events(context.has_admin(request.scope))
+        return EventStream(snapshots, context.api_error, lambda error: event(error.envelope()), "text/event-stream")
 
     routes.add_api_route(EVENTS_PATH, events, methods=["GET"])
     return routes

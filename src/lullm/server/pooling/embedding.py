@@ -12,6 +12,7 @@ from fastapi.responses import Response
 
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
+from lullm.server.gate.request_log import begun
 from lullm.server.openai.endpoint import JsonPieces
 from lullm.server.openai.generation import public_id
 from lullm.server.pooling.schema import EmbeddingBody
@@ -33,6 +34,7 @@ class Embeddings:
         body = await self.context.read(EmbeddingBody, request)
         self.context.check_model(body.model)
         vectors = await prepared_embeddings(self.context, body, public_id("embd", request.headers))
+        vectors.record = begun(request, vectors.id, vectors.usage)
         answer = _answer(vectors, body.encoding_format == "base64")
         return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))
 

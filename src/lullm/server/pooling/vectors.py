@@ -9,6 +9,7 @@ from typing import Any
 
 from lullm.errors import InvalidRequestError
 from lullm.server.context import ServerContext
+from lullm.server.gate.request_log import RequestRecord, log_prompts
 from lullm.server.openai.generation import prepare_all
 from lullm.server.openai.schema import QueuedBody
 from lullm.server.openai.validation import check_priority, keep_alive_s
@@ -19,7 +20,10 @@ from lullm.types.request import GenerateRequest, Input
 
 @dataclass(slots=True)
 class Vectors:
-    """The engine's requests of one HTTP request, in the order of its prompts. `cached_tokens`: counted as they end."""
+    """The engine's requests of one HTTP request, in the order of its prompts.
+
+    `cached_tokens`: counted as they end. `record`: for the log.
+    """
 
     context: ServerContext
     id: str
@@ -27,6 +31,7 @@ class Vectors:
     keep_alive: float | None
     created: int = field(default_factory=lambda: int(time.time()))
     cached_tokens: int = 0
+    record: RequestRecord = field(default_factory=RequestRecord)
 
     @classmethod
     async def prepare(
@@ -35,9 +40,9 @@ class Vectors:
         """Check and tokenize all prompts. Raises ApiError, InvalidRequestError."""
         context.queue.check()
         priority, keep_alive = check_priority(body, context.engine), keep_alive_s(body)
-        return cls(
-            context, answer_id, await prepare_all(context.engine, answer_id, prompts, params, priority), keep_alive
-        )
+        requests = await prepare_all(context.engine, answer_id, prompts, params, priority)
+        log_prompts(requests, context.options)
+        return cls(context, answer_id, requests, keep_alive)
 
     async def outputs(self) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
         """In the order of the prompts; they run together. Closing the generator aborts what still runs.
@@ -56,6 +61,7 @@ class Vectors:
                     if output.finish_reason == "abort":
                         raise self.context.aborted(output.stop_reason)
                     self.cached_tokens += output.num_cached_tokens
+                    self.record.observe(output.metrics)
                     self.context.metrics.observe(output)
                     spans.finish(number, output)
                     yield output

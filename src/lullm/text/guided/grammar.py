@@ -103,4 +103,11 @@ def _read(make: Any) -> str:
 
 
 def _invalid(message: str) -> InvalidRequestError:
-    return InvalidRequestError(f"structured_outputs: {message}", "structured_outputs")
+    return InvalidRequestError(f"structured_outputs: {reason_of(message)}", "structured_outputs")
+
+
+def reason_of(message: str) -> str:
+    """llguidance's message in one line of at most 500 characters, without its drawings of the place and its state."""
+    lines = message.partition("\n<")[0].splitlines()
+    told = " ".join(line.strip() for line in lines if line and not line[0].isspace())
+    return told.replace(": error: ", ": ")[:500]

@@ -3,22 +3,35 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Transport = Literal["gloo", "nccl"]
-"""What carries tensors between hosts or GPUs: torch.distributed's names."""
+Transport = Literal["memory", "gloo", "nccl"]
+"""What carries tensors: memory that workers of one host share, or torch.distributed, between hosts or GPUs."""
 
 DEFAULT_TIMEOUT = 300.0
 """Seconds. A stage of a pipeline waits for a whole prefill of the one before it; a death is noticed earlier."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAddress:
-    """Of torch's TCPStore, which serves all workers. Workers may be on any host that reaches it.
+class LocalFile:
+    """A nameless file that all workers on this host inherit; no port is taken for the meeting.
 
     Args:
+        descriptor: of the file, in the worker's process.
         timeout: seconds that a worker waits for the others, at the meeting and in each call.
     """
+
+    descriptor: int
+    transport: Transport
+    timeout: float = DEFAULT_TIMEOUT
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Of torch's TCPStore, which serves all workers. They may be on any host that reaches it; see `LocalFile`."""
 
     host: str
     port: int
     transport: Transport = "gloo"
     timeout: float = DEFAULT_TIMEOUT
+
+
+Rendezvous = LocalFile | StoreAddress

@@ -84,6 +84,7 @@ class Gemma4Layer(DecoderLayer):
         """What the experts give: router and experts read the stream through norms of their own."""
         routes = self.moe.gate.choose(self.router_norm(stream, ops), ops)
         mixed = ops.experts(self.pre_feedforward_layernorm_2(stream, ops), routes, self.moe.weights, None, None)
+        ops.all_reduce_(mixed)
         return self.post_feedforward_layernorm_2(mixed, ops)
 
     def _of_inputs(self, stream: Tensor, context: StepContext) -> Tensor:

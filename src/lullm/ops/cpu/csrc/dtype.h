@@ -18,7 +18,12 @@ struct Float8 {
   uint8_t bits;
 };
 
-enum DType : int { kFloat32 = 0, kBFloat16 = 1 };
+// Half precision, which only sums over workers know.
+struct Half {
+  uint16_t bits;
+};
+
+enum DType : int { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 
 // What is applied to the gates of a linear layer of gates and ups, or to a tensor. `kClampedSilu` is for gates only.
 enum Activation : int { kNoActivation = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4, kClampedSilu = 5, kRelu2 = 6 };

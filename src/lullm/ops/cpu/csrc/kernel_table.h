@@ -12,6 +12,8 @@
 
 namespace lullm {
 
+constexpr int64_t kMaxMembers = 64;  // of a group of workers
+
 struct LinearArgs {
   const void* x;        // [num_rows, in]
   const void* weight;   // [out, in], packed
@@ -173,6 +175,9 @@ struct Kernels {
   // Folds a row's shares of `count` pieces, `stride` floats apart, into the first of them, and writes the result.
   // `sink`: of the row's head; may be null.
   void (*merge[2])(float* shares, int64_t stride, int64_t count, int64_t head_size, const float* sink, void* out);
+
+  // The elements [first, last) of equal parts, added in their order.
+  void (*sum_parts[3])(const void* const* parts, int64_t num_parts, void* out, int64_t first, int64_t last);
 
   QuantizedKernels quantized;
 };

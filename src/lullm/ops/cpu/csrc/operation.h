@@ -58,6 +58,9 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
                                   int64_t table_stride, int64_t block_size, int64_t num_q_heads, int64_t num_kv_heads,
                                   int64_t head_size, int64_t row_bytes, int64_t num_spans, int64_t window, float scale,
                                   float soft_cap, int dtype, int format);
+// In the row rows[i] of logits: -inf where the bit of a token in the row i of `allowed` [num_rows, num_words] is not set.
+LULLM_EXPORT void lullm_forbid(float* logits, const int64_t* rows, const uint32_t* allowed, int64_t num_rows,
+                               int64_t stride, int64_t size, int64_t num_words);
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
                                     const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits);
@@ -110,6 +113,14 @@ LULLM_EXPORT void lullm_recurrence(const void* queries, const void* keys, const 
 LULLM_EXPORT void lullm_gated_rms_norm(const void* x, const void* gate, const void* weight, void* y, int64_t x_stride,
                                        int64_t gate_stride, int64_t num_rows, int64_t num_groups, int64_t size,
                                        int64_t weight_stride, float eps, int gates_first, int dtype);
+// Groups of workers over memory that they share; see `collective/`. 0: a member is lost.
+// In place, the sum of all members' x.
+LULLM_EXPORT int lullm_all_reduce(void* group, void* x, int64_t count, int dtype);
+// y [num_rows, members * row_bytes]: the rows of all members beside each other.
+LULLM_EXPORT int lullm_all_gather(void* group, const void* x, void* y, int64_t num_rows, int64_t row_bytes);
+LULLM_EXPORT int lullm_broadcast(void* group, void* x, int64_t num_bytes, int64_t source);
+LULLM_EXPORT int lullm_send(void* group, const void* x, int64_t num_bytes, int64_t to);
+LULLM_EXPORT int lullm_receive(void* group, void* x, int64_t num_bytes, int64_t from);
 // y *= gating(x) of rows; see `Gating`.
 LULLM_EXPORT void lullm_multiply(void* y, const void* x, int64_t y_stride, int64_t x_stride, int64_t num_rows, int64_t size,
                                  int gating, int dtype);

@@ -81,6 +81,11 @@ constexpr Operation kOperations[] = {
     operation<lullm_recurrence>("lullm_recurrence"),
     operation<lullm_gated_rms_norm>("lullm_gated_rms_norm"),
     operation<lullm_multiply>("lullm_multiply"),
+    operation<lullm_all_reduce>("lullm_all_reduce"),
+    operation<lullm_all_gather>("lullm_all_gather"),
+    operation<lullm_broadcast>("lullm_broadcast"),
+    operation<lullm_send>("lullm_send"),
+    operation<lullm_receive>("lullm_receive"),
 };
 constexpr uint64_t kNumOperations = std::size(kOperations);
 

@@ -15,6 +15,7 @@ void fill_quantized_linear(Kernels&);
 void fill_quantized_weight(Kernels&);
 void fill_grid(Kernels&);
 void fill_state(Kernels&);
+void fill_collective(Kernels&);
 
 void fill(Kernels& kernels) {
   fill_elementwise(kernels);
@@ -27,6 +28,7 @@ void fill(Kernels& kernels) {
   fill_quantized_weight(kernels);
   fill_grid(kernels);
   fill_state(kernels);
+  fill_collective(kernels);
 }
 
 }  // namespace LULLM_ISA

@@ -2,15 +2,13 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import model_validator
 
 from lullm.server.error import ApiError
-from lullm.server.wire import FAIL_FAST, WireModel
+from lullm.server.wire import BOUNDED, FAIL_FAST, WireModel
 from lullm.text.reply.replies import thinking_options
 from lullm.types.reply.rules import CallRules
 from lullm.types.request import Conversation
-
-MAX_MESSAGES = 16384
 
 
 class TextPart(WireModel):
@@ -40,9 +38,9 @@ class ChatMessage(WireModel):
     missing: ClassVar = {"function_call": (None,), "audio": (None,)}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], FAIL_FAST] | None = None
+    content: Annotated[str | Annotated[list[TextPart], FAIL_FAST] | None, BOUNDED] = None
     name: str | None = None
-    tool_calls: Annotated[list[ToolCallPart], FAIL_FAST] | None = None
+    tool_calls: Annotated[list[ToolCallPart], FAIL_FAST, BOUNDED] | None = None
     tool_call_id: str | None = None
     # What the model thought; the second name is DeepSeek's. Templates print it where the model shall see it again.
     reasoning: str | None = None
@@ -92,15 +90,10 @@ class ToolChoice(WireModel):
     function: ChosenFunction
 
 
-def _bounded(value: Any) -> Any:
-    # Before they are read: a body has room for 200,000 messages, which take the event loop a second.
-    if isinstance(value, list) and len(value) > MAX_MESSAGES:
-        raise ValueError(f"at most {MAX_MESSAGES} messages may stand in one request, got {len(value)}")
-    return value
-
-
-Messages = Annotated[list[ChatMessage], FAIL_FAST, BeforeValidator(_bounded)]
-Tools = Annotated[list[dict[str, Any]], FAIL_FAST]  # the engine checks them, and the template sees them as they are
+Messages = Annotated[list[ChatMessage], FAIL_FAST, BOUNDED]
+Tools = Annotated[
+    list[dict[str, Any]], FAIL_FAST, BOUNDED
+]  # the engine checks them, and the template sees them as they are
 
 
 class PromptedBody(WireModel):
@@ -110,7 +103,7 @@ class PromptedBody(WireModel):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    documents: Annotated[list[dict[str, Any]], FAIL_FAST] | None = None
+    documents: Annotated[list[dict[str, Any]], FAIL_FAST, BOUNDED] | None = None
 
     def template_options(self) -> dict[str, Any]:
         """What the template gets beside the messages. Raises ApiError: a name is taken."""

@@ -7,7 +7,7 @@ from lullm.server.error import ApiError
 from lullm.server.openai.responses.item import ChosenFunction, FunctionTool, Input, Reasoning, TextConfig
 from lullm.server.openai.responses.translation import openai_messages, openai_tools
 from lullm.server.openai.schema import ChatBody, DialectBody
-from lullm.server.wire import FAIL_FAST, Strings, WireModel, parse_body
+from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, WireModel, parse_body
 
 LOGPROBS = "message.output_text.logprobs"
 _EXTRAS = (LOGPROBS, "reasoning.encrypted_content")  # thoughts are in the answer as they are
@@ -34,7 +34,7 @@ class InputTokensBody(DialectBody):
 
     input: Input
     instructions: str | None = None
-    tools: Annotated[list[FunctionTool], FAIL_FAST] | None = None
+    tools: Annotated[list[FunctionTool], FAIL_FAST, BOUNDED] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenFunction | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None

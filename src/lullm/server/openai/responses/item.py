@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from lullm.server.wire import FAIL_FAST, WireModel
+from lullm.server.wire import BOUNDED, FAIL_FAST, WireModel
 
 
 class Item(WireModel):
@@ -44,7 +44,7 @@ class MessageItem(Item):
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | Annotated[list[AnyPart], FAIL_FAST]
+    content: Annotated[str | Annotated[list[AnyPart], FAIL_FAST], BOUNDED]
     phase: str | None = None
 
 
@@ -59,7 +59,7 @@ class FunctionCallItem(Item):
 class FunctionOutputItem(Item):
     type: Literal["function_call_output"]
     call_id: str
-    output: str | Annotated[list[TextPart], FAIL_FAST]
+    output: Annotated[str | Annotated[list[TextPart], FAIL_FAST], BOUNDED]
     caller: dict[str, Any] | None = None
 
 
@@ -72,8 +72,8 @@ class ReasoningItem(Item):
     """What the model has thought. A summary stands for it where there is nothing else."""
 
     type: Literal["reasoning"]
-    summary: list[ReasoningText] = Field(default_factory=list)
-    content: list[ReasoningText] | None = None
+    summary: Annotated[list[ReasoningText], FAIL_FAST, BOUNDED] = Field(default_factory=list)
+    content: Annotated[list[ReasoningText], FAIL_FAST, BOUNDED] | None = None
     encrypted_content: str | None = None
 
 
@@ -86,7 +86,7 @@ def _with_types(value: Any) -> Any:
     return [{"type": "message"} | item if isinstance(item, dict) else item for item in value]
 
 
-Input = str | Annotated[list[AnyItem], FAIL_FAST, BeforeValidator(_with_types)]
+Input = Annotated[str | Annotated[list[AnyItem], FAIL_FAST, BeforeValidator(_with_types)], BOUNDED]
 
 
 def _check_tool_type(kind: str) -> str:

@@ -24,11 +24,11 @@ from lullm.errors import CacheSizeError, LullmError, WakeUpError
 from lullm.machine.memory import resident_bytes
 from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, Released, SleepForecast, SleepOrder, UsedBlocks
 from lullm.weights.store import WeightStore
-from lullm.worker.backups import Backups
 from lullm.worker.kv_pools import KVPools
-from lullm.worker.saving import NOTHING, Saved, Saving, check_room, plan_saving
 from lullm.worker.setup import WorkerSetup
-from lullm.worker.speed import SleepSpeeds
+from lullm.worker.sleep.backups import Backups
+from lullm.worker.sleep.saving import NOTHING, Saved, Saving, check_room, plan_saving
+from lullm.worker.sleep.speed import SleepSpeeds
 
 ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
 """The tag of the KV cache covers the host pool and the workspace of a CPU's recorded steps, too. The latter is not

@@ -11,10 +11,10 @@ from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.types.sleep import KV_CACHE, WEIGHTS, UsedBlocks
 from lullm.units import MIB, round_up
 from lullm.weights.store import WeightStore
-from lullm.worker.block_gather import BlockGather
 from lullm.worker.kv_pools import KVPools
-from lullm.worker.saving import NOTHING, Saved, Saving, Target
 from lullm.worker.setup import WorkerSetup
+from lullm.worker.sleep.block_gather import BlockGather
+from lullm.worker.sleep.saving import NOTHING, Saved, Saving, Target
 
 _DEVICE_CHUNK_BYTES = 16 * MIB
 """Chunk size of a backup in pinned memory: 0.3 ms over the bus; the host prepares the next chunk in 0.1 ms."""

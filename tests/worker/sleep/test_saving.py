@@ -7,7 +7,7 @@ from lullm.arena.backup import Backup
 from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.arena.host import HostArena
 from lullm.types.sleep import KV_CACHE, WEIGHTS, SleepOrder, UsedBlocks
-from lullm.worker.saving import NOTHING, Saved, Saving, check_room, plan_saving
+from lullm.worker.sleep.saving import NOTHING, Saved, Saving, check_room, plan_saving
 
 BLOCK_BYTES = 1000
 USED = UsedBlocks([4, 5], [6])
@@ -110,14 +110,14 @@ def test_what_is_given_up_frees_its_backups(ram):
 
 
 def test_room_is_looked_for_before_anything_is_written(monkeypatch, tmp_path):
-    monkeypatch.setattr("lullm.worker.saving.available_memory_bytes", lambda: 479)
+    monkeypatch.setattr("lullm.worker.sleep.saving.available_memory_bytes", lambda: 479)
     savings = plan((WEIGHTS, "offload"), is_accelerator=True)
     with pytest.raises(OSError, match="480 B must be saved and memory has 479 B left"):
         check_room(savings, tmp_path)
-    monkeypatch.setattr("lullm.worker.saving.available_memory_bytes", lambda: 480)
+    monkeypatch.setattr("lullm.worker.sleep.saving.available_memory_bytes", lambda: 480)
     check_room(savings, tmp_path)
     check_room(plan((WEIGHTS, "offload"), target="disk"), tmp_path)
     used = UsedBlocks(list(range(10)), [])
-    monkeypatch.setattr("lullm.worker.saving.shutil.disk_usage", lambda path: type("Usage", (), {"free": 9999}))
+    monkeypatch.setattr("lullm.worker.sleep.saving.shutil.disk_usage", lambda path: type("Usage", (), {"free": 9999}))
     with pytest.raises(OSError, match=f"must be saved and {tmp_path} has"):
         check_room(plan((KV_CACHE, "offload"), used=used), tmp_path)

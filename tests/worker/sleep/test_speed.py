@@ -4,7 +4,7 @@ import pytest
 
 from lullm.device.cpu import CpuDevice
 from lullm.units import MIB
-from lullm.worker.speed import SleepSpeeds
+from lullm.worker.sleep.speed import SleepSpeeds
 
 
 @pytest.mark.parametrize("what", ["save ram", "restore ram", "save disk", "restore disk", "release"])

@@ -5,14 +5,16 @@ Where a request has several completions, vLLM counts each as a request of its ow
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lullm.engine.client import EngineClient
+from lullm.config.resolved import ResolvedConfig
 from lullm.types.outputs import RequestMetrics
 from lullm.types.sampling_params import SamplingParams
+from lullm.types.sleep import SleepState
 from lullm.types.watch.stats import EngineStats
 
 _LABELS = ("model_name", "engine")
@@ -32,6 +34,22 @@ _REQUEST = (
 _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 
+class Watched(Protocol):
+    """What the metrics read of an engine, from whatever thread scrapes."""
+
+    @property
+    def config(self) -> ResolvedConfig:
+        """For the model's name and length."""
+        ...
+
+    @property
+    def sleep_state(self) -> SleepState: ...
+
+    def stats(self) -> EngineStats:
+        """A snapshot."""
+        ...
+
+
 def _lengths(longest: int) -> list[int]:
     """1, 2, 5, 10, ... up to `longest`."""
     steps = (digit * 10**power for power in range(len(str(longest))) for digit in (1, 2, 5))
@@ -41,9 +59,9 @@ def _lengths(longest: int) -> list[int]:
 class _Gauges(Collector):
     """What is read from the engine at a scrape."""
 
-    def __init__(self, engine: EngineClient, model_name: str):
+    def __init__(self, engine: Watched):
         self._engine = engine
-        self._values = [model_name, _ENGINE]
+        self._values = [engine.config.served_model_name, _ENGINE]
 
     def collect(self) -> Iterator[Metric]:
         stats, state = self._engine.stats(), self._engine.sleep_state
@@ -98,10 +116,10 @@ class _Gauges(Collector):
 class VllmMetrics:
     """The registry, and the histograms that the ends of requests feed."""
 
-    def __init__(self, engine: EngineClient, model_name: str):
+    def __init__(self, engine: Watched):
         self.registry = CollectorRegistry()
-        self.registry.register(_Gauges(engine, model_name))
-        self._model_name = model_name
+        self.registry.register(_Gauges(engine))
+        self._model_name = engine.config.served_model_name
         longest = _lengths(engine.config.max_model_len)
         self._first_token = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN)
         self._per_token = self._histogram(

@@ -1,0 +1,126 @@
+"""The sizes of one worker's part of a model whose matrices several workers share.
+
+As in Megatron-LM (https://arxiv.org/abs/1909.08053): heads, channels and the inner sizes of MLPs and experts are
+divided, so that a worker computes a model with fewer of each. What all need is whole everywhere: hidden states, norms
+on them, routers, embeddings, latent vectors.
+"""
+
+import dataclasses
+from dataclasses import dataclass, replace
+
+from lullm.config.decoder import (
+    DecoderConfig,
+    DeltaNetConfig,
+    RecurrentConfig,
+    ShortConvolutionConfig,
+    StateSpaceConfig,
+)
+from lullm.config.experts import ExpertsConfig
+from lullm.config.model import ModelConfig, Share
+from lullm.errors import ConfigError, UnsupportedError
+from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, RecurrentState, SlidingWindow
+from lullm.types.parallel.placement import Axis
+
+
+def share_of(config: ModelConfig, axis: Axis) -> ModelConfig:
+    """The config of the part of one of `axis.size` workers; the same where there is one.
+
+    Key heads that are fewer than workers are held by several of them.
+
+    Raises:
+        ConfigError: a size cannot be divided so. UnsupportedError: nor can the model.
+    """
+    if axis.size == 1:
+        return config
+    if config.foreign is not None:
+        raise UnsupportedError(
+            f"tensor_parallel_size={axis.size} is not supported for {config.architecture}, which is computed by "
+            "transformers; leave it out, or choose an architecture that lullm computes itself"
+        )
+    parts = _Parts(config.architecture, axis.size)
+    num_heads = parts.of(config.num_attention_heads, "num_attention_heads")
+    family = _family(config.family, parts)
+    return replace(
+        config,
+        num_attention_heads=num_heads,
+        num_key_value_heads=parts.of_few(config.num_key_value_heads, "num_key_value_heads"),
+        layer_kinds=tuple(_kind(kind, family.recurrent, parts) for kind in config.layer_kinds),
+        family=family,
+        share=Share(axis, config),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Divides by the number of workers, and names what cannot be divided."""
+
+    architecture: str
+    count: int
+
+    def of(self, size: int, name: str) -> int:
+        if size % self.count:
+            self._refuse(f"{name} ({size}) is no multiple of it")
+        return size // self.count
+
+    def of_few(self, size: int, name: str) -> int:
+        """Of things that several workers may hold: one each where they are fewer than the workers."""
+        if size < self.count:
+            if self.count % size:
+                self._refuse(f"{name} ({size}) neither divides it nor is a multiple of it")
+            return 1
+        return self.of(size, name)
+
+    def _refuse(self, reason: str) -> None:
+        raise ConfigError(
+            f"tensor_parallel_size={self.count} does not divide {self.architecture}: {reason}; choose another number "
+            "of workers, or pipeline_parallel_size"
+        )
+
+
+def _family(family: DecoderConfig, parts: _Parts) -> DecoderConfig:
+    return replace(
+        family,
+        intermediate_size=parts.of(family.intermediate_size, "intermediate_size"),
+        intermediate_sizes=tuple(parts.of(size, "intermediate_size") for size in family.intermediate_sizes),
+        experts=None if family.experts is None else _experts(family.experts, parts),
+        recurrent=None if family.recurrent is None else _recurrent(family.recurrent, parts),
+    )
+
+
+def _experts(experts: ExpertsConfig, parts: _Parts) -> ExpertsConfig:
+    """Every worker has a part of every expert."""
+    shared = experts.shared_intermediate_size
+    return replace(
+        experts,
+        intermediate_size=parts.of(experts.intermediate_size, "the inner size of an expert"),
+        shared_intermediate_size=None if shared is None else parts.of(shared, "the inner size of the shared expert"),
+    )
+
+
+def _recurrent(recurrent: RecurrentConfig, parts: _Parts) -> RecurrentConfig:
+    if isinstance(recurrent, DeltaNetConfig):
+        return replace(
+            recurrent,
+            num_key_heads=parts.of_few(recurrent.num_key_heads, "linear_num_key_heads"),
+            num_value_heads=parts.of(recurrent.num_value_heads, "linear_num_value_heads"),
+        )
+    if isinstance(recurrent, ShortConvolutionConfig):
+        return replace(recurrent, num_channels=parts.of(recurrent.num_channels, "the channels of a convolution"))
+    assert isinstance(recurrent, StateSpaceConfig)
+    # A norm is over the heads of a group: its sum must not reach over workers.
+    divide = parts.of_few if recurrent.gate == "no norm" else parts.of
+    return replace(
+        recurrent,
+        num_heads=parts.of(recurrent.num_heads, "the heads of a state space"),
+        num_groups=divide(recurrent.num_groups, "the groups of a state space"),
+    )
+
+
+def _kind(kind: LayerKind, recurrent: RecurrentConfig | None, parts: _Parts) -> LayerKind:
+    if isinstance(kind, RecurrentState):
+        assert recurrent is not None, "of a family with recurrent layers"
+        return RecurrentState(recurrent.state_shapes)
+    if isinstance(kind, FullAttention | SlidingWindow) and kind.heads is not None:
+        heads = parts.of_few(kind.heads.num_heads, "num_key_value_heads")
+        return dataclasses.replace(kind, heads=KVHeads(heads, kind.heads.head_dim))
+    return kind

@@ -1,0 +1,70 @@
+"""OpenedModel: what a model's folder says of an engine, before any weight is loaded. Loads no torch.
+
+The engine is built from it, and so is whatever stands before an engine in another process.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lullm.config.engine import EngineConfig
+from lullm.config.generation import GenerationDefaults
+from lullm.config.gguf.file import is_gguf
+from lullm.config.model import ModelConfig
+from lullm.config.pooling.use import with_use
+from lullm.config.resolved import ResolvedConfig
+from lullm.engine.input import InputProcessor
+from lullm.errors import ConfigError
+from lullm.models.fallback.choice import read_model_config
+from lullm.text.pair import has_pair_roles
+from lullm.text.tokenizer import Tokenizer
+from lullm.types.sampling_params import SamplingParams
+from lullm.weights.folder import resolve_model
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """The folder of a model, and what was read from it.
+
+    Attributes:
+        config: resolved for the model. default_params: from its generation_config.json. eos_token_ids: of all files.
+    """
+
+    folder: Path
+    config: ResolvedConfig
+    model_config: ModelConfig
+    tokenizer: Tokenizer
+    default_params: SamplingParams
+    eos_token_ids: tuple[int, ...]
+
+    def input_processor(self, config: ResolvedConfig) -> InputProcessor:
+        """The door for requests to an engine that runs with `config`."""
+        return InputProcessor(config, self.model_config, self.tokenizer, self.eos_token_ids)
+
+
+def open_model(config: EngineConfig) -> OpenedModel:
+    """Find and read the model of an engine. Blocking: a hub id may be fetched.
+
+    Raises:
+        ModelLoadError, ConfigError: the folder or an option is wrong, or they do not fit each other.
+    """
+    folder = resolve_model(config.model, config.revision)
+    _check_gguf(config, folder)
+    model = read_model_config(folder, config.model_impl)
+    resolved = config.resolve(model)
+    tokenizer_folder = resolve_model(config.tokenizer) if config.tokenizer else folder
+    tokenizer = Tokenizer.from_folder(tokenizer_folder, config.chat_template)
+    reads_pairs = has_pair_roles(tokenizer.chat_template)
+    model = with_use(model, folder, config.runner, config.convert, tokenizer.backend.token_to_id, reads_pairs)
+    defaults = GenerationDefaults.from_folder(folder)
+    eos_token_ids = defaults.eos_token_ids + model.eos_token_ids
+    if tokenizer.eos_token_id is not None:
+        eos_token_ids += (tokenizer.eos_token_id,)
+    return OpenedModel(folder, resolved, model, tokenizer, defaults.params, tuple(dict.fromkeys(eos_token_ids)))
+
+
+def _check_gguf(config: EngineConfig, model: Path) -> None:
+    """Raises ConfigError: an option asks for what a GGUF file is not."""
+    if is_gguf(model):
+        for name, value in (("load_format", "safetensors"), ("model_impl", "transformers")):
+            if getattr(config, name) == value:
+                raise ConfigError(f"{name}={value!r} is not for GGUF files; leave it out, or take a model folder")

@@ -1,0 +1,29 @@
+"""Bell: wakes one process that waits for others (`eventfd(2)`). A process has one, whatever it waits for."""
+
+import contextlib
+import os
+import select
+
+
+class Bell:
+    """Rung by any process that has it, waited for by one. Rings add up: one that comes before `wait` is not lost."""
+
+    def __init__(self, fd: int | None = None):
+        self.fd = os.eventfd(0) if fd is None else fd
+        self._poll = select.poll()
+        self._poll.register(self.fd, select.POLLIN)
+
+    def ring(self) -> None:
+        """From any thread and process; about a microsecond."""
+        with contextlib.suppress(OSError):  # it is closed: nobody waits any more
+            os.eventfd_write(self.fd, 1)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Return once it has been rung since the last time; False: it was not within `timeout_s`."""
+        if timeout_s is not None and not self._poll.poll(max(timeout_s, 0.0) * 1000):
+            return False
+        os.eventfd_read(self.fd)
+        return True
+
+    def close(self) -> None:
+        os.close(self.fd)

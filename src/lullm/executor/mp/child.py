@@ -1,0 +1,110 @@
+"""The program of a worker process: it reads its order, serves its worker, and ends with the engine's process.
+
+`main` gets the numbers of the descriptors that the process has inherited. No torch is loaded before the worker is.
+"""
+
+import ctypes
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import NoReturn
+
+import msgspec
+
+from lullm.executor.mp.bell import Bell
+from lullm.executor.mp.order import Descriptors, WorkerOrder
+from lullm.executor.mp.ring import RingMemory, RingReader, RingWriter
+from lullm.executor.remote.message import Command, Reply
+from lullm.executor.remote.service import Service
+from lullm.types.importable import find_importable
+
+_PR_SET_PDEATHSIG = 1
+_MOST_LOG_CHARS = 16_000
+"""Of one record: a datagram holds it whatever its characters are."""
+
+FAILED = 1
+"""Exit code of a process whose worker could not be opened; the engine has its error."""
+
+
+def main(text: str) -> NoReturn:
+    """Serve until the engine says stop, and end the process. `text`: of `Descriptors`."""
+    _die_with_parent()
+    descriptors = Descriptors.from_text(text)
+    order = WorkerOrder.from_memory(descriptors.order)
+    if order.cpus is not None:
+        os.sched_setaffinity(0, order.cpus)
+    lifeline = socket.socket(fileno=descriptors.lifeline)
+    bell, engine_bell = Bell(descriptors.own_bell), Bell(descriptors.engine_bell)
+    answers = RingMemory(descriptors.answers)
+    beating = threading.Thread(target=_beat, args=(answers, lifeline, order.beat_s), name="lullm-beat", daemon=True)
+    beating.start()
+    _log_over(lifeline, order.log_level)
+    link = _RingLink(
+        bell,
+        RingReader(RingMemory(descriptors.commands), order.rank, engine_bell),
+        RingWriter(answers, [engine_bell]),
+    )
+    service = Service(lambda: find_importable(order.opener)(*order.arguments), link, order.rank, order.gives_results)
+    code = 0 if service.run() else FAILED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the kernel takes memory back at once; Python would take a second to take torch apart
+
+
+class _RingLink:
+    """Both rings. Implements `Link`."""
+
+    def __init__(self, bell: Bell, commands: RingReader, answers: RingWriter):
+        self._bell = bell
+        self._commands = commands
+        self._answers = answers
+
+    def receive(self, may_wait: bool) -> Command | None:
+        while (message := self._commands.read()) is None:
+            if not may_wait:
+                return None
+            self._bell.wait()
+        return Command.from_message(message)
+
+    def send(self, reply: Reply) -> None:
+        self._answers.write(reply.parts(), self._bell.wait)
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process with the thread that has started it, even while it is stopped."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _beat(memory: RingMemory, lifeline: socket.socket, beat_s: float) -> None:
+    """Give signs of life until the engine's process has ended; then end this one, whatever it does."""
+    poll = select.poll()
+    poll.register(lifeline, select.POLLRDHUP)  # the parent may have died before the kernel was told to watch it
+    while not poll.poll(beat_s * 1000):
+        memory.beat()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Forwarding(logging.Handler):
+    """Sends records to the engine's process, which logs them with the rank."""
+
+    def __init__(self, lifeline: socket.socket):
+        super().__init__()
+        self._lifeline = lifeline
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record)[:_MOST_LOG_CHARS]
+            self._lifeline.send(msgspec.msgpack.encode([record.levelno, record.name, text]))
+        except (OSError, ValueError):  # the engine's process is gone, and soon this one
+            pass
+
+
+def _log_over(lifeline: socket.socket, level: int) -> None:
+    root = logging.getLogger("lullm")
+    root.handlers[:] = [_Forwarding(lifeline)]
+    root.propagate = False
+    root.setLevel(level)

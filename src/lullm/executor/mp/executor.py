@@ -1,0 +1,62 @@
+"""MultiprocExecutor: a process for every worker, all on this machine."""
+
+from pathlib import Path
+
+from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
+from lullm.errors import UnsupportedError
+from lullm.executor.merged import MergedExecutor
+from lullm.executor.mp.order import WorkerOrder
+from lullm.executor.mp.processes import BEATS_PER_TIMEOUT
+from lullm.executor.mp.transport import RingTransport
+from lullm.executor.remote.opening import OPENER, config_of_ranks
+from lullm.executor.remote.workers import RemoteWorkers
+from lullm.log import get_logger
+from lullm.machine.cores import cpus_of_workers, read_cores
+from lullm.types.parallel.placement import placements
+from lullm.worker.meeting import Meeting
+
+logger = get_logger(__name__)
+
+
+class MultiprocExecutor(MergedExecutor):
+    """Starts a process per rank and returns once all have loaded their part of the model.
+
+    Attributes:
+        pids: of the processes, by rank.
+
+    Raises:
+        ModelLoadError, CacheSizeError and others: what the first rank that could not start says; the others are
+            stopped. WorkerLostError: one has died.
+    """
+
+    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
+        places = placements(config.tensor_parallel_size, config.pipeline_parallel_size)
+        of_ranks = config_of_ranks(config, len(places))
+        shares = cpus_of_workers(read_cores(), len(places)) if config.device == "cpu" else []
+        result_rank = next(place.rank for place in places if place.pipeline.is_last)
+        with Meeting.on_this_host(config.step_timeout) as meeting:
+            orders = [
+                WorkerOrder(
+                    rank=place.rank,
+                    opener=OPENER,
+                    arguments=[place, of_ranks, model_config, folder, meeting.rendezvous],
+                    gives_results=place.rank == result_rank,
+                    beat_s=config.worker_timeout / BEATS_PER_TIMEOUT,
+                    log_level=logger.getEffectiveLevel(),
+                    descriptors=list(meeting.descriptors),
+                    cpus=sorted(shares[place.rank]) if shares else None,
+                )
+                for place in places
+            ]
+            transport = RingTransport(orders, config.worker_timeout)
+            self.pids = transport.pids
+            super().__init__(RemoteWorkers(transport, result_rank, config.step_timeout))
+
+    @property
+    def driver_worker(self) -> None:
+        """In-process only. Raises UnsupportedError."""
+        raise UnsupportedError(
+            "driver_worker is in another process; change weights by update_weights, or call collective_rpc, or use "
+            "distributed_executor_backend='uni'"
+        )

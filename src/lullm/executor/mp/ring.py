@@ -1,0 +1,181 @@
+"""Ring: a stream of messages from one process to several, through shared memory that has no name.
+
+The memory (`memfd_create(2)`) goes away with the last process that has it, whatever kills them. The writer counts the
+bytes that it has written, and each reader those that it has taken; a message of any length passes in pieces, and every
+reader gets every message in the order of the writes. Source of the idea: Lamport's queue of one producer and one
+consumer (https://doi.org/10.1145/69624.357207), with a count per reader.
+"""
+
+import mmap
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+from lullm.executor.mp.bell import Bell
+from lullm.executor.remote.codec import Buffer
+from lullm.units import KIB, MIB
+
+RING_BYTES = 4 * MIB
+"""Of data. A step's plan has some kilobytes; tensors of an update pass in pieces."""
+
+_LINE = 8
+"""Words of a cache line: counters of different writers share none."""
+_WRITTEN, _IS_FULL, _BEATS, _FIRST_READER = 0, _LINE, 2 * _LINE, 3 * _LINE
+_HEAD_BYTES = 4 * KIB
+MAX_READERS = _HEAD_BYTES // 8 // _LINE - 3
+_LENGTH_BYTES = 8
+_PATIENCE_S = 0.05
+"""A writer that waits for room looks again after so long."""
+
+
+class RingMemory:
+    """The memory of one ring. `fd`: of an existing one, which another process has made; None: a new one."""
+
+    def __init__(self, fd: int | None = None, num_bytes: int = RING_BYTES):
+        if fd is None:
+            fd = os.memfd_create("lullm-ring")
+            os.ftruncate(fd, _HEAD_BYTES + num_bytes)
+        self.fd = fd
+        self._map = mmap.mmap(fd, 0)
+        whole = memoryview(self._map)
+        self.words = whole[:_HEAD_BYTES].cast("Q")
+        self.data = whole[_HEAD_BYTES:]
+        whole.release()
+        self._lock = threading.Lock()
+
+    def fence(self) -> None:
+        """Loads and stores before it come before those behind it, for all processes.
+
+        x86 needs one locked instruction, which a lock has; ARM needs a release that an acquire follows.
+        """
+        for _ in range(2):
+            with self._lock:
+                pass
+
+    @property
+    def beats(self) -> int:
+        """Signs of life: `beat` adds one."""
+        return self.words[_BEATS]
+
+    def beat(self) -> None:
+        self.words[_BEATS] += 1
+
+    def close(self) -> None:
+        self.words.release()
+        self.data.release()
+        self._map.close()
+        os.close(self.fd)
+
+
+class RingWriter:
+    """The end that writes. One thread at a time.
+
+    Args:
+        readers: the bells of the processes that read, in the order of their numbers.
+    """
+
+    def __init__(self, memory: RingMemory, readers: Sequence[Bell]):
+        if len(readers) > MAX_READERS:
+            raise ValueError(f"a ring has at most {MAX_READERS} readers, not {len(readers)}")
+        self._memory = memory
+        self._readers = readers
+        self._places = [_FIRST_READER + number * _LINE for number in range(len(readers))]
+        self._written = 0
+
+    def write(self, parts: Sequence[Buffer], wait: Callable[[float], object]) -> None:
+        """A message, which is the parts one behind the other. `wait(timeout_s)`: called while there is no room.
+
+        What `wait` raises goes on to the caller; the ring is then of no use any more.
+        """
+        length = sum(map(len, parts))
+        for part in (length.to_bytes(_LENGTH_BYTES, "little"), *parts):
+            rest = memoryview(part).cast("B")
+            while rest:
+                room = self._room() or self._wait_for_room(wait)
+                piece, rest = rest[:room], rest[room:]
+                self._copy(piece)
+        self._publish()
+
+    def _room(self) -> int:
+        words = self._memory.words
+        return len(self._memory.data) - (self._written - min(words[place] for place in self._places))
+
+    def _wait_for_room(self, wait: Callable[[float], object]) -> int:
+        memory = self._memory
+        self._publish()
+        while True:
+            memory.words[_IS_FULL] = 1
+            memory.fence()
+            room = self._room()
+            if room:
+                memory.words[_IS_FULL] = 0
+                return room
+            wait(_PATIENCE_S)
+
+    def _copy(self, piece: memoryview) -> None:
+        data = self._memory.data
+        start = self._written % len(data)
+        first = min(len(piece), len(data) - start)
+        data[start : start + first] = piece[:first]
+        data[: len(piece) - first] = piece[first:]
+        self._written += len(piece)
+
+    def _publish(self) -> None:
+        self._memory.fence()  # the bytes, and only then their count
+        self._memory.words[_WRITTEN] = self._written
+        for bell in self._readers:
+            bell.ring()
+
+
+class RingReader:
+    """The end that reads, as the reader of a number. One thread.
+
+    Args:
+        writer: the bell of the process that writes, rung when it waits for room.
+    """
+
+    def __init__(self, memory: RingMemory, number: int, writer: Bell):
+        self._memory = memory
+        self._place = _FIRST_READER + number * _LINE
+        self._writer = writer
+        self._taken = memory.words[self._place]
+        self._length = bytearray()
+        self._message: bytearray | None = None
+        self._num_filled = 0
+
+    def read(self) -> bytearray | None:
+        """The next message, if all of it has come. Takes the pieces that have."""
+        memory = self._memory
+        if memory.words[_WRITTEN] == self._taken:
+            return None
+        memory.fence()
+        if self._message is None:
+            self._length += self._take(_LENGTH_BYTES - len(self._length))
+            if len(self._length) == _LENGTH_BYTES:
+                self._message = bytearray(int.from_bytes(self._length, "little"))
+                self._length, self._num_filled = bytearray(), 0
+        message = self._message
+        if message is not None:
+            piece = self._take(len(message) - self._num_filled)
+            message[self._num_filled : self._num_filled + len(piece)] = piece
+            self._num_filled += len(piece)
+        memory.fence()  # the bytes are copied, and only then is there room
+        memory.words[self._place] = self._taken
+        memory.fence()
+        if memory.words[_IS_FULL]:
+            self._writer.ring()
+        if message is None or self._num_filled < len(message):
+            return None
+        self._message = None
+        return message
+
+    def _take(self, most: int) -> Buffer:
+        """The bytes that are there, at most so many. A view, unless they lie around the end."""
+        data = self._memory.data
+        num_bytes = min(most, self._memory.words[_WRITTEN] - self._taken)
+        start = self._taken % len(data)
+        self._taken += num_bytes
+        end = start + num_bytes
+        if end <= len(data):
+            return data[start:end]
+        return bytes(data[start:]) + bytes(data[: end - len(data)])

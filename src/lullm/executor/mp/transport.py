@@ -1,0 +1,106 @@
+"""RingTransport: worker processes of this machine, a ring to all of them and one back from each."""
+
+import contextlib
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from lullm.errors import WorkerLostError
+from lullm.executor.mp.bell import Bell
+from lullm.executor.mp.order import WorkerOrder
+from lullm.executor.mp.processes import WorkerProcesses
+from lullm.executor.mp.ring import RingMemory, RingReader, RingWriter
+from lullm.executor.remote.message import Command, Reply
+
+
+class RingTransport:
+    """Implements `Transport`. The constructor starts a process for each order.
+
+    Args:
+        orders: by rank. timeout_s: a process without a sign of life for so long is lost.
+
+    Raises:
+        OSError: a process cannot be started; none is left.
+    """
+
+    def __init__(self, orders: Sequence[WorkerOrder], timeout_s: float):
+        self._bell = Bell()
+        self._commands = RingMemory()
+        try:
+            self._processes = WorkerProcesses(orders, self._commands, self._bell, timeout_s)
+        except BaseException:
+            self._commands.close()
+            self._bell.close()
+            raise
+        workers = self._processes.all
+        self._writer = RingWriter(self._commands, [each.bell for each in workers])
+        self._readers = [RingReader(each.answers, 0, each.bell) for each in workers]
+        self._come: list[tuple[int, Reply]] = []  # read while there was no room to write
+        self.pids = [each.process.pid for each in workers]
+        # For an engine that nobody has closed. At the end of the program the kernel ends its workers.
+        self._close = weakref.finalize(self, _release, self._processes, self._commands, self._bell)
+        self._close.atexit = False
+
+    @property
+    def num_workers(self) -> int:
+        return len(self._readers)
+
+    def send(self, command: Command) -> None:
+        self.check()
+        self._writer.write(command.parts(), self._make_room)
+
+    def receive(self, timeout_s: float | None) -> list[tuple[int, Reply]]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            is_lost = self._processes.is_lost  # before the reading: a worker that is lost may have answered before
+            self._take()
+            if self._come:
+                found, self._come = self._come, []
+                return found
+            if is_lost:
+                self.check()
+            if not self._bell.wait(None if deadline is None else deadline - time.monotonic()):
+                return []
+
+    def check(self) -> None:
+        self._processes.check()
+
+    def lose(self, rank: int, reason: str) -> None:
+        self._processes.lose(rank, reason)
+
+    def observe_loss(self, observer: Callable[[], None]) -> None:
+        self._processes.observe_loss(observer)
+
+    def close(self, grace_s: float) -> None:
+        if self._close.alive:
+            if grace_s:
+                with contextlib.suppress(WorkerLostError, _NoRoomError):
+                    self.check()
+                    self._writer.write(Command(0, "stop").parts(), _give_up)
+            self._close.detach()
+            _release(self._processes, self._commands, self._bell, grace_s)
+
+    def _take(self) -> None:
+        for rank, reader in enumerate(self._readers):
+            while (message := reader.read()) is not None:
+                self._come.append((rank, Reply.from_message(message)))
+
+    def _make_room(self, timeout_s: float) -> None:
+        """Wait, and read meanwhile: a worker that has no room for its answers takes no commands."""
+        self.check()
+        self._take()
+        self._bell.wait(timeout_s)
+
+
+def _release(processes: WorkerProcesses, commands: RingMemory, bell: Bell, grace_s: float = 0.0) -> None:
+    processes.close(grace_s)
+    commands.close()
+    bell.close()
+
+
+class _NoRoomError(Exception):
+    """The ring is full at the end."""
+
+
+def _give_up(timeout_s: float) -> None:
+    raise _NoRoomError

@@ -1,0 +1,118 @@
+"""Messages between an engine and its workers: a command has a number, and its answers have it, too."""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from lullm.executor.remote.codec import Buffer, decode, encode
+from lullm.types.step import StepPlan, StepResult
+from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
+
+_HEADER = struct.Struct("<QB7x")
+
+CommandKind = Literal["step", "call", "run", "stop"]
+AnswerKind = Literal["result", "value", "error"]
+_COMMANDS: tuple[CommandKind, ...] = ("step", "call", "run", "stop")
+_ANSWERS: tuple[AnswerKind, ...] = ("result", "value", "error")
+
+OPENING = 0
+"""The number of the answer that a worker gives by itself, once it has loaded its model or failed to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What workers are to do. `content`: a plan; [verb, arguments]; [method, arguments, keywords]; None."""
+
+    number: int
+    kind: CommandKind
+    content: Any = None
+
+    def parts(self) -> list[Buffer]:
+        """The message. Raises TypeError: the content is no plain data."""
+        content: list[Buffer]
+        if self.kind == "step":
+            assert isinstance(self.content, StepPlan)
+            content = [encode_plan(self.content)]
+        else:
+            content = encode(self.content)
+        return [_HEADER.pack(self.number, _COMMANDS.index(self.kind)), *content]
+
+    @classmethod
+    def from_message(cls, message: bytearray) -> "Command":
+        number, code = _HEADER.unpack_from(message)
+        content = memoryview(message)[_HEADER.size :]
+        kind = _COMMANDS[code]
+        return cls(number, kind, decode_plan(content) if kind == "step" else decode(content))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What one worker has made of a command.
+
+    `content`: a step's result; [version of the weights, value]; or [version of the weights, plain error].
+    """
+
+    number: int
+    kind: AnswerKind
+    content: Any
+
+    def parts(self) -> list[Buffer]:
+        """The message. Raises TypeError: the content is no plain data."""
+        content: list[Buffer]
+        if self.kind == "result":
+            assert isinstance(self.content, StepResult)
+            content = [encode_result(self.content)]
+        else:
+            content = encode(self.content)
+        return [_HEADER.pack(self.number, _ANSWERS.index(self.kind)), *content]
+
+    @classmethod
+    def from_message(cls, message: bytearray) -> "Reply":
+        number, code = _HEADER.unpack_from(message)
+        content = memoryview(message)[_HEADER.size :]
+        kind = _ANSWERS[code]
+        return cls(number, kind, decode_result(content) if kind == "result" else decode(content))
+
+
+class Transport(Protocol):
+    """The engine's end of what connects it with its workers, which answer in the order of the commands."""
+
+    @property
+    def num_workers(self) -> int: ...
+
+    def send(self, command: Command) -> None:
+        """To every worker. Blocks while there is no room. Raises WorkerLostError."""
+        ...
+
+    def receive(self, timeout_s: float | None) -> list[tuple[int, Reply]]:
+        """(rank, reply) of what has come, at least one; none: nothing came in time. Raises WorkerLostError."""
+        ...
+
+    def check(self) -> None:
+        """Return if no worker is lost. Costs nothing. Raises WorkerLostError."""
+        ...
+
+    def lose(self, rank: int, reason: str) -> None:
+        """Give a worker up that has not answered: `check` says so from now on, and all workers are killed."""
+        ...
+
+    def observe_loss(self, observer: Callable[[], None]) -> None:
+        """`observer` is called once, from any thread, when a worker is lost."""
+        ...
+
+    def close(self, grace_s: float) -> None:
+        """Stop the workers; after `grace_s` they are killed. Waits for their end. Idempotent."""
+        ...
+
+
+class Link(Protocol):
+    """A worker's end of it. One thread reads, and one writes."""
+
+    def receive(self, may_wait: bool) -> Command | None:
+        """The next command; None: there is none, and the call may not wait."""
+        ...
+
+    def send(self, reply: Reply) -> None:
+        """Blocks while there is no room. Raises TypeError: the reply is no plain data."""
+        ...

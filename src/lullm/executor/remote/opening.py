@@ -1,0 +1,70 @@
+"""Opens the worker of a rank in its process, and says beforehand what the ranks are given."""
+
+import dataclasses
+from pathlib import Path
+
+from lullm.config.family.table import family_of
+from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
+from lullm.errors import ConfigError, ModelLoadError, UnsupportedError
+from lullm.machine.processor import default_num_threads
+from lullm.types.importable import importable_name
+from lullm.types.parallel.placement import Placement
+from lullm.types.parallel.rendezvous import Rendezvous
+from lullm.worker.extension import open_worker
+from lullm.worker.meeting import open_seat
+from lullm.worker.worker import Worker
+
+OPENER = "lullm.executor.remote.opening:open_ranked_worker"
+
+
+def config_of_ranks(config: ResolvedConfig, num_workers: int) -> ResolvedConfig:
+    """The config as each of several workers of one host has it: classes are names, and a CPU's goods are divided.
+
+    Threads, and memory of the KV cache and of swapping, are those of all workers together, so that a number of them has
+    room for as many tokens as one. A GPU's memory is its worker's own.
+
+    Raises:
+        UnsupportedError: a class has no name under which another process finds it.
+    """
+    extension = config.worker_extension_cls
+    try:
+        name = importable_name(extension) if isinstance(extension, type) else extension
+    except ConfigError as error:
+        raise UnsupportedError(f"worker_extension_cls: {error}") from None
+    num_threads = config.threads or default_num_threads()
+    named = dataclasses.replace(config, worker_extension_cls=name, distributed_executor_backend=None)
+    if config.device != "cpu" or num_workers == 1:
+        return named
+    kv_bytes = config.kv_cache_memory_bytes
+    return dataclasses.replace(
+        named,
+        threads=max(1, num_threads // num_workers),
+        kv_cache_memory_bytes=None if kv_bytes is None else max(1, kv_bytes // num_workers),
+        gpu_memory_utilization=config.gpu_memory_utilization / num_workers,
+        swap_space=config.swap_space / num_workers,
+    )
+
+
+def open_ranked_worker(
+    placement: Placement,
+    config: ResolvedConfig,
+    model_config: ModelConfig,
+    folder: Path,
+    rendezvous: Rendezvous,
+) -> Worker:
+    """Take the seat among the others, and load. Blocking. Raises as `Worker` and `open_seat` do."""
+    if model_config.foreign is None:
+        _find_family(model_config.architecture)
+    return open_worker(config, model_config, folder, None, open_seat(placement, rendezvous))
+
+
+def _find_family(architecture: str) -> None:
+    """Load the package that brings a model along. Raises ModelLoadError: only the engine's process knows it."""
+    try:
+        family_of(architecture)
+    except ModelLoadError:
+        raise ModelLoadError(
+            f"{architecture} was registered in the engine's process only (register_model); worker processes find it by "
+            "an entry point of the group lullm.models: give its package one, or use distributed_executor_backend='uni'"
+        ) from None

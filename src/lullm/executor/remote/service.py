@@ -1,0 +1,136 @@
+"""Service: a worker's side of the wire: it runs commands in their order, and answers."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+from lullm.errors import InvalidRequestError
+from lullm.executor.remote.failure import plain_error
+from lullm.executor.remote.message import OPENING, Command, Link, Reply
+from lullm.types.importable import find_importable
+from lullm.types.step import Running, StepPlan, StepResult
+
+
+class ServedWorker(Protocol):
+    """What a service needs of a worker, beside the methods that commands name."""
+
+    @property
+    def is_accelerator(self) -> bool:
+        """Steps run beside the host: one can be launched while the result of another is waited for."""
+        ...
+
+    def launch_model(self, plan: StepPlan) -> Running[StepResult]: ...
+
+    def weights_version(self) -> int: ...
+
+    def shutdown(self) -> None: ...
+
+
+class Service:
+    """Serves one worker until the command to stop.
+
+    Args:
+        open_worker: loads the worker. gives_results: this rank's results of steps are wanted; else only its errors.
+    """
+
+    def __init__(self, open_worker: Callable[[], ServedWorker], link: Link, rank: int, gives_results: bool):
+        self._open_worker = open_worker
+        self._link = link
+        self._rank = rank
+        self._gives_results = gives_results
+
+    def run(self) -> bool:
+        """Blocks until the end; whether the worker could be opened. It is shut down then."""
+        try:
+            worker = self._open_worker()
+        except Exception as error:
+            self._fail(OPENING, error, version=0)
+            return False
+        try:
+            self._send(Reply(OPENING, "value", [worker.weights_version(), None]))
+            if worker.is_accelerator:
+                self._serve_beside(worker)
+            else:
+                self._serve(worker)
+        finally:
+            worker.shutdown()
+        return True
+
+    def _serve(self, worker: ServedWorker) -> None:
+        """One after the other: a host computes a step when its result is asked for."""
+        for command in self._commands():
+            if command.kind == "step":
+                self._finish(command, self._launch(worker, command))
+            else:
+                self._answer(worker, command)
+
+    def _serve_beside(self, worker: ServedWorker) -> None:
+        """Results are waited for on a thread of their own, so that the next step is launched meanwhile."""
+        finishing: deque[Future[None]] = deque()
+        with ThreadPoolExecutor(1, "lullm-results") as thread:
+            for command in self._commands():
+                if command.kind == "step":
+                    finishing.append(thread.submit(self._finish, command, self._launch(worker, command)))
+                else:
+                    while finishing:
+                        finishing.popleft().result()
+                    self._answer(worker, command)
+                while finishing and finishing[0].done():
+                    finishing.popleft().result()
+
+    def _commands(self) -> Iterator[Command]:
+        while True:
+            command = self._link.receive(may_wait=True)
+            assert command is not None, "the link has waited"
+            if command.kind == "stop":
+                return
+            yield command
+
+    def _launch(self, worker: ServedWorker, command: Command) -> Running[StepResult] | Exception:
+        try:
+            return worker.launch_model(command.content)
+        except Exception as error:
+            return error
+
+    def _finish(self, command: Command, running: Running[StepResult] | Exception) -> None:
+        try:
+            if isinstance(running, Exception):
+                raise running
+            result = running.result()
+        except Exception as error:
+            self._fail(command.number, error, version=0)
+        else:
+            if self._gives_results:
+                self._send(Reply(command.number, "result", result))
+
+    def _answer(self, worker: ServedWorker, command: Command) -> None:
+        try:
+            value = _run(worker, command)
+            reply = Reply(command.number, "value", [worker.weights_version(), value])
+            self._send(reply)
+        except Exception as error:
+            self._fail(command.number, error, worker.weights_version())
+
+    def _fail(self, number: int, error: Exception, version: int) -> None:
+        self._send(Reply(number, "error", [version, plain_error(error, self._rank)]))
+
+    def _send(self, reply: Reply) -> None:
+        self._link.send(reply)
+
+
+def _run(worker: ServedWorker, command: Command) -> Any:
+    if command.kind == "call":
+        verb, args = command.content
+        return getattr(worker, verb)(*args)
+    method, args, kwargs = command.content
+    if ":" in method:
+        return find_importable(method)(worker, *args, **kwargs)
+    return _method_of(worker, method)(*args, **kwargs)
+
+
+def _method_of(worker: ServedWorker, name: str) -> Callable[..., Any]:
+    method = None if name.startswith("_") else getattr(worker, name, None)
+    if not callable(method):
+        raise InvalidRequestError(f"workers have no method {name!r}", "method")
+    return method  # type: ignore[no-any-return]  # any callable attribute

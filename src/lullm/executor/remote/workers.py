@@ -1,0 +1,196 @@
+"""RemoteWorkers: the workers of an engine in other processes, over any transport. Implements `Workers`."""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lullm.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError, WorkerLostError
+from lullm.executor.protocol import Answer, WorkerVerb
+from lullm.executor.remote.failure import error_from
+from lullm.executor.remote.message import OPENING, Command, CommandKind, Reply, Transport
+from lullm.types.importable import find_importable, importable_name
+from lullm.types.step import Running, StepPlan, StepResult
+
+STOP_S = 10.0
+"""For workers that were told to stop; then they are killed."""
+_NAMING_S = 2.0
+"""A worker that misses another one may say so before the system does, which knows what has happened to whom."""
+
+
+class RemoteWorkers:
+    """The constructor returns once every worker has loaded its model.
+
+    Args:
+        result_rank: whose results of steps count; all sample alike.
+        step_timeout_s: a step that takes longer is a worker that hangs.
+
+    Raises:
+        LullmError and others: the error of the first worker by rank that could not load; all workers are stopped.
+    """
+
+    def __init__(self, transport: Transport, result_rank: int, step_timeout_s: float):
+        self._transport = transport
+        self._result_rank = result_rank
+        self._step_timeout_s = step_timeout_s
+        self._ranks = range(transport.num_workers)
+        self._number = OPENING
+        self._versions = [0] * transport.num_workers
+        self._open: dict[int, dict[int, Reply]] = {OPENING: {}}  # commands that wait for answers: number -> by rank
+        self._abandoned: set[int] = set()  # commands whose answers came too late
+        self._late_failure: Exception | None = None  # of a step whose result had come already
+        self._is_closed = False
+        self._is_broken = False  # workers may wait for each other for ever
+        try:
+            for answer in self._answers(OPENING, self._ranks, is_over=_has_error):
+                if answer.error is not None:
+                    raise answer.error
+        except BaseException:
+            self._is_broken = True
+            self.close()
+            raise
+
+    @property
+    def num_workers(self) -> int:
+        return len(self._ranks)
+
+    def call(self, verb: WorkerVerb, *args: Any) -> list[Answer]:
+        return self._answers(self._send("call", [verb, list(args)]), self._ranks)
+
+    def launch(self, plan: StepPlan) -> list[Running[StepResult]]:
+        return [_RemoteStep(self, self._send("step", plan))]
+
+    def run(
+        self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[Answer]:
+        name = _name_of(method) if callable(method) else method
+        try:
+            number = self._send("run", [name, list(args), dict(kwargs)])
+        except TypeError as error:
+            raise InvalidRequestError(f"collective_rpc: {error}; give plain data or tensors", "args") from None
+        return self._answers(number, self._ranks, timeout)
+
+    def weights_versions(self) -> list[int]:
+        return self._versions
+
+    def check_health(self) -> None:
+        if self._is_closed:
+            raise EngineDeadError("the engine has been shut down")
+        self._transport.check()
+
+    def observe_loss(self, observer: Callable[[], None]) -> None:
+        self._transport.observe_loss(observer)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._transport.close(0.0 if self._is_broken else STOP_S)
+
+    def step_result(self, number: int) -> StepResult:
+        """The result of a step. Blocks. Raises the error of the first worker that failed in it, WorkerLostError."""
+        replies = self._wait(number, {self._result_rank}, time.monotonic() + self._step_timeout_s, _has_error)
+        if replies is None:
+            reason = f"has not finished a step within step_timeout={self._step_timeout_s:g} s"
+            self._transport.lose(self._result_rank, reason)
+            self._transport.check()
+        assert replies is not None, "the worker is lost"
+        for error in (*map(_error_in, replies.values()), self._late_failure):
+            if error is not None:
+                self._is_broken = True
+                raise error
+        result: StepResult = replies[self._result_rank].content
+        return result
+
+    def _send(self, kind: CommandKind, content: Any) -> int:
+        self.check_health()
+        self._number += 1
+        command = Command(self._number, kind, content)
+        self._transport.send(command)
+        self._open[self._number] = {}
+        return self._number
+
+    def _answers(
+        self,
+        number: int,
+        ranks: Collection[int],
+        timeout_s: float | None = None,
+        is_over: Callable[[dict[int, Reply]], bool] = lambda replies: False,
+    ) -> list[Answer]:
+        """Of these workers; with `is_over` of those that have answered by then. Raises TimeoutError."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        replies = self._wait(number, ranks, deadline, is_over)
+        if replies is None:
+            self._abandoned.add(number)
+            raise TimeoutError(f"not all workers have answered within {timeout_s:g} s; the call goes on there")
+        return [_answer(replies[rank]) for rank in sorted(replies)]
+
+    def _wait(
+        self,
+        number: int,
+        ranks: Collection[int],
+        deadline: float | None,
+        is_over: Callable[[dict[int, Reply]], bool],
+    ) -> dict[int, Reply] | None:
+        """The replies to a command, by rank; None: too late. Replies to others are kept for those who wait for them."""
+        replies = self._open[number]
+        try:
+            while not (replies.keys() >= set(ranks) or is_over(replies)):
+                left_s = None if deadline is None else deadline - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    return None
+                for rank, reply in self._transport.receive(left_s):
+                    self._take(rank, reply)
+        finally:
+            del self._open[number]
+        if any(isinstance(_error_in(reply), WorkerLostError) for reply in replies.values()):
+            self._name_the_lost()
+        return replies
+
+    def _name_the_lost(self) -> None:
+        """Raises WorkerLostError, if the system says in time which worker has died."""
+        deadline = time.monotonic() + _NAMING_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            self._transport.receive(left_s)
+
+    def _take(self, rank: int, reply: Reply) -> None:
+        if reply.kind != "result" and reply.content[0] > self._versions[rank]:
+            self._versions[rank] = reply.content[0]
+        if reply.number in self._open:
+            self._open[reply.number][rank] = reply
+        elif reply.number not in self._abandoned:
+            self._late_failure = self._late_failure or _error_in(reply)
+
+
+@dataclass(frozen=True, slots=True)
+class _RemoteStep:
+    """A step that was launched."""
+
+    workers: RemoteWorkers
+    number: int
+
+    def result(self) -> StepResult:
+        return self.workers.step_result(self.number)
+
+
+def _has_error(replies: Mapping[int, Reply]) -> bool:
+    return any(reply.kind == "error" for reply in replies.values())
+
+
+def _error_in(reply: Reply) -> Exception | None:
+    return error_from(reply.content[1]) if reply.kind == "error" else None
+
+
+def _answer(reply: Reply) -> Answer:
+    error = _error_in(reply)
+    return Answer(reply.content[1]) if error is None else Answer(error=error)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """Under which other processes import it. Raises UnsupportedError: they cannot."""
+    try:
+        name = importable_name(function)
+        if find_importable(name) is function:
+            return name
+        reason = f"{name} is another function"
+    except ConfigError as error:
+        reason = str(error)
+    raise UnsupportedError(f"collective_rpc sends no code to other processes, only a function's name: {reason}")

@@ -1,0 +1,1 @@
+"""An engine's numbers under the names, labels and buckets of vLLM."""

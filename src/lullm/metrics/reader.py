@@ -1,0 +1,78 @@
+"""What `LLM.get_metrics` gives: a registry's families as plain objects, in the form of vLLM's `v1.metrics.reader`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric as Family
+
+
+@dataclass
+class Metric:
+    """One metric with one set of labels. `name`: as on /metrics, without a suffix."""
+
+    name: str
+    labels: dict[str, str]
+
+
+@dataclass
+class Counter(Metric):
+    """It only grows."""
+
+    value: int
+
+
+@dataclass
+class Vector(Metric):
+    """Counters by position. vLLM counts accepted drafts so; an engine that drafts nothing has none."""
+
+    values: list[int]
+
+
+@dataclass
+class Gauge(Metric):
+    """It is of this moment."""
+
+    value: float
+
+
+@dataclass
+class Histogram(Metric):
+    """Observations. `buckets`: upper bound, as text, -> how many are at most that; '+Inf' has all of them."""
+
+    count: int
+    sum: float
+    buckets: dict[str, int]
+
+
+def read_metrics(registry: "CollectorRegistry") -> list[Metric]:
+    """All metrics of a registry, as they are now."""
+    return [metric for family in registry.collect() for metric in _read(family)]
+
+
+def _read(family: "Family") -> Iterator[Metric]:
+    if family.type == "histogram":
+        yield from _histograms(family)
+        return
+    for sample in family.samples:
+        if family.type == "gauge":
+            yield Gauge(family.name, dict(sample.labels), sample.value)
+        elif sample.name == family.name + "_total":  # beside it: when the counter was made
+            yield Counter(family.name, dict(sample.labels), int(sample.value))
+
+
+def _histograms(family: "Family") -> Iterator[Histogram]:
+    found: dict[tuple[tuple[str, str], ...], Histogram] = {}
+    for sample in family.samples:
+        labels = {name: value for name, value in sample.labels.items() if name != "le"}
+        histogram = found.setdefault(tuple(sorted(labels.items())), Histogram(family.name, labels, 0, 0.0, {}))
+        kind = sample.name.removeprefix(family.name)
+        if kind == "_bucket":
+            histogram.buckets[sample.labels["le"]] = int(sample.value)
+        elif kind == "_count":
+            histogram.count = int(sample.value)
+        elif kind == "_sum":
+            histogram.sum = sample.value
+    yield from found.values()

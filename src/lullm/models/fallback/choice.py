@@ -1,0 +1,48 @@
+"""Whose code computes a model: lullm's own, or that of `transformers`. Loads torch for the latter only."""
+
+from pathlib import Path
+from typing import Any
+
+from lullm.config.engine_option import ModelImpl
+from lullm.config.family.table import is_known
+from lullm.config.json_file import read_object
+from lullm.config.model import ModelConfig
+from lullm.config.pooling.architecture import split_architecture
+from lullm.log import get_logger
+
+logger = get_logger(__name__)
+
+
+def read_model_config(folder: Path, model_impl: ModelImpl) -> ModelConfig:
+    """The config of a model folder, for whoever runs the model.
+
+    Args:
+        model_impl: 'auto' takes transformers where lullm has no family for the architecture, and logs it.
+
+    Raises:
+        ModelLoadError: as `ModelConfig.from_folder`, or transformers cannot run it over lullm's attention.
+    """
+    if model_impl == "lullm":
+        return ModelConfig.from_folder(folder)
+    data = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    architecture = _architecture(data)
+    if architecture is None or (model_impl == "auto" and is_known(split_architecture(architecture).base)):
+        return ModelConfig.from_folder(folder)  # of no architecture: it names what is missing
+    from lullm.models.fallback.blueprint import has_architecture  # torch
+    from lullm.models.fallback.config import foreign_config
+
+    if model_impl == "auto" and not has_architecture(architecture):
+        return ModelConfig.from_folder(folder)
+    config = foreign_config(data)
+    logger.info(
+        "%s runs by transformers' own code over lullm's attention: at torch's speed, without recorded steps and "
+        "quantization%s",
+        architecture,
+        ", since lullm has no family for it" if model_impl == "auto" else "",
+    )
+    return config
+
+
+def _architecture(data: dict[str, Any]) -> str | None:
+    names = data.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None

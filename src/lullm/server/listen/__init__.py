@@ -1,0 +1,1 @@
+"""Where a server listens: ports, a unix socket, TLS."""

@@ -1,0 +1,43 @@
+"""TLS of a server, from files in PEM's form."""
+
+import ssl
+
+from lullm.errors import ConfigError
+from lullm.server.options import ServerOptions
+
+
+def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
+    """What a server's sockets speak; None: they speak plainly. TLS 1.2 is the oldest version.
+
+    Raises:
+        ConfigError: a file cannot be read or is none of its kind, or the key is not the certificate's.
+    """
+    if options.ssl_certfile is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.VerifyMode(options.ssl_cert_reqs)
+    key = options.ssl_keyfile or options.ssl_certfile
+    try:
+        context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile, password=_no_password)
+    except OSError as error:  # SSLError is one
+        raise ConfigError(
+            f"cannot listen with TLS, with the certificate {options.ssl_certfile} and the key {key}: {_reason(error)}"
+        ) from None
+    if options.ssl_ca_certs is not None:
+        try:
+            context.load_verify_locations(options.ssl_ca_certs)
+        except OSError as error:
+            raise ConfigError(f"ssl_ca_certs {options.ssl_ca_certs}: {_reason(error)}") from None
+    return context
+
+
+def _no_password() -> str:
+    raise OSError("the key is encrypted; a server needs one without a passphrase (`openssl pkey -in KEY -out PLAIN`)")
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        words = {"KEY_VALUES_MISMATCH": "the key is not that of the certificate"}
+        return words.get(error.reason or "", f"not in PEM's form, or not what it should be ({error.reason or error})")
+    return error.strerror or str(error)

@@ -1,0 +1,1 @@
+"""Rows: where a tensor of a checkpoint is written to, and the only way to write a weight."""

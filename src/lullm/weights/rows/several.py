@@ -1,0 +1,184 @@
+"""Rows made of others: in another order, transposed, taking turns, one behind the other."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lullm.ops.quantized.grid import GridRows
+from lullm.ops.quantized.integer_rows import IntegerRows
+from lullm.weights.rows.cut import CutRows, Run
+from lullm.weights.rows.place import PlainRows, QuantizedRows, Rows
+from lullm.weights.rule import HeadOrder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderedRows:
+    """Rows that stand in another order than in the checkpoint (`rule.HeadOrder`), in runs."""
+
+    rows: "PlainRows | QuantizedRows | CutRows"
+    runs: tuple[Run, ...]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.rows.shape
+
+    @property
+    def bits(self) -> int:
+        return self.rows.bits
+
+    def fits(self, shape: torch.Size) -> bool:
+        return self.rows.fits(shape)
+
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+        for run in self.runs:
+            start = max(run.source, first_row)
+            end = min(run.source + run.num_rows, first_row + len(values))
+            if start < end:
+                destination = run.destination + start - run.source
+                self.rows.write(values[start - first_row : end - first_row], destination)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransposedRows:
+    """Rows of a matrix that the checkpoint holds as `[in, out]`. It is written whole."""
+
+    rows: Rows
+
+    bits: ClassVar[int] = 0
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size(reversed(self.rows.shape))
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor), "floating point numbers only"
+        assert first_row == 0 and values.shape == self.shape, "its rows are columns here"
+        self.rows.write(values.t().contiguous())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InterleavedRows:
+    """Rows of several places of one size that take turns in the checkpoint: row r is in place `r % len(places)`."""
+
+    places: tuple[Rows, ...]
+
+    bits: ClassVar[int] = 0
+
+    @property
+    def shape(self) -> torch.Size:
+        num_rows, *rest = self.places[0].shape
+        return torch.Size((len(self.places) * num_rows, *rest))
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor), "floating point numbers only"
+        count = len(self.places)
+        for number, place in enumerate(self.places):
+            start = (number - first_row) % count
+            if start < len(values):
+                place.write(values[start::count], (first_row + start) // count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConsecutiveRows:
+    """Rows of several places, one place after the other."""
+
+    places: tuple[Rows, ...]
+
+    bits: ClassVar[int] = 0
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((sum(place.shape[0] for place in self.places), *self.places[0].shape[1:]))
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor), "floating point numbers only"
+        start = 0
+        for place in self.places:
+            end = start + place.shape[0]
+            first, last = max(start, first_row), min(end, first_row + len(values))
+            if first < last:
+                place.write(values[first - first_row : last - first_row], first - start)
+            start = end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopiedRows:
+    """Several places of one shape that one tensor fills, each with all of it."""
+
+    places: tuple[Rows, ...]
+
+    @property
+    def bits(self) -> int:
+        return self.places[0].bits
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.places[0].shape
+
+    def fits(self, shape: torch.Size) -> bool:
+        return self.places[0].fits(shape)
+
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+        for place in self.places:
+            place.write(values, first_row)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackedRows:
+    """Places of one shape, of which one tensor holds all: a row here is all of one place."""
+
+    places: tuple[Rows, ...]
+
+    bits: ClassVar[int] = 0
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.places), *self.places[0].shape))
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor), "floating point numbers only"
+        for place, part in zip(self.places[first_row:], values, strict=False):
+            place.write(part)
+
+
+def in_order(rows: "PlainRows | QuantizedRows | CutRows", order: HeadOrder) -> OrderedRows:
+    """The rows in the order of a rule."""
+    size, num_rows = len(order.order), rows.shape[0]
+    num_heads = num_rows // size if order.num_heads is None else order.num_heads
+    starts = [i for i, row in enumerate(order.order) if i == 0 or row != order.order[i - 1] + 1]
+    spans = list(zip(starts, [*starts[1:], size], strict=True))
+    runs = [
+        Run(head * size + order.order[start], head * size + start, end - start)
+        for head in range(num_heads)
+        for start, end in spans
+    ]
+    if num_heads * size < num_rows:
+        runs.append(Run(num_heads * size, num_heads * size, num_rows - num_heads * size))
+    return OrderedRows(rows, tuple(runs))
+
+
+def takes(rows: Rows, first_row: int, num_rows: int) -> bool:
+    """Whether writing these rows of a checkpoint's tensor may change anything: else they need not be read."""
+    if isinstance(rows, CutRows):
+        return rows.takes(first_row, num_rows)
+    if not isinstance(rows, OrderedRows):
+        return True
+    for run in rows.runs:
+        start, end = max(run.source, first_row), min(run.source + run.num_rows, first_row + num_rows)
+        if start < end and takes(rows.rows, run.destination + start - run.source, end - start):
+            return True
+    return False

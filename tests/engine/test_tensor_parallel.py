@@ -1,0 +1,195 @@
+"""Workers that share the matrices give the tokens of one, whatever the engine does meanwhile. They live in threads."""
+
+import pytest
+import torch
+from conftest import write_checkpoint
+from decisive import decisive_answers
+from prompts import random_prompts
+from safetensors.torch import load_file
+from thread_workers import MeetingExecutor, use_threads
+
+from lullm import LLM, SamplingParams
+from lullm.errors import ConfigError, ModelLoadError
+from lullm.ops.cpu.library import absence
+from lullm.weights.rows.place import PlainRows
+
+OPTIONS = {"dtype": "float32", "max_model_len": 128, "block_size": 8}
+GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def answers(qwen3_folder):
+    """Prompts with their greedy tokens, by one worker."""
+    found = decisive_answers(str(qwen3_folder), 6, 24, **OPTIONS)
+    return {prompt: answer.token_ids for prompt, answer in found.items()}
+
+
+@pytest.fixture
+def shared(qwen3_folder, monkeypatch):
+    """Makes an engine of two workers."""
+    use_threads(monkeypatch)
+    opened = []
+
+    def open_shared(folder=qwen3_folder, **options):
+        llm = LLM(str(folder), **{"tensor_parallel_size": 2} | OPTIONS | options)
+        opened.append(llm)
+        return llm
+
+    yield open_shared
+    for llm in opened:
+        llm.shutdown()
+
+
+def tokens_of(outputs):
+    return [[completion.token_ids for completion in output.outputs] for output in outputs]
+
+
+def check_equal(llm, answers):
+    found = tokens_of(llm.generate(list(answers), GREEDY, use_tqdm=False))
+    assert found == [[expected] for expected in answers.values()]
+
+
+def parameters_of(worker):
+    return dict(worker.loaded.model.named_parameters())
+
+
+def test_each_worker_has_half_and_reads_no_more(shared, qwen3_folder, monkeypatch):
+    num_read = {}
+    write = PlainRows.write
+
+    def count(rows, values, first_row=0):
+        num_read[id(rows.tensor.untyped_storage())] = values.nbytes + num_read.get(id(rows.tensor.untyped_storage()), 0)
+        write(rows, values, first_row)
+
+    with LLM(str(qwen3_folder), **OPTIONS) as alone:
+        [whole] = alone.collective_rpc(parameters_of)
+        whole = {name: parameter.numel() for name, parameter in whole.items()}
+        [block_bytes] = alone.collective_rpc(lambda worker: worker.pools.block_bytes)
+    monkeypatch.setattr(PlainRows, "write", count)
+    llm = shared()
+    own = llm.collective_rpc(parameters_of)
+    for parameters in own:
+        is_whole = {name for name, parameter in parameters.items() if parameter.numel() == whole[name]}
+        assert is_whole == {name for name in whole if "norm" in name or "embed" in name}
+        halves = [name for name in whole if name not in is_whole and "lm_head" not in name]
+        assert all(2 * parameters[name].numel() == whole[name] for name in halves)
+    assert sum(num_read.values()) <= sum(p.nbytes for parameters in own for p in parameters.values())
+    assert llm.collective_rpc(lambda worker: 2 * worker.pools.block_bytes) == [block_bytes, block_bytes]
+
+
+def test_the_prefix_cache_and_chunks(shared, qwen3_folder):
+    prompts = random_prompts(4, 60)
+    with LLM(str(qwen3_folder), **OPTIONS) as alone:
+        expected = tokens_of(alone.generate(prompts, GREEDY, use_tqdm=False))
+    llm = shared(max_num_batched_tokens=16, max_num_seqs=4)
+    for _ in range(2):
+        assert tokens_of(llm.generate(prompts, GREEDY, use_tqdm=False)) == expected
+    assert llm.llm_engine.stats().prefix_cache_hits_total > 100
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap", "auto"])
+def test_preemption(shared, answers, mode):
+    llm = shared(num_gpu_blocks_override=16, preemption_mode=mode)
+    check_equal(llm, answers)
+    assert llm.llm_engine.stats().num_preemptions > 0
+
+
+def test_samples_and_beams(shared, qwen3_folder, answers):
+    sampled = SamplingParams(temperature=0.9, seed=1, n=4, max_tokens=16, ignore_eos=True, logprobs=2)
+    prompts = list(answers)[:3]
+    with LLM(str(qwen3_folder), **OPTIONS) as alone:
+        expected = tokens_of(alone.generate(prompts, sampled, use_tqdm=False))
+        beams = alone.beam_search(prompts, beam_width=3, max_tokens=10)
+    llm = shared()
+    assert tokens_of(llm.generate(prompts, sampled, use_tqdm=False)) == expected
+    assert tokens_of(llm.beam_search(prompts, beam_width=3, max_tokens=10)) == tokens_of(beams)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_sleep_in_the_middle(shared, answers, level):
+    llm = shared(enable_sleep_mode=True)
+    engine, found = llm.llm_engine, {}
+    for prompt in answers:
+        engine.add_request(prompt, prompt, GREEDY)
+    for step in range(200):
+        if step == 7:
+            engine.sleep(level=level, mode="keep")
+            engine.wake_up()
+        for output in engine.step():
+            found[output.request_id] = output.outputs[0].token_ids
+        if not engine.has_unfinished_requests():
+            break
+    assert found == answers
+    llm.collective_rpc("reload_weights")
+    check_equal(llm, answers)
+
+
+def test_new_weights(shared, answers, tmp_path):
+    """Whole tensors come, and each worker takes its share; also behind a sleep that has saved what was pushed."""
+    other = write_checkpoint(tmp_path, "qwen3", initializer_range=0.25)
+    expected = {p: a.token_ids for p, a in decisive_answers(str(other), 4, 24, **OPTIONS).items()}
+    llm = shared(enable_sleep_mode=True)
+    tensors = load_file(other / "model.safetensors")
+    assert llm.update_weights(iter(tensors.items())) == len(tensors)
+    check_equal(llm, expected)
+    llm.sleep(level=1)
+    llm.wake_up()
+    check_equal(llm, expected)
+    with pytest.raises(ModelLoadError, match=r"o_proj.weight has shape \[64, 32\], the model's has \[64, 64\]"):
+        llm.update_weights([("model.layers.0.self_attn.o_proj.weight", torch.zeros(64, 32))])
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_the_integers_of_one_worker(shared, qwen3_folder, quantization):
+    """A share is cut from whole quantized rows, so that both halves together are what one worker has."""
+    options = OPTIONS | {"quantization": quantization}
+    expected = decisive_answers(str(qwen3_folder), 4, 24, **options)
+    check_equal(shared(quantization=quantization), {p: answer.token_ids for p, answer in expected.items()})
+
+
+def test_dummy_weights_are_those_of_one_worker(shared, qwen3_folder):
+    options = {"load_format": "dummy", "seed": 3}
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+    prompt = "the quick brown fox"
+    found = []
+    with LLM(str(qwen3_folder), **OPTIONS | options) as alone:
+        found.append(alone.generate(prompt, params, use_tqdm=False)[0].prompt_logprobs)
+    found.append(shared(**options).generate(prompt, params, use_tqdm=False)[0].prompt_logprobs)
+    first, second = ([entry.logprob for at in of[1:] for entry in at.values()] for of in found)
+    assert first == pytest.approx(second, abs=1e-5)
+
+
+def test_four_workers_and_two_key_heads(shared, answers):
+    check_equal(shared(tensor_parallel_size=4, kv_cache_dtype="auto"), answers)
+
+
+def test_a_quantized_cache(shared, qwen3_folder):
+    for kind in ("int8", "fp8"):
+        options = OPTIONS | {"kv_cache_dtype": kind}
+        expected = decisive_answers(str(qwen3_folder), 2, 24, **options)
+        check_equal(shared(kv_cache_dtype=kind), {p: answer.token_ids for p, answer in expected.items()})
+
+
+@pytest.mark.skipif(absence() is not None, reason="no native ops")
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_recorded_steps(shared, monkeypatch, answers, num_workers):
+    """Over shared memory, whose sums are native calls: replays have the tokens and the bits of eager steps."""
+    use_threads(monkeypatch, MeetingExecutor)
+    found = []
+    for enforce_eager in (False, True):
+        llm = shared(tensor_parallel_size=num_workers, enforce_eager=enforce_eager)
+        check_equal(llm, answers)
+        params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1)
+        completions = [output.outputs[0] for output in llm.generate(list(answers)[:2], params, use_tqdm=False)]
+        found.append([[entry.logprob for at in each.logprobs for entry in at.values()] for each in completions])
+        for worker in llm.llm_engine.model_executor.workers:
+            graphs = worker.model_runner.graphs
+            assert graphs.refusal is None and bool(graphs.sizes) != enforce_eager
+    assert found[0] == found[1]
+
+
+def test_what_three_workers_cannot_share(shared):
+    with pytest.raises(
+        ConfigError, match="tensor_parallel_size=3 does not divide Qwen3ForCausalLM: num_attention_heads"
+    ):
+        shared(tensor_parallel_size=3)

@@ -1,0 +1,62 @@
+"""Every family shared by workers, in threads and without an engine: the logits of transformers."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from families import CASES
+from golden import PagedRun, assert_close, golden_logits, load_model, prompt, save_model
+from thread_workers import thread_group
+
+from lullm.config.model import ModelConfig
+from lullm.config.parallel.share import share_of
+from lullm.errors import ConfigError
+from lullm.ops.selection import TORCH_CPU_OPS, with_collective
+from lullm.types.parallel.placement import Axis
+
+VARIANTS = {
+    f"{family} {name}": (family, name, options)
+    for family, cases in CASES.items()
+    for name, options in cases.variants.items()
+}
+TOKENS = prompt(1, 40)
+INDIVISIBLE = {
+    "Bamba biases, tied, one group": "groups of a state space",
+    "NemotronH biases, one group": "groups of a state space",
+    "Qwen3Next a head of each, biases, dense layers, tied": "linear_num_value_heads",
+}
+FOUR = ("DeepseekV3", "GPT2", "Gemma3", "Gemma4", "GptOss", "Lfm2", "Llama", "Mixtral", "Olmo2", "Phi3", "Qwen3Next")
+"""Of each family the variants that four workers share: two or one key heads, and a vocabulary of 131."""
+
+
+def shared_logits(folder, size):
+    """By rank, of a prompt in two chunks."""
+
+    def compute(member):
+        model = load_model(folder, axis=Axis(member.rank, size))
+        run = PagedRun(model, with_collective(TORCH_CPU_OPS, member), 1)
+        return torch.cat([run.step([(0, TOKENS[:25])]), run.step([(0, TOKENS[25:])])])
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(compute, thread_group(size)))
+
+
+@pytest.mark.parametrize(("family", "name", "options"), VARIANTS.values(), ids=VARIANTS.keys())
+def test_two_workers(tmp_path, family, name, options):
+    theirs = save_model(tmp_path, family, options)
+    if reason := INDIVISIBLE.get(f"{family} {name}"):
+        with pytest.raises(ConfigError, match=f"tensor_parallel_size=2 .*{reason}.*pipeline_parallel_size"):
+            share_of(ModelConfig.from_folder(tmp_path), Axis(0, 2))
+        return
+    first, second = shared_logits(tmp_path, 2)
+    assert torch.equal(first, second), "what is sampled from is the same everywhere"
+    assert_close(first, golden_logits(theirs, TOKENS))
+
+
+@pytest.mark.parametrize("family", FOUR)
+def test_four_workers(tmp_path, family):
+    """Key heads are fewer than workers, so that two or four hold the same; the last workers have no row of the head."""
+    theirs = save_model(tmp_path, family, next(iter(CASES[family].variants.values())))
+    found = shared_logits(tmp_path, 4)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+    assert_close(found[0], golden_logits(theirs, TOKENS))
