@@ -47,7 +47,7 @@ def test_out_of_range(field, value):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("distributed_executor_backend", "ray"),
+        ("distributed_executor_backend", "slurm"),
     ],
 )  # fmt: skip
 def test_missing_machinery_is_refused(field, value):

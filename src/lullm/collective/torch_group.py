@@ -4,19 +4,21 @@ Gloo carries tensors of CPUs, NCCL those of GPUs (not yet run). Nothing is regis
 that any number of engines live in one process, and beside a trainer's group.
 """
 
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import BroadcastOptions, FileStore, PrefixStore, TCPStore
+from torch._C._distributed_c10d import BroadcastOptions, FileStore, PrefixStore, Store, TCPStore
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
 from lullm.errors import UnsupportedError, WorkerLostError
 from lullm.types.parallel.placement import Axis
-from lullm.types.parallel.rendezvous import LocalFile, Rendezvous
+from lullm.types.parallel.rendezvous import LocalFile, Rendezvous, Transport
 
+_LOOPBACK = "127.0.0.1"
 _TAG = 0  # messages of a pair keep their order
 
 
@@ -39,14 +41,30 @@ class TorchGroup:
         """Meet the other members of the group `name`. Blocking. Raises WorkerLostError: some have not come in time."""
         timeout = timedelta(seconds=rendezvous.timeout)
         with _Lost(f"the workers of the group {name} have not met"):
+            store: Store
             if isinstance(rendezvous, LocalFile):
-                file = FileStore(f"/proc/self/fd/{rendezvous.descriptor}", -1)
-                file.set_timeout(timeout)
-                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, file), place, timeout, True)
+                store = FileStore(f"/proc/self/fd/{rendezvous.descriptor}", -1)
+                store.set_timeout(timeout)
+                own = _LOOPBACK
             else:
                 address = rendezvous.host, rendezvous.port
-                server = TCPStore(*address, is_master=False, timeout=timeout, wait_for_workers=False)
-                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, server), place, timeout, False)
+                own = own_address(*address)
+                store = TCPStore(*address, is_master=False, timeout=timeout, wait_for_workers=False)
+        return cls.over(store, name, place, timeout, rendezvous.transport, own)
+
+    @classmethod
+    def over(
+        cls,
+        store: Store,
+        name: str,
+        place: Axis,
+        timeout: timedelta,
+        transport: Transport = "gloo",
+        own: str | None = None,
+    ) -> "TorchGroup":
+        """`join` by a store that all members see. `own`: this host's address on the way to them; None: its name's."""
+        with _Lost(f"the workers of the group {name} have not met"):
+            group = _TRANSPORTS[transport](PrefixStore(name, store), place, timeout, own)
         return cls(group, f"the workers of the group {name}")
 
     def all_reduce_(self, x: Tensor) -> None:
@@ -117,16 +135,25 @@ def _bytes_of(x: Tensor) -> Tensor:
     return x.view(-1).view(torch.uint8)
 
 
-def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -> Any:
+def own_address(host: str, port: int) -> str:
+    """The address of this host on the way to another; no packet is sent. Raises OSError: there is no way."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        own: str = probe.getsockname()[0]
+    return own
+
+
+def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, own: str | None) -> Any:
     gloo: Any = ProcessGroupGloo  # whose options have no public name
-    # Without a name gloo takes the address of the host's own name, which may lead outside, or nowhere.
-    device = gloo.create_device(hostname="127.0.0.1") if is_local else gloo.create_default_device()
     options = gloo._Options()
+    # Without an address gloo takes that of the host's own name, which may lead outside, nowhere, or to 127.0.1.1.
+    device = gloo.create_default_device() if own is None else gloo.create_device(hostname=own)
     options._devices, options._timeout = [device], timeout
     return gloo(store, place.rank, place.size, options)
 
 
-def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -> Any:
+def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, own: str | None) -> Any:
     if not torch.distributed.is_nccl_available():
         raise UnsupportedError("this build of torch has no NCCL; install a build for GPUs, or use device='cpu'")
     options = torch.distributed.ProcessGroupNCCL.Options()
@@ -134,4 +161,4 @@ def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -
     return torch.distributed.ProcessGroupNCCL(store, place.rank, place.size, options)
 
 
-_TRANSPORTS: dict[str, Callable[[PrefixStore, Axis, timedelta, bool], Any]] = {"gloo": _gloo, "nccl": _nccl}
+_TRANSPORTS: dict[str, Callable[[PrefixStore, Axis, timedelta, str | None], Any]] = {"gloo": _gloo, "nccl": _nccl}

@@ -127,6 +127,7 @@ class EngineConfig(EngineOptions):
             raise ConfigError("model must be a folder, a hub id or 'demo', not ''")
         _check_together(self)
         _check_sleep_options(self)
+        _check_launched(self)
         _refuse_missing_machinery(self)
 
     @classmethod
@@ -234,10 +235,9 @@ def _check_together(config: EngineConfig) -> None:
         raise ConfigError("batch_invariant needs lullm's own attention, not attention_backend='torch': use auto")
     if config.preemption_mode == "swap" and config.swap_space == 0:
         raise ConfigError("preemption_mode='swap' needs swap_space above 0")
-    num_workers = config.tensor_parallel_size * config.pipeline_parallel_size
-    if config.distributed_executor_backend == "uni" and num_workers > 1:
-        raise ConfigError(f"distributed_executor_backend='uni' runs one worker, not {num_workers}: use 'mp'")
-    if config.distributed_executor_backend in (None, "uni") and num_workers == 1:
+    if config.executor_backend == "uni" and config.num_workers > 1:
+        raise ConfigError(f"distributed_executor_backend='uni' runs one worker, not {config.num_workers}: use 'mp'")
+    if config.executor_backend == "uni":
         _check_defaults(config, _OF_PROCESSES, "worker processes: distributed_executor_backend='mp'")
     if config.calculate_kv_scales and config.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
         raise ConfigError(
@@ -282,6 +282,7 @@ def _check_sleep_options(config: EngineConfig) -> None:
         _check_defaults(config, ("wake_timeout", "max_num_wake_waiting"), needs)
 
 
+_BACKENDS = ("uni", "mp", "ray", "external_launcher")
 _OF_PROCESSES = ("worker_timeout", "step_timeout")
 
 
@@ -291,6 +292,26 @@ def _check_defaults(config: EngineConfig, names: tuple[str, ...], needs: str) ->
     for name in names:
         if getattr(config, name) != defaults[name]:
             raise ConfigError(f"{name} needs {needs}")
+
+
+def _check_launched(config: EngineConfig) -> None:
+    """Processes that a launcher has started plan for themselves, and must plan alike. Raises ConfigError."""
+    if config.distributed_executor_backend != "external_launcher":
+        return
+    _check_defaults(config, ("worker_timeout",), "worker processes of the engine's own: 'mp'")
+    wishes = {
+        "seed": (config.seed is None, "requests without a seed would draw others in each process"),
+        "delay_factor": (config.delay_factor > 0, "each process has a clock of its own"),
+        "sleep_after": (config.sleep_after is not None, "each process has a clock of its own"),
+        "auto_wake": (bool(config.auto_wake), "a request comes to one process, and all have to wake up"),
+        "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "results of steps stay in the last stage"),
+    }
+    for name, (wanted, reason) in wishes.items():
+        if wanted:
+            raise ConfigError(
+                f"{name}={getattr(config, name)!r} does not go with distributed_executor_backend='external_launcher': "
+                f"{reason}; leave it out, or take 'mp'"
+            )
 
 
 def _refuse_missing_machinery(config: EngineConfig) -> None:
@@ -314,8 +335,9 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
             "workers find no GPU of their own; use a CPU, or one worker",
         ),
         "distributed_executor_backend": (
-            isinstance(backend, str) and backend not in ("uni", "mp") and not is_importable_name(backend),
-            "there are 'uni' (in this process) and 'mp' (a process for each worker), or a class of your own, like "
+            isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),
+            "there are 'uni' (in this process), 'mp' (a process for each worker), 'ray' (on several machines) and "
+            "'external_launcher' (in each process that torchrun has started), or a class of your own, like "
             "'package.module:Class'",
         ),
     }

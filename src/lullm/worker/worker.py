@@ -10,11 +10,13 @@ from lullm.arena.arena import Arena
 from lullm.collective.seat import Seat
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
+from lullm.device.profiler import Profiler
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.step.runner import ModelRunner
 from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
 from lullm.types.step import Running, StepPlan, StepResult
+from lullm.weights.rule import trainer_name
 from lullm.weights.store import WeightUpdate
 from lullm.worker.kv_pools import KVPools, map_pools
 from lullm.worker.loaded_model import LoadedModel, load_model
@@ -46,6 +48,7 @@ class Worker:
     pools: KVPools
     model_runner: ModelRunner
     _undo: ExitStack
+    _profiler: Profiler
     _sleeper: Sleeper
     _update: WeightUpdate
 
@@ -63,6 +66,8 @@ class Worker:
         self._undo.callback(self.setup.seat.close)
         self._undo.callback(self.loaded.arena.close)
         self.arenas = [self.loaded.arena]
+        place = self.setup.seat.placement
+        self._profiler = Profiler(f"-rank{place.rank}" if place.num_workers > 1 else "")
 
     @property
     def rank(self) -> int:
@@ -169,6 +174,10 @@ class Worker:
         """A whole update, for functions that `collective_rpc` runs here; the number of tensors."""
         return len(self.loaded.store.update(weights))
 
+    def weight_shape(self, name: str) -> torch.Size | None:
+        """Of the whole model's tensor, under the checkpoint's name or a trainer's; None: there is none."""
+        return self.loaded.store.targets.shape_of(trainer_name(name))
+
     def reload_weights(self) -> None:
         """Read the checkpoint again. Raises EngineAsleepError: the weights are asleep. See `WeightStore.load`."""
         self.loaded.store.check_resident()
@@ -189,6 +198,14 @@ class Worker:
     def resident_bytes(self) -> dict[str, int]:
         """Physical memory behind each arena now, by tag."""
         return self._sleeper.resident_bytes()
+
+    def start_profile(self, folder: Path) -> None:
+        """See `Profiler.start`."""
+        self._profiler.start(folder)
+
+    def stop_profile(self) -> Path:
+        """See `Profiler.stop`."""
+        return self._profiler.stop()
 
     def shutdown(self) -> None:
         """Give all memory back. Idempotent."""
