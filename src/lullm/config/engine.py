@@ -221,10 +221,9 @@ def _check_together(config: EngineConfig) -> None:
         raise ConfigError("batch_invariant needs lullm's own attention, not attention_backend='torch': use auto")
     if config.preemption_mode == "swap" and config.swap_space == 0:
         raise ConfigError("preemption_mode='swap' needs swap_space above 0")
-    num_workers = config.tensor_parallel_size * config.pipeline_parallel_size
-    if config.distributed_executor_backend == "uni" and num_workers > 1:
-        raise ConfigError(f"distributed_executor_backend='uni' runs one worker, not {num_workers}: use 'mp'")
-    if config.distributed_executor_backend in (None, "uni") and num_workers == 1:
+    if config.executor_backend == "uni" and config.num_workers > 1:
+        raise ConfigError(f"distributed_executor_backend='uni' runs one worker, not {config.num_workers}: use 'mp'")
+    if config.executor_backend == "uni":
         _check_defaults(config, _OF_PROCESSES, "worker processes: distributed_executor_backend='mp'")
     if config.calculate_kv_scales and config.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
         raise ConfigError(

@@ -202,3 +202,13 @@ class EngineOptions:
         None, "folder for what must survive a sleep; default: the system's folder for temporary files", "sleep"
     )
     verify_wake: bool = option(True, "compare checksums of weights and KV cache after waking", "sleep")
+
+    @property
+    def num_workers(self) -> int:
+        """That share one model."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def executor_backend(self) -> str | type:
+        """`distributed_executor_backend`, or its default."""
+        return self.distributed_executor_backend or ("uni" if self.num_workers == 1 else "mp")

@@ -22,14 +22,10 @@ def open_executor(
     Raises:
         ModelLoadError, CacheSizeError, UnsupportedError: a worker could not; none is left behind.
     """
-    backend = config.distributed_executor_backend
-    if backend is None:
-        backend = "uni" if config.tensor_parallel_size * config.pipeline_parallel_size == 1 else "mp"
+    backend = config.executor_backend
     if backend == "uni":
         return UniProcExecutor(config, model_config, folder, ahead)
     if backend == "mp":
-        if ahead is not None:  # it lies in this process, and the weights do not
-            ahead.close()
         return MultiprocExecutor(config, model_config, folder)
     if backend == "external_launcher":
         return ExternalExecutor(config, model_config, folder, ahead)
