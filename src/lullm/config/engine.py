@@ -268,7 +268,7 @@ def _check_sleep_options(config: EngineConfig) -> None:
         _check_defaults(config, ("wake_timeout", "max_num_wake_waiting"), needs)
 
 
-_BACKENDS = ("uni", "mp", "external_launcher")
+_BACKENDS = ("uni", "mp", "ray", "external_launcher")
 _OF_PROCESSES = ("worker_timeout", "step_timeout")
 
 
@@ -319,8 +319,9 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
         "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "one worker only"),
         "distributed_executor_backend": (
             isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),
-            "there are 'uni' (in this process), 'mp' (a process for each worker) and 'external_launcher' (in each "
-            "process that torchrun has started), or a class of your own, like 'package.module:Class'",
+            "there are 'uni' (in this process), 'mp' (a process for each worker), 'ray' (on several machines) and "
+            "'external_launcher' (in each process that torchrun has started), or a class of your own, like "
+            "'package.module:Class'",
         ),
     }
     for name, (wanted, advice) in missing.items():

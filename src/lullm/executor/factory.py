@@ -9,6 +9,7 @@ from lullm.errors import ConfigError
 from lullm.executor.external.executor import ExternalExecutor
 from lullm.executor.mp.executor import MultiprocExecutor
 from lullm.executor.protocol import Executor
+from lullm.executor.ray.executor import RayExecutor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.importable import find_importable
@@ -27,6 +28,8 @@ def open_executor(
         return UniProcExecutor(config, model_config, folder, ahead)
     if backend == "mp":
         return MultiprocExecutor(config, model_config, folder)
+    if backend == "ray":
+        return RayExecutor(config, model_config, folder)
     if backend == "external_launcher":
         return ExternalExecutor(config, model_config, folder, ahead)
     return executor_class(backend)(config, model_config, folder, ahead)
