@@ -1,4 +1,7 @@
-"""Writes docs/python.md from the signatures and docstrings of the public names: `PYTHONPATH=src:tests python -m docs.reference`."""
+"""Writes docs/python.md from the signatures and docstrings of the public names.
+
+PYTHONPATH=src:tests python -m docs.reference
+"""
 
 import dataclasses
 import enum
@@ -14,8 +17,8 @@ PAGE = ROOT / "docs" / "python.md"
 HEAD = """\
 # The Python API
 
-Every public name of `lullm`, made from the code (`PYTHONPATH=src:tests python -m docs.reference` writes this page, and a test
-holds it fresh). What differs from vLLM stands in [from-vllm.md](from-vllm.md), programs in
+Every public name of `lullm`, from the code: `PYTHONPATH=src:tests python -m docs.reference` writes this page, and a test
+holds it fresh. What differs from vLLM stands in [from-vllm.md](from-vllm.md), programs in
 [examples/](../examples/README.md). Errors are of `lullm.errors`; each is a `LullmError`.
 """
 GROUPS = {
