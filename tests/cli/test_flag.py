@@ -122,7 +122,7 @@ def test_the_seed_of_run_is_the_answers():
         (["run", "say x", "--raw", "--think", "--reasoning-parser", "qwen3"], "--reasoning-parser, --think: for conv"),
         (["run", "say x", "--chat-template", "/no/such/file"], "/no/such/file does not exist"),
         (["run", "say x", "--chat-template", "{% if"], "chat template is not valid"),
-        (["run", "say x", "--tensor-parallel-size", "2"], "not supported yet"),
+        (["run", "say x", "--attention-backend", "triton"], "needs device='cuda'"),
         (["run", "say x", "--model", "/no/such/folder"], "/no/such/folder"),
         (["chat", "--top-p", "7"], "--top-p must be"),
         (["serve", "--max-num-seqs", "0"], "--max-num-seqs must be"),

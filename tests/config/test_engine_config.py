@@ -59,6 +59,8 @@ def test_workers_that_share_a_model_are_on_a_cpu():
     assert EngineConfig(tensor_parallel_size=2).tensor_parallel_size == 2
     with pytest.raises(UnsupportedError, match="tensor_parallel_size=2.*GPU of their own"):
         EngineConfig(tensor_parallel_size=2, device="cuda")
+    with pytest.raises(ConfigError, match="'uni' runs one worker, not 2: use 'mp'"):
+        EngineConfig(tensor_parallel_size=2, distributed_executor_backend="uni")
 
 
 def test_what_only_a_gpu_has():

@@ -124,3 +124,25 @@ def test_a_row_does_not_depend_on_its_batch(ops, dtype, change):
     assert torch.equal(whole, changed(rows, 1))
     for first, count in ((0, 1), (7, 1), (3, 40), (1999, 1)):
         assert torch.equal(changed(rows[first : first + count], 2), whole[first : first + count])
+
+
+@pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 1000, 151_936])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999, 1.0])
+def test_forbid(ops, vocab_size, share):
+    """In some rows of logits that stand in a wider tensor; the last word of a row has bits behind the vocabulary."""
+    generator = torch.Generator().manual_seed(vocab_size)
+    logits = normal(5, vocab_size + 3, dtype=torch.float32)[:, :vocab_size]
+    rows, num_words = torch.tensor([4, 0, 2]), -(-vocab_size // 32)
+    is_allowed = torch.rand((3, 32 * num_words), generator=generator) < share
+    bits = (is_allowed.view(3, num_words, 32).long() << torch.arange(32)).sum(-1)
+    expected = logits.clone()
+    expected[rows] = expected[rows].masked_fill(~is_allowed[:, :vocab_size], -torch.inf)
+    ops.forbid_(logits, rows, bits.to(torch.int32))
+    assert torch.equal(logits, expected)
+
+
+def test_forbid_what_is_no_number(ops):
+    """A broken logit that may come stays broken, so that the draw says so."""
+    logits = torch.full((1, 40), torch.nan)
+    ops.forbid_(logits, torch.tensor([0]), torch.tensor([[0b110, 0]], dtype=torch.int32))
+    assert logits[0].isnan().nonzero().flatten().tolist() == [1, 2] and logits[0, 0] == -torch.inf

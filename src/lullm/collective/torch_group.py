@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import BroadcastOptions, FileStore, PrefixStore, TCPStore
+from torch._C._distributed_c10d import BroadcastOptions, FileStore, PrefixStore, Store, TCPStore
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
 from lullm.errors import UnsupportedError, WorkerLostError
 from lullm.types.parallel.placement import Axis
-from lullm.types.parallel.rendezvous import LocalFile, Rendezvous
+from lullm.types.parallel.rendezvous import LocalFile, Rendezvous, Transport
 
 _TAG = 0  # messages of a pair keep their order
 
@@ -38,15 +38,30 @@ class TorchGroup:
     def join(cls, rendezvous: Rendezvous, name: str, place: Axis) -> "TorchGroup":
         """Meet the other members of the group `name`. Blocking. Raises WorkerLostError: some have not come in time."""
         timeout = timedelta(seconds=rendezvous.timeout)
+        is_local = isinstance(rendezvous, LocalFile)
         with _Lost(f"the workers of the group {name} have not met"):
+            store: Store
             if isinstance(rendezvous, LocalFile):
-                file = FileStore(f"/proc/self/fd/{rendezvous.descriptor}", -1)
-                file.set_timeout(timeout)
-                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, file), place, timeout, True)
+                store = FileStore(f"/proc/self/fd/{rendezvous.descriptor}", -1)
+                store.set_timeout(timeout)
             else:
                 address = rendezvous.host, rendezvous.port
-                server = TCPStore(*address, is_master=False, timeout=timeout, wait_for_workers=False)
-                group = _TRANSPORTS[rendezvous.transport](PrefixStore(name, server), place, timeout, False)
+                store = TCPStore(*address, is_master=False, timeout=timeout, wait_for_workers=False)
+        return cls.over(store, name, place, timeout, rendezvous.transport, is_local)
+
+    @classmethod
+    def over(
+        cls,
+        store: Store,
+        name: str,
+        place: Axis,
+        timeout: timedelta,
+        transport: Transport = "gloo",
+        is_local: bool = False,
+    ) -> "TorchGroup":
+        """`join` by a store that all members see. `is_local`: they are on this host."""
+        with _Lost(f"the workers of the group {name} have not met"):
+            group = _TRANSPORTS[transport](PrefixStore(name, store), place, timeout, is_local)
         return cls(group, f"the workers of the group {name}")
 
     def all_reduce_(self, x: Tensor) -> None:

@@ -120,6 +120,7 @@ class EngineConfig(EngineOptions):
             raise ConfigError("model must be a folder, a hub id or 'demo', not ''")
         _check_together(self)
         _check_sleep_options(self)
+        _check_launched(self)
         _refuse_missing_machinery(self)
 
     @classmethod
@@ -270,6 +271,7 @@ def _check_sleep_options(config: EngineConfig) -> None:
         _check_defaults(config, ("wake_timeout", "max_num_wake_waiting"), needs)
 
 
+_BACKENDS = ("uni", "mp", "external_launcher")
 _OF_PROCESSES = ("worker_timeout", "step_timeout")
 
 
@@ -279,6 +281,26 @@ def _check_defaults(config: EngineConfig, names: tuple[str, ...], needs: str) ->
     for name in names:
         if getattr(config, name) != defaults[name]:
             raise ConfigError(f"{name} needs {needs}")
+
+
+def _check_launched(config: EngineConfig) -> None:
+    """Processes that a launcher has started plan for themselves, and must plan alike. Raises ConfigError."""
+    if config.distributed_executor_backend != "external_launcher":
+        return
+    _check_defaults(config, ("worker_timeout",), "worker processes of the engine's own: 'mp'")
+    wishes = {
+        "seed": (config.seed is None, "requests without a seed would draw others in each process"),
+        "delay_factor": (config.delay_factor > 0, "each process has a clock of its own"),
+        "sleep_after": (config.sleep_after is not None, "each process has a clock of its own"),
+        "auto_wake": (bool(config.auto_wake), "a request comes to one process, and all have to wake up"),
+        "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "results of steps stay in the last stage"),
+    }
+    for name, (wanted, reason) in wishes.items():
+        if wanted:
+            raise ConfigError(
+                f"{name}={getattr(config, name)!r} does not go with distributed_executor_backend='external_launcher': "
+                f"{reason}; leave it out, or take 'mp'"
+            )
 
 
 def _refuse_missing_machinery(config: EngineConfig) -> None:
@@ -299,9 +321,9 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
         ),
         "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "one worker only"),
         "distributed_executor_backend": (
-            isinstance(backend, str) and backend not in ("uni", "mp") and not is_importable_name(backend),
-            "there are 'uni' (in this process) and 'mp' (a process for each worker), or a class of your own, like "
-            "'package.module:Class'",
+            isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),
+            "there are 'uni' (in this process), 'mp' (a process for each worker) and 'external_launcher' (in each "
+            "process that torchrun has started), or a class of your own, like 'package.module:Class'",
         ),
     }
     for name, (wanted, advice) in missing.items():

@@ -94,8 +94,9 @@ class EngineOptions:
     pipeline_parallel_size: int = option(1, "workers that share the layers (only 1 yet)", "device", least=1)
     distributed_executor_backend: str | type | None = option(
         None,
-        "who runs the workers: 'uni', one in this process; 'mp', a process for each, on this machine; or an executor "
-        "of your own, as a class or as 'package.module:Class'; default: 'uni' for one worker, 'mp' for several",
+        "who runs the workers: 'uni', one in this process; 'mp', a process for each, on this machine; "
+        "'external_launcher', one in each process that torchrun or a trainer has started; or an executor of your own, "
+        "as a class or as 'package.module:Class'; default: 'uni' for one worker, 'mp' for several",
         "device",
     )
     worker_timeout: float = option(

@@ -7,7 +7,7 @@ from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.config.parallel.share import share_of
 from lullm.config.resolved import ResolvedConfig
-from lullm.errors import CacheSizeError, ConfigError
+from lullm.errors import CacheSizeError, ConfigError, UnsupportedError
 from lullm.executor.protocol import Executor
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.layout import block_bytes, cache_layout_of, max_len_within, num_blocks_for_len
@@ -29,6 +29,15 @@ def check_threadless(config: EngineConfig) -> None:
                 f"{name} needs a thread that watches the clock beside the caller's, which AsyncLLMEngine and "
                 "`lullm serve` have; here call sleep() and wake_up() yourself"
             )
+
+
+def check_threaded(config: EngineConfig) -> None:
+    """Return if an engine with these options may have a thread of its own. Raises UnsupportedError otherwise."""
+    if config.distributed_executor_backend == "external_launcher":
+        raise UnsupportedError(
+            "distributed_executor_backend='external_launcher' does not go with AsyncLLMEngine or `lullm serve`: their "
+            "requests come to one process, and all have to plan the same; use LLM in the script, or 'mp'"
+        )
 
 
 def open_scheduler(

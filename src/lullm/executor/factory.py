@@ -6,6 +6,7 @@ from pathlib import Path
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import ConfigError
+from lullm.executor.external.executor import ExternalExecutor
 from lullm.executor.mp.executor import MultiprocExecutor
 from lullm.executor.protocol import Executor
 from lullm.executor.uniproc import UniProcExecutor
@@ -30,6 +31,8 @@ def open_executor(
         if ahead is not None:  # it lies in this process, and the weights do not
             ahead.close()
         return MultiprocExecutor(config, model_config, folder)
+    if backend == "external_launcher":
+        return ExternalExecutor(config, model_config, folder, ahead)
     return executor_class(backend)(config, model_config, folder, ahead)
 
 

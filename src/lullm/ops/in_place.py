@@ -44,3 +44,11 @@ def multiply_(y: Tensor, x: Tensor, gating: Gating | None) -> None:
     if gating is not None:
         x = (silu(x.float()) if gating == "silu" else x.float().sigmoid()).to(y.dtype)
     y.mul_(x)
+
+
+def forbid_(logits: Tensor, rows: Tensor, allowed: Tensor) -> None:
+    """See `Ops.forbid_`. Row by row: a copy of 32 rows of 151,936 logits takes 5 ms on two cores."""
+    shifts = torch.arange(32, dtype=torch.int32, device=logits.device)
+    for row, words in zip(rows.tolist(), allowed, strict=True):
+        bits = words.to(logits.device, non_blocking=True)[:, None] >> shifts & 1
+        logits[row].masked_fill_(bits.flatten()[: logits.shape[1]] == 0, -torch.inf)

@@ -119,6 +119,7 @@ NATIVE_CPU_OPS = Ops(
     quantized_linear=quantized_native.quantized_linear,
     quantized_logits=quantized_native.quantized_logits,
     quantized_gated_linear=quantized_native.quantized_gated_linear,
+    forbid_=native.forbid_,
     draw_tokens=native.draw_tokens,
     is_recordable=True,
     records_experts=True,

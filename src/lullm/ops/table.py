@@ -281,6 +281,13 @@ class Ops:
     place. In float32, rounded once.
     """
 
+    forbid_: Callable[[Tensor, Tensor, Tensor], None] = in_place.forbid_
+    """logits `[N, V]`, rows `[R]` int64 and allowed `[R, W]` int32, both on the host; 32 * W >= V.
+
+    In these rows the tokens whose bits are not set become -inf, in place: bit b of word w is that of the token
+    32 * w + b. Does not synchronise.
+    """
+
     draw_tokens: Callable[[Tensor, DrawTable, bool], Tensor] | None = None
     """logits `[N, V]` float32, draw table, whether to leave in the logits what was drawn from -> `[N]` int64.
 

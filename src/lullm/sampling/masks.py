@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lullm.text.guided.matchers import Guided, Matchers
+from lullm.text.guided.matchers import Guided, Matchers, unpacked
 from lullm.types.draw import Draw
 from lullm.types.packed import unpack
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """`forbidden` [len(rows), V]: the tokens that the draws of these rows must not choose."""
+    """`allowed` [len(rows), W]: a bit for each token that the draws of these rows may choose; see `Ops.forbid_`."""
 
     rows: list[int]
-    forbidden: npt.NDArray[np.bool_]
+    allowed: npt.NDArray[np.int32]
 
-    def of_row(self, row: int) -> npt.NDArray[np.bool_]:
-        """[V]: of a draw that has a guide."""
-        return self.forbidden[self.rows.index(row)]
+    def tokens_of_row(self, row: int) -> list[int]:
+        """What a draw that has a guide may choose."""
+        return np.flatnonzero(unpacked(self.allowed[self.rows.index(row)])).tolist()
 
 
 class MaskMaker:
@@ -49,7 +49,7 @@ class MaskMaker:
         return self._thread.submit(self._masks, guided).result
 
     def _masks(self, guided: dict[int, Guided]) -> Masks:
-        return Masks(list(guided), self._matchers.forbidden(list(guided.values())))
+        return Masks(list(guided), self._matchers.allowed(list(guided.values())))
 
 
 def _no_masks() -> None:

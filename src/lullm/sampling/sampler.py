@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from lullm.errors import ConfigError
+from lullm.ops import in_place
 from lullm.ops.draw_table import DrawTable
 from lullm.sampling.logprobs import pack_ranked_logprobs, unpack_ranked_logprobs
 from lullm.sampling.masks import Masks
 from lullm.sampling.penalties import apply_penalties_
 from lullm.sampling.race import choose_tokens
 from lullm.sampling.randomness import keys_of
-from lullm.sampling.restrictions import apply_restrictions_
+from lullm.sampling.restrictions import Forbid, apply_restrictions_
 from lullm.sampling.truncation import scale_by_temperature_, truncate_
 from lullm.types.draw import Draw
 from lullm.types.step import NO_TOKEN, DrawnToken, TokenLogprobs
@@ -69,6 +70,7 @@ class Sampler:
         logprobs_mode: 'raw_logprobs': of the logits as the model gave them; 'processed_logprobs': after penalties,
             bias, restrictions and (for draws that are not greedy) temperature and truncation.
         choose: `Ops.draw_tokens`, where a device has it: one launch for all stages from the greedy choice on.
+        forbid: `Ops.forbid_`.
 
     Raises:
         ConfigError: unknown mode.
@@ -79,11 +81,13 @@ class Sampler:
         vocab_size: int,
         logprobs_mode: str = "raw_logprobs",
         choose: Callable[[Tensor, DrawTable, bool], Tensor] | None = None,
+        forbid: Forbid = in_place.forbid_,
     ):
         if logprobs_mode not in ("raw_logprobs", "processed_logprobs"):
             raise ConfigError(f"logprobs_mode must be raw_logprobs or processed_logprobs, not {logprobs_mode!r}")
         self._vocab_size = vocab_size
         self._choose = choose
+        self._forbid = forbid
         self._wants_raw_logprobs = logprobs_mode == "raw_logprobs"
 
     @torch.inference_mode()
@@ -109,7 +113,7 @@ class Sampler:
         if self._choose is not None and draws:
             table = self._table(draws).to(logits.device) if table is None else table
             apply_penalties_(logits, draws)
-            apply_restrictions_(logits, draws, masks)
+            apply_restrictions_(logits, draws, masks, self._forbid)
             tokens = self._choose(logits, table, bool(ranked_rows) and not self._wants_raw_logprobs)
         else:
             keys = None if table is None else table.keys

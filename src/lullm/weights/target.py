@@ -146,6 +146,11 @@ class WeightTargets:
                         for target in itertools.chain.from_iterable(slices):
                             del self._targets[target.name]
 
+    def shape_of(self, name: str) -> torch.Size | None:
+        """Of the tensor of this name in a checkpoint of the whole model; None: there is none."""
+        target = self._targets.get(self._rules.canonical_name(name))
+        return None if target is None else target.rows.shape
+
     def find(self, name: str, tensor: torch.Tensor | EncodedTensor) -> WeightTarget | None:
         """Where a checkpoint tensor goes; None if the rules drop it.
 

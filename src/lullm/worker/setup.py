@@ -101,7 +101,7 @@ class WorkerSetup:
             model,
             with_scales(of_layers, model, model_config.layer_kinds),
             CachePools(kv_caches, host_kv_caches),
-            Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens),
+            Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens, self.ops.forbid_),
             MaskMaker(self._tokenizer_json, self.model_config.vocab_size),
             limits,
             self.threads.scope,

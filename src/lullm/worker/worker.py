@@ -15,6 +15,7 @@ from lullm.machine.memory_ahead import MemoryAhead
 from lullm.step.runner import ModelRunner
 from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
 from lullm.types.step import Running, StepPlan, StepResult
+from lullm.weights.rule import trainer_name
 from lullm.weights.store import WeightUpdate
 from lullm.worker.kv_pools import KVPools, map_pools
 from lullm.worker.loaded_model import LoadedModel, load_model
@@ -168,6 +169,10 @@ class Worker:
     def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
         """A whole update, for functions that `collective_rpc` runs here; the number of tensors."""
         return len(self.loaded.store.update(weights))
+
+    def weight_shape(self, name: str) -> torch.Size | None:
+        """Of the whole model's tensor, under the checkpoint's name or a trainer's; None: there is none."""
+        return self.loaded.store.targets.shape_of(trainer_name(name))
 
     def reload_weights(self) -> None:
         """Read the checkpoint again. Raises EngineAsleepError: the weights are asleep. See `WeightStore.load`."""

@@ -71,6 +71,28 @@ def test_the_same_tokens_and_log_probabilities(llm, golden):
     assert answers(llm) == golden
 
 
+def test_two_workers_have_the_tokens_and_the_room_of_one(qwen3_folder, golden):
+    options = {**OPTIONS, "num_gpu_blocks_override": None, "kv_cache_memory_bytes": 1 << 20, "swap_space": 1 / 1024}
+    with LLM(str(qwen3_folder), **options) as llm:
+        room = blocks(llm)
+    with LLM(str(qwen3_folder), **options, tensor_parallel_size=2) as llm:
+        assert blocks(llm) == room
+    with LLM(str(qwen3_folder), **OPTIONS, tensor_parallel_size=2) as llm:
+        assert len(set(llm.llm_engine.model_executor.pids)) == 2
+        assert [ids for ids, _ in answers(llm)] == [ids for ids, _ in golden]
+        first, second = llm.collective_rpc(cores)
+        assert first == second or not first & second
+
+
+def blocks(llm):
+    stats = llm.llm_engine.stats()
+    return stats.num_blocks, stats.num_host_blocks
+
+
+def cores(worker):
+    return os.sched_getaffinity(0)
+
+
 def test_weights_that_do_not_fit_are_refused_as_in_process(llm):
     with pytest.raises(ModelLoadError, match="nothing.weight"):
         llm.update_weights([(NORM, torch.ones(64)), ("nothing.weight", torch.ones(64))])

@@ -8,7 +8,7 @@ import pytest
 from lullm.errors import InvalidRequestError
 from lullm.text.guided import matchers as module
 from lullm.text.guided.grammar import grammar_of
-from lullm.text.guided.matchers import Guided, Matchers
+from lullm.text.guided.matchers import Guided, Matchers, unpacked
 from lullm.types.guided.params import Guide, StructuredOutputsParams
 from lullm.weights.folder import DEMO_FOLDER
 
@@ -29,7 +29,7 @@ def new_matchers():
 
 
 def allowed(matchers, sequences):
-    return ~matchers.forbidden(sequences)
+    return unpacked(matchers.allowed(sequences))[:, :VOCAB_SIZE]
 
 
 def guide_of(**form):

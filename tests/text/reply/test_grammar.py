@@ -11,7 +11,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from lullm.text.guided.grammar import grammar_of, joined_grammar
-from lullm.text.guided.matchers import Guided, Matchers
+from lullm.text.guided.matchers import Guided, Matchers, unpacked
 from lullm.text.reply.form.catalogue import CALLS, HARMONY, THINKING
 from lullm.text.reply.form_reader import FormReader
 from lullm.text.reply.grammar.reply import reply_grammar
@@ -87,8 +87,8 @@ class Walk:
         """A reply; None: it did not end."""
         rng, ids = random.Random(seed), self._backend.encode(begun).ids
         while len(ids) < most:
-            [forbidden] = self._matchers.forbidden([Guided(seed, self._guide, ids)])
-            allowed = set(np.flatnonzero(~forbidden).tolist())
+            [bits] = unpacked(self._matchers.allowed([Guided(seed, self._guide, ids)]))
+            allowed = set(np.flatnonzero(bits).tolist())
             assert allowed, "the grammar is stuck"
             if END in allowed and (len(allowed) == 1 or rng.random() < 0.3):
                 return self._backend.decode(ids, skip_special_tokens=False)

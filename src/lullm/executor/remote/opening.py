@@ -19,7 +19,10 @@ OPENER = "lullm.executor.remote.opening:open_ranked_worker"
 
 
 def config_of_ranks(config: ResolvedConfig, num_workers: int) -> ResolvedConfig:
-    """The config as each of several workers of one host has it: threads are divided, classes are names.
+    """The config as each of several workers of one host has it: classes are names, and a CPU's goods are divided.
+
+    Threads, and memory of the KV cache and of swapping, are those of all workers together, so that a number of them has
+    room for as many tokens as one. A GPU's memory is its worker's own.
 
     Raises:
         UnsupportedError: a class has no name under which another process finds it.
@@ -30,11 +33,16 @@ def config_of_ranks(config: ResolvedConfig, num_workers: int) -> ResolvedConfig:
     except ConfigError as error:
         raise UnsupportedError(f"worker_extension_cls: {error}") from None
     num_threads = config.threads or default_num_threads()
+    named = dataclasses.replace(config, worker_extension_cls=name, distributed_executor_backend=None)
+    if config.device != "cpu" or num_workers == 1:
+        return named
+    kv_bytes = config.kv_cache_memory_bytes
     return dataclasses.replace(
-        config,
+        named,
         threads=max(1, num_threads // num_workers),
-        worker_extension_cls=name,
-        distributed_executor_backend=None,
+        kv_cache_memory_bytes=None if kv_bytes is None else max(1, kv_bytes // num_workers),
+        gpu_memory_utilization=config.gpu_memory_utilization / num_workers,
+        swap_space=config.swap_space / num_workers,
     )
 
 

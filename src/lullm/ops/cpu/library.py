@@ -50,6 +50,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_scale_by": [_POINTER] * 2 + [_SIZE, _INT],
     "lullm_rotate": [_POINTER] * 4 + [_SIZE] * 5 + [_FLOAT, _INT],
     "lullm_attention": [_POINTER] * 10 + [_SIZE] * 9 + [_FLOAT] * 2 + [_INT] * 2,
+    "lullm_forbid": [_POINTER] * 3 + [_SIZE] * 4,
     "lullm_draw_tokens": [_POINTER] * 7 + [_SIZE] * 3 + [_INT],
     "lullm_copy_blocks": [_POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _SIZE],
     "lullm_route": [_POINTER] * 5 + [_SIZE] * 7 + [_FLOAT] + [_INT] * 3,

@@ -303,6 +303,13 @@ def soft_cap_(x: Tensor, cap: float) -> None:
         in_place.soft_cap_(x, cap)
 
 
+def forbid_(logits: Tensor, rows: Tensor, allowed: Tensor) -> None:
+    if logits.dtype != torch.float32 or logits.stride(1) != 1:
+        return in_place.forbid_(logits, rows, allowed)
+    sizes = len(rows), logits.stride(0), logits.shape[1], allowed.shape[1]
+    call("lullm_forbid", logits.data_ptr(), rows.data_ptr(), allowed.data_ptr(), *sizes)
+
+
 def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -> Tensor:
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
     num_rows, vocab_size = logits.shape

@@ -47,6 +47,11 @@ class _Place:
     token_ids: list[int] = field(default_factory=list)
 
 
+def unpacked(bits: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """Bits as `Matchers.allowed` gives them [..., W] -> [..., 32 * W]."""
+    return np.unpackbits(bits.view(np.uint8), axis=-1, bitorder="little").view(np.bool_)
+
+
 class Matchers:
     """The matchers of one engine or worker. Not for several threads at once.
 
@@ -76,8 +81,10 @@ class Matchers:
                 reason = "no text fits this grammar"
             raise InvalidRequestError(f"structured_outputs: {reason}", "structured_outputs")
 
-    def forbidden(self, sequences: Sequence[Guided]) -> npt.NDArray[np.bool_]:
-        """[len(sequences), V]: the tokens that may not come next: all but the end's where a text is complete.
+    def allowed(self, sequences: Sequence[Guided]) -> npt.NDArray[np.int32]:
+        """[len(sequences), W]: a bit for each token that may come next: the end's alone where a text is complete.
+
+        The token 32 * w + b has bit b of word w; there are V bits and more.
 
         The same sequence may stand there several times, with different tokens.
         """
@@ -94,8 +101,7 @@ class Matchers:
         if self._executor is None:
             self._executor = LLExecutor()
         fill_next_token_bitmask_par(self._executor, matchers, bits)
-        np.invert(bits, out=bits)
-        return np.unpackbits(bits.view(np.uint8), axis=1, count=self._vocab_size, bitorder="little").view(np.bool_)
+        return bits
 
     def _place(self, sequence: Guided, is_again: bool) -> _Place:
         """A matcher behind the sequence's tokens; one of its own for a sequence that has one in this call already."""

@@ -232,6 +232,24 @@ LULLM_EXPORT void lullm_rotate(void* x, const void* weight, const int64_t* posit
              [&](int64_t first, int64_t last) { kernels().rotate[dtype](a, first, last); });
 }
 
+LULLM_EXPORT void lullm_forbid(float* logits, const int64_t* rows, const uint32_t* allowed, int64_t num_rows,
+                               int64_t stride, int64_t size, int64_t num_words) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  parallel_for(num_rows, [&](int64_t i) {
+    float* row = logits + rows[i] * stride;
+    const uint32_t* words = allowed + i * num_words;
+    for (int64_t first = 0; first < size; first += 32) {
+      const uint32_t word = words[first / 32];
+      const int64_t count = std::min<int64_t>(32, size - first);
+      if (word == 0) {  // most words of most grammars
+        std::fill_n(row + first, count, kNever);
+      } else if (word != ~uint32_t{0}) {
+        for (int64_t bit = 0; bit < count; bit++) row[first + bit] = (word >> bit & 1) ? row[first + bit] : kNever;
+      }
+    }
+  });
+}
+
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
                                     const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits) {

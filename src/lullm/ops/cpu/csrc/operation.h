@@ -58,6 +58,9 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
                                   int64_t table_stride, int64_t block_size, int64_t num_q_heads, int64_t num_kv_heads,
                                   int64_t head_size, int64_t row_bytes, int64_t num_spans, int64_t window, float scale,
                                   float soft_cap, int dtype, int format);
+// In the row rows[i] of logits: -inf where the bit of a token in the row i of `allowed` [num_rows, num_words] is not set.
+LULLM_EXPORT void lullm_forbid(float* logits, const int64_t* rows, const uint32_t* allowed, int64_t num_rows,
+                               int64_t stride, int64_t size, int64_t num_words);
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
                                     const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits);

@@ -1,0 +1,17 @@
+"""Messages of any length from every member of a group to all of them."""
+
+import torch
+
+from lullm.collective.collective import Collective
+
+
+def gather_bytes(group: Collective, data: bytes) -> list[bytes]:
+    """What each member gives, in rank order. All members call it."""
+    if group.size == 1:
+        return [data]
+    sizes = group.all_gather(torch.tensor([[len(data)]]))[0].tolist()
+    row = torch.zeros((1, max(max(sizes), 1)), dtype=torch.uint8)
+    if data:
+        row[0, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    rows = group.all_gather(row).view(group.size, -1)
+    return [bytes(each[:size].numpy()) for each, size in zip(rows, sizes, strict=True)]

@@ -1,0 +1,36 @@
+"""Answers of all processes, told to each other over the groups of a seat."""
+
+import msgspec
+
+from lullm.collective.message import gather_bytes
+from lullm.collective.seat import Seat
+from lullm.executor.protocol import Answer
+from lullm.executor.remote.codec import decode, encode
+from lullm.executor.remote.failure import error_from, plain_error
+
+
+def exchange(seat: Seat, own: Answer) -> list[Answer]:
+    """The answers of all, by rank. Every process calls it. A value that is no plain data is None elsewhere.
+
+    Raises:
+        WorkerLostError: a process is lost.
+    """
+    rank = seat.placement.rank
+    of_stage = gather_bytes(seat.tensor, _message_of(own, rank))
+    stages = gather_bytes(seat.pipeline, msgspec.msgpack.encode(of_stage))
+    found = [message for stage in stages for message in msgspec.msgpack.decode(stage, type=list[bytes])]
+    return [own if number == rank else _answer_in(message) for number, message in enumerate(found)]
+
+
+def _message_of(answer: Answer, rank: int) -> bytes:
+    if answer.error is None:
+        try:
+            return b"".join(encode([True, answer.value]))
+        except TypeError:  # a caller's own method may return what only its own process can use
+            return b"".join(encode([True, None]))
+    return b"".join(encode([False, plain_error(answer.error, rank)]))
+
+
+def _answer_in(message: bytes) -> Answer:
+    is_value, content = decode(memoryview(bytearray(message)))
+    return Answer(content) if is_value else Answer(error=error_from(content))

@@ -1,0 +1,57 @@
+"""ExternalExecutor: one worker in this process, and one each in other processes that run the same script."""
+
+import dataclasses
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
+from lullm.executor.external.exchange import exchange
+from lullm.executor.external.launch import num_local_ranks, open_launched_seat
+from lullm.executor.external.workers import ExternalWorkers
+from lullm.executor.merge import values
+from lullm.executor.merged import MergedExecutor
+from lullm.executor.protocol import Answer
+from lullm.machine.memory_ahead import MemoryAhead
+from lullm.machine.processor import THREADS_VARIABLE, default_num_threads
+from lullm.types.parallel.rendezvous import Transport
+from lullm.worker.extension import open_worker
+
+
+class ExternalExecutor(MergedExecutor):
+    """Loads this process's worker, once all processes that share the model are there.
+
+    Attributes:
+        driver_worker: the worker of this process. Trainers reach its part of the model through it.
+
+    Raises:
+        ConfigError: no launcher has started this process. ModelLoadError and others: what the first process by rank
+            says that could not start; all of them raise it.
+    """
+
+    def __init__(
+        self, config: ResolvedConfig, model_config: ModelConfig, folder: Path, ahead: MemoryAhead | None = None
+    ):
+        transport: Transport | None = None if config.device == "cpu" else "nccl"
+        seat = open_launched_seat(
+            config.tensor_parallel_size, config.pipeline_parallel_size, transport, config.step_timeout
+        )
+        with ExitStack() as undo:
+            undo.callback(seat.close)
+            start = Answer()
+            try:
+                self.driver_worker = open_worker(_with_own_threads(config), model_config, folder, ahead, seat)
+                undo.callback(self.driver_worker.shutdown)
+            except Exception as error:
+                start = Answer(error=error)
+            values(exchange(seat, start))
+            undo.pop_all()
+        super().__init__(ExternalWorkers(self.driver_worker))
+
+
+def _with_own_threads(config: ResolvedConfig) -> ResolvedConfig:
+    """Processes of one host divide its cores, unless somebody says how many threads one of them has."""
+    if config.threads is not None or THREADS_VARIABLE in os.environ:
+        return config
+    return dataclasses.replace(config, threads=max(1, default_num_threads() // num_local_ranks()))

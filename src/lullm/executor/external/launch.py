@@ -1,0 +1,149 @@
+"""How processes that a launcher has started find each other: by torchrun's variables, or a trainer's process group.
+
+Ranks are taken in blocks: as many neighbours as a model has workers share one, and each block is an engine of its own.
+"""
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+from torch import distributed
+from torch.distributed.rendezvous import rendezvous
+
+from lullm.collective.message import gather_bytes
+from lullm.collective.seat import Seat
+from lullm.collective.torch_group import TorchGroup
+from lullm.errors import ConfigError
+from lullm.types.parallel.placement import Axis, Placement, placements
+from lullm.types.parallel.rendezvous import DEFAULT_TIMEOUT, LocalFile, StoreAddress, Transport
+from lullm.worker.meeting import Meeting, open_seat
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def open_launched_seat(tensor_size: int, pipeline_size: int, transport: Transport | None, timeout: float) -> Seat:
+    """The seat of this process. Blocking, until all processes of its block have called it.
+
+    Args:
+        transport: None: for tensors of CPUs, the fastest that there is. timeout: seconds that one waits for another.
+
+    Raises:
+        ConfigError: no launcher has started this process, or as many that there is no worker for some.
+        WorkerLostError: others have not come in time.
+    """
+    num_workers = tensor_size * pipeline_size
+    if num_workers == 1:
+        return Seat()
+    with _block(num_workers) as group:
+        place = placements(tensor_size, pipeline_size)[group.rank]
+        return _meet_here(group, place, transport, timeout) or _meet_at_port(group, place, transport, timeout)
+
+
+def num_local_ranks(variables: Mapping[str, str] = os.environ) -> int:
+    """How many processes the launcher has started on this host; 1 if it does not say."""
+    text = variables.get("LOCAL_WORLD_SIZE", "")
+    return int(text) if text.isdecimal() and int(text) > 0 else 1
+
+
+@contextmanager
+def _block(num_workers: int) -> Iterator[TorchGroup]:
+    """A group of the processes that share a model with this one, for the meeting only."""
+    if distributed.is_initialized():
+        rank, size = distributed.get_rank(), distributed.get_world_size()
+        firsts = range(0, _checked_size(size, num_workers), num_workers)
+        # All processes make all groups: torch counts them.
+        groups = [distributed.new_group(list(range(first, first + num_workers)), backend="gloo") for first in firsts]
+        own = groups[rank // num_workers]
+        try:
+            yield TorchGroup(own, "processes of the trainer's group")
+        finally:
+            distributed.destroy_process_group(own)
+        return
+    missing = [name for name in _VARIABLES if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f"distributed_executor_backend='external_launcher' needs {num_workers} processes that a launcher has "
+            f"started, and {', '.join(missing)} are not set: start the script by `torchrun --nproc-per-node "
+            f"{num_workers}`, or call torch.distributed.init_process_group first, or take 'mp'"
+        )
+    timeout = timedelta(seconds=DEFAULT_TIMEOUT)
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    block, place = divmod(rank, num_workers)
+    _checked_size(size, num_workers)
+    engine = store.add(f"lullm/engines of {rank}", 1)  # which all ranks build in the same order
+    group = TorchGroup.over(store, f"lullm/{engine}/{block}", Axis(place, num_workers), timeout)
+    try:
+        yield group
+        gather_bytes(group, b"")  # nobody takes the store away while others read it
+    finally:
+        group.close()
+
+
+def _checked_size(size: int, num_workers: int) -> int:
+    if size % num_workers:
+        raise ConfigError(
+            f"the launcher has started {size} processes, which is no multiple of the {num_workers} workers of a model "
+            "(tensor_parallel_size * pipeline_parallel_size)"
+        )
+    return size
+
+
+def _meet_here(group: TorchGroup, place: Placement, transport: Transport | None, timeout: float) -> Seat | None:
+    """In a nameless file of the first process, which the others open by its number. None: not all of them can."""
+    meeting = Meeting.on_this_host(timeout, transport) if group.rank == 0 else None
+    offer = b""
+    if meeting is not None:
+        file = meeting.rendezvous
+        assert isinstance(file, LocalFile)
+        offer = msgspec.json.encode(
+            [_host(), os.getpid(), file.descriptor, *_identity(file.descriptor), file.transport]
+        )
+    first, *_ = gather_bytes(group, offer)
+    host, process, descriptor, device, number, chosen = msgspec.json.decode(first)
+    found = os.dup(descriptor) if meeting is not None else _opened(host, process, descriptor, device, number)
+    try:
+        answers = gather_bytes(group, b"" if found is None else b"found")
+        return None if found is None or b"" in answers else open_seat(place, LocalFile(found, chosen, timeout))
+    finally:
+        if meeting is not None:
+            meeting.close()
+        if found is not None:
+            os.close(found)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _opened(host: str, process: int, descriptor: int, device: int, number: int) -> int | None:
+    """Another process's file; None: it is on another host, or in another namespace."""
+    if host != _host():
+        return None
+    try:
+        found = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if _identity(found) == (device, number):
+        return found
+    os.close(found)
+    return None
+
+
+def _host() -> str:
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else socket.gethostname()
+
+
+def _meet_at_port(group: TorchGroup, place: Placement, transport: Transport | None, timeout: float) -> Seat:
+    """Over the network, at a port of the first process. Not yet run on several hosts."""
+    meeting = Meeting.at(socket.gethostname(), timeout, transport or "gloo") if group.rank == 0 else nullcontext()
+    with meeting as own:
+        first, *_ = gather_bytes(group, b"" if own is None else msgspec.json.encode(own.rendezvous))
+        seat = open_seat(place, msgspec.json.decode(first, type=StoreAddress))
+        gather_bytes(group, b"")
+        return seat
