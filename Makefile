@@ -11,8 +11,10 @@ TORCH ?= torch==2.13.0
 run: $(VENV)/.installed
 	$(BIN)/lullm run "What is 17 + 25?" "What is the capital of France?" "Tell me a short story about a dog."
 
+# A file's tests stay in one process, and a process takes up to 1.5 GB.
+JOBS ?= auto
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
