@@ -17,8 +17,8 @@ PAGE = ROOT / "docs" / "python.md"
 HEAD = """\
 # The Python API
 
-Every public name of `lullm`, from the code: `PYTHONPATH=src:tests python -m docs.reference` writes this page, and a test
-holds it fresh. What differs from vLLM stands in [from-vllm.md](from-vllm.md), programs in
+Every public name of `lullm`, from the code: `PYTHONPATH=src:tests python -m docs.reference` writes this page, and a
+test holds it fresh. What differs from vLLM stands in [from-vllm.md](from-vllm.md), programs in
 [examples/](../examples/README.md). Errors are of `lullm.errors`; each is a `LullmError`.
 """
 GROUPS = {
