@@ -79,9 +79,10 @@ def write_config(folder, family, options):
     (folder / "config.json").write_text(json.dumps({"architectures": [architecture_of(family)], **options}))
 
 
-def load_model(folder, dtype=torch.float32, max_model_len=128, axis=ALONE, stage=WHOLE):
+def load_model(folder, dtype=torch.float32, max_model_len=128, axis=ALONE, deals_experts=False, stage=WHOLE):
     """`axis`: of a worker that shares the model with others. `stage`: of one that has some of the layers."""
-    config = share_of(dataclasses.replace(ModelConfig.from_folder(folder), stage=stage), axis)
+    config = dataclasses.replace(ModelConfig.from_folder(folder), stage=stage)
+    config = share_of(config, axis, deals_experts)
     model = build_model(config, dtype, max_model_len)
     assert all(parameter.is_meta for parameter in model.parameters())
     arena = HostArena("weights", weights_bytes(model))

@@ -88,6 +88,9 @@ class EngineOptions:
         "device",
     )
     tensor_parallel_size: int = option(1, "workers that share the matrices of every layer", "device", least=1)
+    enable_expert_parallel: bool = option(
+        False, "workers that share the layers have whole experts, in place of a part of each", "device"
+    )
     pipeline_parallel_size: int = option(
         1, "stages into which the layers are cut, each with workers of its own", "device", least=1
     )

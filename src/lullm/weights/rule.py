@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lullm.types.parallel.stage import PipelineStage
@@ -62,6 +63,7 @@ class Stack:
         is_transposed: a slice is a matrix `[in, out]`; its rows are columns here.
         takes_turns: whether rows of several parts do; else they come one part after the other.
         or_apart: a checkpoint may hold the tensors of the modules by themselves instead.
+        num_modules: of the list, of which a worker may have some; None: it has all.
     """
 
     modules: str
@@ -70,6 +72,7 @@ class Stack:
     is_transposed: bool = False
     takes_turns: bool = True
     or_apart: bool = False
+    num_modules: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class WeightRules:
     Args:
         drops: tensors that a checkpoint may hold and the model has no use for.
         transposes: canonical names of matrices that a checkpoint holds as `[in, out]`.
-        elsewhere: canonical names of what workers of other stages have.
+        elsewhere: canonical names of tensors that other workers have.
     """
 
     renames: tuple[Rename, ...] = ()
@@ -134,7 +137,7 @@ class WeightRules:
         return any(pattern.search(name) for pattern in self.drops)
 
     def is_elsewhere(self, name: str) -> bool:
-        """Whether a worker of another stage has the tensor of this canonical name, and this one need not."""
+        """Whether other workers have the tensor of this canonical name, and this one need not."""
         return any(pattern.search(name) for pattern in self.elsewhere)
 
     def offset_of(self, name: str) -> float:
@@ -160,6 +163,16 @@ class WeightRules:
             if fusion.into == layer:
                 return fusion.parts
         return None
+
+
+def without_experts(rules: WeightRules, others: Iterable[int], num_experts: int) -> WeightRules:
+    """The rules of a worker that has some of so many experts; those of the numbers `others` are elsewhere."""
+    numbers = "|".join(map(str, others))
+    return replace(
+        rules,
+        stacks=tuple(replace(stack, num_modules=num_experts) for stack in rules.stacks),
+        elsewhere=(*rules.elsewhere, re.compile(rf"\.experts\.({numbers})\.")),
+    )
 
 
 TRAINER_RENAMES = tuple(

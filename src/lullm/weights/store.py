@@ -147,12 +147,6 @@ class WeightStore:
         """Where tensors of a checkpoint go."""
         return WeightTargets(self._model, self._ops)
 
-    def name_elsewhere(self, name: str) -> str | None:
-        """The canonical name of a tensor of a trainer that only workers of other stages have; None: it is not one."""
-        canonical = self._model.rules.canonical_name(trainer_name(name))
-        is_elsewhere = self._model.rules.is_elsewhere(canonical) and not self._model.rules.is_dropped(canonical)
-        return canonical if is_elsewhere else None
-
     @cached_property
     def _packed_names(self) -> frozenset[str]:
         packed = {id(weight) for weight in packed_parameters(self._model)}
@@ -192,8 +186,7 @@ class WeightUpdate:
     A matrix whose parts come one after the other is unpacked and packed once.
 
     Attributes:
-        applied: the checkpoint's names of what was replaced so far, here or by the workers of another stage, so that
-            all workers say the same.
+        applied: the checkpoint's names of what was replaced so far.
     """
 
     def __init__(self, store: WeightStore):
@@ -209,8 +202,6 @@ class WeightUpdate:
             hint = "; push merged weights, without the adapter's own" if "lora_" in str(error) else ""
             raise ModelLoadError(f"{error}{hint}. {explain_applied(self.applied)}") from None
         if target is None:
-            if (elsewhere := self._store.name_elsewhere(name)) is not None:
-                self.applied.append(elsewhere)
             return
         if self._opened is None or self._opened.parameters.keys() != target.parameters.keys():
             self._close_opened()

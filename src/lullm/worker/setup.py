@@ -132,8 +132,8 @@ def open_setup(
 ) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
     seat = seat or Seat()
-    place = seat.placement
-    model_config = share_of(on_stage(model_config, config, place.pipeline.rank), place.tensor)
+    place, is_by_experts = seat.placement, config.enable_expert_parallel
+    model_config = share_of(on_stage(model_config, config, place.pipeline.rank), place.tensor, is_by_experts)
     device = open_device(config.device, ahead)
     ops = select_ops(config.device, config.attention_backend, config.batch_invariant)
     ops = with_features(ops, model_config.family.attention_features)
