@@ -34,6 +34,11 @@ def main() -> None:
     parser.add_argument("--input-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--stream-pause", type=float, default=0.02)
+    parser.add_argument("--threads", type=int, help="of the engines (default: all cores)")
+    parser.add_argument(
+        "--engine-process", action="store_true", help="a second server, whose engine has its own process"
+    )
     parser.add_argument("--offline", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.offline:
@@ -44,6 +49,8 @@ def main() -> None:
         # As few blocks as do: fresh ones would have to get their memory from the system in every round.
         num_blocks = args.streams * (-(-(args.input_len + args.output_len) // 16) + 2)
         options = {"model": args.model, "enable_prefix_caching": False, "num_gpu_blocks_override": num_blocks}
+        if args.threads:
+            options["threads"] = args.threads
         if args.shape:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
@@ -54,19 +61,26 @@ def main() -> None:
         )
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not False]
         flags += ["--no-enable-prefix-caching", "--port=0"]
-        server = stack.enter_context(process(["-m", "lullm.cli.main", "serve", *flags], stdout=subprocess.PIPE))
-        assert server.stdout is not None
-        port = int(server.stdout.readline().rpartition(":")[2])
+        flags += [f"--stream-pause={args.stream_pause}"]
+        kinds = {"thread": ["--no-engine-process"], "process": ["--engine-process"]}
+        ports = {}
+        for kind in kinds if args.engine_process else ("thread",):
+            command = ["-m", "lullm.cli.main", "serve", *flags, *kinds[kind] * args.engine_process]
+            server = stack.enter_context(process(command, stdout=subprocess.PIPE))
+            assert server.stdout is not None
+            ports[kind] = int(server.stdout.readline().rpartition(":")[2])
         order = {"prompts": prompts, "max_tokens": args.output_len}
-        found: dict[str, list[float]] = {"offline": [], "streams": []}
+        found: dict[str, list[float]] = {name: [] for name in ("offline", *ports)}
         for number in range(args.rounds + 1):  # the first warms up
-            seconds = {"offline": ask_offline(offline, order), "streams": ask_server(port, prompts, args.output_len)}
+            seconds = {"offline": ask_offline(offline, order)}
+            seconds |= {kind: ask_server(port, prompts, args.output_len) for kind, port in ports.items()}
             for name in found if number else ():
                 found[name].append(args.streams * args.output_len / seconds[name])
     for name, rates in found.items():
         print(f"{name:8} {statistics.median(rates):8.1f} tok/s  (runs {min(rates):.1f}-{max(rates):.1f})")
-    ratios = [over / alone for alone, over in zip(*found.values(), strict=True)]
-    print(f"streams / offline {statistics.median(ratios):.3f}  (runs {min(ratios):.3f}-{max(ratios):.3f})")
+    for kind in ports:
+        ratios = [over / alone for alone, over in zip(found["offline"], found[kind], strict=True)]
+        print(f"{kind:8} / offline {statistics.median(ratios):.3f}  (runs {min(ratios):.3f}-{max(ratios):.3f})")
 
 
 @contextlib.contextmanager

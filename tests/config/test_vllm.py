@@ -1,16 +1,13 @@
 """vLLM's options: each passes with what asks for nothing, and is refused with what to do instead otherwise."""
 
-from pathlib import Path
-
 import pytest
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.option import options_of
-from lullm.config.option.vllm import VLLM_OPTIONS, options_table
+from lullm.config.option.vllm import VLLM_OPTIONS
 from lullm.errors import UnsupportedError
 
 OWN = {option.name for option in options_of(EngineConfig)}
-PAGE = Path(__file__).parents[2] / "docs" / "from-vllm.md"
 
 
 def test_no_option_stands_in_both():
@@ -35,7 +32,3 @@ def test_one_is_not_true():
     """`data_parallel_size=True` is no size, and `enable_lora=0` no switch; neither asks for nothing."""
     with pytest.raises(UnsupportedError):
         EngineConfig.from_options({"data_parallel_size": True})
-
-
-def test_the_page_has_the_table():
-    assert options_table(OWN) in PAGE.read_text()

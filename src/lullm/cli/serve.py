@@ -9,7 +9,7 @@ from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
 from lullm.config.option.option import options_of
-from lullm.engine.start.head_start import head_start
+from lullm.engine.start.client import start_client
 from lullm.errors import EngineDeadError
 from lullm.server.options import ServerOptions
 
@@ -66,7 +66,6 @@ def run(args: argparse.Namespace) -> int:
     config = engine_config(args)
     # Torch and the web stack are loaded here, after the flags are checked; torch after the port is bound, too.
     import asyncio
-    import gc
 
     from lullm.log import log_to_stderr
     from lullm.server.gate.descriptor import raise_descriptor_limit
@@ -81,11 +80,7 @@ def run(args: argparse.Namespace) -> int:
         check_tracing()
     with Listener(options) as listener:
         listener.check_exposure(options, config)
-        with head_start(config) as ahead:
-            from lullm.engine.async_llm_engine import AsyncLLMEngine
-
-            engine = AsyncLLMEngine(config, ahead, options.stream_pause_s)
-        gc.freeze()  # a full round over 280,000 objects that stay would hold up all streams for 0.1 s
+        engine = start_client(config, options.stream_pause_s, options.engine_process)
         try:
             asyncio.run(serve_until_signal(engine, options, listener, _announce))
         except EngineDeadError as error:

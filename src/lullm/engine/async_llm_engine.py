@@ -22,7 +22,6 @@ from lullm.engine.thread.engine_thread import EngineThread
 from lullm.engine.thread.mailbox import EngineCall, Mailbox
 from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.engine.thread.stream_pace import StreamPace
-from lullm.errors import EngineDeadError
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
@@ -113,11 +112,7 @@ class AsyncLLMEngine:
         self, request: GenerateRequest, keep_alive: float | None = None
     ) -> PoolingRequestOutput[PoolingOutput]:
         """The output of a request that `prepare` has made for `PoolingParams`; cancelling the call aborts it."""
-        async with contextlib.aclosing(self._entry.outputs(request, keep_alive)) as outputs:
-            async for output in outputs:
-                if isinstance(output, PoolingRequestOutput):
-                    return output
-        raise EngineDeadError("the request was aborted")  # unreachable: a request has a last output, or an error
+        return await self._entry.vector(request, keep_alive)
 
     async def encode(
         self,

@@ -113,7 +113,10 @@ class HttpServer:
         dying = asyncio.create_task(self._death())
         try:
             await asyncio.wait({serving, stopping, dying}, return_when=asyncio.FIRST_COMPLETED)
-            await self._drain(app.state.context)
+            await self._let_end(app.state.context)
+            if not dying.done():
+                dying.cancel()  # an engine that has been shut down is not dead
+            await self._shut_down(app.state.context)
         finally:
             stopping.cancel()
             dying.cancel()
@@ -142,7 +145,8 @@ class HttpServer:
                 await asyncio.sleep(DEATH_S)
                 return error
 
-    async def _drain(self, context: ServerContext) -> None:
+    async def _let_end(self, context: ServerContext) -> None:
+        """Take no new requests, and give the running ones their time."""
         context.draining = True
         logger.info("stopping: running requests have %g s to end", self._options.drain_timeout_s)
         idle = asyncio.create_task(context.wait_idle())
@@ -157,6 +161,9 @@ class HttpServer:
             if done:
                 break
         hurried.cancel()
+        idle.cancel()
+
+    async def _shut_down(self, context: ServerContext) -> None:
         if not context.is_idle:
             logger.warning("aborting the requests that still run")
         try:
@@ -164,8 +171,9 @@ class HttpServer:
                 await self._engine.shutdown(drain=False)
         except TimeoutError:
             logger.error("the engine did not stop within %g s", ENGINE_SHUTDOWN_S)
-        await asyncio.wait({idle}, timeout=LAST_ANSWERS_S)
-        idle.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_ANSWERS_S):
+                await context.wait_idle()
 
 
 async def serve_until_signal(

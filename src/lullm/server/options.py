@@ -147,6 +147,11 @@ class ServerOptions:
         most=10,
         unit="seconds",
     )
+    engine_process: bool = option(
+        False,
+        "the engine runs in a process of its own, and this one tokenizes, renders templates and speaks HTTP",
+        "requests",
+    )
     unknown_fields: UnknownFields = option(
         "ignore",
         "fields that no endpoint knows: ignored with a line in the log and the header X-Lullm-Ignored, or refused with "

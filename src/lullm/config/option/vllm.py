@@ -168,11 +168,15 @@ def _is_default(option: VllmOption, value: object) -> bool:
     return type(value) is type(option.default) and bool(value == option.default)
 
 
-def options_table(own: Iterable[str]) -> str:
-    """The tables of docs/from-vllm.md. `own`: the names of lullm's options."""
+def own_options(names: Iterable[str]) -> str:
+    """The sentence of docs/from-vllm.md on lullm's options."""
+    return f"Options of lullm, most of them vLLM's: {', '.join(f'`{name}`' for name in sorted(names))}."
+
+
+def options_table() -> str:
+    """The table of docs/from-vllm.md."""
     lines = ["| option | passes with | why, or what to do instead |", "|---|---|---|"]
     for name, option in sorted(VLLM_OPTIONS.items()):
         values = "any value" if option.passes else "None" if option.default is None else f"`{option.default!r}`"
         lines.append(f"| `{name}` | {values} | {option.advice} |")
-    names = ", ".join(f"`{name}`" for name in sorted(own))
-    return f"Options of lullm, most of them vLLM's: {names}.\n\n" + "\n".join(lines) + "\n"
+    return "\n".join(lines)

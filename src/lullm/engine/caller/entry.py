@@ -12,7 +12,7 @@ from lullm.config.resolved import IdleConfig
 from lullm.engine.caller.backlog import Backlog
 from lullm.engine.caller.stream import LoopOutlet, OutputStream
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, LullmError
-from lullm.types.pooling.outputs import EngineOutput
+from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind
 
@@ -68,6 +68,14 @@ class Entry:
                 stream.is_closed = True
                 with contextlib.suppress(EngineDeadError):
                     self._door.withdraw(request, stream)
+
+    async def vector(self, request: GenerateRequest, keep_alive: float | None) -> PoolingRequestOutput[PoolingOutput]:
+        """The one output of a request that pools; cancelling the call aborts it."""
+        async with contextlib.aclosing(self.outputs(request, keep_alive)) as outputs:
+            async for output in outputs:
+                if isinstance(output, PoolingRequestOutput):
+                    return output
+        raise EngineDeadError("the request was aborted")  # unreachable: a request has a last output, or an error
 
     @contextlib.asynccontextmanager
     async def _waiting_to_enter(self, stream: OutputStream) -> AsyncIterator[None]:

@@ -7,6 +7,7 @@ sleeps the thread runs commands only; `SleepWatch` says when it sleeps and wakes
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.thread.admission import Admission
@@ -23,13 +24,25 @@ TOUCH_PAUSE_S = 0.02
 
 
 class EngineThread:
-    """Runs from its construction until `stop`, or until the engine fails; then it has shut the engine down."""
+    """Runs from its construction until `stop`, or until the engine fails; then it has shut the engine down.
 
-    def __init__(self, engine: LLMEngine, mailbox: Mailbox, watch: SleepWatch, admission: Admission):
+    Args:
+        on_turn: called on the thread after each step and after commands, with whether requests run or wait.
+    """
+
+    def __init__(
+        self,
+        engine: LLMEngine,
+        mailbox: Mailbox,
+        watch: SleepWatch,
+        admission: Admission,
+        on_turn: Callable[[bool], None] | None = None,
+    ):
         self._engine = engine
         self._mailbox = mailbox
         self._watch = watch
         self._admission = admission
+        self._on_turn = on_turn
         self._trim = IdleTrim(time.monotonic)
         self._lacks_memory = True  # for the next request, as far as is known
         self._thread = threading.Thread(target=self._run, name="lullm-engine", daemon=True)
@@ -84,6 +97,8 @@ class EngineThread:
             self._trim.busy()
         else:
             self._trim.idle()
+        if self._on_turn is not None:
+            self._on_turn(is_busy)
 
     def _wait(self) -> None:
         """Run the next command once it comes, or return when something else is due. Meanwhile take memory ahead."""

@@ -61,6 +61,11 @@ class Mailbox:
                 self.state = ThreadState.DRAINING
                 self._commands.put(command)
 
+    @property
+    def failure(self) -> EngineDeadError | None:
+        """Why the thread has ended early; None: it has not."""
+        return self._error if self.state is ThreadState.FAILED else None
+
     # -- on the engine's thread ----------------------------------------------------------------------------------
 
     @property

@@ -35,20 +35,20 @@ def _operation(path: str, method: str, operation: dict[str, Any], schemas: dict[
     required = set(schema.get("required", ()))
     rows = "".join(
         f"<tr><td><code>{escape(field)}</code>{' (required)' if field in required else ''}</td>"
-        f"<td>{escape(_kind(facts))}</td></tr>"
+        f"<td>{escape(kind_of(facts))}</td></tr>"
         for field, facts in schema.get("properties", {}).items()
     )
     return f"<details><summary>{head}</summary><table><tr><th>field</th><th>type</th></tr>{rows}</table></details>"
 
 
-def _kind(facts: dict[str, Any]) -> str:
+def kind_of(facts: dict[str, Any]) -> str:
     """A short word for a field's schema."""
     if "anyOf" in facts:
-        return " or ".join(_kind(each) for each in facts["anyOf"] if each.get("type") != "null")
+        return " or ".join(kind_of(each) for each in facts["anyOf"] if each.get("type") != "null")
     if "$ref" in facts:
         return str(facts["$ref"].rpartition("/")[2])
     if "enum" in facts or "const" in facts:
         return ", ".join(map(repr, facts.get("enum", [facts.get("const")])))
     if facts.get("type") == "array":
-        return f"list of {_kind(facts.get('items', {}))}"
+        return f"list of {kind_of(facts.get('items', {}))}"
     return str(facts.get("type", "any"))

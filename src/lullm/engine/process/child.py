@@ -1,0 +1,86 @@
+"""The engine's process: it builds an engine, serves it on a socket, and ends when that is closed.
+
+Signals of the terminal and of supervisors go to all processes; they are for the parent, which ends this one in order.
+"""
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+from lullm.config.engine import EngineConfig
+from lullm.engine.process.error_codec import encode_error
+from lullm.engine.process.frame import framed, read_frames
+from lullm.engine.process.message import Ended, Order, Start, decode_order, encode
+from lullm.errors import LullmError
+from lullm.log import get_logger, log_to_stderr
+
+logger = get_logger(__name__)
+
+
+def main(fd: int) -> None:
+    """Serve on the socket `fd` until its other end is closed, or the engine has ended."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    with socket.socket(fileno=fd) as sock:
+        frames = read_frames(sock)
+        start = decode_order(next(frames))
+        assert isinstance(start, Start)
+        if start.log_level is not None:
+            log_to_stderr(start.log_level)
+        if start.cores is not None:
+            os.sched_setaffinity(0, start.cores)  # before torch counts them
+        orders = _Orders(frames)
+        try:
+            _serve(start, sock, orders)
+        except (LullmError, OSError) as error:
+            sock.sendall(framed(encode(Ended(encode_error(error)))))
+        except Exception as error:
+            logger.exception("the engine could not be built")
+            sock.sendall(framed(encode(Ended(encode_error(error)))))
+
+
+class _Orders:
+    """Reads orders on a thread, from the beginning: the parent may die while the model is loaded."""
+
+    def __init__(self, frames: Iterator[bytes]):
+        self._frames = frames
+        self._is_open = threading.Event()
+        self._take: Callable[[Order], None] | None = None
+        threading.Thread(target=self._run, name="lullm-orders", daemon=True).start()
+
+    def open(self, take: Callable[[Order], None]) -> None:
+        """From now on orders are taken."""
+        self._take = take
+        self._is_open.set()
+
+    def _run(self) -> None:
+        for frame in self._frames:
+            self._is_open.wait()
+            assert self._take is not None
+            self._take(decode_order(frame))
+        # The parent is gone. At once: the engine may be in a step of minutes.
+        os._exit(1)
+
+
+def _serve(start: Start, sock: socket.socket, orders: _Orders) -> None:
+    """Raises as the constructor of `LLMEngine` does."""
+    from lullm.engine.start.head_start import head_start
+
+    config = EngineConfig(**start.options)
+    with head_start(config) as ahead:
+        from lullm.engine.llm_engine import LLMEngine
+        from lullm.engine.process.service import EngineService
+        from lullm.engine.thread.stream_pace import StreamPace
+
+        engine = LLMEngine(config, has_thread=True, ahead=ahead, pace=StreamPace(start.stream_pause_s))
+    gc.freeze()  # a full round over 280,000 objects that stay would hold up all streams for 0.1 s
+    service = EngineService(engine, config.idle, sock)
+    thread = service.start()
+    orders.open(lambda order: service.take(order, thread))
+    thread.join()
+    with contextlib.suppress(LullmError):
+        service.end()

@@ -1,0 +1,185 @@
+"""ProcessClient: an engine in a process of its own, behind the `EngineClient` protocol. Loads no torch.
+
+Requests are rendered, tokenized and checked here; the engine's process computes, finds stop strings, and writes the
+text: what ends a sequence must be known before its next step.
+"""
+
+import dataclasses
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Unpack, cast
+
+import msgspec
+
+from lullm.config.engine import EngineConfig
+from lullm.config.option.sleep_after import SleepRung
+from lullm.engine.caller.async_input import AsyncInput
+from lullm.engine.caller.entry import Entry
+from lullm.engine.client import SleepObserver
+from lullm.engine.process.link import EngineLink
+from lullm.engine.process.message import Heard
+from lullm.engine.process.spawn import EngineProcess
+from lullm.engine.start.model import OpenedModel, open_model
+from lullm.errors import UnsupportedError
+from lullm.types.outputs import RequestOutput
+from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
+from lullm.types.pooling.params import PoolingParams
+from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
+from lullm.types.sampling_params import SamplingParams
+from lullm.types.sleep import (
+    ForecastArguments,
+    SleepArguments,
+    SleepForecast,
+    SleepMode,
+    SleepOptions,
+    SleepReport,
+    SleepState,
+    WakeReport,
+    check_tags,
+)
+from lullm.types.watch.occupancy import Occupancy
+from lullm.types.watch.stats import EngineStats
+
+_REPORTS = {"slept": SleepReport, "woke": WakeReport}
+
+
+class ProcessClient:
+    """Starts the process in the constructor, which blocks until the engine is there.
+
+    Args:
+        stream_pause_s: see `AsyncLLMEngine`. cores: the only ones that the engine runs on; None: any.
+        opened: the model, if it was read already.
+
+    Attributes and raised errors: see `EngineClient` and `LLMEngine`. UnsupportedError: an option cannot leave this
+    process.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        stream_pause_s: float = 0.0,
+        cores: Sequence[int] | None = None,
+        opened: OpenedModel | None = None,
+    ):
+        self._process = EngineProcess(config, stream_pause_s, cores)
+        try:
+            model = opened or open_model(config)  # while the other process imports torch
+            ready = self._process.wait_ready()
+        except BaseException:
+            self._process.close()
+            raise
+        self.config = dataclasses.replace(model.config, max_model_len=ready.max_model_len)
+        self.remote_methods = frozenset(ready.remote_methods)
+        self.idle = config.idle
+        self.model_config = model.model_config
+        self.tokenizer = model.tokenizer
+        self.default_params = model.default_params
+        self._input = AsyncInput(model.input_processor(self.config))
+        self._observers: list[SleepObserver] = []
+        self._link = EngineLink(self._process, ready.status, self.tokenizer.decode_token, self._hear)
+        self._entry = Entry(self._link, self.idle)
+
+    async def prepare(
+        self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
+    ) -> GenerateRequest:
+        """See `EngineClient`, as for the methods below."""
+        self.check_running()
+        return await self._input.prepare(request_id, prompt, params, priority)
+
+    async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
+        return await self._input.tokenize(prompt, add_special_tokens)
+
+    async def detokenize(self, token_ids: list[int]) -> str:
+        return await self._input.detokenize(token_ids)
+
+    def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
+        return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
+
+    async def pool(
+        self, request: GenerateRequest, keep_alive: float | None = None
+    ) -> PoolingRequestOutput[PoolingOutput]:
+        return await self._entry.vector(request, keep_alive)
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests: each has a last output with the reason 'abort'. Unknown ids are ignored."""
+        await self._link.call("abort", None, request_id=list(request_ids))
+
+    async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
+        options = SleepOptions(level, **arguments)
+        return cast(SleepReport, await self._link.call("sleep", SleepReport, **dataclasses.asdict(options)))
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
+        check_tags(tags)
+        return cast(WakeReport, await self._link.call("wake_up", WakeReport, tags=tags and list(tags)))
+
+    async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
+        SleepOptions(level, **arguments)
+        return cast(SleepForecast, await self._link.call("explain_sleep", SleepForecast, level=level, **arguments))
+
+    async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
+        await self.sleep(0, mode=mode)
+        if clear_cache and mode != "keep":
+            await self.reset_prefix_cache()
+
+    async def resume_generation(self) -> None:
+        await self._link.call("resume", None)
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Raises UnsupportedError: `method` is a function, which cannot go to another process."""
+        if not isinstance(method, str):
+            raise UnsupportedError("a function cannot go to an engine in another process; call a method by its name")
+        found = await self._link.call(
+            "collective_rpc", list[Any], method=method, timeout=timeout, args=list(args), kwargs=dict(kwargs or {})
+        )
+        return cast(list[Any], found)
+
+    @property
+    def sleeping_tags(self) -> tuple[str, ...]:
+        return self._link.status.sleeping_tags
+
+    @property
+    def sleep_state(self) -> SleepState:
+        return self._link.status.sleep_state
+
+    @property
+    def idle_s(self) -> float:
+        since = self._link.status.idle_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    @property
+    def next_sleep(self) -> tuple[SleepRung, float] | None:
+        status = self._link.status
+        return None if status.rung is None else (status.rung, max(status.rung_due - time.monotonic(), 0.0))
+
+    def observe_sleep(self, observer: SleepObserver) -> None:
+        """The observer hears on the event loop."""
+        self._observers.append(observer)
+
+    async def reset_prefix_cache(self) -> bool:
+        return cast(bool, await self._link.call("reset_prefix_cache", bool))
+
+    def stats(self) -> EngineStats:
+        return self._link.status.stats
+
+    async def occupancy(self, max_cells: int) -> Occupancy:
+        return cast(Occupancy, await self._link.call("occupancy", Occupancy, max_cells=max_cells))
+
+    def check_running(self) -> None:
+        self._link.check_running()
+
+    async def shutdown(self, drain: bool = True) -> None:
+        await self._link.stop(drain)
+        if self.tokenizer.chat_template is not None:
+            self.tokenizer.chat_template.close()
+
+    def _hear(self, heard: Heard) -> None:
+        kind = _REPORTS.get(heard.event)
+        report: list[Any] = [] if kind is None else [msgspec.msgpack.decode(heard.report, type=kind)]
+        for observer in self._observers:
+            getattr(observer, heard.event)(*report, heard.cause)

@@ -1,0 +1,266 @@
+"""EngineLink: the callers' end of the connection to an engine's process. Lives on their event loop."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from lullm.engine.caller.stream import OutputStream, call_on
+from lullm.engine.process.error_codec import decode_error, lullm_error
+from lullm.engine.process.frame import CHUNK_BYTES, FrameReader, framed
+from lullm.engine.process.message import (
+    Admit,
+    Answer,
+    Call,
+    Cancel,
+    Ended,
+    Heard,
+    News,
+    Order,
+    Outputs,
+    Refused,
+    Status,
+    Stop,
+    Taken,
+    Withdraw,
+    decode_news,
+    encode,
+)
+from lullm.engine.process.output_codec import TextOf, decode_output
+from lullm.engine.process.request_codec import encode_request
+from lullm.engine.process.spawn import EngineProcess, dead
+from lullm.errors import EngineDeadError, InvalidRequestError, LullmError
+from lullm.types.request import GenerateRequest
+
+_NEVER_SENT = EngineDeadError("the engine has been shut down")
+
+
+class EngineLink:
+    """A `Door` to an engine's process, and calls on it. One event loop at a time uses it.
+
+    Args:
+        process: that is ready. status: the first one. text_of: a token's text.
+        hear: takes what a `SleepObserver` hears.
+
+    Attributes:
+        status: the last that was told.
+    """
+
+    def __init__(self, process: EngineProcess, status: Status, text_of: TextOf, hear: Callable[[Heard], None]):
+        self.status = status
+        self._process = process
+        self._sock = process.sock
+        self._text_of = text_of
+        self._hear = hear
+        self._reader = FrameReader()
+        self._unsent = bytearray()
+        self._serials = itertools.count()
+        self._requests: dict[int, tuple[GenerateRequest, OutputStream]] = {}
+        self._serial_of: dict[OutputStream, int] = {}
+        self._calls: dict[int, asyncio.Future[bytes]] = {}
+        self._num_sleeps = 0  # calls that may be putting the engine to sleep now
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_draining = False
+        self._error: EngineDeadError | None = None
+        self._ends: list[asyncio.Future[None]] = []
+
+    # -- a `Door` ------------------------------------------------------------------------------------------------
+
+    def check_running(self) -> None:
+        """Return if the engine takes requests. Raises EngineDeadError otherwise, with the cause."""
+        self.attach()
+        if self._error is not None:
+            raise self._error
+        if self._is_draining:
+            raise EngineDeadError("the engine is being shut down and takes no new requests")
+
+    def send(self, request: GenerateRequest, stream: OutputStream) -> None:
+        """Have the engine take or refuse a request soon. Raises EngineDeadError, InvalidRequestError."""
+        self.check_running()
+        serial = next(self._serials)
+        try:
+            data = encode(Admit(serial, encode_request(request), stream.sent_s, stream.keep_alive))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidRequestError(f"the request cannot be sent to the engine's process: {error}") from None
+        self._requests[serial] = request, stream
+        self._serial_of[stream] = serial
+        self._send(data)
+
+    def withdraw(self, request: GenerateRequest, stream: OutputStream) -> None:
+        """End a request whose reader has gone. Raises EngineDeadError."""
+        serial = self._serial_of.get(stream)
+        if serial is not None:
+            self._forget(serial)
+            self._order(Withdraw(serial))
+
+    @property
+    def is_away(self) -> bool:
+        """Whether a request would have to wait, or be refused, since the engine sleeps or is about to."""
+        return self._num_sleeps > 0 or self.status.is_away
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    async def call(self, verb: str, kind: Any, **arguments: Any) -> Any:
+        """The answer of the engine's process, a `kind`. Raises what the call raises there, and EngineDeadError."""
+        self.check_running()
+        serial = next(self._serials)
+        try:
+            data = encode(Call(serial, verb, arguments))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidRequestError(
+                f"{verb}: the arguments cannot be sent to the engine's process: {error}"
+            ) from None
+        answer = self._calls[serial] = asyncio.get_running_loop().create_future()
+        self._num_sleeps += verb == "sleep"
+        try:
+            self._send(data)
+            return msgspec.msgpack.decode(await answer, type=kind)
+        except asyncio.CancelledError:
+            if self._error is None:
+                self._order(Cancel(serial))
+            raise
+        finally:
+            self._num_sleeps -= verb == "sleep"
+            self._calls.pop(serial, None)
+
+    async def stop(self, drain: bool) -> None:
+        """Have the engine end; returns once its process has. Idempotent."""
+        self.attach()
+        self._is_draining = True
+        if self._error is None:
+            self._order(Stop(drain))
+            end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._ends.append(end)
+            await end
+        await asyncio.to_thread(self._process.join)
+
+    # -- the connection ------------------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """Have the running event loop read the connection; nothing happens outside of one."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        before = self._loop
+        if before is loop or self._error is not None:
+            return
+        if before is not None and not before.is_closed():
+            if before.is_running():
+                raise LullmError("an engine in a process of its own serves one event loop at a time")
+            self._detach()
+        self._loop = loop
+        loop.add_reader(self._sock, self._receive)
+        if self._unsent:
+            loop.add_writer(self._sock, self._flush)
+
+    def _detach(self) -> None:
+        """Idempotent."""
+        loop, self._loop = self._loop, None
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self._sock)
+            loop.remove_writer(self._sock)
+
+    def _order(self, order: Order) -> None:
+        self._send(encode(order))
+
+    def _send(self, data: bytes) -> None:
+        """Without blocking: what the socket does not take now, it gets later."""
+        if self._error is not None:
+            raise self._error
+        is_waiting = bool(self._unsent)
+        self._unsent += framed(data)
+        if not is_waiting:
+            self._flush()
+            if self._unsent and self._loop is not None:
+                self._loop.add_writer(self._sock, self._flush)
+
+    def _flush(self) -> None:
+        try:
+            num_sent = self._sock.send(self._unsent)
+        except BlockingIOError:
+            return
+        except OSError:  # it has ended; reading says why
+            num_sent = len(self._unsent)
+        del self._unsent[:num_sent]
+        if not self._unsent and self._loop is not None:
+            self._loop.remove_writer(self._sock)
+
+    def _receive(self) -> None:
+        try:
+            data = self._sock.recv(CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._detach()  # before the socket is closed
+            self._end(dead(self._process.cause_of_death()))
+            return
+        for frame in self._reader.feed(data):
+            self._take(decode_news(frame))
+
+    def _take(self, news: News) -> None:
+        if isinstance(news, Outputs):
+            self.status = news.status or self.status
+            for output in news.outputs:
+                known = self._requests.get(output.serial)
+                if known is None:  # its reader has gone
+                    continue
+                request, stream = known
+                if output.finished:
+                    self._forget(output.serial)
+                self._put(stream, decode_output(output, request, self._text_of))
+        elif isinstance(news, Taken):
+            if (known := self._requests.get(news.serial)) is not None:
+                known[1].is_taken.set()
+        elif isinstance(news, Refused):
+            if (known := self._requests.get(news.serial)) is not None:
+                self._forget(news.serial)
+                known[1].fail(lullm_error(news.error))
+        elif isinstance(news, Answer):
+            self.status = news.status
+            self._answer(news)
+        elif isinstance(news, Heard):
+            self.status = news.status
+            self._hear(news)
+        elif isinstance(news, Ended):
+            self._end(EngineDeadError(news.error.text) if news.error is not None else _NEVER_SENT)
+
+    def _put(self, stream: OutputStream, output: Any) -> None:
+        if stream.outlet.loop is self._loop:
+            stream.items.put_nowait(output)
+        else:
+            call_on(stream.outlet.loop, lambda: stream.items.put_nowait(output))
+
+    def _answer(self, news: Answer) -> None:
+        answer = self._calls.get(news.serial)
+        if answer is None or answer.done():
+            return
+        if news.error is None:
+            answer.set_result(news.result)
+        else:
+            answer.set_exception(decode_error(news.error))
+
+    def _forget(self, serial: int) -> None:
+        _, stream = self._requests.pop(serial)
+        del self._serial_of[stream]
+
+    def _end(self, error: EngineDeadError) -> None:
+        """The engine has ended: whoever waits for it gets the error."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._detach()
+        for _, stream in self._requests.values():
+            stream.fail(error)
+        self._requests.clear()
+        self._serial_of.clear()
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(error)
+        for end in self._ends:
+            if not end.done():
+                end.set_result(None)

@@ -1,0 +1,230 @@
+"""What crosses between an engine's process and the process of its callers: MessagePack, fields by place.
+
+Both sides are the same version of lullm on the same machine: one starts the other.
+"""
+
+from typing import Any
+
+import msgspec
+
+from lullm.config.option.sleep_after import SleepRung
+from lullm.types.guided.params import Guide
+from lullm.types.pooling.params import Pooling
+from lullm.types.reply.rules import ThinkingTokens
+from lullm.types.sleep import SleepState
+from lullm.types.watch.stats import EngineStats
+
+
+class Message(msgspec.Struct, array_like=True, gc=False):
+    """One message. Its class is named by the first element."""
+
+
+class WireError(Message):
+    """An error: its class's name, its text, and the fields of `InvalidRequestError` and of `OSError`."""
+
+    kind: str
+    text: str
+    param: str | None = None
+    code: str | None = None
+    errno: int | None = None
+
+
+class WireRequest(Message):
+    """A `GenerateRequest` as its engine reads it. `params`: what differs from the defaults of `SamplingParams`.
+
+    Texts that nobody has checked for lone surrogates come as bytes, which may hold them.
+    """
+
+    request_id: bytes
+    token_ids: list[int]
+    params: dict[str, Any]
+    seed: int
+    arrival_time: float
+    priority: int = 0
+    end_token_ids: tuple[int, ...] = ()
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    pooling: Pooling | None = None
+    guide: Guide | None = None
+    cache_salt: bytes = b""
+    thinking: ThinkingTokens | None = None
+    shown_token_ids: tuple[int, ...] = ()
+
+
+class WireRows(Message):
+    """Log-probabilities by position: the arrays of `LogprobRows`; `has_first_none`: the first position has none."""
+
+    arrays: tuple[bytes, bytes, bytes, bytes]
+    has_first_none: bool = False
+
+
+class WireCompletion(Message):
+    """A `CompletionOutput`."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: WireRows | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class WireOutput(Message):
+    """A `RequestOutput` without what its request says, or a `PoolingRequestOutput` (`vector`).
+
+    `times`: the fields of `RequestMetrics`, in their order.
+    """
+
+    serial: int
+    completions: list[WireCompletion]
+    finished: bool
+    times: tuple[float | None, ...] | None = None
+    num_cached_tokens: int = 0
+    prompt_logprobs: WireRows | None = None
+    vector: list[float] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class Status(Message):
+    """What callers may ask without waiting. Times are of `time.monotonic()`.
+
+    `idle_since`: None while a request runs. `rung`: the next of the ladder, due at `rung_due`.
+    """
+
+    stats: EngineStats
+    sleep_state: SleepState
+    sleeping_tags: tuple[str, ...]
+    is_away: bool
+    idle_since: float | None = None
+    rung: SleepRung | None = None
+    rung_due: float = 0.0
+
+
+# -- to the engine ---------------------------------------------------------------------------------------------------
+
+
+class Start(Message, tag="start"):
+    """The first message. `options`: of `EngineConfig`. `cores`: the only ones to run on; None: any.
+
+    `log_level`: of lullm's records on stderr; None: the library's silence.
+    """
+
+    options: dict[str, Any]
+    stream_pause_s: float
+    log_level: str | None = None
+    cores: tuple[int, ...] | None = None
+
+
+class Admit(Message, tag="admit"):
+    """A request, and the number by which its outputs come back."""
+
+    serial: int
+    request: WireRequest
+    sent_s: float
+    keep_alive: float | None = None
+
+
+class Withdraw(Message, tag="withdraw"):
+    """The reader of a request has gone."""
+
+    serial: int
+
+
+class Call(Message, tag="call"):
+    """A call by name, and the number by which its answer comes back."""
+
+    serial: int
+    verb: str
+    arguments: dict[str, Any]
+
+
+class Cancel(Message, tag="cancel"):
+    """Nobody waits for the answer any more."""
+
+    serial: int
+
+
+class Stop(Message, tag="stop"):
+    """Take no more requests, and end; `drain`: once the running ones have ended."""
+
+    drain: bool
+
+
+Order = Start | Admit | Withdraw | Call | Cancel | Stop
+
+# -- from the engine -------------------------------------------------------------------------------------------------
+
+
+class Ready(Message, tag="ready"):
+    """The engine is there. `max_model_len`: what its KV cache holds. `remote_methods`: see `EngineClient`."""
+
+    max_model_len: int
+    remote_methods: tuple[str, ...]
+    status: Status
+
+
+class Outputs(Message, tag="outputs"):
+    """The outputs of a step, and what else has changed."""
+
+    outputs: list[WireOutput]
+    status: Status | None = None
+
+
+class Taken(Message, tag="taken"):
+    """The engine has a request."""
+
+    serial: int
+
+
+class Refused(Message, tag="refused"):
+    """A request ends with an error."""
+
+    serial: int
+    error: WireError
+
+
+class Answer(Message, tag="answer"):
+    """What came of a call: its result (`result`, MessagePack itself) or an error."""
+
+    serial: int
+    status: Status
+    result: bytes = b""
+    error: WireError | None = None
+
+
+class Heard(Message, tag="heard"):
+    """What a `SleepObserver` hears. `report`: MessagePack; empty: there is none."""
+
+    event: str
+    cause: str
+    report: bytes
+    status: Status
+
+
+class Ended(Message, tag="ended"):
+    """The last message. `error`: None at the end that was asked for."""
+
+    error: WireError | None = None
+
+
+News = Ready | Outputs | Taken | Refused | Answer | Heard | Ended
+
+_encoder = msgspec.msgpack.Encoder()
+_orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+_news: msgspec.msgpack.Decoder[News] = msgspec.msgpack.Decoder(News)
+
+
+def encode(message: Any) -> bytes:
+    """Raises TypeError, ValueError, OverflowError: it holds what MessagePack has not."""
+    return _encoder.encode(message)
+
+
+def decode_order(data: bytes | memoryview) -> Order:
+    """Raises msgspec.DecodeError: these are not the bytes of an order."""
+    return _orders.decode(data)
+
+
+def decode_news(data: bytes | memoryview) -> News:
+    """Raises msgspec.DecodeError: these are not the bytes of news."""
+    return _news.decode(data)

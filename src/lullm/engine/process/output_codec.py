@@ -1,0 +1,117 @@
+"""Outputs as data. The request's own facts (prompt, ids) are not sent back: its caller has them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lullm.engine.process.message import WireCompletion, WireOutput, WireRows
+from lullm.types.outputs import (
+    CompletionOutput,
+    LogprobList,
+    LogprobRows,
+    PositionLogprobs,
+    RequestMetrics,
+    RequestOutput,
+)
+from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
+from lullm.types.request import GenerateRequest
+
+TextOf = Callable[[int], str]
+
+
+def encode_output(serial: int, output: EngineOutput) -> WireOutput:
+    """On the engine's thread, before the next step changes what the output refers to."""
+    if isinstance(output, PoolingRequestOutput):
+        return WireOutput(
+            serial,
+            [],
+            output.finished,
+            _encode_times(output.metrics),
+            output.num_cached_tokens,
+            vector=output.outputs.data,
+            finish_reason=output.finish_reason,
+            stop_reason=output.stop_reason,
+        )
+    completions = [
+        WireCompletion(
+            each.index,
+            each.text,
+            each.token_ids,
+            each.cumulative_logprob,
+            _encode_rows(each.logprobs),
+            each.finish_reason,
+            each.stop_reason,
+        )
+        for each in output.outputs
+    ]
+    return WireOutput(
+        serial,
+        completions,
+        output.finished,
+        _encode_times(output.metrics),
+        output.num_cached_tokens,
+        _encode_rows(output.prompt_logprobs),
+    )
+
+
+def decode_output(wire: WireOutput, request: GenerateRequest, text_of: TextOf) -> EngineOutput:
+    """Args: text_of: a token's text, for log-probabilities."""
+    metrics = None if wire.times is None else RequestMetrics(*wire.times)  # type: ignore[arg-type]  # the first is there
+    if wire.vector is not None:
+        return PoolingRequestOutput(
+            request.request_id,
+            PoolingOutput(wire.vector),
+            request.prompt_token_ids,
+            wire.num_cached_tokens,
+            wire.finished,
+            wire.finish_reason,
+            wire.stop_reason,
+            metrics,
+        )
+    completions = [
+        CompletionOutput(
+            each.index,
+            each.text,
+            each.token_ids,
+            each.cumulative_logprob,
+            _decode_rows(each.logprobs, text_of),
+            each.finish_reason,
+            each.stop_reason,
+        )
+        for each in wire.completions
+    ]
+    return RequestOutput(
+        request.request_id,
+        request.prompt,
+        request.prompt_token_ids,
+        completions,
+        wire.finished,
+        metrics,
+        wire.num_cached_tokens,
+        _decode_rows(wire.prompt_logprobs, text_of),
+    )
+
+
+def _encode_times(metrics: RequestMetrics | None) -> tuple[float | None, ...] | None:
+    if metrics is None:
+        return None
+    return (
+        metrics.arrival_time,
+        metrics.first_scheduled_time,
+        metrics.first_token_time,
+        metrics.last_token_time,
+        metrics.finished_time,
+    )
+
+
+def _encode_rows(positions: Sequence[PositionLogprobs | None] | None) -> WireRows | None:
+    if positions is None:
+        return None
+    assert isinstance(positions, LogprobList), "an engine gives no other"
+    return WireRows(positions.rows.to_bytes(), positions.has_first_none)
+
+
+def _decode_rows(wire: WireRows | None, text_of: TextOf) -> LogprobList[Any] | None:
+    if wire is None:
+        return None
+    rows = LogprobRows.from_bytes(wire.arrays)
+    return LogprobList(rows, range(-1 if wire.has_first_none else 0, len(rows)), text_of)

@@ -1,0 +1,87 @@
+"""Requests as data: what an engine reads of a `GenerateRequest`, and nothing that only its caller reads."""
+
+import dataclasses
+from typing import Any
+
+from lullm.engine.process.message import WireRequest
+from lullm.types.reply.form import ReplyForm
+from lullm.types.reply.rules import ReplyRules
+from lullm.types.request import GenerateRequest
+from lullm.types.sampling_params import OutputKind, SamplingParams
+
+_AT_HOME = frozenset({"bad_words", "structured_outputs", "guided_decoding", "truncate_prompt_tokens"})
+"""What has become `bad_words_ids`, `guide` and the prompt."""
+_SENT = tuple(field.name for field in dataclasses.fields(SamplingParams) if field.name not in _AT_HOME)
+_DEFAULTS = SamplingParams()
+_LARGEST = (1 << 63) - 1
+
+
+def encode_request(request: GenerateRequest) -> WireRequest:
+    """The prompt's text stays at home, and what its caller reads the reply by."""
+    reply = request.reply
+    return WireRequest(
+        request_id=_bytes(request.request_id),
+        token_ids=request.prompt_token_ids,
+        params=_encode_params(request.params),
+        seed=request.seed,
+        arrival_time=request.arrival_time,
+        priority=max(-_LARGEST, min(request.priority, _LARGEST)),
+        end_token_ids=request.end_token_ids,
+        bad_words_ids=request.bad_words_ids,
+        pooling=request.pooling,
+        guide=request.guide,
+        cache_salt=_bytes(request.cache_salt),
+        thinking=reply.thinking if reply else None,
+        shown_token_ids=tuple(reply.shown_token_ids) if reply else (),
+    )
+
+
+def decode_request(wire: WireRequest) -> GenerateRequest:
+    """The request as the engine's process has it. Raises InvalidRequestError, as `SamplingParams` does."""
+    reply = None
+    if wire.thinking is not None or wire.shown_token_ids:
+        reply = ReplyRules(ReplyForm(), thinking=wire.thinking, shown_token_ids=frozenset(wire.shown_token_ids))
+    return GenerateRequest(
+        request_id=_text(wire.request_id),
+        prompt=None,
+        prompt_token_ids=wire.token_ids,
+        params=_decode_params(wire.params),
+        seed=wire.seed,
+        arrival_time=wire.arrival_time,
+        priority=wire.priority,
+        end_token_ids=wire.end_token_ids,
+        bad_words_ids=wire.bad_words_ids,
+        pooling=wire.pooling,
+        guide=wire.guide,
+        cache_salt=_text(wire.cache_salt),
+        reply=reply,
+    )
+
+
+def _encode_params(params: SamplingParams) -> dict[str, Any]:
+    values = {name: getattr(params, name) for name in _SENT}
+    changed = {name: value for name, value in values.items() if value != getattr(_DEFAULTS, name)}
+    for name, value in changed.items():
+        if type(value) is int and name != "seed":  # `max_tokens` has no bound of its own
+            changed[name] = min(value, _LARGEST)
+    if "stop" in changed:
+        changed["stop"] = [_bytes(stop) for stop in changed["stop"]]
+    if "output_kind" in changed:
+        changed["output_kind"] = params.output_kind.value
+    return changed
+
+
+def _decode_params(values: dict[str, Any]) -> SamplingParams:
+    if "stop" in values:
+        values["stop"] = [_text(stop) for stop in values["stop"]]
+    if "output_kind" in values:
+        values["output_kind"] = OutputKind(values["output_kind"])
+    return SamplingParams(**values)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")

@@ -1,0 +1,26 @@
+"""start_client: the engine of a server, on a thread of this process or in a process of its own."""
+
+import gc
+
+from lullm.config.engine import EngineConfig
+from lullm.engine.client import EngineClient
+from lullm.engine.start.head_start import head_start
+
+
+def start_client(config: EngineConfig, stream_pause_s: float, has_process: bool) -> EngineClient:
+    """Blocks until the model is loaded, and raises as the constructor of `LLMEngine` does.
+
+    Args:
+        has_process: the engine has a process of its own; then this one loads no torch.
+    """
+    if has_process:
+        from lullm.engine.process.client import ProcessClient
+
+        client: EngineClient = ProcessClient(config, stream_pause_s)
+    else:
+        with head_start(config) as ahead:
+            from lullm.engine.async_llm_engine import AsyncLLMEngine
+
+            client = AsyncLLMEngine(config, ahead, stream_pause_s)
+    gc.freeze()  # a full round over 280,000 objects that stay would hold up all streams for 0.1 s
+    return client

@@ -1,0 +1,86 @@
+"""The parts of docs/ that are written from the code, so that none goes stale.
+
+`python tests/tables.py` writes them anew.
+
+A part begins with a line that says so (`Part.start`) and ends before the next blank line. It needs src and tests in
+PYTHONPATH.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from families import CASES
+from golden import architecture_of
+
+from lullm.config.engine import EngineConfig
+from lullm.config.option.option import options_of
+from lullm.config.option.vllm import options_table, own_options
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A paragraph or a table of a page.
+
+    Args:
+        page: a file of docs/. start: how its first line begins, which no other line of the page does.
+        make: gives its lines.
+    """
+
+    page: str
+    start: str
+    make: Callable[[], list[str]]
+
+    def split(self) -> tuple[list[str], list[str], list[str]]:
+        """The page's lines before the part, of it, and behind it."""
+        lines = (DOCS / self.page).read_text().splitlines()
+        first = next(number for number, line in enumerate(lines) if line.startswith(self.start))
+        last = next((number for number, line in enumerate(lines) if number > first and not line), len(lines))
+        return lines[:first], lines[first:last], lines[last:]
+
+    def write(self) -> None:
+        """Put the part as it should be into the page."""
+        before, _, behind = self.split()
+        (DOCS / self.page).write_text("\n".join([*before, *self.make(), *behind]) + "\n")
+
+
+def table(head: str, rows: list[list[str]]) -> list[str]:
+    """A table's lines. `head`: its first line."""
+    return [head, "|---" * (head.count("|") - 1) + "|", *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+MODELS = "| architecture | models | features | variants beside transformers |"
+
+
+def models() -> list[str]:
+    return table(
+        MODELS,
+        [
+            [f"`{architecture_of(family)}`", cases.models, cases.features, "; ".join(cases.variants)]
+            for family, cases in CASES.items()
+        ],
+    )
+
+
+def parts() -> list[Part]:
+    """All of them."""
+    from server.tables import CODES, ENDPOINTS, FIELDS, FLAGS, codes, endpoints, fields, flags
+
+    return [
+        Part("models.md", MODELS, models),
+        Part(
+            "from-vllm.md", "Options of lullm, ", lambda: [own_options(each.name for each in options_of(EngineConfig))]
+        ),
+        Part("from-vllm.md", "| option | passes with |", lambda: options_table().splitlines()),
+        Part("endpoints.md", ENDPOINTS, endpoints),
+        Part("endpoints.md", FIELDS, fields),
+        Part("endpoints.md", CODES, codes),
+        Part("endpoints.md", FLAGS, flags),
+    ]
+
+
+if __name__ == "__main__":
+    for part in parts():
+        part.write()
