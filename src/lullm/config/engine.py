@@ -14,6 +14,7 @@ from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.option import described, option, options_of
 from lullm.config.option.sleep_after import parse_sleep_after
 from lullm.config.option.vllm import without_vllm_options
+from lullm.config.parallel.cut import parse_pipeline_layers
 from lullm.config.parallel.share import share_of
 from lullm.config.pooling.use import Convert, Runner
 from lullm.config.resolved import IdleConfig, ResolvedConfig
@@ -86,6 +87,12 @@ class EngineConfig(EngineOptions):
     )
     async_scheduling: bool | None = option(
         None, "plan and launch the next step while one runs; default: on a GPU (a CPU gains nothing)", "device"
+    )
+    pipeline_layers: str | None = option(
+        None,
+        "layers of each of the pipeline's stages, like 10,12; default: as even as the bytes of weights that a step "
+        "reads",
+        "device",
     )
     keep_backup: bool | None = option(
         None,
@@ -169,7 +176,7 @@ class EngineConfig(EngineOptions):
                 f"max_model_len ({max_model_len}): a prompt is computed in one step; lower max_model_len or raise it"
             )
         _refuse_for_model(self, model)
-        on_gpu = self.device == "cuda"
+        on_gpu, is_cut = self.device == "cuda", self.pipeline_parallel_size > 1
         return ResolvedConfig(
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}
             | {"quantization": self.quantization or (None if on_gpu else model.quantization)},
@@ -179,7 +186,8 @@ class EngineConfig(EngineOptions):
             device="cuda" if on_gpu else "cpu",
             gpu_memory_utilization=self.gpu_memory_utilization
             or (DEFAULT_GPU_MEMORY_UTILIZATION if on_gpu else DEFAULT_CPU_KV_SHARE),
-            async_scheduling=on_gpu if self.async_scheduling is None else self.async_scheduling,
+            async_scheduling=on_gpu and not is_cut if self.async_scheduling is None else self.async_scheduling,
+            pipeline_layers=parse_pipeline_layers(self.pipeline_layers, self.pipeline_parallel_size),
             keep_backup=(on_gpu and self.enable_sleep_mode) if self.keep_backup is None else self.keep_backup,
         )
 
@@ -215,6 +223,12 @@ def _check_together(config: EngineConfig) -> None:
             f"max_num_batched_tokens ({config.max_num_batched_tokens}) must be at least max_num_seqs "
             f"({config.max_num_seqs}): every running sequence needs one token per step"
         )
+    parse_pipeline_layers(config.pipeline_layers, config.pipeline_parallel_size)
+    if config.async_scheduling and config.pipeline_parallel_size > 1:
+        raise ConfigError(
+            "async_scheduling is for one stage: with pipeline_parallel_size above 1 as many steps run at a time as "
+            "there are stages, each with other sequences; leave it out"
+        )
     if config.delay_factor and config.enable_chunked_prefill:
         raise ConfigError("delay_factor belongs to the prefill-first policy; set enable_chunked_prefill=False too")
     if config.batch_invariant and config.attention_backend == "torch":
@@ -227,6 +241,8 @@ def _check_together(config: EngineConfig) -> None:
         _check_defaults(config, _OF_PROCESSES, "worker processes: distributed_executor_backend='mp'")
     if config.executor_backend == "ray":
         _check_defaults(config, ("restart_workers",), "processes of this machine: distributed_executor_backend='mp'")
+    if config.enable_expert_parallel and config.tensor_parallel_size == 1:
+        raise ConfigError("enable_expert_parallel deals the experts to workers: set tensor_parallel_size, too")
     if config.calculate_kv_scales and config.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
         raise ConfigError(
             f"calculate_kv_scales needs kv_cache_dtype='fp8', not {config.kv_cache_dtype!r}, which has no such scales"
@@ -238,7 +254,7 @@ def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
 
     Raises ConfigError, UnsupportedError.
     """
-    share_of(model, Axis(0, config.tensor_parallel_size))
+    share_of(model, Axis(0, config.tensor_parallel_size), config.enable_expert_parallel)
     if model.is_all_ops:
         return
     wishes = {
@@ -318,7 +334,10 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
             config.tensor_parallel_size != 1 and on_gpu,
             "workers find no GPU of their own; use a CPU, or one worker",
         ),
-        "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "one worker only"),
+        "pipeline_parallel_size": (
+            config.pipeline_parallel_size != 1 and on_gpu,
+            "workers find no GPU of their own; use a CPU, or one worker",
+        ),
         "distributed_executor_backend": (
             isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),
             "there are 'uni' (in this process), 'mp' (a process for each worker), 'ray' (on several machines) and "

@@ -2,8 +2,10 @@
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from lullm.types.parallel.stage import PipelineStage
 from lullm.weights.encoding.joining import Join
 
 
@@ -61,6 +63,7 @@ class Stack:
         is_transposed: a slice is a matrix `[in, out]`; its rows are columns here.
         takes_turns: whether rows of several parts do; else they come one part after the other.
         or_apart: a checkpoint may hold the tensors of the modules by themselves instead.
+        num_modules: of the list, of which a worker may have some; None: it has all.
     """
 
     modules: str
@@ -69,6 +72,7 @@ class Stack:
     is_transposed: bool = False
     takes_turns: bool = True
     or_apart: bool = False
+    num_modules: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ class WeightRules:
     Args:
         drops: tensors that a checkpoint may hold and the model has no use for.
         transposes: canonical names of matrices that a checkpoint holds as `[in, out]`.
+        elsewhere: canonical names of tensors that other workers have.
     """
 
     renames: tuple[Rename, ...] = ()
@@ -120,6 +125,7 @@ class WeightRules:
     transposes: tuple[re.Pattern[str], ...] = ()
     stacks: tuple[Stack, ...] = ()
     joins: tuple[Join, ...] = ()
+    elsewhere: tuple[re.Pattern[str], ...] = ()
 
     def canonical_name(self, name: str) -> str:
         """The name after all renames, in order."""
@@ -129,6 +135,10 @@ class WeightRules:
 
     def is_dropped(self, name: str) -> bool:
         return any(pattern.search(name) for pattern in self.drops)
+
+    def is_elsewhere(self, name: str) -> bool:
+        """Whether other workers have the tensor of this canonical name, and this one need not."""
+        return any(pattern.search(name) for pattern in self.elsewhere)
 
     def offset_of(self, name: str) -> float:
         """What is added to the tensor of this canonical name."""
@@ -153,6 +163,16 @@ class WeightRules:
             if fusion.into == layer:
                 return fusion.parts
         return None
+
+
+def without_experts(rules: WeightRules, others: Iterable[int], num_experts: int) -> WeightRules:
+    """The rules of a worker that has some of so many experts; those of the numbers `others` are elsewhere."""
+    numbers = "|".join(map(str, others))
+    return replace(
+        rules,
+        stacks=tuple(replace(stack, num_modules=num_experts) for stack in rules.stacks),
+        elsewhere=(*rules.elsewhere, re.compile(rf"\.experts\.({numbers})\.")),
+    )
 
 
 TRAINER_RENAMES = tuple(
@@ -196,6 +216,29 @@ LANGUAGE_MODEL_RENAMES = (
 def without_tower(rules: WeightRules) -> WeightRules:
     """The same for checkpoints that also hold what reads pictures, which is passed over."""
     return replace(rules, renames=(*LANGUAGE_MODEL_RENAMES, *rules.renames), drops=(*rules.drops, TOWER))
+
+
+IN_FRONT = re.compile(
+    r"^model\.(embed_tokens|embed_positions|project_in|embed_tokens_per_layer|per_layer_model_projection|"
+    r"per_layer_projection_norm)\."
+)
+BEHIND = re.compile(r"^(model\.(norm|project_out)|lm_head|score)\.")
+"""Canonical names of what stands in front of all layers, and behind them."""
+
+
+def on_stage(rules: WeightRules, stage: PipelineStage) -> WeightRules:
+    """The same for a stage of a pipeline, which passes over what the others read."""
+    if not stage.num_layers:
+        return rules
+    elsewhere = [
+        str(layer) for rank, layers in enumerate(stage.layers_of_all) if rank != stage.rank for layer in layers
+    ]
+    patterns = [re.compile(rf"^model\.layers\.({'|'.join(elsewhere)})\.")]
+    if not stage.is_first:
+        patterns.append(IN_FRONT)
+    if not stage.is_last:
+        patterns.append(BEHIND)
+    return replace(rules, elsewhere=tuple(patterns))
 
 
 def decoder_rules(tied: bool, head_dim: int = 0, rotary_dim: int = 0) -> WeightRules:
