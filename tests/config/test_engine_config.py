@@ -47,7 +47,7 @@ def test_out_of_range(field, value):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("pipeline_parallel_size", 2), ("distributed_executor_backend", "ray"),
+        ("pipeline_parallel_size", 2), ("distributed_executor_backend", "slurm"),
     ],
 )  # fmt: skip
 def test_missing_machinery_is_refused(field, value):

@@ -116,3 +116,19 @@ def test_the_limit_is_raised_to_the_hard_limit(monkeypatch):
         monkeypatch.setattr(resource, "getrlimit", lambda _, values=(soft, hard): values)
         raise_descriptor_limit()
     assert limits == [(4096, 4096), (descriptor.MOST, resource.RLIM_INFINITY)]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_half_open_connection_ends(start, scripted, share):
+    """A client that says that nothing more comes, before, within or behind its body; the next one is served."""
+    server = start(scripted(), max_connections=1)
+    body = json.dumps({"prompt": "x", "max_tokens": 2}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    for _ in range(3):
+        with socket.create_connection(server.address, timeout=10) as sock:
+            sock.sendall(head + body[: int(share * len(body))])
+            sock.shutdown(socket.SHUT_WR)
+            answer = read_all(sock)
+        assert answer == b"" or (share == 1.0 and answer.startswith(b"HTTP/1.1 200 "))
+    with server.http() as http:
+        assert http.get("/health").status_code == 200 and http.get("/load").json() == {"server_load": 0}

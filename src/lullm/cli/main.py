@@ -5,12 +5,13 @@ import sys
 from collections.abc import Sequence
 
 import lullm
-from lullm.cli import completion, doctor, memory, plan, run_batch, serve
+from lullm.cli import completion, doctor, memory, run_batch, serve
 from lullm.cli.bench import command as bench
 from lullm.cli.flag.settings import apply_settings
 from lullm.cli.flag.spelling import spelled_as_flags
 from lullm.cli.model import hub, quantize
 from lullm.cli.parser import CommandParser, chosen, with_sub_parsers
+from lullm.cli.plan import command as plan
 from lullm.cli.remote import ps, sleep, wake
 from lullm.cli.talk import chat, run
 from lullm.errors import LullmError

@@ -4,6 +4,7 @@ Gloo carries tensors of CPUs, NCCL those of GPUs (not yet run). Nothing is regis
 that any number of engines live in one process, and beside a trainer's group.
 """
 
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from lullm.errors import UnsupportedError, WorkerLostError
 from lullm.types.parallel.placement import Axis
 from lullm.types.parallel.rendezvous import LocalFile, Rendezvous, Transport
 
+_LOOPBACK = "127.0.0.1"
 _TAG = 0  # messages of a pair keep their order
 
 
@@ -38,16 +40,17 @@ class TorchGroup:
     def join(cls, rendezvous: Rendezvous, name: str, place: Axis) -> "TorchGroup":
         """Meet the other members of the group `name`. Blocking. Raises WorkerLostError: some have not come in time."""
         timeout = timedelta(seconds=rendezvous.timeout)
-        is_local = isinstance(rendezvous, LocalFile)
         with _Lost(f"the workers of the group {name} have not met"):
             store: Store
             if isinstance(rendezvous, LocalFile):
                 store = FileStore(f"/proc/self/fd/{rendezvous.descriptor}", -1)
                 store.set_timeout(timeout)
+                own = _LOOPBACK
             else:
                 address = rendezvous.host, rendezvous.port
+                own = own_address(*address)
                 store = TCPStore(*address, is_master=False, timeout=timeout, wait_for_workers=False)
-        return cls.over(store, name, place, timeout, rendezvous.transport, is_local)
+        return cls.over(store, name, place, timeout, rendezvous.transport, own)
 
     @classmethod
     def over(
@@ -57,11 +60,11 @@ class TorchGroup:
         place: Axis,
         timeout: timedelta,
         transport: Transport = "gloo",
-        is_local: bool = False,
+        own: str | None = None,
     ) -> "TorchGroup":
-        """`join` by a store that all members see. `is_local`: they are on this host."""
+        """`join` by a store that all members see. `own`: this host's address on the way to them; None: its name's."""
         with _Lost(f"the workers of the group {name} have not met"):
-            group = _TRANSPORTS[transport](PrefixStore(name, store), place, timeout, is_local)
+            group = _TRANSPORTS[transport](PrefixStore(name, store), place, timeout, own)
         return cls(group, f"the workers of the group {name}")
 
     def all_reduce_(self, x: Tensor) -> None:
@@ -132,16 +135,25 @@ def _bytes_of(x: Tensor) -> Tensor:
     return x.view(-1).view(torch.uint8)
 
 
-def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -> Any:
+def own_address(host: str, port: int) -> str:
+    """The address of this host on the way to another; no packet is sent. Raises OSError: there is no way."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        own: str = probe.getsockname()[0]
+    return own
+
+
+def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, own: str | None) -> Any:
     gloo: Any = ProcessGroupGloo  # whose options have no public name
-    # Without a name gloo takes the address of the host's own name, which may lead outside, or nowhere.
-    device = gloo.create_device(hostname="127.0.0.1") if is_local else gloo.create_default_device()
     options = gloo._Options()
+    # Without an address gloo takes that of the host's own name, which may lead outside, nowhere, or to 127.0.1.1.
+    device = gloo.create_default_device() if own is None else gloo.create_device(hostname=own)
     options._devices, options._timeout = [device], timeout
     return gloo(store, place.rank, place.size, options)
 
 
-def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -> Any:
+def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, own: str | None) -> Any:
     if not torch.distributed.is_nccl_available():
         raise UnsupportedError("this build of torch has no NCCL; install a build for GPUs, or use device='cpu'")
     options = torch.distributed.ProcessGroupNCCL.Options()
@@ -149,4 +161,4 @@ def _nccl(store: PrefixStore, place: Axis, timeout: timedelta, is_local: bool) -
     return torch.distributed.ProcessGroupNCCL(store, place.rank, place.size, options)
 
 
-_TRANSPORTS: dict[str, Callable[[PrefixStore, Axis, timedelta, bool], Any]] = {"gloo": _gloo, "nccl": _nccl}
+_TRANSPORTS: dict[str, Callable[[PrefixStore, Axis, timedelta, str | None], Any]] = {"gloo": _gloo, "nccl": _nccl}

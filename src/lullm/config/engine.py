@@ -228,10 +228,9 @@ def _check_together(config: EngineConfig) -> None:
         raise ConfigError("batch_invariant needs lullm's own attention, not attention_backend='torch': use auto")
     if config.preemption_mode == "swap" and config.swap_space == 0:
         raise ConfigError("preemption_mode='swap' needs swap_space above 0")
-    num_workers = config.tensor_parallel_size * config.pipeline_parallel_size
-    if config.distributed_executor_backend == "uni" and num_workers > 1:
-        raise ConfigError(f"distributed_executor_backend='uni' runs one worker, not {num_workers}: use 'mp'")
-    if config.distributed_executor_backend in (None, "uni") and num_workers == 1:
+    if config.executor_backend == "uni" and config.num_workers > 1:
+        raise ConfigError(f"distributed_executor_backend='uni' runs one worker, not {config.num_workers}: use 'mp'")
+    if config.executor_backend == "uni":
         _check_defaults(config, _OF_PROCESSES, "worker processes: distributed_executor_backend='mp'")
     if config.calculate_kv_scales and config.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
         raise ConfigError(
@@ -276,7 +275,7 @@ def _check_sleep_options(config: EngineConfig) -> None:
         _check_defaults(config, ("wake_timeout", "max_num_wake_waiting"), needs)
 
 
-_BACKENDS = ("uni", "mp", "external_launcher")
+_BACKENDS = ("uni", "mp", "ray", "external_launcher")
 _OF_PROCESSES = ("worker_timeout", "step_timeout")
 
 
@@ -331,8 +330,9 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
         "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "one worker only"),
         "distributed_executor_backend": (
             isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),
-            "there are 'uni' (in this process), 'mp' (a process for each worker) and 'external_launcher' (in each "
-            "process that torchrun has started), or a class of your own, like 'package.module:Class'",
+            "there are 'uni' (in this process), 'mp' (a process for each worker), 'ray' (on several machines) and "
+            "'external_launcher' (in each process that torchrun has started), or a class of your own, like "
+            "'package.module:Class'",
         ),
     }
     for name, (wanted, advice) in missing.items():

@@ -91,9 +91,9 @@ class EngineOptions:
     pipeline_parallel_size: int = option(1, "workers that share the layers (only 1 yet)", "device", least=1)
     distributed_executor_backend: str | type | None = option(
         None,
-        "who runs the workers: 'uni', one in this process; 'mp', a process for each, on this machine; "
-        "'external_launcher', one in each process that torchrun or a trainer has started; or an executor of your own, "
-        "as a class or as 'package.module:Class'; default: 'uni' for one worker, 'mp' for several",
+        "who runs the workers: 'uni', one in this process; 'mp', a process for each, on this machine; 'ray', on any "
+        "number of machines; 'external_launcher', one in each process that torchrun or a trainer has started; or an "
+        "executor of your own, as a class or 'package.module:Class'; default: 'uni' for one worker, 'mp' for several",
         "device",
     )
     worker_timeout: float = option(
@@ -202,3 +202,13 @@ class EngineOptions:
         None, "folder for what must survive a sleep; default: the system's folder for temporary files", "sleep"
     )
     verify_wake: bool = option(True, "compare checksums of weights and KV cache after waking", "sleep")
+
+    @property
+    def num_workers(self) -> int:
+        """That share one model."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def executor_backend(self) -> str | type:
+        """`distributed_executor_backend`, or its default."""
+        return self.distributed_executor_backend or ("uni" if self.num_workers == 1 else "mp")

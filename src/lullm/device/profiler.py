@@ -9,9 +9,10 @@ from lullm.errors import InvalidRequestError, LullmError
 
 
 class Profiler:
-    """Records between `start` and `stop`, both called on the thread that steps the engine."""
+    """Records between `start` and `stop`, both called on the thread that computes. `suffix`: of its files' names."""
 
-    def __init__(self) -> None:
+    def __init__(self, suffix: str = "") -> None:
+        self._suffix = suffix
         self._recording: torch.profiler.profile | None = None
         self._folder = Path()
 
@@ -33,7 +34,9 @@ class Profiler:
             raise InvalidRequestError("no profile is being recorded; begin one with start_profile")
         recording, self._recording = self._recording, None
         recording.stop()
-        path = self._folder / f"lullm-{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6:06}.json"
+        path = (
+            self._folder / f"lullm-{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6:06}{self._suffix}.json"
+        )
         try:
             recording.export_chrome_trace(str(path))
         except (OSError, RuntimeError) as error:

@@ -8,7 +8,6 @@ from typing import Any, Unpack
 import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
-from lullm.device.profiler import Profiler
 from lullm.engine.assembly import check_single, check_threaded, check_threadless, num_blocks_ahead, open_scheduler
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
@@ -18,6 +17,7 @@ from lullm.engine.step_loop import StepLoop
 from lullm.engine.thread.stream_pace import StreamPace as Pace
 from lullm.errors import ConfigError
 from lullm.executor.factory import open_executor
+from lullm.executor.profiling import WorkersProfiler
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
@@ -86,7 +86,7 @@ class LLMEngine:
         self.lifecycle = Lifecycle(
             self.model_executor, self._scheduler, self._block_space, self.config.enable_sleep_mode
         )
-        self.profiler = Profiler()
+        self.profiler = WorkersProfiler(self.model_executor)
         logger.info("ready in %.1f s: %s", time.monotonic() - started, self.config.served_model_name)
 
     @classmethod

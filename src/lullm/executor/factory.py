@@ -9,6 +9,7 @@ from lullm.errors import ConfigError
 from lullm.executor.external.executor import ExternalExecutor
 from lullm.executor.mp.executor import MultiprocExecutor
 from lullm.executor.protocol import Executor
+from lullm.executor.ray.executor import RayExecutor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.importable import find_importable
@@ -22,15 +23,13 @@ def open_executor(
     Raises:
         ModelLoadError, CacheSizeError, UnsupportedError: a worker could not; none is left behind.
     """
-    backend = config.distributed_executor_backend
-    if backend is None:
-        backend = "uni" if config.tensor_parallel_size * config.pipeline_parallel_size == 1 else "mp"
+    backend = config.executor_backend
     if backend == "uni":
         return UniProcExecutor(config, model_config, folder, ahead)
     if backend == "mp":
-        if ahead is not None:  # it lies in this process, and the weights do not
-            ahead.close()
         return MultiprocExecutor(config, model_config, folder)
+    if backend == "ray":
+        return RayExecutor(config, model_config, folder)
     if backend == "external_launcher":
         return ExternalExecutor(config, model_config, folder, ahead)
     return executor_class(backend)(config, model_config, folder, ahead)

@@ -301,8 +301,13 @@ class LLM(PoolingCalls):
             return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
 
     def apply_model(self, func: "Callable[[torch.nn.Module], T]") -> list[T]:
-        """What `func` makes of the model on every worker. Raises what it raises."""
-        return self.collective_rpc(lambda worker: func(worker.loaded.model))
+        """What `func` makes of the model on every worker. Raises what it raises.
+
+        Workers in other processes import `func` by its name. Raises UnsupportedError: it has none.
+        """
+        from lullm.worker.extension import call_with_model  # torch is loaded with the engine
+
+        return self.collective_rpc(call_with_model, args=(func,))
 
     def start_profile(self, folder: str | Path = "profile") -> None:
         """Record where the time goes, until `stop_profile`, with torch. Raises as `Profiler.start` does."""

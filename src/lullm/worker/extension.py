@@ -1,17 +1,20 @@
 """Methods that a caller brings along for the workers: what vLLM's trainers call a worker extension class."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lullm.collective.seat import Seat
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.machine.memory_ahead import MemoryAhead
+from lullm.models.protocol import Model
 from lullm.types.importable import find_importable
 from lullm.types.sleep import REMOTE_METHODS
 from lullm.worker.worker import Worker
+
+T = TypeVar("T")
 
 
 def open_worker(
@@ -42,6 +45,11 @@ def worker_class(extension: str | type | None) -> type[Worker]:
     if clashes := sorted(_names(found) & _names_of_workers()):
         raise ConfigError(f"worker_extension_cls: a worker has {', '.join(clashes)} already; give it another name")
     return type(f"{Worker.__name__}With{found.__name__}", (Worker, found), {})
+
+
+def call_with_model(worker: Worker, function: Callable[[Model], T]) -> T:
+    """For `collective_rpc`: what `function` makes of the worker's model."""
+    return function(worker.loaded.model)
 
 
 def remote_methods(extension: str | type | None) -> frozenset[str]:

@@ -10,6 +10,7 @@ from lullm.arena.arena import Arena
 from lullm.collective.seat import Seat
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
+from lullm.device.profiler import Profiler
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.step.runner import ModelRunner
@@ -47,6 +48,7 @@ class Worker:
     pools: KVPools
     model_runner: ModelRunner
     _undo: ExitStack
+    _profiler: Profiler
     _sleeper: Sleeper
     _update: WeightUpdate
 
@@ -64,6 +66,8 @@ class Worker:
         self._undo.callback(self.setup.seat.close)
         self._undo.callback(self.loaded.arena.close)
         self.arenas = [self.loaded.arena]
+        place = self.setup.seat.placement
+        self._profiler = Profiler(f"-rank{place.rank}" if place.num_workers > 1 else "")
 
     @property
     def rank(self) -> int:
@@ -194,6 +198,14 @@ class Worker:
     def resident_bytes(self) -> dict[str, int]:
         """Physical memory behind each arena now, by tag."""
         return self._sleeper.resident_bytes()
+
+    def start_profile(self, folder: Path) -> None:
+        """See `Profiler.start`."""
+        self._profiler.start(folder)
+
+    def stop_profile(self) -> Path:
+        """See `Profiler.stop`."""
+        return self._profiler.stop()
 
     def shutdown(self) -> None:
         """Give all memory back. Idempotent."""

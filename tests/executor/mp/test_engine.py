@@ -19,7 +19,15 @@ from prompts import random_prompts
 from lullm import LLM, SamplingParams, StructuredOutputsParams
 from lullm.config.engine import EngineConfig
 from lullm.engine.async_llm_engine import AsyncLLMEngine
-from lullm.errors import ConfigError, EngineAsleepError, ModelLoadError, UnsupportedError, WorkerLostError
+from lullm.errors import (
+    ConfigError,
+    EngineAsleepError,
+    InvalidRequestError,
+    ModelLoadError,
+    UnsupportedError,
+    WorkerLostError,
+)
+from lullm.worker.extension import call_with_model
 
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "enable_sleep_mode": True, "num_gpu_blocks_override": 24}
 MP = {**OPTIONS, "distributed_executor_backend": "mp"}
@@ -109,6 +117,27 @@ def test_calls_by_name_and_by_function(llm):
         _ = llm.llm_engine.model_executor.driver_worker
 
 
+def test_a_function_of_the_model_goes_by_its_name(llm):
+    assert llm.apply_model(num_parameters) == llm.collective_rpc(call_with_model, args=(num_parameters,))
+    with pytest.raises(UnsupportedError, match="sends no code to other processes"):
+        llm.apply_model(lambda model: 1)
+
+
+def num_parameters(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_profile_is_of_the_worker(llm, tmp_path):
+    llm.start_profile(tmp_path / "traces")
+    with pytest.raises(InvalidRequestError, match="being recorded"):
+        llm.start_profile(tmp_path)
+    llm.generate(PROMPTS[0], PARAMS[0], use_tqdm=False)
+    path = llm.stop_profile()
+    assert path.parent == tmp_path / "traces"
+    pids = {event.get("pid") for event in json.loads(path.read_text())["traceEvents"]}
+    assert llm.llm_engine.model_executor.pids[0] in pids and os.getpid() not in pids
+
+
 def hidden_size(worker):
     return worker.setup.model_config.hidden_size
 
@@ -174,11 +203,11 @@ def test_an_idle_server_ends_with_its_worker():
         (pid,) = children(server.pid)
         assert health(url) == 200
         os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while health(url) != 503:
             assert time.monotonic() < deadline, "it stays green"
             time.sleep(0.05)
-        assert server.wait(30) == 1
+        assert server.wait(120) == 1
         assert f"worker 0 (process {pid}) was killed by SIGKILL" in server.stdout.read()
 
 

@@ -66,6 +66,8 @@ def _begin(config: EngineConfig) -> MemoryAhead | None:
         if model.encoding is not None:  # in memory it may take four times what it takes in the files, or the same
             return None
         num_bytes = int(stored * _BYTES[resolved.quantization or resolved.dtype] / _BYTES[model.dtype])
+        if resolved.executor_backend == "mp":  # the weights lie in other processes
+            return None
         if resolved.device != "cpu" or resolved.load_format == "dummy" or num_bytes > available_memory_bytes():
             return None
         return MemoryAhead(num_bytes, int(num_bytes * _ROOM))

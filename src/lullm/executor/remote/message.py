@@ -21,6 +21,13 @@ OPENING = 0
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionName:
+    """Stands for a function or a class among the arguments of a method: 'package.module:name'."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """What workers are to do. `content`: a plan; [verb, arguments]; [method, arguments, keywords]; None."""
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from lullm.errors import InvalidRequestError
 from lullm.executor.remote.failure import plain_error
-from lullm.executor.remote.message import OPENING, Command, Link, Reply
+from lullm.executor.remote.message import OPENING, Command, FunctionName, Link, Reply
 from lullm.types.importable import find_importable
 from lullm.types.step import Running, StepPlan, StepResult
 
@@ -123,7 +123,8 @@ def _run(worker: ServedWorker, command: Command) -> Any:
     if command.kind == "call":
         verb, args = command.content
         return getattr(worker, verb)(*args)
-    method, args, kwargs = command.content
+    method, given, kwargs = command.content
+    args = [find_importable(arg.name) if isinstance(arg, FunctionName) else arg for arg in given]
     if ":" in method:
         return find_importable(method)(worker, *args, **kwargs)
     return _method_of(worker, method)(*args, **kwargs)

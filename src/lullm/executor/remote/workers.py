@@ -8,7 +8,7 @@ from typing import Any
 from lullm.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError, WorkerLostError
 from lullm.executor.protocol import Answer, WorkerVerb
 from lullm.executor.remote.failure import error_from
-from lullm.executor.remote.message import OPENING, Command, CommandKind, Reply, Transport
+from lullm.executor.remote.message import OPENING, Command, CommandKind, FunctionName, Reply, Transport
 from lullm.types.importable import find_importable, importable_name
 from lullm.types.step import Running, StepPlan, StepResult
 
@@ -64,8 +64,9 @@ class RemoteWorkers:
         self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Answer]:
         name = _name_of(method) if callable(method) else method
+        given = [FunctionName(_name_of(arg)) if callable(arg) else arg for arg in args]
         try:
-            number = self._send("run", [name, list(args), dict(kwargs)])
+            number = self._send("run", [name, given, dict(kwargs)])
         except TypeError as error:
             raise InvalidRequestError(f"collective_rpc: {error}; give plain data or tensors", "args") from None
         return self._answers(number, self._ranks, timeout)

@@ -28,6 +28,7 @@ constexpr int64_t kFarBytes = 8192;
 constexpr int64_t kNearBytes = 4096;
 constexpr int64_t kRowNearBytes = 2048;  // the same for one row
 constexpr int64_t kLinesPerStep = 32;  // cache lines of a panel that one step of the depth reads
+constexpr int64_t kMostShare = 5;
 constexpr int64_t kMostLines = 4;      // of what follows, to fetch per step: more would hold up the loads of tiles
 constexpr int64_t kBlockSteps = 16;    // of the depth, where several pairs of row tiles share a block
 constexpr int64_t kChunkSteps = 16;    // and of a chunk, where
@@ -128,20 +129,23 @@ inline void multiply(const char* x0, const char* x1, const char* w, int64_t step
   }
   const int64_t rows_per_step = (32 + steps - 1) / steps;
   for (int64_t i = 0; i < steps; i++, x0 += kTileBytes, x1 += kTileBytes, w += 2 * kTileBytes) {
-    const auto fetch = [&]() {
-      if constexpr (kReads) ahead = fetch_paced<kTwo ? 0 : kFarBytes - kNearBytes>(ahead, kLinesPerStep / 4);
+    const auto fetch = [&](int64_t quarter) {
+      if constexpr (kReads) {
+        ahead = fetch_paced<kTwo ? 0 : kFarBytes - kNearBytes>(ahead, kLinesPerStep / 4);
+      } else if (quarter < lines) {
+        _mm_prefetch(ahead, _MM_HINT_T1);
+        ahead += 64;
+      }
     };
-    if constexpr (!kReads)
-      for (int64_t line = 0; line < lines; line++, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
-    fetch();
+    fetch(0);
     TILE_LOAD(6, w, 64);
-    fetch();
+    fetch(1);
     TILE_LOAD_ONCE(4, x0, 64);
     TILE_MULTIPLY(0, 4, 6);
-    fetch();
+    fetch(2);
     TILE_LOAD(7, w + kTileBytes, 64);
     TILE_MULTIPLY(1, 4, 7);
-    fetch();
+    fetch(3);
     if (kTwo) {
       TILE_LOAD_ONCE(5, x1, 64);
       TILE_MULTIPLY(2, 5, 6);
@@ -207,6 +211,7 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
   TileSession session;
   const int64_t depth = a.in / kTileDepth, row_tile_bytes = 16 * a.in * 2, panel_bytes = kPanelRows * a.in * 2;
   const int64_t num_pairs = (last_row - first_row + 31) / 32, share = kLinesPerStep / num_pairs;
+  const int64_t lines = share > kMostShare ? 0 : share < kMostLines ? share : kMostLines;
   const int64_t sides = a.num_sides(), side_panels = a.out_of_side() / kPanelRows;  // from a gate panel to its up panel
   const bool is_chunked = num_pairs > 1 && depth > kWholeSteps;
   const int64_t block = num_pairs > 1 ? kBlockSteps : depth, chunk = is_chunked ? kChunkSteps : depth;
@@ -229,10 +234,10 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
             const char* x1 = x0 + row_tile_bytes;
             const char* from = w + step * 2 * kTileBytes;
             float* sums = panel_sums + (pair * sides + side) * kImage;
-            const bool is_reading = pair == 0 && (share > kMostLines || (panel == first_panel && side == 0 && step == 0));
+            const bool is_reading = pair == 0 && (share > kMostShare || (panel == first_panel && side == 0 && step == 0));
             const char* ahead =
-                is_reading ? from + kFarBytes : next + ((step - begin) * num_pairs + pair * steps) * share * 64;
-            const int64_t lines = share <= kMostLines ? share : 0;
+                is_reading ? from + kFarBytes : next + ((step - begin) * num_pairs + pair * steps) * lines * 64;
+            
             const bool is_two = end - row > 16, is_first = step == 0;
             if (is_two && is_reading) multiply<true, true>(x0, x1, from, steps, ahead, lines, sums, is_first, results);
             else if (is_two) multiply<true, false>(x0, x1, from, steps, ahead, lines, sums, is_first, results);

@@ -62,6 +62,7 @@ struct ConvolutionArgs {
 };
 
 constexpr int64_t kStateColumns = 64;  // of a head's matrix, in an item
+constexpr int kTokensAtOnce = 4;       // that move a state on while it is in registers
 
 // See `Ops.gated_delta_rule` and `Ops.state_space`: the state of a head is [key_dim, value_dim].
 struct RecurrenceArgs {
@@ -81,7 +82,7 @@ struct RecurrenceArgs {
 
   int64_t num_column_blocks() const { return (value_dim + kStateColumns - 1) / kStateColumns; }
   int64_t padded_key_dim() const { return (key_dim + 15) / 16 * 16; }
-  int64_t scratch_bytes() const { return 4 * (key_dim * kStateColumns + 2 * padded_key_dim()); }
+  int64_t scratch_bytes() const { return 4 * (key_dim * kStateColumns + kTokensAtOnce * 2 * padded_key_dim()); }
 };
 
 // See `Ops.gated_rms_norm`.

@@ -5,6 +5,7 @@
 // step: the columns of a head's matrix do not meet, and an item has 64 of them.
 
 #include <cmath>
+#include <type_traits>
 
 #include "../activation.h"
 #include "../kernel_table.h"
@@ -14,7 +15,6 @@ namespace lullm {
 namespace LULLM_ISA {
 namespace {
 
-constexpr int kColumnVectors = kStateColumns / kLanes;
 constexpr float kNormEps = 1e-6f;
 
 template <class T>
@@ -38,59 +38,96 @@ void normalize(float* x, int64_t padded, float length) {
 
 float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
-// A row of the columns of an item. Passed by value: a reference would be written and read again beside every store.
-struct Columns {
-  V v[kColumnVectors];
-};
-
-// S^T k, rows in two chains that are added at the end.
-inline Columns multiply(const float* state, const float* keys, int64_t key_dim) {
-  V held[kColumnVectors], odd[kColumnVectors];
-  LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) held[j] = odd[j] = zero();
-  int64_t i = 0;
-  for (; i + 1 < key_dim; i += 2) {
-    const V key = set1(keys[i]), next_key = set1(keys[i + 1]);
-    const float* row = state + i * kStateColumns;
-    LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) {
-      held[j] = fma(key, load(row + j * kLanes), held[j]);
-      odd[j] = fma(next_key, load(row + kStateColumns + j * kLanes), odd[j]);
+// S^T k of the first `num_vectors` vectors of columns, rows in two chains that are added at the end.
+inline void multiply(const float* state, const float* keys, int64_t key_dim, int64_t num_vectors, float* held) {
+  for (int64_t j = 0; j < num_vectors; j++) {
+    const float* column = state + j * kLanes;
+    V even = zero(), odd = zero();
+    int64_t i = 0;
+    for (; i + 1 < key_dim; i += 2) {
+      even = fma(set1(keys[i]), load(column + i * kStateColumns), even);
+      odd = fma(set1(keys[i + 1]), load(column + (i + 1) * kStateColumns), odd);
     }
+    if (i < key_dim) even = fma(set1(keys[i]), load(column + i * kStateColumns), even);
+    store(held + j * kLanes, add(even, odd));
   }
-  if (i < key_dim) {
-    const V key = set1(keys[i]);
-    LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++)
-      held[j] = fma(key, load(state + i * kStateColumns + j * kLanes), held[j]);
-  }
-  Columns sums;
-  LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) sums.v[j] = add(held[j], odd[j]);
-  return sums;
 }
 
-// S <- decay S + k v^T; S^T q.
-inline Columns move_on(float* state, const float* queries, const float* keys, int64_t key_dim, float decay,
-                       const Columns& written) {
-  const V factor = set1(decay);
-  V values[kColumnVectors], out[kColumnVectors];
-  LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) values[j] = written.v[j], out[j] = zero();
+// One token: its query and key as floats, the factor on the state, and what is written; then what is read.
+struct Move {
+  const float *query, *key;
+  float decay;
+  float written[kStateColumns], read[kStateColumns];
+};
+
+// S <- decay S + k v^T; S^T q: for kTokens tokens, one after the other, on kVectors vectors of columns from `column` on.
+// The state is loaded and stored once for all of them; each element sees the same operations as token by token.
+template <int kTokens, int kVectors>
+void move_on(float* state, Move* moves, int64_t key_dim, int64_t column) {
+  V values[kTokens][kVectors], out[kTokens][kVectors], factors[kTokens];
+  LULLM_UNROLL for (int t = 0; t < kTokens; t++) {
+    factors[t] = set1(moves[t].decay);
+    LULLM_UNROLL for (int j = 0; j < kVectors; j++)
+      values[t][j] = load(moves[t].written + column + j * kLanes), out[t][j] = zero();
+  }
   for (int64_t i = 0; i < key_dim; i++) {
-    const V key = set1(keys[i]), query = set1(queries[i]);
-    float* row = state + i * kStateColumns;
-    LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) {
+    float* row = state + i * kStateColumns + column;
+    V moved[kVectors];
+    LULLM_UNROLL for (int j = 0; j < kVectors; j++) moved[j] = load(row + j * kLanes);
+    LULLM_UNROLL for (int t = 0; t < kTokens; t++) {
+      const V key = set1(moves[t].key[i]), query = set1(moves[t].query[i]);
+      LULLM_UNROLL for (int j = 0; j < kVectors; j++) {
+        moved[j] = fma(key, values[t][j], mul(factors[t], moved[j]));
+        out[t][j] = fma(query, moved[j], out[t][j]);
+      }
+    }
+    LULLM_UNROLL for (int j = 0; j < kVectors; j++) store(row + j * kLanes, moved[j]);
+  }
+  LULLM_UNROLL for (int t = 0; t < kTokens; t++)
+    LULLM_UNROLL for (int j = 0; j < kVectors; j++) store(moves[t].read + column + j * kLanes, out[t][j]);
+}
+
+// `move_on` of one token, and on the way S^T k of the next, as `multiply` sums it: the state is read once, not twice.
+template <int kVectors>
+void move_on_and_multiply(float* state, Move& move, const float* next_key, int64_t key_dim, int64_t column, float* held) {
+  const V factor = set1(move.decay);
+  V values[kVectors], out[kVectors], even[kVectors], odd[kVectors];
+  LULLM_UNROLL for (int j = 0; j < kVectors; j++)
+    values[j] = load(move.written + column + j * kLanes), out[j] = even[j] = odd[j] = zero();
+  const auto step = [&](int64_t i, V* sums) {
+    float* row = state + i * kStateColumns + column;
+    const V key = set1(move.key[i]), query = set1(move.query[i]), next = set1(next_key[i]);
+    LULLM_UNROLL for (int j = 0; j < kVectors; j++) {
       const V moved = fma(key, values[j], mul(factor, load(row + j * kLanes)));
       store(row + j * kLanes, moved);
       out[j] = fma(query, moved, out[j]);
+      sums[j] = fma(next, moved, sums[j]);
     }
+  };
+  int64_t i = 0;
+  for (; i + 1 < key_dim; i += 2) step(i, even), step(i + 1, odd);
+  if (i < key_dim) step(i, even);
+  LULLM_UNROLL for (int j = 0; j < kVectors; j++) {
+    store(move.read + column + j * kLanes, out[j]);
+    store(held + column + j * kLanes, add(even[j], odd[j]));
   }
-  Columns read;
-  LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) read.v[j] = out[j];
-  return read;
+}
+
+// body(first column, a constant number of vectors) over `num_vectors` vectors of columns: as many at a time as `kMost`,
+// which is what fits into registers beside each other, then one by one.
+template <int kMost, class Body>
+void for_columns(int64_t num_vectors, Body&& body) {
+  int64_t j = 0;
+  for (; j + kMost <= num_vectors; j += kMost) body(j * kLanes, std::integral_constant<int, kMost>());
+  for (; j < num_vectors; j++) body(j * kLanes, std::integral_constant<int, 1>());
 }
 
 template <class T>
 void recur(const RecurrenceArgs& a, int64_t span, int64_t head, int64_t block, void* scratch) {
   const int64_t column = block * kStateColumns, count = std::min(kStateColumns, a.value_dim - column);
+  const int64_t num_vectors = (count + kLanes - 1) / kLanes, padded = a.padded_key_dim();
   float* state = static_cast<float*>(scratch);  // [key_dim, kStateColumns]
-  float *queries = state + a.key_dim * kStateColumns, *keys = queries + a.padded_key_dim();
+  float* widened = state + a.key_dim * kStateColumns;  // [kTokensAtOnce, 2, padded]: queries and keys
   const int64_t first = head * a.key_dim * a.value_dim + column, group = head / (a.num_heads / a.num_groups);
   for (int64_t i = 0; i < a.key_dim; i++) {
     float* row = state + i * kStateColumns;
@@ -100,34 +137,55 @@ void recur(const RecurrenceArgs& a, int64_t span, int64_t head, int64_t block, v
   const bool is_delta = a.betas != nullptr;
   const float rate = -std::exp(a.a_log[head]);
   const int64_t first_row = a.state.first_row(span), end_row = first_row + a.state.num_rows(span);
-  for (int64_t token = first_row; token < end_row; token++) {
-    widen(row_of<T>(a.queries, token, a.key_stride) + group * a.key_dim, a.key_dim, queries);
-    widen(row_of<T>(a.keys, token, a.key_stride) + group * a.key_dim, a.key_dim, keys);
-    const T* from = row_of<T>(a.values, token, a.value_stride) + head * a.value_dim + column;
-    Columns given, written;
-    LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) {
-      const int64_t left = count - j * kLanes;
-      given.v[j] = left > 0 ? load_up_to(from + j * kLanes, left) : zero();
+  Move moves[kTokensAtOnce];
+  float given[kTokensAtOnce][kStateColumns], betas[kTokensAtOnce], held[kStateColumns];
+  for (int64_t token = first_row; token < end_row; token += kTokensAtOnce) {
+    const int num_tokens = static_cast<int>(std::min<int64_t>(kTokensAtOnce, end_row - token));
+    for (int t = 0; t < num_tokens; t++) {
+      Move& move = moves[t];
+      float *query = widened + t * 2 * padded, *key = query + padded;
+      widen(row_of<T>(a.queries, token + t, a.key_stride) + group * a.key_dim, a.key_dim, query);
+      widen(row_of<T>(a.keys, token + t, a.key_stride) + group * a.key_dim, a.key_dim, key);
+      widen(row_of<T>(a.values, token + t, a.value_stride) + head * a.value_dim + column, count, given[t]);
+      float step = softplus(to_float(row_of<T>(a.steps, token + t, a.step_stride)[head]) + a.dt_bias[head]);
+      if (!is_delta) step = std::min(std::max(step, a.least_step), a.most_step);
+      move.query = query, move.key = key, move.decay = std::exp(rate * step);
+      if (is_delta) {
+        normalize(query, padded, 1.0f / std::sqrt(static_cast<float>(a.key_dim)));
+        normalize(key, padded, 1.0f);
+        betas[t] = 1.0f / (1.0f + std::exp(-to_float(row_of<T>(a.betas, token + t, a.step_stride)[head])));
+      } else {
+        for (int64_t j = 0; j < count; j += kLanes) store(move.written + j, mul(set1(step), load(given[t] + j)));
+      }
     }
-    float step = softplus(to_float(row_of<T>(a.steps, token, a.step_stride)[head]) + a.dt_bias[head]);
-    if (!is_delta) step = std::min(std::max(step, a.least_step), a.most_step);
-    const float decay = std::exp(rate * step);
     if (is_delta) {
-      normalize(queries, a.padded_key_dim(), 1.0f / std::sqrt(static_cast<float>(a.key_dim)));
-      normalize(keys, a.padded_key_dim(), 1.0f);
-      const float beta = 1.0f / (1.0f + std::exp(-to_float(row_of<T>(a.betas, token, a.step_stride)[head])));
-      const Columns held = multiply(state, keys, a.key_dim);
-      LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++)
-        written.v[j] = mul(set1(beta), fnma(set1(decay), held.v[j], given.v[j]));
+      multiply(state, moves[0].key, a.key_dim, num_vectors, held);
+      for (int t = 0; t < num_tokens; t++) {
+        Move& move = moves[t];
+        for (int64_t j = 0; j < count; j += kLanes) {
+          const V error = fnma(set1(move.decay), load(held + j), load(given[t] + j));
+          store(move.written + j, mul(set1(betas[t]), error));
+        }
+        for_columns<4>(num_vectors, [&](int64_t at, auto size) {
+          if (t + 1 < num_tokens) move_on_and_multiply<size()>(state, move, moves[t + 1].key, a.key_dim, at, held);
+          else move_on<1, size()>(state, &move, a.key_dim, at);
+        });
+      }
+    } else if (num_tokens == kTokensAtOnce) {
+      for_columns<2>(num_vectors, [&](int64_t at, auto size) {
+        move_on<kTokensAtOnce, size()>(state, moves, a.key_dim, at);
+      });
     } else {
-      LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) written.v[j] = mul(set1(step), given.v[j]);
+      for (int t = 0; t < num_tokens; t++)
+        for_columns<4>(num_vectors, [&](int64_t at, auto size) { move_on<1, size()>(state, moves + t, a.key_dim, at); });
     }
-    Columns out = move_on(state, queries, keys, a.key_dim, decay, written);
-    T* y = static_cast<T*>(a.y) + (token * a.num_heads + head) * a.value_dim + column;
-    LULLM_UNROLL for (int j = 0; j < kColumnVectors; j++) {
-      const int64_t left = count - j * kLanes;
-      if (!is_delta) out.v[j] = fma(set1(a.skip[head]), given.v[j], out.v[j]);
-      if (left > 0) store_up_to(y + j * kLanes, out.v[j], left);
+    for (int t = 0; t < num_tokens; t++) {
+      T* y = static_cast<T*>(a.y) + ((token + t) * a.num_heads + head) * a.value_dim + column;
+      for (int64_t j = 0; j < count; j += kLanes) {
+        V out = load(moves[t].read + j);
+        if (!is_delta) out = fma(set1(a.skip[head]), load(given[t] + j), out);
+        store_up_to(y + j, out, count - j);
+      }
     }
   }
   for (int64_t i = 0; i < a.key_dim; i++) a.state.write(span, first + i * a.value_dim, count, state + i * kStateColumns);

@@ -7,7 +7,7 @@ import pytest
 
 from lullm import LLM
 from lullm.cli.main import main
-from lullm.cli.plan import PROCESS_BYTES, Machine, Plan, advice, plan, read_config
+from lullm.cli.plan.roofline import PROCESS_BYTES, Machine, Plan, advice, plan, read_config
 from lullm.errors import CacheSizeError
 from lullm.units import GIB
 from lullm.weights.folder import DEMO_FOLDER

@@ -1,0 +1,197 @@
+"""`lullm plan`: its flags, and its tables."""
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from lullm.cli.flag.engine import byte_count, token_count
+from lullm.cli.flag.model import add_model_argument, take_model
+from lullm.cli.plan.gpu import GPU, GPUS, known_gpu
+from lullm.cli.plan.layout import Devices, LayoutPlan, Planner, gpus, layout_advice, layouts, processes
+from lullm.cli.plan.measure import measure
+from lullm.cli.plan.roofline import Machine, Plan, advice, plan, read_config, ways
+from lullm.config.model import ModelConfig
+from lullm.errors import ConfigError
+from lullm.machine.memory import available_memory_bytes
+from lullm.units import GIB, KIB, format_bytes
+
+EXAMPLES = """\
+examples:
+  lullm plan Qwen/Qwen3-0.6B                          what it takes here
+  lullm plan config.json --memory 64GiB --len 32k     a folder or a config.json alone; another machine
+  lullm plan config.json --gpus 8 --gpu H100          each way to lay it out on eight GPUs, and which to take
+  lullm plan config.json --gpus 2 --cpu               on two worker processes of this machine"""
+
+DEFAULT_UTILIZATION = 0.9
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The sub-command and its flags."""
+    parser = commands.add_parser(
+        "plan",
+        help="say what a model takes of this machine, or of several devices, before it is loaded",
+        description="Say, for each way to hold the weights, or to lay workers out on devices, what memory a model "
+        "takes, how much KV cache is left, and how fast it can be at most: by the bytes that a step must read, and the "
+        "products that it must compute. Reads config.json only. Kernels reach 65 to 95 % of these speeds "
+        "(docs/performance.md).",
+        epilog=EXAMPLES,
+    )
+    add_model_argument(parser)
+    parser.add_argument("--model", metavar="MODEL", default=argparse.SUPPRESS, help="the same as MODEL")
+    parser.add_argument("--memory", type=byte_count, metavar="SIZE", help="memory for it (default: what is available)")
+    parser.add_argument(
+        "--len", type=token_count, metavar="N", default=4096, help="tokens of a sequence (default: %(default)s)"
+    )
+    parser.add_argument("--concurrency", type=int, metavar="N", default=8, help="sequences at a time (default: 8)")
+    parser.add_argument("--kv-cache-dtype", choices=("auto", "int8", "fp8"), default="auto", help="(default: auto)")
+    parser.add_argument("--bandwidth", type=float, metavar="GB/s", help="what memory gives (default: measured)")
+    parser.add_argument("--tflops", type=float, metavar="X", help="10^12 operations a second (default: measured)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    several = parser.add_argument_group("several devices")
+    several.add_argument("--gpus", type=int, metavar="N", help="so many devices; --memory and speeds are of each")
+    several.add_argument("--gpu", metavar="NAME", help=f"which: {', '.join(GPUS)}")
+    several.add_argument("--link", type=float, metavar="GB/s", help="from one GPU to another (default: as --gpu has)")
+    several.add_argument(
+        "--cpu",
+        action="store_true",
+        help="the devices are worker processes of one machine, which divide its memory and speed",
+    )
+    for name in ("tensor", "pipeline", "data"):
+        several.add_argument(f"--{name}-parallel-size", type=int, metavar="N", help="only layouts with this size")
+    several.add_argument("--quantization", choices=("int8", "int4"), help="of the weights, with --cpu")
+    several.add_argument(
+        "--gpu-memory-utilization", type=float, metavar="X", help=f"share of a GPU (default: {DEFAULT_UTILIZATION})"
+    )
+    parser.set_defaults(run=run)
+
+
+_OF_SEVERAL = ("gpu", "link", "cpu", "quantization", "gpu_memory_utilization") + tuple(
+    f"{name}_parallel_size" for name in ("tensor", "pipeline", "data")
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plans. Raises LullmError."""
+    _check(args)
+    take_model(args, args.positional_model)
+    model = read_config(getattr(args, "model", "demo"))
+    if args.kv_cache_dtype == "fp8" and not model.is_all_ops:
+        raise ConfigError(f"--kv-cache-dtype fp8 is not there for {model.architecture}; take auto or int8")
+    args.len = min(args.len, model.max_position_embeddings)
+    if args.gpus is not None:
+        return _run_layouts(args, model)
+    machine = _machine(args)
+    plans = [plan(model, machine, args.len, args.concurrency, args.kv_cache_dtype, way) for way in ways(model)]
+    if args.json:
+        print(json.dumps({"machine": asdict(machine), "plans": [asdict(each) for each in plans]}, indent=1))
+        return 0
+    print(f"{model.architecture}. Memory: {_shown(machine)}\n")
+    _print_table(("WEIGHTS", "SIZE", "KV A TOKEN", "TOKENS", *_heads(args)), [_row(each) for each in plans])
+    print(f"\n{advice(plans, args.len, args.concurrency)}")
+    return 0
+
+
+def _run_layouts(args: argparse.Namespace, model: ModelConfig) -> int:
+    """Print a plan of each layout. Raises LullmError."""
+    if args.quantization is not None and args.quantization not in ways(model):
+        raise ConfigError(f"--quantization {args.quantization} is not there for this checkpoint; leave it out")
+    devices = _devices(args)
+    planner = Planner(model, args.quantization, args.kv_cache_dtype)
+    plans: list[LayoutPlan] = []
+    refused: dict[str, list[str]] = {}  # reason -> layouts
+    for layout in layouts(args.gpus, args.tensor_parallel_size, args.pipeline_parallel_size, args.data_parallel_size):
+        try:
+            plans.append(planner.plan(layout, devices, args.len, args.concurrency))
+        except ConfigError as error:
+            refused.setdefault(str(error), []).append(layout.flags)
+    if not plans:
+        raise ConfigError(f"no layout: {next(iter(refused))}")
+    if args.json:
+        data = {"devices": asdict(devices), "plans": [asdict(each) for each in plans], "refused": refused}
+        print(json.dumps(data, indent=1))
+        return 0
+    print(f"{model.architecture}, weights {plans[0].weights}. {args.gpus} devices, each: {_shown(devices.each)}\n")
+    head = ("TP", "PP", "DP", "WEIGHTS", "KV A TOKEN", "BLOCKS", *_heads(args))
+    _print_table(head, [_layout_row(each) for each in plans])
+    for reason, flags in refused.items():
+        print(f"\nNot {'; '.join(flags)}: {reason}.")
+    print(f"\n{layout_advice(plans, args.len, args.concurrency)}")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raises ConfigError: a number divides something and is 0, or a flag has no meaning here."""
+    numbers = ("len", "concurrency", "bandwidth", "tflops", "gpus", "link", "gpu_memory_utilization")
+    for name in (*numbers, *(name for name in _OF_SEVERAL if name.endswith("_size"))):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"--{name.replace('_', '-')} must be a number above 0, got {value:g}")
+    for name in _OF_SEVERAL:
+        if args.gpus is None and getattr(args, name):
+            raise ConfigError(f"--{name.replace('_', '-')} is for several devices; say how many: --gpus N")
+    if args.cpu and (args.gpu or args.link or args.gpu_memory_utilization):
+        raise ConfigError("--cpu: worker processes have no --gpu, no --link and no --gpu-memory-utilization")
+    if args.gpus is not None and args.quantization and not args.cpu:
+        raise ConfigError("--quantization needs --cpu: there are no GPU kernels for it")
+
+
+def _machine(args: argparse.Namespace) -> Machine:
+    bytes_per_s = None if args.bandwidth is None else args.bandwidth * 1e9
+    operations_per_s = None if args.tflops is None else args.tflops * 1e12
+    memory = available_memory_bytes() if args.memory is None else args.memory
+    if bytes_per_s is None or operations_per_s is None:
+        measured = measure()
+        bytes_per_s, operations_per_s = bytes_per_s or measured[0], operations_per_s or measured[1]
+    return Machine(memory, bytes_per_s, operations_per_s)
+
+
+def _devices(args: argparse.Namespace) -> Devices:
+    """Raises ConfigError: what a GPU has is not said."""
+    if args.cpu:
+        return processes(args.gpus, _machine(args))
+    gpu = None if args.gpu is None else known_gpu(args.gpu)
+    needed = ("memory", "bandwidth", "tflops", "link") if args.gpus > 1 else ("memory", "bandwidth", "tflops")
+    missing = [f"--{name}" for name in needed if getattr(args, name) is None]
+    if gpu is None and missing:
+        raise ConfigError(f"say which GPU: --gpu NAME, or {' and '.join(missing)}; or --cpu")
+    said = {
+        "memory_gib": args.memory and args.memory / GIB,
+        "gb_per_s": args.bandwidth,
+        "tflops": args.tflops,
+        "link_gb_per_s": args.link,
+    }
+    nothing = GPU(0, 0, 0, args.bandwidth or 0)  # one GPU sends nothing
+    gpu = replace(gpu or nothing, **{name: value for name, value in said.items() if value is not None})
+    return gpus(args.gpus, gpu, args.gpu_memory_utilization or DEFAULT_UTILIZATION)
+
+
+def _shown(machine: Machine) -> str:
+    speeds = f"read at {machine.bytes_per_s / 1e9:.1f} GB/s; products: {machine.operations_per_s / 1e12:.2f} TFLOP/s"
+    return f"{format_bytes(machine.memory_bytes)}, {speeds}"
+
+
+def _heads(args: argparse.Namespace) -> tuple[str, ...]:
+    return f"OF {args.len}", "TOK/S", f"TOK/S OF {args.concurrency}", "PREFILL"
+
+
+def _row(each: Plan) -> tuple[str, ...]:
+    sizes = format_bytes(each.weights_bytes), f"{each.kv_bytes_per_token / KIB:.1f} KiB", f"{each.num_tokens:,}"
+    return each.weights, *sizes, *_figures(each)
+
+
+def _layout_row(each: LayoutPlan) -> tuple[str, ...]:
+    layout = each.layout
+    sizes = format_bytes(each.weights_bytes), f"{each.kv_bytes_per_token / KIB:.1f} KiB", f"{each.num_blocks:,}"
+    return str(layout.tensor), str(layout.pipeline), str(layout.data), *sizes, *_figures(each)
+
+
+def _figures(each: Plan | LayoutPlan) -> tuple[str, ...]:
+    return f"{each.num_sequences:,}", f"{each.decode:.1f}", f"{each.batch_decode:.0f}", f"{each.prefill:.0f}"
+
+
+def _print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

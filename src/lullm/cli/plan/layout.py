@@ -1,0 +1,199 @@
+"""What a model takes of several devices, for each way to lay its workers out on them."""
+
+from dataclasses import dataclass
+
+from lullm.cli.plan.gpu import GPU
+from lullm.cli.plan.roofline import PROCESS_BYTES, Machine, Part
+from lullm.config.model import ModelConfig
+from lullm.config.parallel.share import share_of
+from lullm.errors import CacheSizeError, ConfigError, UnsupportedError
+from lullm.types.parallel.placement import Axis
+from lullm.units import GIB, cdiv, format_bytes
+
+GPU_BYTES = GIB
+"""What a GPU's driver, the activations of a step and recorded graphs take, roughly."""
+GPU_LATENCY_S = 20e-6
+HOST_LATENCY_S = 20e-6
+"""Of one sum over all workers, beside the time for its bytes; estimates."""
+CHUNK_TOKENS = 2048
+"""Tokens of a prompt in a step, so that the stages of a pipeline work at once: the default of an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Equal devices, one for each worker.
+
+    Attributes:
+        each: what one has; its memory is for weights and KV cache alone. link_bytes_per_s: from one to another.
+        latency_s: of a sum over them.
+    """
+
+    count: int
+    each: Machine
+    link_bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many workers share each layer (`tensor`), how many stages there are, and how many replicas."""
+
+    tensor: int
+    pipeline: int
+    data: int
+
+    @property
+    def flags(self) -> str:
+        """For the command line of an engine."""
+        sizes = {"tensor-parallel": self.tensor, "pipeline-parallel": self.pipeline, "data-parallel": self.data}
+        return " ".join(f"--{name}-size {size}" for name, size in sizes.items() if size > 1) or "one worker"
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutPlan:
+    """What a layout takes and gives. Sizes in bytes, of the fullest device; speeds in tokens per second.
+
+    Attributes:
+        num_blocks: of the KV cache of a replica. num_sequences: of the planned length, in all replicas.
+        decode: of one sequence. batch_decode: of `concurrency` sequences together. prefill: of one prompt.
+    """
+
+    layout: Layout
+    weights: str
+    weights_bytes: int
+    kv_bytes_per_token: float
+    num_blocks: int
+    num_sequences: int
+    decode: float
+    batch_decode: float
+    prefill: float
+
+
+def gpus(count: int, gpu: GPU, utilization: float) -> Devices:
+    """So many GPUs, of whose memory an engine takes this share."""
+    room = max(int(gpu.memory_gib * GIB * utilization) - GPU_BYTES, 0)
+    each = Machine(room, gpu.gb_per_s * 1e9, gpu.tflops * 1e12)
+    return Devices(count, each, gpu.link_gb_per_s * 1e9, GPU_LATENCY_S)
+
+
+def processes(count: int, machine: Machine) -> Devices:
+    """So many worker processes of one machine, among which its memory and its cores are divided."""
+    room = max(machine.memory_bytes // count - PROCESS_BYTES, 0)
+    each = Machine(room, machine.bytes_per_s / count, machine.operations_per_s / count)
+    return Devices(count, each, each.bytes_per_s, HOST_LATENCY_S)
+
+
+def layouts(count: int, tensor: int | None, pipeline: int | None, data: int | None) -> list[Layout]:
+    """All that use `count` workers, with the sizes that are given. Raises ConfigError: there is none."""
+    found = [
+        Layout(by_tensor, by_pipeline, count // (by_tensor * by_pipeline))
+        for by_tensor in range(1, count + 1)
+        for by_pipeline in range(1, count // by_tensor + 1)
+        if count % (by_tensor * by_pipeline) == 0
+    ]
+    wanted = (tensor, pipeline, data)
+    found = [
+        each
+        for each in found
+        if all(want in (None, size) for want, size in zip(wanted, (each.tensor, each.pipeline, each.data), strict=True))
+    ]
+    if not found:
+        given = " x ".join("any" if size is None else str(size) for size in wanted)
+        raise ConfigError(f"tensor x pipeline x data = {given} does not make {count} workers; change one of them")
+    return found
+
+
+class Planner:
+    """Plans layouts of one model. Parts that several layouts have are built once."""
+
+    def __init__(self, model: ModelConfig, quantization: str | None, kv_cache_dtype: str):
+        self._model = model
+        self._quantization = quantization
+        self._kv_cache_dtype = kv_cache_dtype
+        self._stages: dict[tuple[int, int], list[Part]] = {}
+
+    def plan(self, layout: Layout, devices: Devices, length: int, concurrency: int) -> LayoutPlan:
+        """One layout. `length`: tokens of a sequence. Raises ConfigError: the model cannot be divided so."""
+        stages = self._parts(layout.tensor, layout.pipeline)
+        pipe = _Pipe(stages, layout.tensor, devices, self._model)
+        blocks = stages[0].num_blocks(length)
+        room = devices.each.memory_bytes
+        num_blocks = min(max(room - part.weights_bytes, 0) // part.block_bytes for part in stages)
+        of_replica = cdiv(concurrency, layout.data)
+        in_flight = min(layout.pipeline, of_replica)
+        rows = cdiv(of_replica, in_flight)
+        batch = pipe.seconds(rows, rows, rows * blocks)
+        chunks = cdiv(length, CHUNK_TOKENS)
+        prompt = pipe.seconds(cdiv(length, chunks), 1, 0)
+        return LayoutPlan(
+            layout=layout,
+            weights=self._quantization or self._model.dtype,
+            weights_bytes=max(part.weights_bytes for part in stages),
+            kv_bytes_per_token=max(part.block_bytes for part in stages) * blocks / length,
+            num_blocks=num_blocks,
+            num_sequences=num_blocks // blocks * layout.data,
+            decode=1 / sum(pipe.seconds(1, 1, blocks)),
+            batch_decode=concurrency / max(sum(batch), in_flight * max(batch)),
+            prefill=length / (sum(prompt) + (chunks - 1) * max(prompt)),
+        )
+
+    def _parts(self, tensor: int, pipeline: int) -> list[Part]:
+        """The stages, as the first of the workers that share each has them."""
+        if pipeline > 1:
+            raise UnsupportedError("pipeline_parallel_size is not there yet")
+        if (tensor, pipeline) not in self._stages:
+            shared = share_of(self._model, Axis(0, tensor))
+            self._stages[tensor, pipeline] = [Part(shared, self._quantization, self._kv_cache_dtype)]
+        return self._stages[tensor, pipeline]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pipe:
+    """The stages of one replica."""
+
+    stages: list[Part]
+    tensor: int
+    devices: Devices
+    model: ModelConfig
+
+    def seconds(self, num_rows: int, num_logits: int, num_blocks: int) -> list[float]:
+        """Of a step on each stage: memory or products, two sums over the workers in each layer, and the way on."""
+        devices = self.devices
+        hidden_bytes = num_rows * self.model.hidden_size * 2
+        # All get what every other has, and add it in the same order: (tensor - 1) parts come to each.
+        sums = 2 * ((self.tensor - 1) * hidden_bytes / devices.link_bytes_per_s + devices.latency_s)
+        way_on = hidden_bytes / devices.link_bytes_per_s + devices.latency_s
+        found = [part.least_s(devices.each, num_rows, num_logits, num_blocks) for part in self.stages]
+        if self.tensor > 1:
+            found = [s + part.num_layers * sums for s, part in zip(found, self.stages, strict=True)]
+        return [s + way_on * (number < len(found) - 1) for number, s in enumerate(found)]
+
+
+def layout_advice(plans: list[LayoutPlan], length: int, concurrency: int) -> str:
+    """Which layout to take, and why: of those with room for what is asked, the one that decodes it fastest."""
+    roomy = [each for each in plans if each.num_sequences >= concurrency]
+    if not roomy:
+        most = max(plans, key=lambda each: each.num_sequences)
+        if most.num_sequences == 0:
+            least = min(plans, key=lambda each: each.weights_bytes)
+            raise CacheSizeError(
+                f"no sequence of {length} tokens fits beside the weights, which take at least "
+                f"{format_bytes(least.weights_bytes)} of a device as {least.weights}; take more devices, lower --len, "
+                "or take a smaller model"
+            )
+        return (
+            f"{concurrency} sequences of {length} tokens fit in no layout; {most.layout.flags} has room for "
+            f"{most.num_sequences}, the others wait or are swapped. Lower --len, or take more devices."
+        )
+    best = max(roomy, key=lambda each: each.batch_decode)
+    text = (
+        f"Take {best.layout.flags}: of the layouts with room for {concurrency} sequences of {length} tokens, it "
+        f"decodes them fastest, {best.batch_decode:.0f} tokens a second together"
+    )
+    single = max(roomy, key=lambda each: each.decode)
+    if single.decode > 1.05 * best.decode:
+        text += (
+            f". One sequence alone is fastest with {single.layout.flags}: {single.decode:.0f} tokens a second, "
+            f"against {best.decode:.0f}"
+        )
+    return f"{text}."

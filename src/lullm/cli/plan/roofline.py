@@ -1,0 +1,145 @@
+"""What a model takes of one machine: sizes of weights and KV cache, and speeds by the bytes and products of a step."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lullm.config.model import ModelConfig
+from lullm.errors import CacheSizeError
+from lullm.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from lullm.models.protocol import Model
+
+PROCESS_BYTES = 450 * MIB
+"""What Python, torch and the activations of a step take beside weights and KV cache: 0.35 to 0.45 GiB measured."""
+BLOCK_SIZE = 16
+ROWS = (None, "int8", "int4")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One way to hold a model. Sizes in bytes, speeds in tokens per second.
+
+    Attributes:
+        weights: how they are held. kv_bytes_per_token: of a sequence of the planned length, on average.
+        num_tokens: that the cache holds in what memory is left. num_sequences: of the planned length.
+        decode: of one sequence. batch_decode: of `concurrency` sequences together. prefill: of a prompt of that length.
+    """
+
+    weights: str
+    weights_bytes: int
+    kv_bytes_per_token: float
+    num_tokens: int
+    num_sequences: int
+    decode: float
+    batch_decode: float
+    prefill: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What there is: bytes of memory, bytes read and operations computed in a second."""
+
+    memory_bytes: int
+    bytes_per_s: float
+    operations_per_s: float
+
+
+class Part:
+    """A model, or one worker's part of it, built without memory: what it takes, and what a step of it must do.
+
+    Attributes:
+        weights_bytes: of its weights. block_bytes: of a block of its KV cache. num_layers: that it has.
+    """
+
+    def __init__(self, config: ModelConfig, quantization: str | None, kv_cache_dtype: str):
+        from lullm.kv.layout import block_bytes
+        from lullm.weights.materialize import weights_bytes
+
+        self._config = config
+        self._plain = _built(config, None)
+        self._held = self._plain if quantization is None else _built(config, quantization)
+        self._kv_dtype = {"auto": config.dtype, "fp8": "fp8_e4m3"}.get(kv_cache_dtype, kv_cache_dtype)
+        self.weights_bytes = weights_bytes(self._held)
+        self.block_bytes = block_bytes(config, BLOCK_SIZE, self._kv_dtype)
+        self.num_layers = config.num_hidden_layers
+
+    def num_blocks(self, length: int) -> int:
+        """Blocks of a sequence of so many tokens."""
+        from lullm.kv.layout import num_blocks_for_len
+
+        return num_blocks_for_len(self._config, BLOCK_SIZE, self._kv_dtype, length)
+
+    def least_s(self, machine: Machine, num_rows: int, num_logits: int, num_blocks: int) -> float:
+        """Seconds of a step with so many tokens and rows of logits that reads so many blocks."""
+        from lullm.models.work import bytes_read, operations
+
+        reading = bytes_read(self._held, self._config, num_rows) + num_blocks * self.block_bytes
+        products = operations(self._plain, self._config, num_rows, num_logits)
+        return max(reading / machine.bytes_per_s, products / machine.operations_per_s)
+
+
+def read_config(name: str) -> ModelConfig:
+    """The config of a model's name, of a folder that holds only a config.json, or of that file."""
+    from lullm.weights.folder import resolve_model
+
+    path = Path(name).expanduser()
+    return ModelConfig.from_folder(path.parent if path.name == "config.json" else resolve_model(name))
+
+
+def plan(
+    model: ModelConfig, machine: Machine, length: int, concurrency: int, kv_cache_dtype: str, quantization: str | None
+) -> Plan:
+    """One way to hold the model's weights. `length`: tokens of a sequence."""
+    part = Part(model, quantization, kv_cache_dtype)
+    blocks = part.num_blocks(length)
+    per_sequence = blocks * part.block_bytes
+    left = max(machine.memory_bytes - part.weights_bytes - PROCESS_BYTES, 0)
+    return Plan(
+        weights=quantization or model.dtype,
+        weights_bytes=part.weights_bytes,
+        kv_bytes_per_token=per_sequence / length,
+        num_tokens=int(left / (per_sequence / length)),
+        num_sequences=int(left // per_sequence),
+        decode=1 / part.least_s(machine, 1, 1, blocks),
+        batch_decode=concurrency / part.least_s(machine, concurrency, concurrency, concurrency * blocks),
+        prefill=length / part.least_s(machine, length, 1, 0),
+    )
+
+
+def advice(plans: list[Plan], length: int, concurrency: int) -> str:
+    """Which plan to take, and why: the most exact one that has room for what is asked."""
+    for each in plans:
+        if each.num_sequences >= concurrency:
+            flag = "" if each is plans[0] else f" (--quantization {each.weights})"
+            return f"Take {each.weights}{flag}: it has room for {each.num_sequences} sequences of {length} tokens."
+    most = max(plans, key=lambda each: each.num_sequences)
+    if most.num_sequences == 0:
+        raise CacheSizeError(
+            f"no sequence of {length} tokens fits beside the weights, which take {format_bytes(most.weights_bytes)} as "
+            f"{most.weights}; lower --len, or take a smaller model"
+        )
+    return (
+        f"{concurrency} sequences of {length} tokens fit in none; {most.weights} has room for {most.num_sequences}, "
+        "the others wait or are swapped. Lower --len, or try --kv-cache-dtype int8."
+    )
+
+
+def ways(model: ModelConfig) -> tuple[str | None, ...]:
+    """How the weights can be held on a CPU. A quantized checkpoint is held as it is."""
+    can_quantize = model.encoding is None and model.foreign is None and model.is_all_ops
+    return ROWS if can_quantize and model.dtype != "float16" else (None,)
+
+
+def _built(model: ModelConfig, quantization: str | None) -> "Model":
+    """The model on the meta device: shapes without memory."""
+    import torch
+
+    from lullm.models.registry import build_model
+    from lullm.weights.quantization import quantize_model
+
+    built = build_model(model, getattr(torch, model.dtype), min(model.max_position_embeddings, 4096))
+    if quantization is not None:
+        quantize_model(built, quantization)
+    return built

@@ -1,0 +1,119 @@
+"""WorkerActor: what Ray starts on a node. It connects to the engine, and serves its worker until the engine stops it.
+
+No torch is loaded before the worker is.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+from dataclasses import dataclass
+
+import msgspec
+
+from lullm.executor.mp.order import WorkerOrder
+from lullm.executor.ray.frame import FrameSocket
+from lullm.executor.remote.codec import decode
+from lullm.executor.remote.message import Command, Reply
+from lullm.executor.remote.service import Service
+from lullm.types.importable import find_importable
+
+_CONNECT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ActorOrder:
+    """What an actor is to become.
+
+    Args:
+        host, port: where the engine listens. secret: which proves that it was the engine's Ray that started it.
+    """
+
+    worker: WorkerOrder
+    host: str
+    port: int
+    secret: bytes
+
+
+class Hello(msgspec.Struct):
+    """The first message of an actor, which says who it is."""
+
+    secret: bytes
+    rank: int
+    pid: int
+
+
+class WorkerActor:
+    """One worker of an engine, in a process that Ray has started."""
+
+    def run(self, data: bytes) -> None:
+        """Serve until the engine says stop. `data`: an `ActorOrder`. Blocks as long as the worker lives."""
+        # Read when torch is loaded. Spinning threads starve each other beside other workers.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        order: ActorOrder = decode(memoryview(bytearray(data)))
+        worker = order.worker
+        connection = socket.create_connection((order.host, order.port), timeout=_CONNECT_S)
+        connection.settimeout(None)
+        end, is_over = FrameSocket(connection), threading.Event()
+        end.send("hello", [msgspec.msgpack.encode(Hello(order.secret, worker.rank, os.getpid()))])
+        beating = threading.Thread(target=_beat, args=(end, worker.beat_s, is_over), name="lullm-beat", daemon=True)
+        beating.start()
+        _log_over(end, worker.log_level)
+        opener = find_importable(worker.opener)
+        try:
+            Service(lambda: opener(*worker.arguments), _Link(end), worker.rank, worker.gives_results).run()
+        finally:
+            is_over.set()
+            end.end()
+            beating.join()
+            end.close()
+
+
+class _Link:
+    """Implements `Link`."""
+
+    def __init__(self, end: FrameSocket):
+        self._end = end
+
+    def receive(self, may_wait: bool) -> Command | None:
+        if not may_wait and not select.select([self._end], [], [], 0)[0]:
+            return None
+        _, data = self._end.receive()
+        return Command.from_message(data)
+
+    def send(self, reply: Reply) -> None:
+        self._end.send("answer", reply.parts())
+
+
+def _beat(end: FrameSocket, beat_s: float, is_over: threading.Event) -> None:
+    """Give signs of life until all is over. If the engine has gone before, end this process, whatever it does."""
+    poll = select.poll()
+    poll.register(end, select.POLLRDHUP)
+    try:
+        while not poll.poll(beat_s * 1000):
+            end.send("beat")
+    except OSError:
+        pass
+    if not is_over.is_set():
+        os._exit(1)
+
+
+class _Forwarding(logging.Handler):
+    """Sends records to the engine, which logs them with the rank."""
+
+    def __init__(self, end: FrameSocket):
+        super().__init__()
+        self._end = end
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # the engine is gone, and soon this process
+            self._end.send("log", [msgspec.msgpack.encode([record.levelno, record.name, self.format(record)])])
+
+
+def _log_over(end: FrameSocket, level: int) -> None:
+    root = logging.getLogger("lullm")
+    root.handlers[:] = [_Forwarding(end)]
+    root.propagate = False
+    root.setLevel(level)

@@ -1,0 +1,136 @@
+"""Actors: the processes that Ray has started for the workers of an engine. Implements `Processes`."""
+
+import contextlib
+import hmac
+import secrets
+import select
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from lullm.errors import WorkerLostError
+from lullm.executor.mp.order import WorkerOrder
+from lullm.executor.ray.actor import ActorOrder, Hello, WorkerActor
+from lullm.executor.ray.cluster import Seats, remove
+from lullm.executor.ray.frame import FrameSocket
+from lullm.executor.remote.codec import encode
+
+START_S = 120.0
+"""For Ray to start all processes, and for them to connect: a node imports lullm from a slow disk in some seconds."""
+_HELLO_S = 5.0
+_HELLO_BYTES = 1024
+_WORDS_S = 1.0
+
+
+class Actors:
+    """The constructor returns once all have connected.
+
+    Args:
+        orders, seats: of the workers, by rank. host: the address of this node, as the others reach it.
+
+    Raises:
+        WorkerLostError: one has not come; none is left.
+    """
+
+    def __init__(self, ray: Any, seats: Seats, orders: Sequence[WorkerOrder], host: str, resource: str):
+        self._ray = ray
+        self._seats = seats
+        self._pids: dict[int, int] = {}
+        self._actors: list[Any] = []
+        self._runs: list[Any] = []  # each ends with its actor
+        self.ends: list[FrameSocket] = []
+        strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        remote = ray.remote(WorkerActor)
+        secret = secrets.token_bytes(32)
+        with contextlib.ExitStack() as undo, socket.create_server((host, 0), backlog=len(orders)) as server:
+            undo.callback(self.kill)
+            for index, order in enumerate(orders):
+                wanted = {"num_gpus": seats.amount, "num_cpus": 0} if resource == "GPU" else {"num_cpus": seats.amount}
+                place = strategy(seats.group, placement_group_bundle_index=index)
+                self._actors.append(remote.options(**wanted, scheduling_strategy=place, max_restarts=0).remote())
+                whole = ActorOrder(order, host, server.getsockname()[1], secret)
+                self._runs.append(self._actors[-1].run.remote(b"".join(encode(whole))))
+            self.ends = self._accepted(server, secret)
+            undo.pop_all()
+
+    def name(self, rank: int) -> str:
+        where = self._seats.nodes[rank].address
+        return f"worker {rank} (process {self._pids[rank]} on {where})" if rank in self._pids else f"worker {rank}"
+
+    def last_words(self, rank: int) -> str:
+        try:
+            self._ray.get(self._runs[rank], timeout=_WORDS_S)
+        except self._ray.exceptions.GetTimeoutError:
+            return ""
+        except Exception as error:  # Ray's own, or what the actor has raised
+            return _cause(error)
+        return "it has ended"
+
+    def wait(self, timeout_s: float) -> None:
+        with contextlib.suppress(Exception):  # the cluster may be gone, and they with it
+            self._ray.wait(self._runs, num_returns=len(self._runs), timeout=timeout_s)
+
+    def kill(self) -> None:
+        for actor in self._actors:
+            with contextlib.suppress(Exception):
+                self._ray.kill(actor, no_restart=True)
+        remove(self._ray, self._seats.group)
+
+    def _accepted(self, server: socket.socket, secret: bytes) -> list[FrameSocket]:
+        """The connections by rank. Raises WorkerLostError: one has ended, or has not come in time."""
+        found: dict[int, FrameSocket] = {}
+        deadline = time.monotonic() + START_S
+        try:
+            while len(found) < len(self._runs):
+                if select.select([server], [], [], 0.1)[0]:
+                    connection, _ = server.accept()
+                    end = FrameSocket(connection)
+                    hello = _hello(end, secret)
+                    if hello is None or hello.rank in found:
+                        end.close()
+                    else:
+                        found[hello.rank], self._pids[hello.rank] = end, hello.pid
+                    continue
+                self._check_starting(found, time.monotonic() > deadline)
+        except BaseException:
+            for end in found.values():
+                end.close()
+            raise
+        return [found[rank] for rank in range(len(self._runs))]
+
+    def _check_starting(self, found: dict[int, FrameSocket], is_late: bool) -> None:
+        """Raises WorkerLostError."""
+        ended, _ = self._ray.wait(self._runs, num_returns=1, timeout=0)
+        for rank in (self._runs.index(run) for run in ended):
+            raise WorkerLostError(
+                f"worker {rank} on {self._seats.nodes[rank].address} has not started: {self.last_words(rank)}; every "
+                "node needs the same versions of Python, Ray and lullm"
+            )
+        if is_late:
+            missing = sorted(range(len(self._runs)) - found.keys())
+            nodes = ", ".join(self._seats.nodes[rank].address for rank in missing)
+            raise WorkerLostError(
+                f"workers {', '.join(map(str, missing))} on {nodes} have not connected within {START_S:g} s; the nodes "
+                "must reach this one by its address in Ray, on any port"
+            )
+
+
+def _hello(end: FrameSocket, secret: bytes) -> Hello | None:
+    """What an actor says first; None: it is a stranger."""
+    end.lose_after(_HELLO_S)
+    try:
+        kind, data = end.receive(_HELLO_BYTES)
+        hello = msgspec.msgpack.decode(data, type=Hello)
+    except (OSError, EOFError, ValueError):
+        return None
+    return hello if kind == "hello" and hmac.compare_digest(hello.secret, secret) else None
+
+
+def _cause(error: Exception) -> str:
+    """Of Ray's many lines the one that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    words = [line for line in lines if "Error" in line or "died" in line or "killed" in line or "exit" in line]
+    return (words or lines or [type(error).__name__])[-1][:400]

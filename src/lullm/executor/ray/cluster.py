@@ -1,0 +1,211 @@
+"""Cluster: a Ray cluster, as an engine needs it: what its nodes have free, and a place for every worker.
+
+Ray is told a bundle for each worker and the node of each bundle; so the workers of a stage come to one node.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lullm.errors import ConfigError, UnsupportedError
+from lullm.executor.ray.assignment import assign_nodes, most_cores
+from lullm.log import get_logger
+
+logger = get_logger(__name__)
+
+FREE_S = 10.0
+"""For others to give back what they have just been told to; Ray's nodes report every 0.1 s."""
+RELEASE_S = 3.0
+RESERVE_S = 30.0
+"""For bundles that were free a moment ago; then somebody else has taken them."""
+_REACH_S = 5.0
+NODE_LABEL = "ray.io/node-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One that lives. `free`, `total`: of its resources ('CPU', 'GPU'), a number each."""
+
+    node_id: str
+    address: str
+    free: Mapping[str, float]
+    total: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What an engine asks for: stages of `tensor_size` workers each.
+
+    Attributes:
+        resource: 'GPU', one for each worker, or 'CPU'. cores: of each worker; None: as many as there are.
+    """
+
+    num_stages: int
+    tensor_size: int
+    resource: str
+    cores: int | None
+
+    @property
+    def num_workers(self) -> int:
+        return self.num_stages * self.tensor_size
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """Places for the workers. `nodes`: of each rank. `amount`: of the resource that each has. `group`: Ray's."""
+
+    nodes: tuple[Node, ...]
+    amount: int
+    group: Any
+
+
+def import_ray() -> Any:
+    """The package. Raises UnsupportedError: it is not installed."""
+    try:
+        import ray
+    except ImportError:
+        raise UnsupportedError(
+            "distributed_executor_backend='ray' needs Ray: pip install 'lullm[ray]'; on one machine 'mp' needs nothing"
+        ) from None
+    return ray
+
+
+def connect() -> Any:
+    """Ray, connected: as the program has done it, to the cluster at RAY_ADDRESS, to a running one, or to a new one of
+    this machine alone. Blocking.
+
+    Raises:
+        UnsupportedError: Ray is not installed. ConfigError: there is no cluster at RAY_ADDRESS.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        return ray
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        _check_reachable(address)
+        ray.init(log_to_driver=False, logging_level="WARNING", include_dashboard=None if address else False)
+    except ConfigError:
+        raise
+    except (RuntimeError, ValueError, OSError) as error:
+        where = f"at RAY_ADDRESS={address!r}" if address else "on this machine"
+        first_line = (str(error).splitlines() or [""])[0]
+        raise ConfigError(
+            f"no Ray cluster can be reached {where}: {first_line}; start one (ray start --head --port=6379) and give "
+            "HOST:6379, or leave RAY_ADDRESS out for one of this machine alone"
+        ) from error
+    return ray
+
+
+def _check_reachable(address: str | None) -> None:
+    """Return if something listens there. Ray itself would try for minutes. Raises ConfigError, OSError, ValueError."""
+    if not address or address in ("auto", "local"):
+        return
+    if address.startswith("ray://"):
+        raise ConfigError(
+            f"RAY_ADDRESS={address!r} is that of a Ray client; run the engine on a node of the cluster, with "
+            "RAY_ADDRESS=HOST:6379, or submit it as a job"
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"{address!r} is not of the form HOST:PORT")
+    socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+
+
+def nodes_of(ray: Any) -> list[Node]:
+    """The nodes that live, that of the engine first, then by what is free."""
+    free = ray._private.state.available_resources_per_node()
+    own = ray.get_runtime_context().get_node_id()
+    found = [
+        Node(each["NodeID"], each["NodeManagerAddress"], free.get(each["NodeID"], {}), each["Resources"])
+        for each in ray.nodes()
+        if each["Alive"]
+    ]
+    return sorted(found, key=lambda node: (node.node_id != own, -node.free.get("GPU", 0), -node.free.get("CPU", 0)))
+
+
+def assign(nodes: Sequence[Node], wish: Wish) -> tuple[list[Node], int]:
+    """(the node of every rank, how much of the resource each worker gets). Raises ConfigError: there is too little."""
+    by_id = {node.node_id: node for node in nodes}
+    free = {node.node_id: int(node.free.get(wish.resource, 0)) for node in nodes}
+    amount = 1
+    if wish.resource == "CPU":
+        amount = wish.cores or most_cores(free, wish.num_stages, wish.tensor_size)
+    slots = {node_id: count // amount if amount else 0 for node_id, count in free.items()}
+    found = assign_nodes(slots, wish.num_stages, wish.tensor_size)
+    if found is None:
+        raise too_little(nodes, wish, amount)
+    return [by_id[node_id] for node_id in found], amount
+
+
+def too_little(nodes: Sequence[Node], wish: Wish, amount: int) -> ConfigError:
+    """The error that says what is there and what was asked."""
+    what = wish.resource
+    there = [f"{node.address}: {node.free.get(what, 0):g} of {node.total.get(what, 0):g}" for node in nodes]
+    each = f"{max(amount, 1)} {what}" + ("s" if amount > 1 else "")
+    return ConfigError(
+        f"{wish.num_workers} workers need {each} each, and Ray's nodes have free: {'; '.join(there)}; lower "
+        "tensor_parallel_size or pipeline_parallel_size, end other jobs, or add nodes (ray start --address=HOST:6379)"
+    )
+
+
+@contextlib.contextmanager
+def _group_on_failure(ray: Any, group: Any) -> Any:
+    try:
+        yield
+    except BaseException:
+        remove(ray, group)
+        raise
+
+
+def reserve(ray: Any, wish: Wish) -> Seats:
+    """A bundle for every worker, in the order of ranks. Blocking.
+
+    Raises:
+        ConfigError: there is too little, or somebody else was quicker.
+    """
+    places, amount = _assign_in_time(ray, wish)
+    bundles = [{wish.resource: amount} for _ in places]
+    selectors = [{NODE_LABEL: node.node_id} for node in places]
+    group = ray.util.placement_group(bundles, strategy="PACK", bundle_label_selector=selectors)
+    with _group_on_failure(ray, group):
+        if not group.wait(RESERVE_S):
+            raise too_little(nodes_of(ray), wish, amount)
+    logger.info("ray: workers on %s", ", ".join(node.address for node in places))
+    return Seats(tuple(places), amount, group)
+
+
+def _assign_in_time(ray: Any, wish: Wish) -> tuple[list[Node], int]:
+    """See `assign`; waits for what an engine before this one gives back, if that could be enough."""
+    deadline = time.monotonic() + FREE_S
+    while True:
+        nodes = nodes_of(ray)
+        try:
+            return assign(nodes, wish)
+        except ConfigError:
+            assign([replace(node, free=node.total) for node in nodes], wish)
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
+
+
+def release(ray: Any, seats: Seats, resource: str) -> None:
+    """Give the bundles back, and wait until Ray's nodes say so: the next engine takes as many cores as are free."""
+    remove(ray, seats.group)
+    before = {node.node_id: node.free.get(resource, 0) for node in seats.nodes}
+    deadline = time.monotonic() + RELEASE_S
+    with contextlib.suppress(Exception):  # the cluster may be gone
+        while time.monotonic() < deadline:
+            now = {node.node_id: node.free.get(resource, 0) for node in nodes_of(ray)}
+            if all(now.get(node_id, free) >= free for node_id, free in before.items()):
+                return
+            time.sleep(0.05)
+
+
+def remove(ray: Any, group: Any) -> None:
+    """Give the bundles back. Idempotent."""
+    with contextlib.suppress(Exception):  # the cluster may be gone, and they with it
+        ray.util.remove_placement_group(group)

@@ -1,0 +1,121 @@
+"""RayExecutor: a Ray actor for every worker, on any number of nodes."""
+
+import dataclasses
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
+from lullm.errors import ModelLoadError, UnsupportedError
+from lullm.executor.merged import MergedExecutor
+from lullm.executor.mp.order import WorkerOrder
+from lullm.executor.mp.processes import BEATS_PER_TIMEOUT
+from lullm.executor.ray.actors import Actors
+from lullm.executor.ray.cluster import Seats, Wish, connect, release, reserve
+from lullm.executor.ray.transport import SocketTransport
+from lullm.executor.remote.opening import config_of_ranks, open_ranked_worker
+from lullm.executor.remote.workers import RemoteWorkers
+from lullm.log import get_logger
+from lullm.types.importable import importable_name
+from lullm.types.parallel.placement import Placement, placements
+from lullm.types.parallel.rendezvous import LocalFile, Rendezvous
+from lullm.weights.folder import resolve_model
+from lullm.worker.meeting import Meeting
+from lullm.worker.worker import Worker
+
+logger = get_logger(__name__)
+
+
+class RayExecutor(MergedExecutor):
+    """Starts an actor per rank and returns once all have loaded their part of the model.
+
+    Raises:
+        UnsupportedError: Ray is missing. ConfigError: there is no cluster, or it has too little free.
+        ModelLoadError, CacheSizeError and others: what the first rank that could not start says.
+        WorkerLostError: one has died, or has not come. In all cases none is left.
+    """
+
+    def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
+        ray = connect()
+        places = placements(config.tensor_parallel_size, config.pipeline_parallel_size)
+        on_gpu = config.device != "cpu"
+        cores = None if config.threads is None else max(1, config.threads // len(places))
+        resource = "GPU" if on_gpu else "CPU"
+        wish = Wish(config.pipeline_parallel_size, config.tensor_parallel_size, resource, cores)
+        result_rank = next(place.rank for place in places if place.pipeline.is_last)
+        with ExitStack() as undo:
+            seats = reserve(ray, wish)
+            undo.callback(release, ray, seats, resource)
+            of_ranks = _configs(config, seats)
+            host = ray.util.get_node_ip_address()
+            own = ray.get_runtime_context().get_node_id()
+            is_local = all(node.node_id == own for node in seats.nodes) and not on_gpu
+            timeout = config.step_timeout
+            meeting = undo.enter_context(
+                Meeting.on_this_host(timeout) if is_local else Meeting.at(host, timeout, "nccl" if on_gpu else "gloo")
+            )
+            orders = [
+                WorkerOrder(
+                    rank=place.rank,
+                    opener=importable_name(open_on_node),
+                    arguments=[place, of_ranks[place.rank], model_config, folder, meeting.rendezvous, os.getpid()],
+                    gives_results=place.rank == result_rank,
+                    beat_s=config.worker_timeout / BEATS_PER_TIMEOUT,
+                    log_level=logger.getEffectiveLevel(),
+                )
+                for place in places
+            ]
+            actors = Actors(ray, seats, orders, host, resource)
+            transport = SocketTransport(actors.ends, actors, config.worker_timeout)
+            super().__init__(RemoteWorkers(transport, result_rank, config.step_timeout))
+            self._undo = undo.pop_all()  # the meeting, since a store is asked while workers live, and the seats
+
+    @property
+    def driver_worker(self) -> None:
+        """In-process only. Raises UnsupportedError."""
+        raise UnsupportedError(
+            "driver_worker is in another process; change weights by update_weights, or call collective_rpc, or use "
+            "distributed_executor_backend='uni'"
+        )
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._undo.close()
+
+
+def _configs(config: ResolvedConfig, seats: Seats) -> list[ResolvedConfig]:
+    """Of each rank. A CPU's cores are those that Ray gives; the memory of a node is divided among its workers only."""
+    shared = config_of_ranks(config, len(seats.nodes))
+    if config.device != "cpu":
+        return [shared] * len(seats.nodes)
+    shares = [config.gpu_memory_utilization / seats.nodes.count(node) for node in seats.nodes]
+    return [dataclasses.replace(shared, threads=seats.amount, gpu_memory_utilization=share) for share in shares]
+
+
+def open_on_node(
+    place: Placement,
+    config: ResolvedConfig,
+    model_config: ModelConfig,
+    folder: Path,
+    rendezvous: Rendezvous,
+    engine_pid: int,
+) -> Worker:
+    """A worker in an actor. Blocking. Raises as `open_ranked_worker` does."""
+    if isinstance(rendezvous, LocalFile):  # of the engine's process, which is no parent of this one
+        descriptor = os.open(f"/proc/{engine_pid}/fd/{rendezvous.descriptor}", os.O_RDWR)
+        rendezvous = dataclasses.replace(rendezvous, descriptor=descriptor)
+    return open_ranked_worker(place, config, model_config, _folder_here(config, folder), rendezvous)
+
+
+def _folder_here(config: ResolvedConfig, folder: Path) -> Path:
+    """The model's folder on this node. Raises ModelLoadError: it is not here."""
+    if folder.exists():
+        return folder
+    try:
+        return resolve_model(config.model, config.revision)  # of the hub
+    except ModelLoadError as error:
+        raise ModelLoadError(
+            f"{folder} is not on the node {os.uname().nodename}: put the model at the same path on every node, or give "
+            f"a hub id ({error})"
+        ) from error

@@ -1,0 +1,174 @@
+"""SocketTransport: workers at the other ends of sockets, wherever they are. Implements `Transport`; knows no Ray."""
+
+import contextlib
+import logging
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from lullm.errors import WorkerLostError
+from lullm.executor.ray.frame import FrameSocket
+from lullm.executor.remote.message import Command, Reply
+from lullm.log import get_logger
+
+logger = get_logger(__name__)
+
+
+class Processes(Protocol):
+    """What runs the workers at the other ends."""
+
+    def name(self, rank: int) -> str:
+        """Such as 'worker 1 (process 312 on 10.0.0.2)'."""
+        ...
+
+    def last_words(self, rank: int) -> str:
+        """Why one has ended, as far as that is known by now. Takes a second at most."""
+        ...
+
+    def wait(self, timeout_s: float) -> None:
+        """Return once all have ended, or after so long."""
+        ...
+
+    def kill(self) -> None:
+        """End all that are left. Idempotent, from any thread."""
+        ...
+
+
+class SocketTransport:
+    """The constructor returns at once.
+
+    Args:
+        ends: by rank. timeout_s: a worker without a sign of life for so long is lost.
+    """
+
+    def __init__(self, ends: Sequence[FrameSocket], processes: Processes, timeout_s: float):
+        self._ends = ends
+        self._state = _State(ends, processes)
+        self._threads = [
+            threading.Thread(
+                target=_read, args=(self._state, rank, end, timeout_s), name=f"lullm-worker-{rank}", daemon=True
+            )
+            for rank, end in enumerate(ends)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._close = weakref.finalize(self, _release, self._state, self._threads)
+
+    @property
+    def num_workers(self) -> int:
+        return len(self._ends)
+
+    def send(self, command: Command) -> None:
+        self.check()
+        parts = command.parts()
+        for rank, end in enumerate(self._ends):
+            try:
+                end.send("command", parts)
+            except OSError as error:
+                self._state.lose(rank, f"is out of reach: {error}")
+        self.check()
+
+    def receive(self, timeout_s: float | None) -> list[tuple[int, Reply]]:
+        come = self._state.come
+        try:
+            items = [come.get(timeout=None if timeout_s is None else max(timeout_s, 0.0))]
+        except queue.Empty:
+            return []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                items.append(come.get_nowait())
+        found = [item for item in items if item is not None]
+        if len(found) < len(items):
+            come.put(None)  # what has come before a loss counts; the next call finds nothing else
+        if not found:
+            self.check()
+        return found
+
+    def check(self) -> None:
+        if self._state.loss is not None:
+            raise WorkerLostError(str(self._state.loss))
+
+    def lose(self, rank: int, reason: str) -> None:
+        self._state.lose(rank, reason)
+
+    def observe_loss(self, observer: Callable[[], None]) -> None:
+        self._state.observe(observer)
+
+    def close(self, grace_s: float) -> None:
+        if self._close.alive:
+            if grace_s and self._state.loss is None:
+                self._state.is_stopping = True
+                for end in self._ends:
+                    with contextlib.suppress(OSError):
+                        end.send("command", Command(0, "stop").parts())
+                self._state.processes.wait(grace_s)
+            self._close()
+
+
+class _State:
+    """What the threads that read share with their transport, which they do not keep alive."""
+
+    def __init__(self, ends: Sequence[FrameSocket], processes: Processes):
+        self.ends = ends
+        self.processes = processes
+        self.come: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()  # None: one is lost
+        self.loss: WorkerLostError | None = None
+        self.is_stopping = False
+        self._lock = threading.Lock()  # of the loss and its observers
+        self._observers: list[Callable[[], None]] = []
+
+    def lose(self, rank: int, reason: str) -> None:
+        """The first call has the word. All workers are killed: each waits for the others in every layer."""
+        with self._lock:
+            if self.loss is not None or self.is_stopping:
+                return
+            self.loss = WorkerLostError(f"{self.processes.name(rank)} {reason}; build a new engine")
+            observers, self._observers = self._observers, []
+        logger.error("%s", self.loss)
+        for end in self.ends:
+            end.end()
+        self.processes.kill()
+        self.come.put(None)
+        for observer in observers:
+            observer()
+
+    def observe(self, observer: Callable[[], None]) -> None:
+        with self._lock:
+            if self.loss is None:
+                self._observers.append(observer)
+                return
+        observer()
+
+
+def _read(state: _State, rank: int, end: FrameSocket, timeout_s: float) -> None:
+    """Take what one worker says, until it has ended."""
+    end.lose_after(timeout_s)
+    try:
+        while True:
+            kind, data = end.receive()
+            if kind == "answer":
+                state.come.put((rank, Reply.from_message(data)))
+            elif kind == "log":
+                level, name, text = msgspec.msgpack.decode(data)
+                logging.getLogger(name).log(level, "[rank %d] %s", rank, text)
+    except TimeoutError:
+        state.lose(rank, f"has given no sign of life for worker_timeout={timeout_s:g} s: its node is gone, or it hangs")
+    except (EOFError, OSError, ValueError, msgspec.DecodeError) as error:
+        if state.loss is None and not state.is_stopping:
+            state.lose(rank, f"has died: {state.processes.last_words(rank) or error}")
+
+
+def _release(state: _State, threads: Sequence[threading.Thread]) -> None:
+    state.is_stopping = True
+    for end in state.ends:
+        end.end()
+    state.processes.kill()
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join()
+    for end in state.ends:
+        end.close()
