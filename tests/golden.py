@@ -77,9 +77,9 @@ def write_config(folder, family, options):
     (folder / "config.json").write_text(json.dumps({"architectures": [architecture_of(family)], **options}))
 
 
-def load_model(folder, dtype=torch.float32, max_model_len=128, axis=ALONE):
+def load_model(folder, dtype=torch.float32, max_model_len=128, axis=ALONE, deals_experts=False):
     """`axis`: of a worker that shares the model with others."""
-    config = share_of(ModelConfig.from_folder(folder), axis)
+    config = share_of(ModelConfig.from_folder(folder), axis, deals_experts)
     model = build_model(config, dtype, max_model_len)
     assert all(parameter.is_meta for parameter in model.parameters())
     arena = HostArena("weights", weights_bytes(model))

@@ -219,7 +219,7 @@ class MeetingExecutor(ThreadExecutor):
 
     def __init__(self, config, model_config, folder, ahead=None):
         grid = placements(config.tensor_parallel_size, config.pipeline_parallel_size)
-        with Meeting.on_this_host(self.transport, TIMEOUT_S) as meeting:
+        with Meeting.on_this_host(transport=self.transport, timeout=TIMEOUT_S) as meeting:
 
             def make(seat):
                 return Worker(config, model_config, folder, seat=open_seat(seat.placement, meeting.rendezvous))

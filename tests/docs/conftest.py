@@ -58,9 +58,9 @@ def here(world, monkeypatch):
     """In that folder; a server that is started says that it is ready, and ends."""
     monkeypatch.chdir(world)
 
-    async def served_at_once(engine, *_):
+    async def served_at_once(engine, options, listener, announce):
         await engine.shutdown()
-        print("served")
+        announce("http://127.0.0.1:8000")
 
     monkeypatch.setattr("lullm.server.http_server.serve_until_signal", served_at_once)
     yield

@@ -43,7 +43,12 @@ class Command:
     words: tuple[str, ...]
     stdin: str | None
     is_piped: bool
-    printed: str | None = None
+    printed: str = ""
+
+    @property
+    def is_mistake(self) -> bool:
+        """The page shows what is said to it."""
+        return "did you mean" in self.printed or "error:" in self.printed
 
 
 def blocks() -> list[Block]:
@@ -102,7 +107,7 @@ def _first_statement(text: str) -> tuple[str, str]:
     raise ValueError(f"no command ends: {text!r}")
 
 
-def _command(statement: str, printed: str | None = None) -> Command:
+def _command(statement: str, printed: str = "") -> Command:
     inner = re.fullmatch(r"source <\((.*?)\).*", statement, re.S)
     words = shlex.split((inner[1] if inner else statement).replace("\\\n", " "), comments=True)
     is_piped = "|" in words

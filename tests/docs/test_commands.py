@@ -31,6 +31,8 @@ def all_commands():
 @pytest.mark.parametrize("command", all_commands())
 def test_it_can_be_said(command: Command, capsys):
     program, *words = command.words
+    if command.is_mistake or command.words == ("lullm",):
+        return
     if program == "lullm":
         assert not words or words[0] in sub_parsers(build_parser()) or words[0].startswith("-")
         with contextlib.suppress(SystemExit) if "--version" in words or "--help" in words else contextlib.nullcontext():
@@ -79,22 +81,22 @@ def try_block(name: str, server: str, monkeypatch, capfd) -> None:
         words = [URL.sub(server, word) for word in words]
         capfd.readouterr()
         if program == "lullm":
-            run_lullm(words, server)
+            code = run_lullm(words, server)
+            assert code == (2 if command.is_mistake else 0), words
         elif program == "curl" and shutil.which("curl"):
             subprocess.run(["curl", "-sS", "--fail-with-body", *words], check=True)
         out, err = capfd.readouterr()
-        if command.printed and command.printed.strip():
-            assert expected(command.printed).search(out + err), (command.words, out + err)
+        shown = (out + err).replace(server, "http://127.0.0.1:8000")
+        assert expected(command.printed).search(shown), (command.words, shown)
         assert program != "curl" or out
 
 
-def run_lullm(words: list[str], server: str) -> None:
-    if words[0] == "serve":
+def run_lullm(words: list[str], server: str) -> int:
+    if words[:1] == ["serve"]:
         words = [*words, "--port", "0", "--log-level", "error"]
-    if words[0] in ("ps", "sleep", "wake"):
+    if words[:1] in (["ps"], ["sleep"], ["wake"]):
         words = [*words, "--url", server]
     try:
-        code = main(words)
-    except SystemExit as end:  # --help, --version
-        code = end.code
-    assert code in (0, None), words
+        return main(words)
+    except SystemExit as end:  # --help, --version, what argparse refuses
+        return int(end.code or 0)

@@ -5,7 +5,7 @@ import re
 import pytest
 from docs.markdown import ROOT
 
-from lullm.cli.plan import PROCESS_BYTES, ROWS, Machine, plan
+from lullm.cli.plan.roofline import PROCESS_BYTES, ROWS, Machine, plan
 from lullm.config.model import ModelConfig
 from lullm.units import GIB
 

@@ -44,8 +44,9 @@ def tokens_of(outputs):
     return [[completion.token_ids for completion in output.outputs] for output in outputs]
 
 
-def check_equal(llm, answers):
-    found = tokens_of(llm.generate(list(answers), GREEDY, use_tqdm=False))
+def check_equal(llm, answers, max_tokens=24):
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    found = tokens_of(llm.generate(list(answers), params, use_tqdm=False))
     assert found == [[expected] for expected in answers.values()]
 
 
@@ -193,3 +194,42 @@ def test_what_three_workers_cannot_share(shared):
         ConfigError, match="tensor_parallel_size=3 does not divide Qwen3ForCausalLM: num_attention_heads"
     ):
         shared(tensor_parallel_size=3)
+
+
+@pytest.fixture(scope="module")
+def experts_folder(tmp_path_factory):
+    sizes = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    return write_checkpoint(tmp_path_factory.mktemp("experts"), "qwen3_moe", **sizes)
+
+
+@pytest.mark.parametrize("deals", [False, True], ids=["parts of experts", "whole experts"])
+def test_experts(shared, monkeypatch, experts_folder, deals):
+    """Over recorded steps where they are native, with a sleep, new weights and integers."""
+    found = decisive_answers(str(experts_folder), 4, 24, **OPTIONS)
+    expected = {prompt: answer.token_ids for prompt, answer in found.items()}
+    if absence() is None:
+        use_threads(monkeypatch, MeetingExecutor)
+    llm = shared(experts_folder, enable_expert_parallel=deals, enable_sleep_mode=True)
+    check_equal(llm, expected)
+    for worker in llm.llm_engine.model_executor.workers:
+        assert absence() is not None or worker.model_runner.graphs.sizes
+        experts = worker.loaded.model.model.layers[0].mlp.weights
+        assert len(experts.down.weights) == (4 if deals else 8)
+        assert experts.down.shape == (64, 64 if deals else 32)
+    llm.sleep(level=2)
+    llm.wake_up()
+    check_equal(llm, expected)
+    tensors = load_file(experts_folder / "model.safetensors")
+    assert llm.update_weights(iter(tensors.items())) == len(tensors), "also those that one worker lacks"
+    check_equal(llm, expected)
+    for quantization in ("int8", "int4"):
+        alone = decisive_answers(str(experts_folder), 3, 16, **OPTIONS, quantization=quantization)
+        quantized = shared(experts_folder, enable_expert_parallel=deals, quantization=quantization)
+        check_equal(quantized, {prompt: answer.token_ids for prompt, answer in alone.items()}, 16)
+
+
+def test_experts_that_nobody_has(shared, experts_folder):
+    with pytest.raises(ConfigError, match="enable_expert_parallel: Qwen3ForCausalLM has no experts"):
+        shared(enable_expert_parallel=True)
+    with pytest.raises(ConfigError, match="set tensor_parallel_size"):
+        shared(experts_folder, tensor_parallel_size=1, enable_expert_parallel=True)

@@ -10,8 +10,8 @@ from thread_workers import thread_group
 
 from lullm.config.model import ModelConfig
 from lullm.config.parallel.share import share_of
-from lullm.errors import ConfigError
-from lullm.ops.selection import TORCH_CPU_OPS, with_collective
+from lullm.errors import ConfigError, WorkerLostError
+from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS, with_collective
 from lullm.types.parallel.placement import Axis
 
 VARIANTS = {
@@ -29,16 +29,26 @@ FOUR = ("DeepseekV3", "GPT2", "Gemma3", "Gemma4", "GptOss", "Lfm2", "Llama", "Mi
 """Of each family the variants that four workers share: two or one key heads, and a vocabulary of 131."""
 
 
-def shared_logits(folder, size):
+def shared_logits(folder, size, deals_experts=False, ops=TORCH_CPU_OPS):
     """By rank, of a prompt in two chunks."""
 
     def compute(member):
-        model = load_model(folder, axis=Axis(member.rank, size))
-        run = PagedRun(model, with_collective(TORCH_CPU_OPS, member), 1)
+        try:
+            return logits_of(member)
+        except BaseException as error:
+            member.close()  # the others need not wait
+            return error
+
+    def logits_of(member):
+        model = load_model(folder, axis=Axis(member.rank, size), deals_experts=deals_experts)
+        run = PagedRun(model, with_collective(ops, member), 1)
         return torch.cat([run.step([(0, TOKENS[:25])]), run.step([(0, TOKENS[25:])])])
 
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(compute, thread_group(size)))
+        found = list(pool.map(compute, thread_group(size)))
+    if errors := [error for error in found if isinstance(error, BaseException)]:
+        raise next((error for error in errors if not isinstance(error, WorkerLostError)), errors[0])
+    return found
 
 
 @pytest.mark.parametrize(("family", "name", "options"), VARIANTS.values(), ids=VARIANTS.keys())
@@ -51,6 +61,33 @@ def test_two_workers(tmp_path, family, name, options):
     first, second = shared_logits(tmp_path, 2)
     assert torch.equal(first, second), "what is sampled from is the same everywhere"
     assert_close(first, golden_logits(theirs, TOKENS))
+
+
+EXPERTS = {
+    "DeepseekV2": {},
+    "Gemma4": {"num_experts": 6},
+    "Glm4Moe": {},
+    "GptOss": {"num_local_experts": 6},
+    "GraniteMoeHybrid": {},
+    "Lfm2Moe": {"num_experts": 6},
+    "Mixtral": {},
+    "Qwen2Moe": {"num_experts": 6},
+    "Qwen3_5Moe": {"num_experts": 6},
+    "Qwen3Moe": {"num_experts": 6},
+}
+"""Families with an even number of experts, some by themselves in a checkpoint, some as one tensor."""
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_whole_experts(tmp_path, family):
+    variants = CASES[family].variants
+    plain = next((options for name, options in variants.items() if "experts, biases" in name), None)
+    theirs = save_model(tmp_path, family, (plain or next(iter(variants.values()))) | EXPERTS[family])
+    expected = golden_logits(theirs, TOKENS)
+    for ops in (TORCH_CPU_OPS, REFERENCE_OPS):
+        first, second = shared_logits(tmp_path, 2, deals_experts=True, ops=ops)
+        assert torch.equal(first, second)
+        assert_close(first, expected)
 
 
 @pytest.mark.parametrize("family", FOUR)

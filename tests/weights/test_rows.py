@@ -8,7 +8,7 @@ import torch
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights.rows.place import PlainRows, QuantizedRows
-from lullm.weights.rows.several import InterleavedRows, StackedRows, TransposedRows, in_order
+from lullm.weights.rows.several import InterleavedRows, StackedRows, TransposedRows, in_order, takes
 from lullm.weights.rule import HeadOrder, rotated_first
 
 HEAD_DIM, ROTARY_DIM = 8, 4
@@ -72,8 +72,19 @@ def test_a_stack_of_transposed_matrices_that_take_turns(piece):
     values = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))  # [N, in, out]
     gates, ups = torch.full((2, 3, 4, 5), torch.nan)
     pairs = [InterleavedRows((PlainRows(gate), PlainRows(up))) for gate, up in zip(gates, ups, strict=True)]
-    rows = StackedRows(tuple(map(TransposedRows, pairs)))
+    rows = StackedRows(tuple(map(TransposedRows, pairs)), 0, 3)
     assert rows.fits(values.shape) and not rows.fits(torch.Size((2, 5, 8)))
     for number, part in enumerate(values.split(piece)):
         rows.write(part, number * piece)
     assert torch.equal(gates, values[..., ::2].mT) and torch.equal(ups, values[..., 1::2].mT)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 5])
+def test_some_of_a_stack(piece):
+    values, own = torch.randn(5, 4, 3), torch.full((2, 4, 3), torch.nan)
+    rows = StackedRows(tuple(map(PlainRows, own)), 2, 5)
+    assert rows.fits(values.shape) and not rows.fits(own.shape)
+    for number, part in enumerate(values.split(piece)):
+        rows.write(part, number * piece)
+    assert torch.equal(own, values[2:4])
+    assert [takes(rows, number, 1) for number in range(5)] == [False, False, True, True, False]

@@ -232,6 +232,8 @@ def _check_together(config: EngineConfig) -> None:
         raise ConfigError(f"distributed_executor_backend='uni' runs one worker, not {config.num_workers}: use 'mp'")
     if config.executor_backend == "uni":
         _check_defaults(config, _OF_PROCESSES, "worker processes: distributed_executor_backend='mp'")
+    if config.enable_expert_parallel and config.tensor_parallel_size == 1:
+        raise ConfigError("enable_expert_parallel deals the experts to workers: set tensor_parallel_size, too")
     if config.calculate_kv_scales and config.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
         raise ConfigError(
             f"calculate_kv_scales needs kv_cache_dtype='fp8', not {config.kv_cache_dtype!r}, which has no such scales"
@@ -243,7 +245,7 @@ def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
 
     Raises ConfigError, UnsupportedError.
     """
-    share_of(model, Axis(0, config.tensor_parallel_size))
+    share_of(model, Axis(0, config.tensor_parallel_size), config.enable_expert_parallel)
     if model.is_all_ops:
         return
     wishes = {

@@ -88,6 +88,9 @@ class EngineOptions:
         "device",
     )
     tensor_parallel_size: int = option(1, "workers that share the matrices of every layer", "device", least=1)
+    enable_expert_parallel: bool = option(
+        False, "workers that share the layers have whole experts, in place of a part of each", "device"
+    )
     pipeline_parallel_size: int = option(1, "workers that share the layers (only 1 yet)", "device", least=1)
     distributed_executor_backend: str | type | None = option(
         None,

@@ -35,6 +35,7 @@ class ExpertsConfig:
         shared_is_gated: the shared expert's result is multiplied by the sigmoid of a product of its own.
         has_biases: the router and the matrices of the experts have a bias.
         clamped_gate: in place of the family's activation in the experts.
+        own: the numbers of the experts that this worker has; None: all.
     """
 
     num_experts: int
@@ -53,3 +54,4 @@ class ExpertsConfig:
     shared_is_gated: bool = False
     has_biases: bool = False
     clamped_gate: ClampedGate | None = None
+    own: range | None = None

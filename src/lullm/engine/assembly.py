@@ -92,7 +92,7 @@ def num_blocks_ahead(config: ResolvedConfig, model: ModelConfig) -> int:
 
 def _of_worker(config: ResolvedConfig, model: ModelConfig) -> ModelConfig:
     """The sizes of what a worker keeps, in blocks of the same numbers on all workers."""
-    return share_of(model, Axis(0, config.tensor_parallel_size))
+    return share_of(model, Axis(0, config.tensor_parallel_size), config.enable_expert_parallel)
 
 
 def _preemption_policy(

@@ -37,6 +37,7 @@ from lullm.models.family.phi import build_phi3
 from lullm.models.family.qwen import build_qwen2, build_qwen3
 from lullm.models.protocol import Model
 from lullm.weights.rows.cut import cuts_of
+from lullm.weights.rule import without_experts
 
 Builder = Callable[[ModelConfig, torch.dtype, int], Model]
 """(config, dtype, max_model_len) -> the model, its parameters on the meta device; see `build_model`."""
@@ -130,4 +131,8 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
             )
         whole = builder(config.share.whole, dtype, max_model_len)
         model.rules, model.cuts = whole.rules, cuts_of(model, whole, config.share)
+        experts = config.family.experts
+        if experts is not None and experts.own is not None:
+            others = (number for number in range(experts.num_experts) if number not in experts.own)
+            model.rules = without_experts(model.rules, others, experts.num_experts)
     return model

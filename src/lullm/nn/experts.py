@@ -47,6 +47,10 @@ class Expert(nn.Module):
         self.down_proj = Linear(size, hidden_size, bias, dtype)
 
 
+class Elsewhere(nn.Module):
+    """An expert that another worker has."""
+
+
 class MixtureOfExperts(nn.Module):
     """Router, experts, and maybe an expert that every token uses.
 
@@ -58,7 +62,11 @@ class MixtureOfExperts(nn.Module):
         self.config = config
         self.activation: Activation = activation
         self.gate = Router(config, hidden_size, dtype)
-        self.experts = nn.ModuleList(Expert(config, hidden_size, dtype) for _ in range(config.num_experts))
+        self.own = config.own or range(config.num_experts)
+        self.experts = nn.ModuleList(
+            Expert(config, hidden_size, dtype) if number in self.own else Elsewhere()
+            for number in range(config.num_experts)
+        )
         self.shared_expert: GatedMLP | None = None
         self.shared_expert_gate: Gate | None = None
         if config.shared_intermediate_size is not None:
@@ -77,7 +85,8 @@ class MixtureOfExperts(nn.Module):
         """The experts' matrices, once they have memory."""
         experts = [expert for expert in self.experts if isinstance(expert, Expert)]
         gate_ups, downs = [expert.gate_up_proj for expert in experts], [expert.down_proj for expert in experts]
-        return ExpertWeights(_matrices(gate_ups), _matrices(downs), self.config.clamped_gate or self.activation)
+        gate = self.config.clamped_gate or self.activation
+        return ExpertWeights(_matrices(gate_ups), _matrices(downs), gate, self.own.start, len(self.experts))
 
 
 def _matrices(layers: list[FusedLinear] | list[Linear]) -> Matrices:

@@ -120,7 +120,7 @@ class Ops:
 
     The sum of the results of a row's experts, each times its share, and of the shared result, times the sigmoid of its
     gate if there is one. It is taken in float32, by ascending expert and the shared one last, and rounded once. Experts
-    that no row has chosen are not read.
+    that no row has chosen are not read. Those that other workers have (`ExpertWeights.first`) are left out.
     """
 
     rope_and_cache: Callable[[Tensor, HeadNorm | None, Tensor, Tensor, LayerCache, Tensor], Tensor]

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lullm.weights.encoding.joining import Join
@@ -61,6 +62,7 @@ class Stack:
         is_transposed: a slice is a matrix `[in, out]`; its rows are columns here.
         takes_turns: whether rows of several parts do; else they come one part after the other.
         or_apart: a checkpoint may hold the tensors of the modules by themselves instead.
+        num_modules: of the list, of which a worker may have some; None: it has all.
     """
 
     modules: str
@@ -69,6 +71,7 @@ class Stack:
     is_transposed: bool = False
     takes_turns: bool = True
     or_apart: bool = False
+    num_modules: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class WeightRules:
     Args:
         drops: tensors that a checkpoint may hold and the model has no use for.
         transposes: canonical names of matrices that a checkpoint holds as `[in, out]`.
+        elsewhere: canonical names of tensors that other workers have.
     """
 
     renames: tuple[Rename, ...] = ()
@@ -120,6 +124,7 @@ class WeightRules:
     transposes: tuple[re.Pattern[str], ...] = ()
     stacks: tuple[Stack, ...] = ()
     joins: tuple[Join, ...] = ()
+    elsewhere: tuple[re.Pattern[str], ...] = ()
 
     def canonical_name(self, name: str) -> str:
         """The name after all renames, in order."""
@@ -129,6 +134,9 @@ class WeightRules:
 
     def is_dropped(self, name: str) -> bool:
         return any(pattern.search(name) for pattern in self.drops)
+
+    def is_elsewhere(self, name: str) -> bool:
+        return any(pattern.search(name) for pattern in self.elsewhere)
 
     def offset_of(self, name: str) -> float:
         """What is added to the tensor of this canonical name."""
@@ -153,6 +161,16 @@ class WeightRules:
             if fusion.into == layer:
                 return fusion.parts
         return None
+
+
+def without_experts(rules: WeightRules, others: Iterable[int], num_experts: int) -> WeightRules:
+    """The rules of a worker that has some of so many experts; those of the numbers `others` are elsewhere."""
+    numbers = "|".join(map(str, others))
+    return replace(
+        rules,
+        stacks=tuple(replace(stack, num_modules=num_experts) for stack in rules.stacks),
+        elsewhere=(*rules.elsewhere, re.compile(rf"\.experts\.({numbers})\.")),
+    )
 
 
 TRAINER_RENAMES = tuple(

@@ -26,6 +26,7 @@ from lullm.weights.rows.several import (
     ConsecutiveRows,
     CopiedRows,
     InterleavedRows,
+    NoRows,
     StackedRows,
     TransposedRows,
     in_order,
@@ -140,7 +141,7 @@ class WeightTargets:
                 if stack.modules == modules:
                     slices = [[found[number][part] for part in stack.parts] for number in sorted(found)]
                     name = f"{prefix}.{stack.name}"
-                    self._targets[name] = _stacked(name, slices, stack)
+                    self._targets[name] = _stacked(name, slices, stack, min(found))
                     if not stack.or_apart:
                         for target in itertools.chain.from_iterable(slices):
                             del self._targets[target.name]
@@ -159,6 +160,8 @@ class WeightTargets:
         canonical = self._rules.canonical_name(name)
         target = self._targets.get(canonical)
         if target is None:
+            if self._rules.is_elsewhere(canonical):
+                return WeightTarget(canonical, {}, NoRows(tensor.shape))
             if self._rules.is_dropped(canonical):
                 return None
             whole = whole_name(self._rules.joins, name)
@@ -173,8 +176,8 @@ class WeightTargets:
         return target
 
 
-def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], stack: Stack) -> WeightTarget:
-    """The target of a tensor whose slices hold the rows of these targets."""
+def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], stack: Stack, first: int) -> WeightTarget:
+    """The target of a tensor whose slices, from number `first` on, hold the rows of these targets."""
     parameters: dict[str, torch.Tensor] = {}
     places: list[Rows] = []
     for targets in slices:
@@ -186,4 +189,4 @@ def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], stack: Stack) 
             rows = join(tuple(target.rows for target in targets))
         places.append(TransposedRows(rows) if stack.is_transposed else rows)
     apart = frozenset(target.name for targets in slices for target in targets) if stack.or_apart else frozenset()
-    return WeightTarget(name, parameters, StackedRows(tuple(places)), apart)
+    return WeightTarget(name, parameters, StackedRows(tuple(places), first, stack.num_modules or len(places)), apart)

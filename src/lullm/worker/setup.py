@@ -126,7 +126,7 @@ def open_setup(
 ) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
     seat = seat or Seat()
-    model_config = share_of(model_config, seat.placement.tensor)
+    model_config = share_of(model_config, seat.placement.tensor, config.enable_expert_parallel)
     device = open_device(config.device, ahead)
     ops = select_ops(config.device, config.attention_backend, config.batch_invariant)
     ops = with_features(ops, model_config.family.attention_features)

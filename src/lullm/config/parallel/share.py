@@ -22,14 +22,19 @@ from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, RecurrentS
 from lullm.types.parallel.placement import Axis
 
 
-def share_of(config: ModelConfig, axis: Axis) -> ModelConfig:
+def share_of(config: ModelConfig, axis: Axis, deals_experts: bool = False) -> ModelConfig:
     """The config of the part of one of `axis.size` workers; the same where there is one.
 
     Key heads that are fewer than workers are held by several of them.
 
+    Args:
+        deals_experts: a worker has some of the experts, whole; else a part of each.
+
     Raises:
-        ConfigError: a size cannot be divided so. UnsupportedError: nor can the model.
+        ConfigError: a size cannot be divided so, or there are no experts to deal. UnsupportedError: the model cannot.
     """
+    if deals_experts and (config.foreign is not None or config.family.experts is None):
+        raise ConfigError(f"enable_expert_parallel: {config.architecture} has no experts; leave it out")
     if axis.size == 1:
         return config
     if config.foreign is not None:
@@ -38,8 +43,9 @@ def share_of(config: ModelConfig, axis: Axis) -> ModelConfig:
             "transformers; leave it out, or choose an architecture that lullm computes itself"
         )
     parts = _Parts(config.architecture, axis.size)
+    rank = axis.rank if deals_experts else None
     num_heads = parts.of(config.num_attention_heads, "num_attention_heads")
-    family = _family(config.family, parts)
+    family = _family(config.family, parts, rank)
     return replace(
         config,
         num_attention_heads=num_heads,
@@ -77,24 +83,26 @@ class _Parts:
         )
 
 
-def _family(family: DecoderConfig, parts: _Parts) -> DecoderConfig:
+def _family(family: DecoderConfig, parts: _Parts, rank: int | None) -> DecoderConfig:
     return replace(
         family,
         intermediate_size=parts.of(family.intermediate_size, "intermediate_size"),
         intermediate_sizes=tuple(parts.of(size, "intermediate_size") for size in family.intermediate_sizes),
-        experts=None if family.experts is None else _experts(family.experts, parts),
+        experts=None if family.experts is None else _experts(family.experts, parts, rank),
         recurrent=None if family.recurrent is None else _recurrent(family.recurrent, parts),
     )
 
 
-def _experts(experts: ExpertsConfig, parts: _Parts) -> ExpertsConfig:
-    """Every worker has a part of every expert."""
+def _experts(experts: ExpertsConfig, parts: _Parts, rank: int | None) -> ExpertsConfig:
+    """Every worker has a part of every expert; or, with the worker's rank, some of them. All share the common one."""
     shared = experts.shared_intermediate_size
-    return replace(
-        experts,
-        intermediate_size=parts.of(experts.intermediate_size, "the inner size of an expert"),
-        shared_intermediate_size=None if shared is None else parts.of(shared, "the inner size of the shared expert"),
-    )
+    if shared is not None:
+        experts = replace(experts, shared_intermediate_size=parts.of(shared, "the inner size of the shared expert"))
+    if rank is None:
+        inner_size = parts.of(experts.intermediate_size, "the inner size of an expert")
+        return replace(experts, intermediate_size=inner_size)
+    count = parts.of(experts.num_experts, "the number of experts")
+    return replace(experts, own=range(rank * count, (rank + 1) * count))
 
 
 def _recurrent(recurrent: RecurrentConfig, parts: _Parts) -> RecurrentConfig:

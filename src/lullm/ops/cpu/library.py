@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 14
+_ABI_VERSION = 15
 _SOURCES = Path(__file__).parent / "csrc"
 """In a checkout; an installed package has none."""
 
@@ -57,7 +57,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_sort_rows": [_POINTER] * 4 + [_SIZE] * 3,
     "lullm_grouped_linear": [_POINTER] * 6 + [_SIZE] * 6 + [_INT, _INT, _FLOAT, _FLOAT, _INT],
     "lullm_clamped_gate": [_POINTER] * 2 + [_SIZE] * 2 + [_FLOAT] * 2 + [_INT],
-    "lullm_mix": [_POINTER] * 6 + [_SIZE] * 4 + [_INT],
+    "lullm_mix": [_POINTER] * 8 + [_SIZE] * 4 + [_INT],
     "lullm_quantize_rows": [_POINTER] * 2 + [_SIZE] * 3 + [_INT] * 2,
     "lullm_store_rows": [_POINTER] * 4 + [_SIZE] * 3 + [_INT],
     "lullm_store_groups": [_POINTER] * 4 + [_SIZE] * 3 + [_INT],

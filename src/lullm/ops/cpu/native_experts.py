@@ -101,12 +101,13 @@ def _mix_experts(
     y: Tensor, x: Tensor, routes: Routes, weights: ExpertWeights, shared: Tensor | None, shared_gate: Tensor | None
 ) -> None:
     """Writes the results of some rows, some columns at a time."""
-    places = _sort(routes, len(weights.down.weights))
-    gated = _gated(x, places, weights)
+    places = _sort(routes, weights.num_all)
+    own = places.starts[weights.first : weights.first + len(weights.down.weights) + 1]
+    gated = _gated(x, own, places.rows, weights)
     step = max(32, _PIECE_BYTES // (gated.shape[0] * x.dtype.itemsize) // 32 * 32)
     for first in range(0, y.shape[1], step):
         columns = slice(first, min(first + step, y.shape[1]))
-        parts = _multiply(gated, weights.down, places.starts, None, columns)
+        parts = _multiply(gated, weights.down, own, None, columns)
         call(
             "lullm_mix",
             parts.data_ptr(),
@@ -115,6 +116,8 @@ def _mix_experts(
             None if shared is None else shared[:, columns].data_ptr(),
             None if shared_gate is None else shared_gate.data_ptr(),
             y[:, columns].data_ptr(),
+            own.data_ptr(),
+            own[-1:].data_ptr(),
             y.stride(0),
             y.shape[0],
             parts.shape[1],
@@ -123,15 +126,15 @@ def _mix_experts(
         )
 
 
-def _gated(x: Tensor, places: _Sorted, weights: ExpertWeights) -> Tensor:
+def _gated(x: Tensor, starts: Tensor, rows: Tensor, weights: ExpertWeights) -> Tensor:
     """The joined gates and ups `[T * K, I]` of the sorted rows: in one pass where they are whole panels."""
     clamp = weights.gate if isinstance(weights.gate, ClampedGate) else None
     num_outputs = weights.gate_up.shape[0]
-    y = new_result((places.rows.shape[0], num_outputs // 2), x.dtype)
+    y = new_result((rows.shape[0], num_outputs // 2), x.dtype)
     kind = _CLAMPED_SILU if isinstance(weights.gate, ClampedGate) else ACTIVATIONS[weights.gate]
-    if _call_product(x, y, weights.gate_up, places.starts, places.rows, (0, num_outputs, kind, clamp)):
+    if _call_product(x, y, weights.gate_up, starts, rows, (0, num_outputs, kind, clamp)):
         return y
-    gate_up = _multiply(x, weights.gate_up, places.starts, places.rows, slice(0, num_outputs))
+    gate_up = _multiply(x, weights.gate_up, starts, rows, slice(0, num_outputs))
     if not isinstance(weights.gate, ClampedGate):
         return gate(gate_up, weights.gate)
     alpha, limit = weights.gate.alpha, weights.gate.limit

@@ -32,9 +32,10 @@ def experts_over(linear: Linear, quantized_linear: QuantizedLinear = expansion.q
     ) -> Tensor:
         num_used = routes.experts.shape[1]
         order = routes.experts.flatten().argsort(stable=True)  # [T * K]: by expert
-        counts = routes.experts.flatten().bincount(minlength=len(weights.down.weights)).tolist()
+        counts = routes.experts.flatten().bincount(minlength=weights.num_all).tolist()
+        last = weights.first + len(weights.down.weights)
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-        for expert, places in enumerate(order.split(counts)):
+        for expert, places in enumerate(order.split(counts)[weights.first : last]):
             if len(places):
                 rows = places // num_used
                 part = multiply(weights.join(multiply(x[rows], weights.gate_up, expert)), weights.down, expert)

@@ -15,7 +15,10 @@ def experts(
     totals = []
     for row in range(len(x)):
         total = torch.zeros(x.shape[1], dtype=torch.float32, device=x.device)
-        for expert, share in zip(routes.experts[row].tolist(), routes.shares[row], strict=True):
+        for number, share in zip(routes.experts[row].tolist(), routes.shares[row], strict=True):
+            expert = number - weights.first
+            if not 0 <= expert < len(weights.down.weights):
+                continue
             gated = weights.join(_multiply(x[row : row + 1], weights.gate_up, expert))
             total += _multiply(gated, weights.down, expert)[0].float() * share
         if shared is not None:

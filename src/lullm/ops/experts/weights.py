@@ -65,11 +65,18 @@ class ExpertWeights:
     Args:
         gate_up: matrices `[2 * I, H]`, gates first. down: matrices `[H, I]`.
         gate: `activation(gate) * up`, or a `ClampedGate`.
+        first, num_all: these are the experts from number `first` on, of so many; other workers have the others.
     """
 
     gate_up: Matrices
     down: Matrices
     gate: Activation | ClampedGate
+    first: int = 0
+    num_all: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.num_all:
+            object.__setattr__(self, "num_all", len(self.down.weights))
 
     def join(self, gate_up: Tensor) -> Tensor:
         """Gates and ups `[N, 2 * I]` -> `[N, I]`, in torch on any device."""

@@ -136,23 +136,51 @@ class CopiedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackedRows:
-    """Places of one shape, of which one tensor holds all: a row here is all of one place."""
+    """Places of one shape, of which one tensor holds all: a row here is all of one place.
+
+    `num_all`: of the tensor, whose rows from `first` on are here.
+    """
 
     places: tuple[Rows, ...]
+    first: int
+    num_all: int
 
     bits: ClassVar[int] = 0
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size((len(self.places), *self.places[0].shape))
+        return torch.Size((self.num_all, *self.places[0].shape))
 
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
     def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
         assert isinstance(values, Tensor), "floating point numbers only"
-        for place, part in zip(self.places[first_row:], values, strict=False):
-            place.write(part)
+        for number, part in enumerate(values, first_row - self.first):
+            if 0 <= number < len(self.places):
+                self.places[number].write(part)
+
+    def takes(self, first_row: int, num_rows: int) -> bool:
+        """Whether some of these rows are here."""
+        return first_row < self.first + len(self.places) and self.first < first_row + num_rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoRows:
+    """The place of a tensor that other workers have."""
+
+    shape: torch.Size
+
+    bits: ClassVar[int] = 0
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+    def takes(self, first_row: int, num_rows: int) -> bool:
+        return False
+
+    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+        """Nothing is here."""
 
 
 def in_order(rows: "PlainRows | QuantizedRows | CutRows", order: HeadOrder) -> OrderedRows:
@@ -173,7 +201,7 @@ def in_order(rows: "PlainRows | QuantizedRows | CutRows", order: HeadOrder) -> O
 
 def takes(rows: Rows, first_row: int, num_rows: int) -> bool:
     """Whether writing these rows of a checkpoint's tensor may change anything: else they need not be read."""
-    if isinstance(rows, CutRows):
+    if isinstance(rows, CutRows | StackedRows | NoRows):
         return rows.takes(first_row, num_rows)
     if not isinstance(rows, OrderedRows):
         return True

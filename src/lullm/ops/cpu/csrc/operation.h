@@ -82,9 +82,10 @@ LULLM_EXPORT int lullm_grouped_linear(const void* x, const void* const* weights,
                                       int activation, float alpha, float limit, int dtype);
 LULLM_EXPORT void lullm_clamped_gate(const void* x, void* y, int64_t num_rows, int64_t size, float alpha, float limit,
                                      int dtype);
+// Results of the sorted rows from `*first_place` to before `*last_place`, which are those of the experts that are here.
 LULLM_EXPORT void lullm_mix(const void* parts, const int64_t* places, const float* shares, const void* shared,
-                            const void* shared_gate, void* y, int64_t stride, int64_t num_rows, int64_t size,
-                            int64_t num_used, int dtype);
+                            const void* shared_gate, void* y, const int64_t* first_place, const int64_t* last_place,
+                            int64_t stride, int64_t num_rows, int64_t size, int64_t num_used, int dtype);
 LULLM_EXPORT void lullm_quantized_linear(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,
                                          int64_t y_stride, int64_t num_rows, int64_t in, int64_t out, int bits,
                                          int activation, int dtype);

@@ -37,6 +37,7 @@ struct MixArgs {
   const void* shared_gate; // [T] or null: its sigmoid is the shared result's share, 1 otherwise
   void* y;                 // [T, size], rows `stride` apart
   int64_t stride, size, num_used;
+  int64_t first_place, last_place;  // results outside of these are other workers'
 };
 
 }  // namespace lullm

@@ -243,9 +243,10 @@ LULLM_EXPORT void lullm_clamped_gate(const void* x, void* y, int64_t num_rows, i
 }
 
 LULLM_EXPORT void lullm_mix(const void* parts, const int64_t* places, const float* shares, const void* shared,
-                            const void* shared_gate, void* y, int64_t stride, int64_t num_rows, int64_t size,
-                            int64_t num_used, int dtype) {
-  const MixArgs a = {parts, places, shares, shared, shared_gate, y, stride, size, num_used};
+                            const void* shared_gate, void* y, const int64_t* first_place, const int64_t* last_place,
+                            int64_t stride, int64_t num_rows, int64_t size, int64_t num_used, int dtype) {
+  const MixArgs a = {parts,  places, shares,   shared,       shared_gate, y,
+                     stride, size,   num_used, *first_place, *last_place};
   for_rows(num_rows, (num_used + 2) * size * size_of(dtype),
            [&](int64_t first, int64_t last) { kernels().mix[dtype](a, first, last); });
 }

@@ -103,8 +103,10 @@ void mix(const MixArgs& a, int64_t first_row, int64_t last_row) {
     if (a.shared_gate != nullptr) share = sigmoid(set1(to_float(static_cast<const T*>(a.shared_gate)[row])));
     for (int64_t i = 0; i < a.size; i += kLanes) {
       V total = zero();
-      for (int64_t k = 0; k < a.num_used; k++)
+      for (int64_t k = 0; k < a.num_used; k++) {
+        if (places[k] < a.first_place || places[k] >= a.last_place) continue;
         total = fma(load_up_to(parts + places[k] * a.size + i, a.size - i), set1(shares[k]), total);
+      }
       if (shared != nullptr) total = fma(load_up_to(shared + row * a.stride + i, a.size - i), share, total);
       store_up_to(static_cast<T*>(a.y) + row * a.stride + i, total, a.size - i);
     }
