@@ -21,6 +21,7 @@ from lullm.executor.profiling import WorkersProfiler
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
+from lullm.models.stages import with_stages
 from lullm.sched.occupancy import take_occupancy
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
@@ -71,10 +72,11 @@ class LLMEngine:
         model = open_model(config)
         self.tokenizer, self.model_config = model.tokenizer, model.model_config
         self.default_params = model.default_params
-        self.model_executor = open_executor(model.config, self.model_config, model.folder, ahead)
+        resolved = with_stages(model.config, self.model_config)
+        self.model_executor = open_executor(resolved, self.model_config, model.folder, ahead)
         try:
             self.config, self._scheduler = open_scheduler(
-                model.config, self.model_config, self.model_executor, has_chosen_len=config.max_model_len is not None
+                resolved, self.model_config, self.model_executor, has_chosen_len=config.max_model_len is not None
             )
         except BaseException:
             self.model_executor.shutdown()
