@@ -1,22 +1,29 @@
 """What it costs that several workers share a model: sums between processes, and steps of each executor.
 
 python bench/executor.py sums [--workers 2] [--sizes 2048,65536] [--json FILE]
+python bench/executor.py steps [--shape qwen3-0.6b] [--streams 1,8] [--steps 200] [--json FILE]
 
 `sums`: microseconds of an all-reduce in bfloat16 by bytes, over shared memory and over gloo, in turns in the same
 processes. A worker has a core of its own as far as there are cores.
+
+`steps`: milliseconds of a step by executor, in turns, some steps of one, then of the next: the whole engine's, greedy,
+with all cores of this process. And microseconds of the shortest call to all workers and back.
 """
 
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from throughput import SHAPES
 
 from lullm.machine.cores import cpus_of_workers, read_cores
 from lullm.ops.threads import StepThreads
@@ -28,6 +35,12 @@ from lullm.worker.meeting import Meeting, open_seat
 SOURCE = Path(__file__).parent.parent / "src"
 SIZES = [2 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]
 TRANSPORTS = ("memory", "gloo")
+EXECUTORS: dict[str, dict] = {
+    "uni": {},
+    "mp, 1 worker": {"distributed_executor_backend": "mp"},
+    "mp, tensor parallel 2": {"tensor_parallel_size": 2},
+}
+BURST = 20
 
 
 def main() -> None:
@@ -39,9 +52,18 @@ def main() -> None:
     sums.add_argument("--seconds", type=float, default=0.3, help="for each size and transport, in each of 5 rounds")
     sums.add_argument("--json", type=Path, help="write all figures here")
     parts.add_parser("sums-member").add_argument("order")
+    steps = parts.add_parser("steps")
+    steps.add_argument("--shape", choices=SHAPES, help="dummy weights of this shape instead of the demo model")
+    steps.add_argument("--executor", action="append", choices=EXECUTORS, help="several times (default: all)")
+    steps.add_argument("--streams", default="1,8")
+    steps.add_argument("--steps", type=int, default=200, help="of each executor and number of streams")
+    steps.add_argument("--input-len", type=int, default=128)
+    steps.add_argument("--json", type=Path, help="write all figures here")
     args = parser.parse_args()
     if args.part == "sums":
         measure_sums(args)
+    elif args.part == "steps":
+        measure_steps(args)
     else:
         sums_of_member(json.loads(args.order))
 
@@ -121,6 +143,93 @@ def microseconds_of_sum(group, size: int, seconds: float) -> float:
     for _ in range(int(calls)):
         group.all_reduce_(x)
     return 1e6 * (time.perf_counter() - started) / int(calls)
+
+
+def measure_steps(args: argparse.Namespace) -> None:
+    from lullm import EngineConfig
+    from lullm.engine.llm_engine import LLMEngine
+
+    options = {"enable_prefix_caching": False, "max_model_len": 1024, "num_gpu_blocks_override": 1024}
+    with tempfile.TemporaryDirectory() as folder:
+        if args.shape:
+            Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
+            options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy"}
+        else:
+            options |= {"model": "demo"}
+        engines = {name: LLMEngine(EngineConfig(**options, **EXECUTORS[name])) for name in args.executor or EXECUTORS}
+    rows = [(f"prefill, {args.input_len} tokens, ms", prefill_times(engines, args.input_len))]
+    for streams in map(int, args.streams.split(",")):
+        rows.append((f"decode, {streams} streams, ms", decode_times(engines, streams, args.steps, args.input_len)))
+    rows.append(("a call and back, us", {name: call_times(engine) for name, engine in engines.items()}))
+    print(f"{args.shape or 'demo'}: medians (tenth and ninetieth percentile), and the first of the row / each\n")
+    print(f"| | {' | '.join(engines)} |\n|---|{'---|' * len(engines)}")
+    for label, found in rows:
+        first = statistics.median(next(iter(found.values())))
+        cells = (f"{with_spread(times)}, {first / statistics.median(times):.2f}" for times in found.values())
+        print(f"| {label} | {' | '.join(cells)} |")
+    if args.json:
+        args.json.write_text(json.dumps({"shape": args.shape or "demo", "rows": rows}, indent=1))
+    for engine in engines.values():
+        engine.shutdown()
+
+
+def with_spread(times: list[float]) -> str:
+    cuts = statistics.quantiles(times, n=10)
+    return f"{statistics.median(times):.3f} ({cuts[0]:.3f}-{cuts[-1]:.3f})"
+
+
+def prefill_times(engines: dict, input_len: int) -> dict[str, list[float]]:
+    """Milliseconds from a prompt to its first token, with the last step of that request."""
+    from lullm import SamplingParams
+
+    found: dict[str, list[float]] = {name: [] for name in engines}
+    rng = random.Random(1)
+    for number in range(11):
+        prompt = [rng.randrange(10, 2000) for _ in range(input_len)]
+        for name, engine in engines.items():
+            started = time.perf_counter()
+            engine.add_request("x", prompt, SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True))
+            while engine.has_unfinished_requests():
+                engine.step()
+            if number:  # the first one meets fresh memory
+                found[name].append(1e3 * (time.perf_counter() - started))
+    return found
+
+
+def decode_times(engines: dict, num_streams: int, num_steps: int, input_len: int) -> dict[str, list[float]]:
+    """Milliseconds of every step."""
+    from lullm import SamplingParams
+
+    rng = random.Random(0)
+    params = SamplingParams(temperature=0.0, max_tokens=2 * num_steps + 64, ignore_eos=True)
+    found: dict[str, list[float]] = {name: [] for name in engines}
+    for engine in engines.values():
+        for number in range(num_streams):
+            engine.add_request(str(number), [rng.randrange(10, 2000) for _ in range(input_len)], params)
+        while len(engine.step()) < num_streams:
+            pass  # prompts
+    while len(next(iter(found.values()))) < num_steps:
+        for name, engine in engines.items():
+            engine.step()  # the first one after another engine meets cold caches
+            for _ in range(BURST):
+                started = time.perf_counter()
+                engine.step()
+                found[name].append(1e3 * (time.perf_counter() - started))
+    for engine in engines.values():
+        engine.abort_request([str(number) for number in range(num_streams)])
+        while engine.has_unfinished_requests():
+            engine.step()
+    return found
+
+
+def call_times(engine) -> list[float]:
+    """Microseconds of the shortest call to all workers and back."""
+    found = []
+    for _ in range(300):
+        started = time.perf_counter()
+        engine.collective_rpc("weights_version")
+        found.append(1e6 * (time.perf_counter() - started))
+    return found
 
 
 if __name__ == "__main__":

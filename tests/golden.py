@@ -20,10 +20,12 @@ from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.ops.state.layout import StateLayout
 from lullm.types.layer_kind import SharedAttention
 from lullm.types.parallel.placement import Axis
+from lullm.types.parallel.stage import PipelineStage
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 
 ALONE = Axis()
+WHOLE = PipelineStage()
 BLOCK_SIZE = 8
 PROMPT_LEN = 90
 SIZES = {
@@ -77,9 +79,10 @@ def write_config(folder, family, options):
     (folder / "config.json").write_text(json.dumps({"architectures": [architecture_of(family)], **options}))
 
 
-def load_model(folder, dtype=torch.float32, max_model_len=128, axis=ALONE, deals_experts=False):
-    """`axis`: of a worker that shares the model with others."""
-    config = share_of(ModelConfig.from_folder(folder), axis, deals_experts)
+def load_model(folder, dtype=torch.float32, max_model_len=128, axis=ALONE, deals_experts=False, stage=WHOLE):
+    """`axis`: of a worker that shares the model with others. `stage`: of one that has some of the layers."""
+    config = dataclasses.replace(ModelConfig.from_folder(folder), stage=stage)
+    config = share_of(config, axis, deals_experts)
     model = build_model(config, dtype, max_model_len)
     assert all(parameter.is_meta for parameter in model.parameters())
     arena = HostArena("weights", weights_bytes(model))
@@ -97,7 +100,8 @@ class PagedRun:
         config = model.config
         heads = [config.kv_heads(layer) for layer in range(len(config.layer_kinds))]
         slot_bytes = config.num_cache_sides * BLOCK_SIZE * max(own.size for own in heads) * dtype.itemsize
-        self.groups = cache_layout(config.layer_kinds, slot_bytes).groups
+        stages = config.kinds_of_stages, config.stage.rank
+        self.groups = cache_layout(config.layer_kinds, slot_bytes, *stages).groups
         blocks_each = max(-(-max_len // BLOCK_SIZE), *(group.num_state_blocks for group in self.groups))
         ids = list(range(num_seqs * blocks_each + 1))
         random.Random(3).shuffle(ids)
@@ -111,8 +115,8 @@ class PagedRun:
         self.computed = [0] * num_seqs
 
     @torch.inference_mode()
-    def step(self, work, input_embeddings=None):
-        """Compute `work`, pairs of (sequence, tokens); the logits of all rows `[T, V]`."""
+    def step(self, work, input_embeddings=None, stream=None):
+        """Compute `work`, pairs of (sequence, tokens); the logits of all rows `[T, V]`, or what the next stage gets."""
         positions, slots, contexts = [], [], []
         for seq, token_ids in work:
             span = range(self.computed[seq], self.computed[seq] + len(token_ids))
@@ -133,10 +137,12 @@ class PagedRun:
             self.ops.prepare_attention(layout) if group.keeps_tokens else StateLayout(layout)
             for group, layout in zip(self.groups, layouts, strict=True)
         ]
-        context = StepContext(torch.tensor(positions), prepared, self.kv_caches, self.ops, input_embeddings)
+        context = StepContext(
+            torch.tensor(positions), prepared, self.kv_caches, self.ops, input_embeddings, stream=stream
+        )
         hidden = self.model(token_ids, context)
         assert hidden.shape == (len(token_ids), self.model.config.hidden_size)
-        return self.model.compute_logits(hidden, self.ops)
+        return self.model.compute_logits(hidden, self.ops) if self.model.config.stage.is_last else hidden
 
 
 def prompt(seed, length=PROMPT_LEN):

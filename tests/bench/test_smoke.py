@@ -19,6 +19,11 @@ FIGURE = r"\d+\.\d+"
 RUNS = {
     "allocator": ("--num-blocks 20000 --repeat 1", rf"\| find, share .* \| {FIGURE} \|"),
     "decode": ("--shape tiny --streams 1 --steps 1", rf"1 streams  recorded +{FIGURE} .* eager +{FIGURE} "),
+    "executor sums": ("--sizes 2048 --seconds 0.01", rf"\| 2048 \| {FIGURE} .* \| {FIGURE} .* \| {FIGURE} \|"),
+    "executor steps": (
+        "--streams 1 --steps 1 --input-len 8 --executor uni",
+        rf"(?s)prefill, 8 tokens, ms \| {FIGURE} .*decode, 1 streams, ms \| {FIGURE} .* call and back, us \| {FIGURE} ",
+    ),
     "guided": (
         "--shape tiny --num-prompts 2 --input-len 8 --output-len 4 --repeat 1",
         rf"plain {FIGURE} tokens/s, guided {FIGURE}, ratio {FIGURE} ",
@@ -94,7 +99,7 @@ def output_of(script: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize("script", RUNS)
 def test_a_script_prints_its_figures(script):
-    if script == "kernels" and load_library() is None:
+    if script in ("kernels", "executor sums") and load_library() is None:
         pytest.skip("no native ops were built")
     words, figures = RUNS[script]
     arguments = [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|(\S+)', words)]

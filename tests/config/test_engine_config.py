@@ -47,12 +47,26 @@ def test_out_of_range(field, value):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("pipeline_parallel_size", 2), ("distributed_executor_backend", "slurm"),
+        ("distributed_executor_backend", "slurm"),
     ],
 )  # fmt: skip
 def test_missing_machinery_is_refused(field, value):
     with pytest.raises(UnsupportedError, match=field):
         EngineConfig(**{field: value})
+
+
+@pytest.mark.parametrize("layers", ["3", "1,1,1", "0,3", "1,-2", "1,x", ""])
+def test_stages_that_make_no_sense(layers):
+    with pytest.raises(ConfigError, match="how many layers each of the 2 stages"):
+        EngineConfig(pipeline_parallel_size=2, pipeline_layers=layers)
+
+
+def test_stages_overlap_by_themselves():
+    with pytest.raises(ConfigError, match="async_scheduling is for one stage"):
+        EngineConfig(pipeline_parallel_size=2, async_scheduling=True)
+    resolved = EngineConfig(pipeline_parallel_size=2, pipeline_layers="1, 2").resolve(MODEL)
+    assert (resolved.pipeline_layers, resolved.max_in_flight, resolved.feeds_back) == ((1, 2), 2, False)
+    assert EngineConfig(async_scheduling=True).resolve(MODEL).feeds_back
 
 
 def test_workers_that_share_a_model_are_on_a_cpu():

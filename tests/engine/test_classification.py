@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import write_tokenizer
 from golden import SIZES, random_model
+from thread_workers import use_threads
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, InvalidRequestError, ModelLoadError
@@ -172,6 +173,20 @@ def test_yes_or_no(reranker, quantization):
         assert [output.outputs for output in again] == [output.outputs for output in outputs]
         with pytest.raises(InvalidRequestError, match="not text"):
             llm.generate("a", use_tqdm=False)
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_workers_that_share_the_head_score_alike(reranker, monkeypatch, quantization):
+    """An untied head is in parts, a tied one is whole on every worker."""
+    folder, _ = reranker
+    options = OPTIONS | {"max_model_len": 400, "quantization": quantization, "convert": "rerank"}
+    found = []
+    for num_workers in (1, 2):
+        if num_workers > 1:
+            use_threads(monkeypatch)
+        with LLM(str(folder), **options, tensor_parallel_size=num_workers) as llm:
+            found.append([each.outputs.score for each in llm.score("the fox", ["jumps", "lazy"], use_tqdm=False)])
+    assert found[1] == pytest.approx(found[0], abs=1e-4 if quantization is None else 1e-2)
 
 
 def logits_of_prompt(model, token_ids):

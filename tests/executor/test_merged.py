@@ -43,10 +43,10 @@ def test_no_room_on_one_worker(executor):
         executor.determine_num_available_blocks()
 
 
-def test_a_step_runs_everywhere_and_the_first_has_its_result(executor):
+def test_a_step_runs_everywhere_and_the_last_has_its_result(executor):
     running = executor.launch_model(StepPlan([]))
     assert executor.take_calls() == all_of(executor, "launch_model")
-    assert running.result().swap_s == 0.0
+    assert running.result().swap_s == len(executor.workers) - 1
     assert executor.take_calls() == all_of(executor, "result")
 
 

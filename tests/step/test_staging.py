@@ -18,7 +18,7 @@ from lullm.step.staging import Staging
 from lullm.types.step import PENDING_TOKEN, StepPlan
 
 SIZES_OF_BATCHES = (6, 32, 40, 8, (None,))
-LIMITS = StepLimits(*SIZES_OF_BATCHES, max_in_flight=2)
+LIMITS = StepLimits(*SIZES_OF_BATCHES, max_in_flight=2, feeds_back=True)
 SIZES = [1, 2, 4, 6]
 VOCAB = 50
 

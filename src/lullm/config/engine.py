@@ -14,6 +14,7 @@ from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.option import described, option, options_of
 from lullm.config.option.sleep_after import parse_sleep_after
 from lullm.config.option.vllm import without_vllm_options
+from lullm.config.parallel.cut import parse_pipeline_layers
 from lullm.config.parallel.share import share_of
 from lullm.config.pooling.use import Convert, Runner
 from lullm.config.resolved import IdleConfig, ResolvedConfig
@@ -84,8 +85,21 @@ class EngineConfig(EngineOptions):
         above=0,
         most=1,
     )
+    data_parallel_size: int = option(
+        1,
+        "engines with the same model, each in a process of its own on its part of the cores; requests go where their "
+        "prefix is known and least work waits",
+        "device",
+        least=1,
+    )
     async_scheduling: bool | None = option(
         None, "plan and launch the next step while one runs; default: on a GPU (a CPU gains nothing)", "device"
+    )
+    pipeline_layers: str | None = option(
+        None,
+        "layers of each of the pipeline's stages, like 10,12; default: as even as the bytes of weights that a step "
+        "reads",
+        "device",
     )
     keep_backup: bool | None = option(
         None,
@@ -169,7 +183,7 @@ class EngineConfig(EngineOptions):
                 f"max_model_len ({max_model_len}): a prompt is computed in one step; lower max_model_len or raise it"
             )
         _refuse_for_model(self, model)
-        on_gpu = self.device == "cuda"
+        on_gpu, is_cut = self.device == "cuda", self.pipeline_parallel_size > 1
         return ResolvedConfig(
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}
             | {"quantization": self.quantization or (None if on_gpu else model.quantization)},
@@ -179,7 +193,8 @@ class EngineConfig(EngineOptions):
             device="cuda" if on_gpu else "cpu",
             gpu_memory_utilization=self.gpu_memory_utilization
             or (DEFAULT_GPU_MEMORY_UTILIZATION if on_gpu else DEFAULT_CPU_KV_SHARE),
-            async_scheduling=on_gpu if self.async_scheduling is None else self.async_scheduling,
+            async_scheduling=on_gpu and not is_cut if self.async_scheduling is None else self.async_scheduling,
+            pipeline_layers=parse_pipeline_layers(self.pipeline_layers, self.pipeline_parallel_size),
             keep_backup=(on_gpu and self.enable_sleep_mode) if self.keep_backup is None else self.keep_backup,
         )
 
@@ -214,6 +229,12 @@ def _check_together(config: EngineConfig) -> None:
         raise ConfigError(
             f"max_num_batched_tokens ({config.max_num_batched_tokens}) must be at least max_num_seqs "
             f"({config.max_num_seqs}): every running sequence needs one token per step"
+        )
+    parse_pipeline_layers(config.pipeline_layers, config.pipeline_parallel_size)
+    if config.async_scheduling and config.pipeline_parallel_size > 1:
+        raise ConfigError(
+            "async_scheduling is for one stage: with pipeline_parallel_size above 1 as many steps run at a time as "
+            "there are stages, each with other sequences; leave it out"
         )
     if config.delay_factor and config.enable_chunked_prefill:
         raise ConfigError("delay_factor belongs to the prefill-first policy; set enable_chunked_prefill=False too")
@@ -318,7 +339,14 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
             config.tensor_parallel_size != 1 and on_gpu,
             "workers find no GPU of their own; use a CPU, or one worker",
         ),
-        "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "one worker only"),
+        "data_parallel_size": (
+            config.data_parallel_size != 1 and on_gpu,
+            "engines find no GPU of their own; use a CPU, or one server per GPU",
+        ),
+        "pipeline_parallel_size": (
+            config.pipeline_parallel_size != 1 and on_gpu,
+            "workers find no GPU of their own; use a CPU, or one worker",
+        ),
         "distributed_executor_backend": (
             isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),
             "there are 'uni' (in this process), 'mp' (a process for each worker), 'ray' (on several machines) and "

@@ -91,7 +91,9 @@ class EngineOptions:
     enable_expert_parallel: bool = option(
         False, "workers that share the layers have whole experts, in place of a part of each", "device"
     )
-    pipeline_parallel_size: int = option(1, "workers that share the layers (only 1 yet)", "device", least=1)
+    pipeline_parallel_size: int = option(
+        1, "stages into which the layers are cut, each with workers of its own", "device", least=1
+    )
     distributed_executor_backend: str | type | None = option(
         None,
         "who runs the workers: 'uni', one in this process; 'mp', a process for each, on this machine; 'ray', on any "

@@ -26,6 +26,7 @@ from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, SlidingWindow, attended_kind
 from lullm.types.parallel.placement import Axis
+from lullm.types.parallel.stage import PipelineStage
 
 logger = get_logger(__name__)
 
@@ -67,6 +68,7 @@ class ModelConfig:
         unknown_keys: keys of the file of which nothing is known.
         foreign: the whole file, of a model whose code is that of transformers; None: lullm computes it.
         share: of a worker's part of a model (`config.parallel.share`), whose sizes these are; None: all of it.
+        stage: which layers a worker has; the other fields are of all layers.
     """
 
     architecture: str
@@ -89,6 +91,7 @@ class ModelConfig:
     unknown_keys: tuple[str, ...] = field(default=(), compare=False)
     foreign: Mapping[str, Any] | None = field(default=None, compare=False)
     share: Share | None = None
+    stage: PipelineStage = PipelineStage()
 
     @property
     def quantization(self) -> Literal[None, "int8"]:
@@ -124,6 +127,24 @@ class ModelConfig:
     @property
     def num_hidden_layers(self) -> int:
         return len(self.layer_kinds) // self.family.kinds_per_layer
+
+    @property
+    def layers(self) -> range:
+        """The numbers of the layers that a worker has."""
+        of_all = self.stage.layers_of_all
+        return of_all[self.stage.rank] if of_all else range(self.num_hidden_layers)
+
+    @property
+    def kinds_of_stages(self) -> list[range]:
+        """The entries of `layer_kinds` that each stage has."""
+        num_each = self.family.kinds_per_layer
+        of_all = self.stage.layers_of_all or [range(self.num_hidden_layers)]
+        return [range(num_each * layers.start, num_each * layers.stop) for layers in of_all]
+
+    @property
+    def own_kinds(self) -> range:
+        """The entries of `layer_kinds` that a worker has."""
+        return self.kinds_of_stages[self.stage.rank]
 
     @property
     def has_lm_head(self) -> bool:

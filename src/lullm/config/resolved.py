@@ -21,6 +21,7 @@ class ResolvedConfig(EngineOptions):
         device: where the steps run. gpu_memory_utilization: share of a GPU's memory that may be
             taken, or of a CPU's, after the weights, that the KV cache may take.
         async_scheduling: the next step is planned and launched while one runs.
+        pipeline_layers: layers of each stage; empty: there is one stage, or the engine has not chosen yet.
         keep_backup: the host memory of a sleep stays taken, with the weights in it, for the next sleep.
     """
 
@@ -30,12 +31,18 @@ class ResolvedConfig(EngineOptions):
     device: Literal["cpu", "cuda"]
     gpu_memory_utilization: float
     async_scheduling: bool
+    pipeline_layers: tuple[int, ...]
     keep_backup: bool
 
     @property
     def max_in_flight(self) -> int:
-        """Steps that may be launched before the result of the oldest is taken in."""
-        return 2 if self.async_scheduling else 1
+        """Steps that may be launched before the result of the oldest is taken in: one for each stage."""
+        return 2 if self.async_scheduling else self.pipeline_parallel_size
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether a step may compute with tokens that the one before it draws; the stages of a pipeline cannot."""
+        return self.async_scheduling
 
     @property
     def kv_dtype(self) -> str:

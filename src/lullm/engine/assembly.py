@@ -5,6 +5,7 @@ import time
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.parallel.cut import on_stage
 from lullm.config.parallel.share import share_of
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError, ConfigError, UnsupportedError
@@ -12,12 +13,22 @@ from lullm.executor.protocol import Executor
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.layout import block_bytes, cache_layout_of, max_len_within, num_blocks_for_len
 from lullm.log import get_logger
+from lullm.sched.draft import SchedulerLimits
 from lullm.sched.preemption import PreemptionPolicy, Speeds
-from lullm.sched.scheduler import Scheduler, SchedulerLimits
+from lullm.sched.scheduler import Scheduler
 from lullm.types.parallel.placement import Axis
 from lullm.units import format_bytes
 
 logger = get_logger(__name__)
+
+
+def check_single(config: EngineConfig) -> None:
+    """Return if one engine is meant. Raises UnsupportedError: several are."""
+    if config.data_parallel_size > 1:
+        raise UnsupportedError(
+            f"data_parallel_size={config.data_parallel_size} needs engines in processes of their own: `lullm serve "
+            f"--data-parallel-size {config.data_parallel_size}`, or lullm.engine.replica.client.ReplicaClient"
+        )
 
 
 def check_threadless(config: EngineConfig) -> None:
@@ -72,6 +83,7 @@ def open_scheduler(
         config.enable_chunked_prefill,
         config.delay_factor,
         config.max_in_flight,
+        config.feeds_back,
     )
 
 
@@ -83,7 +95,8 @@ def num_blocks_ahead(config: ResolvedConfig, model: ModelConfig) -> int:
 
 def _of_worker(config: ResolvedConfig, model: ModelConfig) -> ModelConfig:
     """The sizes of what a worker keeps, in blocks of the same numbers on all workers."""
-    return share_of(model, Axis(0, config.tensor_parallel_size), config.enable_expert_parallel)
+    axis = Axis(0, config.tensor_parallel_size)
+    return share_of(on_stage(model, config), axis, config.enable_expert_parallel)
 
 
 def _preemption_policy(

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
-from lullm.engine.assembly import check_threaded, check_threadless, num_blocks_ahead, open_scheduler
+from lullm.engine.assembly import check_single, check_threaded, check_threadless, num_blocks_ahead, open_scheduler
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.start.model import open_model
@@ -21,6 +21,7 @@ from lullm.executor.profiling import WorkersProfiler
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
+from lullm.models.stages import with_stages
 from lullm.sched.occupancy import take_occupancy
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
@@ -64,16 +65,18 @@ class LLMEngine:
         self, config: EngineConfig, has_thread: bool = False, ahead: MemoryAhead | None = None, pace: Pace | None = None
     ):
         started = time.monotonic()
+        check_single(config)
         (check_threaded if has_thread else check_threadless)(config)
         if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
             raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
         model = open_model(config)
         self.tokenizer, self.model_config = model.tokenizer, model.model_config
         self.default_params = model.default_params
-        self.model_executor = open_executor(model.config, self.model_config, model.folder, ahead)
+        resolved = with_stages(model.config, self.model_config)
+        self.model_executor = open_executor(resolved, self.model_config, model.folder, ahead)
         try:
             self.config, self._scheduler = open_scheduler(
-                model.config, self.model_config, self.model_executor, has_chosen_len=config.max_model_len is not None
+                resolved, self.model_config, self.model_executor, has_chosen_len=config.max_model_len is not None
             )
         except BaseException:
             self.model_executor.shutdown()

@@ -117,7 +117,7 @@ class MergedExecutor:
 
 @dataclass(frozen=True, slots=True)
 class _MergedStep:
-    """A step that every worker runs. All of them sample alike, so that the first has the result."""
+    """A step that every worker runs. Those of the last stage draw, all of them alike: the last one has the result."""
 
     steps: list[Running[StepResult]]
 
@@ -129,4 +129,4 @@ class _MergedStep:
             except Exception as error:
                 answers.append(Answer(error=error))
         results: list[StepResult] = values(answers)
-        return results[0]
+        return results[-1]

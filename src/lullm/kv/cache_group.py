@@ -11,13 +11,16 @@ of blocks (hashes, sharing, swap) stays the same. In a slot's tensor, blocks of 
 block b is number `b * num_shares + i`, which is all that a kernel has to know. Layers that share the keys and values of
 an earlier one have its place, and take no memory.
 
+Where the layers are cut into stages of a pipeline, all stages have the same groups, since they read the same block
+tables, and each has slots for its own layers only. So a block has fewer bytes on a stage, not fewer tokens.
+
 A recurrent state has no tokens to stand in slots. It is cut into pieces of the size of a slot: a sequence holds as many
 blocks of the same pool as the states of all its recurrent layers take, from its first token to its last. So states and
 keys share one budget, and blocks that hold a state are copied, swapped, cached and saved like any other.
 """
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lullm.errors import UnsupportedError
 from lullm.types.layer_kind import (
@@ -49,7 +52,7 @@ and those in the full group, which grows with the sequence.
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """Layers of one kind that share a block table.
+    """Layers of one kind that share a block table; of a stage, those that it has, which may be none.
 
     `layers[i]` stands in slot `i // num_shares` of every block of the group, in share `i % num_shares` of it. Recurrent
     layers are all in one group: beyond the slots of a block they go on in the blocks behind (`LayerPlace`).
@@ -111,7 +114,7 @@ class LayerPlace:
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """The groups of a model, and the place of each layer (None: it keeps nothing)."""
+    """The groups of a model, and the place of each layer (None: it keeps nothing, or is on another stage)."""
 
     groups: tuple[CacheGroup, ...]
     num_slots: int
@@ -123,7 +126,9 @@ class CacheLayout:
         return sum(group.num_held_blocks(num_blocks, block_size) for group in self.groups)
 
 
-def cache_layout(kinds: Seq[LayerKind], slot_bytes: int | None = None) -> CacheLayout:
+def cache_layout(
+    kinds: Seq[LayerKind], slot_bytes: int | None = None, stages: Seq[range] = (), stage: int = 0
+) -> CacheLayout:
     """The groups for a model whose layers are of these `kinds`; a group's kinds come in the order of first layers.
 
     Recurrent groups come last.
@@ -131,6 +136,8 @@ def cache_layout(kinds: Seq[LayerKind], slot_bytes: int | None = None) -> CacheL
     Args:
         slot_bytes: of a layer-slot in one block. None: no more than places is asked for, so that recurrent groups do
             not know how many blocks they need.
+        stages: the layers of each stage of a pipeline; empty: one has all.
+        stage: whose layers get places. The number of a state's blocks is the same on all: what the neediest takes.
 
     Raises:
         UnsupportedError: a layer attends to an encoder, or no layer keeps keys and values.
@@ -148,15 +155,24 @@ def cache_layout(kinds: Seq[LayerKind], slot_bytes: int | None = None) -> CacheL
     if not layers_of:
         raise UnsupportedError("no layer of the model keeps keys and values; choose a model with attention layers")
     shares = shares_of(list(layers_of))
-    num_slots = _num_slots([cdiv(len(layers), shares[kind]) for kind, layers in layers_of.items()])
+    most = _num_slots([cdiv(len(layers), shares[kind]) for kind, layers in layers_of.items()])
     groups = [
         CacheGroup(kind, tuple(part), num_shares=shares[kind])
         for kind, layers in layers_of.items()
-        for part in _deal(layers, num_slots * shares[kind])
+        for part in _deal(layers, most * shares[kind])
     ]
+    stages = stages or [range(len(kinds))]
+    num_slots = [_num_slots_within(groups, layers) for layers in stages]
     for kind, layers in states.items():
         num_each = 0 if slot_bytes is None else num_state_blocks(kind, slot_bytes)
-        groups.append(CacheGroup(kind, tuple(layers), num_each * cdiv(len(layers), num_slots)))
+        parts = [cdiv(_num_within(layers, own), slots) for own, slots in zip(stages, num_slots, strict=True)]
+        groups.append(CacheGroup(kind, tuple(layers), num_each * max(parts)))
+    own = stages[stage]
+    groups = [replace(group, layers=tuple(layer for layer in group.layers if layer in own)) for group in groups]
+    return CacheLayout(tuple(groups), num_slots[stage], _places(kinds, groups, num_slots[stage]))
+
+
+def _places(kinds: Seq[LayerKind], groups: Seq[CacheGroup], num_slots: int) -> tuple[LayerPlace | None, ...]:
     places: list[LayerPlace | None] = [None] * len(kinds)
     for index, group in enumerate(groups):
         for number, layer in enumerate(group.layers):
@@ -166,7 +182,16 @@ def cache_layout(kinds: Seq[LayerKind], slot_bytes: int | None = None) -> CacheL
     for layer, kind in enumerate(kinds):
         if isinstance(kind, SharedAttention):
             places[layer] = places[kind.layer]
-    return CacheLayout(tuple(groups), num_slots, tuple(places))
+    return tuple(places)
+
+
+def _num_within(layers: Seq[int], stage: range) -> int:
+    return sum(layer in stage for layer in layers)
+
+
+def _num_slots_within(groups: Seq[CacheGroup], stage: range) -> int:
+    """Layer-slots of a block on a stage; one at least, where only states are kept."""
+    return max(1, *(cdiv(_num_within(group.layers, stage), group.num_shares) for group in groups))
 
 
 def shares_of(kinds: Seq[LayerKind]) -> dict[LayerKind, int]:

@@ -17,7 +17,16 @@ SCALE_BYTES = 2
 
 def cache_layout_of(model: ModelConfig, block_size: int, dtype: str) -> CacheLayout:
     """The cache groups of a model, in blocks of so many tokens. Raises UnsupportedError as `cache_layout` does."""
-    return cache_layout(model.layer_kinds, slot_bytes(model, block_size, dtype))
+    return _layout(model, slot_bytes(model, block_size, dtype))
+
+
+def layer_places(model: ModelConfig) -> CacheLayout:
+    """The same, whose recurrent groups do not know how many blocks they need."""
+    return _layout(model, None)
+
+
+def _layout(model: ModelConfig, size: int | None) -> CacheLayout:
+    return cache_layout(model.layer_kinds, size, model.kinds_of_stages, model.stage.rank)
 
 
 def slot_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
@@ -46,7 +55,7 @@ def _rows_of_kinds(model: ModelConfig) -> set[tuple[int, int]]:
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
     """Bytes of one block: what its layer-slots keep of `block_size` tokens. `dtype`: as in `kv_dtype`."""
-    return cache_layout(model.layer_kinds).num_slots * slot_bytes(model, block_size, dtype)
+    return layer_places(model).num_slots * slot_bytes(model, block_size, dtype)
 
 
 def num_blocks_for_len(model: ModelConfig, block_size: int, dtype: str, num_tokens: int) -> int:
@@ -87,7 +96,7 @@ def num_blocks_within(config: ResolvedConfig, model: ModelConfig, available_byte
         per_seq = num_blocks_for_len(model, config.block_size, config.kv_dtype, config.max_model_len)
         enough = 2 * config.max_num_seqs * per_seq
         # And the chunk of a prompt that is being computed, which a window comes on top of.
-        num_windows = sum(group.window is not None for group in cache_layout(model.layer_kinds).groups)
+        num_windows = sum(group.window is not None for group in layer_places(model).groups)
         enough += num_windows * cdiv(config.max_num_batched_tokens, config.block_size)
         num_blocks = min(int(available_bytes * config.gpu_memory_utilization) // size, enough)
     if num_blocks < 1:

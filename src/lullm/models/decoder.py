@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from lullm.config.decoder import QueryStretch
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.pooler import Classifier, TokenScore
-from lullm.kv.cache_group import LayerPlace, cache_layout
+from lullm.kv.cache_group import LayerPlace
+from lullm.kv.layout import layer_places
 from lullm.models.protocol import Model
 from lullm.nn.attention import Attention, AttentionStyle, QueryAttention
 from lullm.nn.context import StepContext
@@ -163,7 +164,7 @@ def new_attention(
 
 def place_of(config: ModelConfig, index: int) -> LayerPlace:
     """Where the entry `index` of `layer_kinds` keeps its blocks."""
-    place = cache_layout(config.layer_kinds).places[index]
+    place = layer_places(config).places[index]
     assert place is not None, "an entry that keeps something"
     return place
 
@@ -181,21 +182,28 @@ def new_head(config: ModelConfig, size: int, dtype: torch.dtype) -> LMHead:
 
 
 class Decoder(nn.Module):
-    """Token ids to the hidden states that the head reads."""
+    """Token ids to the hidden states that the head reads.
+
+    On a stage of a pipeline: from the residual stream that came from the stage before, unless it is the first, to the
+    one that the next stage takes, unless it is the last.
+    """
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__()
-        family = config.family
-        self.embed_tokens = new_embedding(config, config.hidden_size, dtype)
+        family, stage = config.family, config.stage
+        self.stage = stage
+        if stage.is_first or (stage.is_last and config.ties_head):
+            self.embed_tokens = new_embedding(config, config.hidden_size, dtype)
         self.embedding_scale = torch.tensor(family.embedding_scale, dtype=dtype, device="cpu").item()
         make_layer = style.make_layer or DecoderLayer
-        places = cache_layout(config.layer_kinds).places[:: family.kinds_per_layer]
+        places = layer_places(config).places[:: family.kinds_per_layer]
         groups = [0 if place is None else place.group for place in places]
-        self.layers = nn.ModuleList(
-            make_layer(config, style, layer, group, dtype) for layer, group in enumerate(groups)
-        )
-        self.norm = new_norm(config, dtype)
-        of_layers = [(rope, config.rotated_size(layer)) for layer, rope in enumerate(family.ropes)]
+        self.layers = nn.ModuleList()
+        for layer in config.layers:  # under its number in the model, on every stage
+            self.layers.add_module(str(layer), make_layer(config, style, layer, groups[layer], dtype))
+        if stage.is_last:
+            self.norm = new_norm(config, dtype)
+        of_layers = [(family.ropes[layer], config.rotated_size(layer)) for layer in config.layers]
         ropes = list(dict.fromkeys(of_layers))
         self.rotaries = nn.ModuleList(
             Rotary(replace(config, head_dim=size), rope, max_model_len) for rope, size in ropes
@@ -206,14 +214,18 @@ class Decoder(nn.Module):
         return self.run(self.embed(token_ids, context), context)
 
     def run(self, hidden: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """All layers and the last norm."""
+        """All layers, and the last norm behind the last of them."""
         residual: Tensor | None = None
         tables = [self.rotaries[index].cos_sin_cache for index in self.rotary_of_layer]
         for layer, table in zip(self.layers, tables, strict=True):
             hidden, residual = layer(hidden, residual, table, context)
+        if not self.stage.is_last:
+            return summed(hidden, residual, context.ops)
         return self.norm(hidden, context.ops) if residual is None else self.norm.add(hidden, residual, context.ops)[0]
 
     def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
+        if context.stream is not None:
+            return context.stream
         if context.input_embeddings is not None:
             return context.input_embeddings.clone()  # layers write over their input
         hidden = self.embed_tokens(token_ids, context.ops)
@@ -222,14 +234,25 @@ class Decoder(nn.Module):
         return hidden
 
 
+def summed(hidden: Tensor, residual: Tensor | None, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
+    """All of the residual stream, as the next layer's norm would have it: the same bits, in half of the bytes."""
+    if residual is None:
+        return hidden
+    ops.add_(residual, hidden)
+    return residual
+
+
 class CausalLM(Model):
     """A decoder with its language-model head, or with what pools in its place, or with both."""
 
+    has_stages = True
     has_pooling_heads = True
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__(config, style.rules)
         self.model = (style.make_decoder or Decoder)(config, style, dtype, max_model_len)
+        if not config.stage.is_last:
+            return
         self.lm_head = new_head(config, config.hidden_size, dtype)
         head = None if config.pooler is None else config.pooler.head
         if isinstance(head, Classifier):
@@ -242,7 +265,7 @@ class CausalLM(Model):
 
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.compute_logits`."""
-        return self._scaled(self.lm_head(hidden, self.model.embed_tokens, ops), ops)
+        return self._scaled(self.lm_head(hidden, self._shared, ops), ops)
 
     def pool(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.pool`."""
@@ -250,13 +273,18 @@ class CausalLM(Model):
             case TokenScore(true_token_id, false_token_id):
                 wanted = [true_token_id] if false_token_id is None else [true_token_id, false_token_id]
                 token_ids = torch.tensor(wanted, device=hidden.device)
-                logits = self.lm_head.some_logits(hidden, token_ids, self.model.embed_tokens, ops)
+                logits = self.lm_head.some_logits(hidden, token_ids, self._shared, ops)
                 logits = self._scaled(logits, ops)
                 return logits if false_token_id is None else logits[:, :1] - logits[:, 1:]
             case Classifier():
                 scores: Tensor = self.score(hidden)
                 return scores
         return hidden.float()
+
+    @property
+    def _shared(self) -> Embedding | None:
+        """The embedding, where the worker has it."""
+        return getattr(self.model, "embed_tokens", None)
 
     def _scaled(self, logits: Tensor, ops: Ops) -> Tensor:
         family = self.config.family

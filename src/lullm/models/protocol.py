@@ -10,7 +10,7 @@ from lullm.errors import ModelLoadError
 from lullm.nn.context import StepContext
 from lullm.ops.table import Ops
 from lullm.weights.rows.cut import Cut
-from lullm.weights.rule import WeightRules
+from lullm.weights.rule import WeightRules, on_stage
 
 
 class Model(nn.Module):
@@ -23,21 +23,27 @@ class Model(nn.Module):
         rules: how a checkpoint's names become parameters.
 
     Attributes:
+        has_stages: the model has those layers only that `config.layers` names; else it cannot be cut into stages.
         cuts: of a worker that shares the matrices with others: what it has of which parameters.
         has_pooling_heads: `pool` knows the heads of a `PoolerConfig`; else it gives hidden states only.
         update_weights: see `WeightStore.update`; None: there is no memory for weights yet.
     """
 
+    has_stages = False
     has_pooling_heads = False
 
     def __init__(self, config: ModelConfig, rules: WeightRules):
         super().__init__()
+        if config.stage.num_layers and not self.has_stages:
+            raise ModelLoadError(
+                f"{config.architecture} cannot be cut into the stages of a pipeline; leave pipeline_parallel_size out"
+            )
         if config.pooler is not None and config.pooler.head is not None and not self.has_pooling_heads:
             raise ModelLoadError(
                 f"{config.architecture} gives embeddings only, not scores or classes; use convert='embed'"
             )
         self.config = config
-        self.rules = rules
+        self.rules = on_stage(rules, config.stage)
         self.cuts: Mapping[str, Cut] = {}
         self.update_weights: Callable[[Iterable[tuple[str, Tensor]]], list[str]] | None = None
 
@@ -45,7 +51,8 @@ class Model(nn.Module):
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
         """The hidden states `[T, H]` of one step's token ids `[T]` int64.
 
-        Keys and values are written into the caches of the context.
+        Keys and values are written into the caches of the context. On a stage of a pipeline that is not the last
+        (`config.stage`): the residual stream `[T, H]` for the next one.
         """
 
     @abstractmethod

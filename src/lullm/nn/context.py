@@ -21,6 +21,8 @@ class StepContext:
         ops: the functions that the layers call.
         input_embeddings: `[T, H]` in place of the embedding of the token ids, scaled already; None: the ids' own.
         layer_inputs: `[T, L, P]`, by layer, what it reads of its tokens beside the hidden states; None: nothing.
+        stream: `[T, H]`, on a stage of a pipeline that is not the first: what the stage before gave. Layers write over
+            it.
         calibrates: whether this step finds the open scales of an fp8 cache (`KVScales.calibrate`).
     """
 
@@ -30,4 +32,5 @@ class StepContext:
     ops: Ops
     input_embeddings: Tensor | None = None
     layer_inputs: Tensor | None = None
+    stream: Tensor | None = None
     calibrates: bool = False

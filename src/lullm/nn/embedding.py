@@ -44,7 +44,7 @@ class LMHead(Matrix):
         if tied:
             self.register_parameter("weight", None)
 
-    def forward(self, hidden: Tensor, embedding: Embedding, ops: Ops) -> Tensor:  # [N, H] -> [N, V] float32
+    def forward(self, hidden: Tensor, embedding: Embedding | None, ops: Ops) -> Tensor:  # [N, H] -> [N, V] float32
         weight, layout = self._own_rows(embedding)
         logits = ops.logits(hidden, weight) if layout is None else ops.quantized_logits(hidden, weight, layout)
         if self.num_shares == 1:
@@ -52,11 +52,16 @@ class LMHead(Matrix):
         gathered = ops.all_gather(logits)
         return gathered if gathered.shape[1] == self.vocab_size else gathered[:, : self.vocab_size]
 
-    def _own_rows(self, embedding: Embedding) -> tuple[Tensor, Layout | None]:
+    def _matrix(self, embedding: Embedding | None) -> Matrix:
         if self.weight is not None:
-            return self.weight, self.layout
-        weight, layout = embedding.weight, embedding.layout
-        if self.num_shares == 1:
+            return self
+        assert embedding is not None, "a tied head stands where the embedding is"
+        return embedding
+
+    def _own_rows(self, embedding: Embedding | None) -> tuple[Tensor, Layout | None]:
+        matrix = self._matrix(embedding)
+        weight, layout = matrix.weight, matrix.layout
+        if self.num_shares == 1 or matrix is self:
             return weight, layout
         if layout is None:
             return weight[self.first_row : self.first_row + self.num_own_rows], None
@@ -64,12 +69,11 @@ class LMHead(Matrix):
         panels = weight[first_panel : first_panel + num_panels]
         return panels, layout.with_rows(self.num_own_rows)
 
-    def some_logits(self, hidden: Tensor, token_ids: Tensor, embedding: Embedding, ops: Ops) -> Tensor:
+    def some_logits(self, hidden: Tensor, token_ids: Tensor, embedding: Embedding | None, ops: Ops) -> Tensor:
         """The logits of `token_ids [K]` alone: `[N, K]` float32. Reads K rows of the matrix, if all are here."""
         if self.weight is not None and self.num_shares > 1:
             return self(hidden, embedding, ops)[:, token_ids]
-        rows = _rows(embedding if self.weight is None else self, token_ids, ops)  # [K, H]
-        return _products(hidden, rows)
+        return _products(hidden, _rows(self._matrix(embedding), token_ids, ops))
 
 
 class LabelHead(nn.Module):

@@ -83,13 +83,18 @@ def kv_scales_of(model: nn.Module) -> list[KVScales]:
     return [module for module in model.modules() if isinstance(module, KVScales)]
 
 
-def with_scales(caches: list[LayerCache], model: nn.Module, kinds: Sequence[LayerKind]) -> list[LayerCache]:
-    """The layers' caches with the scales that the model has for those that keep keys and values."""
+def with_scales(
+    caches: list[LayerCache], model: nn.Module, kinds: Sequence[LayerKind], own: Sequence[int]
+) -> list[LayerCache]:
+    """The layers' caches with the scales that the model has for those that keep keys and values.
+
+    `own`: the layers that the model has of them all.
+    """
     all_scales = kv_scales_of(model)
     if not all_scales:
         return caches
     caches = list(caches)
-    token_layers = [layer for layer, kind in enumerate(kinds) if isinstance(kind, FullAttention | SlidingWindow)]
+    token_layers = [layer for layer in own if isinstance(kinds[layer], FullAttention | SlidingWindow)]
     for layer, scales in zip(token_layers, all_scales, strict=True):
         caches[layer] = LayerCache(caches[layer].key, caches[layer].value, scales.k_scale, scales.v_scale)
     return [caches[kind.layer] if isinstance(kind, SharedAttention) else caches[i] for i, kind in enumerate(kinds)]

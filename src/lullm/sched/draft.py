@@ -12,6 +12,7 @@ that no sequence has a seat for. Each draft's row draws the token that the next 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.roster import Roster
@@ -21,48 +22,72 @@ from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.step import BlockPair, Span, StepPlan
 
 
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """Budgets of one step, and the longest sequence (tokens)."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+
+
 class Draft:
     """The remaining token budget and the plan's contents so far.
 
     `swap_out` and `swap_in` take the moves of whole groups; those of cached content are added by `complete`.
-    `holds_up`: the next plan depends on what this one's draws give, so it must wait for the result.
+    `reads_draws`: more tokens of some sequences cannot be planned before what this plan draws for them is known.
+    `is_blocked`: somebody must be preempted, which only a plan that is made while no step runs can do.
 
     Args:
-        budget: tokens of the step. num_spare_draws: says how many draws it may make for drafts.
+        num_spare_draws: says how many draws it may make for drafts. share: see `Lookahead.share`.
+
+    Attributes:
+        budget: tokens that the step has left.
     """
 
     __slots__ = (
-        "_block_space", "_copies", "_max_model_len", "_num_spare_draws", "_roster", "_spare_draws", "budget",
-        "holds_up", "spans", "swap_in", "swap_out",
+        "_block_space", "_copies", "_max_model_len", "_num_ends", "_num_spare_draws", "_roster", "_spare_draws",
+        "budget", "is_blocked", "reads_draws", "share", "spans", "swap_in", "swap_out",
     )  # fmt: skip
 
     def __init__(
         self,
-        budget: int,
+        limits: SchedulerLimits,
         block_space: BlockSpaceManager,
         roster: Roster,
-        max_model_len: int,
         num_spare_draws: Callable[[], int],
+        share: int | None = None,
     ) -> None:
-        self.budget = budget
-        self.holds_up = False
+        self.budget = limits.max_num_batched_tokens
+        self.share = share
+        self.reads_draws = self.is_blocked = False
+        self._num_ends = 0  # sequences with nothing left to compute until the result is there
         self.spans: list[Span] = []
         self.swap_out: list[BlockPair] = []
         self.swap_in: list[BlockPair] = []
         self._copies: list[BlockPair] = []
         self._block_space = block_space
         self._roster = roster
-        self._max_model_len = max_model_len
+        self._max_model_len = limits.max_model_len
         self._num_spare_draws = num_spare_draws
         self._spare_draws: int | None = None  # not counted yet: counting the seats costs a tenth of a plan
 
+    def passes_over(self, seqs: list[Sequence]) -> bool:
+        """Whether a group has no turn: steps in flight draw for it, or this one draws for as many as it should."""
+        if self.share is None:
+            return False
+        most = max(seq.num_uncomputed_tokens for seq in seqs)
+        return most <= 0 or (self._num_ends >= self.share and most <= self.budget)
+
     def add(self, group: SequenceGroup, seqs: list[Sequence], reserved: int = 0) -> None:
         """Spans for the group's sequences within the budget, of which `reserved` tokens are promised to others."""
+        if self.share is not None and self.passes_over(seqs):
+            return
         leader = seqs[0]
         may_draw = True
         if group.request.params.beam_width is not None:
             may_draw = self._can_draw_together(seqs, reserved)
-            self.holds_up = self.holds_up or may_draw
+            self.reads_draws = self.reads_draws or may_draw
         for index, seq in enumerate(seqs):
             # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
             # The same step is early enough: within a layer all KV is written before any attention reads it.
@@ -118,7 +143,7 @@ class Draft:
         if num_drafts <= 0 or self._roster.beam(group) is not None:
             return []
         self._spare_draws -= num_drafts
-        self.holds_up = True
+        self.reads_draws = True
         return drafts[:num_drafts]
 
     def _span(self, group: SequenceGroup, seq: Sequence, num_tokens: int, drafts: list[int]) -> Span:
@@ -126,6 +151,7 @@ class Draft:
         start, end = seq.num_computed_tokens, seq.num_computed_tokens + num_tokens
         num_tokens += len(drafts)
         self.budget -= num_tokens
+        self._num_ends += end == len(token_ids)
         pooled = group.pooled
         copies = self._block_space.append_slots(group, seq, num_tokens)
         if copies:
@@ -168,7 +194,7 @@ class Draft:
             seq.draw_params = params
         token_ids = b""
         if params.edits is not None:
-            self.holds_up = self.holds_up or params.reads_tokens or params.edits.min_tokens > 0
+            self.reads_draws = self.reads_draws or params.reads_tokens or params.edits.min_tokens > 0
             if params.reads_tokens:
                 token_ids = pack(seq.token_ids + drafts)
         return Draw(seq.seq_id, row, params, len(seq.token_ids) - seq.prompt_len + len(drafts), token_ids)

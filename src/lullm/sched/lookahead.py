@@ -1,9 +1,11 @@
 """Lookahead: plans steps while steps before them run, so that a device never waits for the host.
 
-The tokens of the steps in flight are not known yet. A sequence that draws one gets PENDING_TOKEN in its place while the
-next plan is made, so that lengths, positions and slots are right; it has as many pending tokens as steps in flight draw
-for it. The worker fills in the tokens on the device. Results are applied in the order of the plans, and each replaces
-the first pending token. Decisions that depend on the value of a token wait:
+The tokens of the steps in flight are not known yet. There are two ways to plan further steps.
+
+Tokens are fed back: a step computes with tokens that the one before it has drawn. A sequence that draws one gets
+PENDING_TOKEN in its place while the next plan is made, so that lengths, positions and slots are right; it has as many
+pending tokens as steps in flight draw for it. The worker fills in the tokens on the device. Results are applied in the
+order of the plans, and each replaces the first pending token. Decisions that depend on the value of a token wait:
 
 - content hashes: a block is promoted once its last token is known;
 - draws that read the tokens so far (`DrawParams.reads_tokens`), beams, and drafts, whose accepted number is not known:
@@ -12,6 +14,11 @@ the first pending token. Decisions that depend on the value of a token wait:
   step runs;
 - stop conditions: a sequence that has ended was planned for some steps too many. Its blocks are free at once, since
   later plans run after those steps, and the tokens that they draw for it are dropped.
+
+Tokens are not fed back: the last stage of a pipeline draws them, while the first computes the next step. So a sequence
+that a step in flight draws for has nothing to compute, and further plans are for the other sequences. Each plan takes
+its share of them, so that all stages have as much to do. Chunks of a prompt need no token: they follow each other
+through the stages. Nothing but preemption has to wait.
 """
 
 from collections import deque
@@ -19,6 +26,7 @@ from collections.abc import Callable
 
 from lullm.sched.roster import Member
 from lullm.types.step import StepPlan
+from lullm.units import cdiv
 
 
 class Lookahead:
@@ -26,9 +34,11 @@ class Lookahead:
 
     Args:
         max_model_len: tokens of the longest sequence.
+        feeds_back: a step may compute with tokens that are drawn by the step before it.
     """
 
-    def __init__(self, max_in_flight: int, max_model_len: int):
+    def __init__(self, max_in_flight: int, max_model_len: int, feeds_back: bool = True):
+        self._feeds_back = feeds_back
         self._max_in_flight = max_in_flight
         self._max_model_len = max_model_len
         self._plans: deque[StepPlan] = deque()
@@ -44,6 +54,15 @@ class Lookahead:
     def can_plan(self) -> bool:
         """Whether another plan may be made now."""
         return not self._plans or (len(self._plans) < self._max_in_flight and not self._holds_up)
+
+    def share(self, num_seqs: Callable[[], int]) -> int | None:
+        """How many of `num_seqs()` sequences one plan draws for, about; None: for all.
+
+        So every step in flight has as many.
+        """
+        if self._feeds_back or self._max_in_flight == 1:
+            return None
+        return max(cdiv(num_seqs(), self._max_in_flight), 1)
 
     def begin(self, find_member: Callable[[int], Member | None]) -> None:
         """Before a plan: append placeholders to the sequences that the newest plan draws for.
@@ -63,12 +82,12 @@ class Lookahead:
                     seq.add_pending()
         self._unmarked = None
 
-    def add(self, plan: StepPlan, holds_up: bool) -> None:
-        """After a plan: it will run, unless it is empty. `holds_up`: the next plan needs all results."""
-        self._holds_up = holds_up
+    def add(self, plan: StepPlan, reads_draws: bool, is_blocked: bool) -> None:
+        """After a plan: it will run, unless it is empty. For the rest see `Draft`."""
+        self._holds_up = is_blocked or (reads_draws and self._feeds_back)
         if not plan.is_empty:
             self._plans.append(plan)
-            self._unmarked = plan
+            self._unmarked = plan if self._feeds_back else None
 
     def remove(self, plan: StepPlan) -> None:
         """The result of the oldest plan is being applied. An empty plan was never added."""

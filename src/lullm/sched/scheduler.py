@@ -22,11 +22,12 @@ no bound either: decodes wait while new prompts can be admitted. (`tests/sched/t
 
 import bisect
 from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import chain
 
 from lullm.config.engine_option import SchedulingPolicy
 from lullm.kv.block_space import AllocStatus, BlockSpaceManager
-from lullm.sched.draft import Draft
+from lullm.sched.delay import PromptDelay
+from lullm.sched.draft import Draft, SchedulerLimits
 from lullm.sched.intake import Intake, SequenceUpdate
 from lullm.sched.lookahead import Lookahead
 from lullm.sched.preemption import PreemptionPolicy, Room
@@ -36,15 +37,6 @@ from lullm.sched.stats import SchedulerStats
 from lullm.types.request import GenerateRequest
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import StepPlan, StepResult
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
-    """Budgets of one step, and the longest sequence (tokens)."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
 
 
 class Scheduler:
@@ -70,6 +62,7 @@ class Scheduler:
         enable_chunked_prefill: bool = True,
         delay_factor: float = 0.0,
         max_in_flight: int = 1,
+        feeds_back: bool = True,
     ) -> None:
         self.limits = limits
         self.block_space = block_space
@@ -81,11 +74,9 @@ class Scheduler:
         self.swapped = GroupQueue(self.order)
         self._clock = clock
         self._is_chunked = enable_chunked_prefill
-        self._delay_factor = delay_factor
-        self._last_prompt_plan: float | None = None
-        self._last_prompt_latency_s = 0.0
+        self._delay = PromptDelay(delay_factor)
         self._roster = Roster(block_space, self.order)
-        self._lookahead = Lookahead(max_in_flight, limits.max_model_len)
+        self._lookahead = Lookahead(max_in_flight, limits.max_model_len, feeds_back)
         self._intake = Intake(block_space, self._roster, limits.max_model_len, self.stats.gaps)
 
     # -- requests come and go ------------------------------------------------------------------------------------
@@ -139,17 +130,15 @@ class Scheduler:
             self._slide()
         self.block_space.merge_duplicates()
         self._lookahead.begin(self._roster.find_member)
-        limits = self.limits
-        draft = Draft(
-            limits.max_num_batched_tokens, self.block_space, self._roster, limits.max_model_len, self._num_spare_draws
-        )
+        share = self._lookahead.share(self._num_candidates)
+        draft = Draft(self.limits, self.block_space, self._roster, self._num_spare_draws, share)
         self._make_way(draft)
         if not self._is_chunked:
             self._plan_prefill_first(draft)
         elif self._plan_running(draft):
             self._admit(draft)
         plan = draft.complete()
-        self._lookahead.add(plan, draft.holds_up)
+        self._lookahead.add(plan, draft.reads_draws, draft.is_blocked)
         return plan
 
     def apply(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
@@ -190,13 +179,18 @@ class Scheduler:
         live = [group.unfinished for group in self.running]
         reserved = sum(map(len, live))
         is_roomy = self.block_space.has_slots(reserved)
+        if not is_roomy and draft.share is not None and not self._lookahead.is_ahead:
+            # The plans behind this one, for those that it passes over, may preempt nobody.
+            while len(self.running) > 1 and not self.block_space.can_append_slots(list(chain(*live))):
+                self._preempt(self.running[-1], draft)
+                live.pop()
         num_planned = 0
         while num_planned < len(self.running):  # groups leave at the end, so that `live` stays in step
             group, seqs = self.running[num_planned], live[num_planned]
-            if not is_roomy:
+            if not is_roomy and not draft.passes_over(seqs):
                 room = self._make_room(group, seqs, draft)
                 if room is Room.BLOCKED:
-                    draft.holds_up = True
+                    draft.is_blocked = True
                     return False
                 if room is Room.GONE:
                     continue
@@ -208,15 +202,10 @@ class Scheduler:
     def _plan_prefill_first(self, draft: Draft) -> None:
         """Whole prompts, or decodes. A group that is swapped in has its prompt, so it joins the decodes."""
         now = self._clock()
-        if self._last_prompt_plan is not None:
-            self._last_prompt_latency_s = now - self._last_prompt_plan
-            self._last_prompt_plan = None
-        first = self.waiting.peek()
-        delay_s = self._delay_factor * self._last_prompt_latency_s
-        if not self.running or first is None or now - first.request.arrival_time >= delay_s:
+        if self._delay.is_over(self.waiting.peek(), now) or not self.running:
             self._admit(draft, only=self.waiting)
         if draft.spans:
-            self._last_prompt_plan = now
+            self._delay.begin(now)
         elif self._plan_running(draft):
             self._admit(draft, only=self.swapped)
 
@@ -235,6 +224,11 @@ class Scheduler:
             if victim is group:
                 return Room.GONE
         return Room.OK
+
+    def _num_candidates(self) -> int:
+        """Sequences that may run, as far as can be known."""
+        num_seats = sum(group.num_seats for group in self.running)
+        return min(num_seats + len(self.waiting) + len(self.swapped), self.limits.max_num_seqs)
 
     def _num_spare_draws(self) -> int:
         """Draws of a step that no running sequence has a seat for. None while requests wait: those come first."""
@@ -262,7 +256,7 @@ class Scheduler:
             status = self._admission(queue, group)
             # Without chunking a prompt goes in one piece; the first one of a step always fits (config).
             is_too_long = only is self.waiting and draft.spans and len(group.unfinished[0]) > draft.budget
-            if status is AllocStatus.LATER or is_too_long:
+            if status is AllocStatus.LATER or is_too_long or draft.passes_over(group.unfinished):
                 return
             queue.pop()
             if status is AllocStatus.NEVER:
@@ -296,7 +290,7 @@ class Scheduler:
             if self._admission(*first) is not AllocStatus.LATER:
                 return
             if self._lookahead.is_ahead:
-                draft.holds_up = True
+                draft.is_blocked = True
                 return
             self._preempt(self.running[-1], draft)
 

@@ -18,7 +18,7 @@ KV cache. A computation with an operation of torch in between cannot be recorded
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -36,6 +36,15 @@ class DecodeOutput(NamedTuple):
 
     logits: Tensor  # [size, V] float32
     tokens: Tensor  # [size] int64, drawn from them (greedily, if the ops cannot draw)
+
+
+class StreamOutput(NamedTuple):
+    """The results of a decode step on a stage of a pipeline that is not the last."""
+
+    stream: Tensor  # [size, H], what the next stage goes on from
+
+
+Output = TypeVar("Output", bound=tuple[Tensor, ...])
 
 
 def decode_sizes(device: Device, max_num_seqs: int) -> Sequence[int]:
@@ -60,7 +69,7 @@ def workspace_bytes(config: ModelConfig, max_num_seqs: int) -> int:
     return MIB + max_num_seqs * (8 * config.vocab_size + 12 * 4 * widest)
 
 
-class DecodeGraphs:
+class DecodeGraphs(Generic[Output]):
     """Runs decode steps of fixed sizes, recorded or eager.
 
     Args:
@@ -72,11 +81,11 @@ class DecodeGraphs:
         refusal: the reason why all steps are eager, once the device has refused a recording.
     """
 
-    def __init__(self, device: Device, compute: Callable[[int], DecodeOutput], workspace: Workspace | None = None):
+    def __init__(self, device: Device, compute: Callable[[int], Output], workspace: Workspace | None = None):
         self._device = device
         self._compute = compute
         self._workspace = workspace
-        self._captured: dict[int, Captured[DecodeOutput]] = {}
+        self._captured: dict[int, Captured[Output]] = {}
         self.refusal: str | None = None
 
     def capture(self, sizes: Sequence[int], clear: Callable[[int], None]) -> None:
@@ -96,7 +105,7 @@ class DecodeGraphs:
             format_bytes(max(free - self._device.memory_info().free_bytes, 0)),
         )
 
-    def run(self, size: int) -> DecodeOutput:
+    def run(self, size: int) -> Output:
         """The staged batch, filled up to `size`. Does not wait for the device."""
         captured = self._captured.get(size)
         if captured is not None:
@@ -106,7 +115,7 @@ class DecodeGraphs:
             return self._compute(size)
         return self._record(size).output
 
-    def _record(self, size: int) -> Captured[DecodeOutput]:
+    def _record(self, size: int) -> Captured[Output]:
         captured = self._device.capture(lambda: self._compute(size), self._workspace)
         self.refusal = captured.refusal
         if captured.refusal is None:

@@ -64,8 +64,9 @@ class InputBuilder:
         self._ops = ops
         # A batch is valid until its builder makes the next one.
         self._builders = [BatchBuilder(limits) for _ in range(limits.max_in_flight)]
-        self._feedback = TokenFeedback(limits.max_in_flight - 1, limits.max_num_seqs, device.torch_device)
-        self._feeds_back = limits.max_in_flight > 1
+        self._feedback: TokenFeedback | None = None
+        if limits.feeds_back:
+            self._feedback = TokenFeedback(limits.max_in_flight - 1, limits.max_num_seqs, device.torch_device)
         self._staging = Staging(device, ops, limits, decode_sizes, vocab_size)
 
     def prepare(self, plan: StepPlan) -> PreparedInput:
@@ -74,7 +75,7 @@ class InputBuilder:
         batch = self._builders[-1].build(plan)
         sources = keys = None
         first_place = 0
-        if self._feeds_back:
+        if self._feedback is not None:
             sources = self._feedback.sources(plan, batch.token_ids)
             first_place = self._feedback.expect(batch.draws)
         if any(not draw.params.is_greedy for draw in batch.draws):
@@ -85,7 +86,7 @@ class InputBuilder:
     def place(self, prepared: PreparedInput) -> None:
         """Copy it to the device and fill in pending tokens. Inside the step's work, after the step before."""
         self._staging.upload(prepared.stage)
-        if prepared.has_pending:
+        if prepared.has_pending and self._feedback is not None:
             parts = self._staging.parts_of(prepared.stage)
             parts.token_ids.copy_(self._feedback.fill_in(parts.token_ids, parts.sources))
 
@@ -107,7 +108,7 @@ class InputBuilder:
 
     def keep(self, prepared: PreparedInput, tokens: Tensor) -> None:
         """Keep the drawn tokens [N] int64 for the next steps. On the device, at the step's end."""
-        if self._feeds_back:
+        if self._feedback is not None:
             self._feedback.take(tokens, prepared.first_place)
 
     def _input(self, staged: StagedStep) -> StepInput:

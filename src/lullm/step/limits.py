@@ -19,6 +19,7 @@ class StepLimits:
             values. Empty: all groups do.
         num_shares: by KV cache group, by which block ids are multiplied (`kv.cache_group`). Empty: 1 in all.
         max_in_flight: steps that are launched before the result of the first of them is asked for.
+        feeds_back: their tokens may be pending, see `TokenFeedback`.
     """
 
     max_num_seqs: int
@@ -29,6 +30,7 @@ class StepLimits:
     num_state_blocks: tuple[int, ...] = ()
     num_shares: tuple[int, ...] = ()
     max_in_flight: int = 1
+    feeds_back: bool = False
 
     @property
     def state_groups(self) -> tuple[int, ...]:

@@ -23,10 +23,11 @@ from lullm.sampling.masks import MaskMaker, Masks
 from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
 from lullm.step.block_move import BlockMoves, CachePools, StepMarks
-from lullm.step.graphs import DecodeGraphs, DecodeOutput, decode_sizes
+from lullm.step.graphs import DecodeGraphs, DecodeOutput, StreamOutput, decode_sizes
 from lullm.step.input import InputBuilder, PreparedInput, StepInput
 from lullm.step.limits import StepLimits
 from lullm.step.pooling import PooledStep, pool_rows
+from lullm.step.relay import Relay
 from lullm.types.packed import unpack
 from lullm.types.step import Running, Span, StepPlan, StepResult, TokenLogprobs
 
@@ -51,6 +52,7 @@ class ModelRunner:
     Args:
         kv_caches: by layer, over the tensors of `pools.device`; several layers may share a slot.
         scope: entered around every computation; see `StepThreads`.
+        relay: to the other stages of a pipeline. Only the last one draws.
         workspace: for the results of recorded decodes, on a device that records them as they occur. None: decodes are
             eager, except for those that `capture_graphs` has recorded.
 
@@ -70,6 +72,7 @@ class ModelRunner:
         masks: MaskMaker,
         limits: StepLimits,
         scope: Callable[[], AbstractContextManager[None]],
+        relay: Relay,
         workspace: Workspace | None = None,
     ):
         self._device = device
@@ -79,11 +82,13 @@ class ModelRunner:
         self._sampler = sampler
         self._masks = masks
         self._scope = scope
+        self._relay = relay
         self._moves = BlockMoves(device, ops, pools, limits.state_groups)
         self._decode_sizes = decode_sizes(device, limits.max_num_seqs)
         self._inputs = InputBuilder(device, ops, limits, self._decode_sizes, model.config.vocab_size)
         self.calibrates = False
-        self.graphs = DecodeGraphs(device, self._forward_decodes, workspace)
+        compute = self._forward_decodes if relay.is_last else self._pass_decodes
+        self.graphs: DecodeGraphs[tuple[Tensor, ...]] = DecodeGraphs(device, compute, workspace)
 
     @property
     def model(self) -> Model:
@@ -112,9 +117,14 @@ class ModelRunner:
     def _compute_spans(self, prepared: PreparedInput | None) -> _Outcome:
         if prepared is None:
             return _Outcome(None, {})
-        masks = self._masks.start(prepared.batch.draws)
+        is_last = self._relay.is_last
+        masks = self._masks.start(prepared.batch.draws if is_last else ())
         self._inputs.place(prepared)
+        self._relay.receive(prepared.batch.num_tokens)
         calibrates = self._take_calibration(prepared.batch)
+        if not is_last:
+            self._relay.send(self._pass(prepared, calibrates))
+            return _Outcome(None, {})
         if prepared.decode_size is not None:
             outcome = _Outcome(self._draw_decodes(prepared, prepared.decode_size, calibrates, masks), {})
         else:
@@ -157,10 +167,10 @@ class ModelRunner:
         The recording draws by temperature and truncation only. Other draws are made from its logits afterwards.
         """
         draws, num_draws = prepared.batch.draws, len(prepared.batch.draws)
-        output = self._forward_decodes(size, calibrates=True) if calibrates else self.graphs.run(size)
+        logits, tokens = self._forward_decodes(size, calibrates=True) if calibrates else self.graphs.run(size)
         if is_plain(draws, only_greedy=self._ops.draw_tokens is None):
-            return Sampled(draws, output.tokens[:num_draws], None, {})
-        return self._sampler.draw(output.logits[:num_draws], draws, self._inputs.placed_draws(prepared), masks())
+            return Sampled(draws, tokens[:num_draws], None, {})
+        return self._sampler.draw(logits[:num_draws], draws, self._inputs.placed_draws(prepared), masks())
 
     def _forward_decodes(self, size: int, calibrates: bool = False) -> DecodeOutput:
         """What is recorded: the placed batch, filled up to `size`, and a token of every row."""
@@ -170,9 +180,24 @@ class ModelRunner:
             return DecodeOutput(logits, greedy_tokens(logits))
         return DecodeOutput(logits, self._ops.draw_tokens(logits, step.draws, False))
 
+    def _pass(self, prepared: PreparedInput, calibrates: bool) -> Tensor:
+        """What the next stage goes on from [T, H]."""
+        size, num_rows = prepared.decode_size, prepared.batch.num_tokens
+        if size is None:
+            return self._forward(self._inputs.placed(prepared), calibrates)
+        [stream] = self._pass_decodes(size, calibrates=True) if calibrates else self.graphs.run(size)
+        return stream[:num_rows]
+
+    def _pass_decodes(self, size: int, calibrates: bool = False) -> StreamOutput:
+        """What is recorded on such a stage."""
+        return StreamOutput(self._forward(self._inputs.placed_decodes(size), calibrates))
+
     def _forward(self, step: StepInput, calibrates: bool) -> Tensor:
         """The hidden states [T, H]."""
-        context = StepContext(step.positions, step.attention, self._kv_caches, self._ops, calibrates=calibrates)
+        stream = self._relay.stream(len(step.token_ids))
+        context = StepContext(
+            step.positions, step.attention, self._kv_caches, self._ops, stream=stream, calibrates=calibrates
+        )
         return self._model(step.token_ids, context)
 
     def _prompt_logprobs(self, hidden: Tensor, span: Span) -> list[TokenLogprobs]:

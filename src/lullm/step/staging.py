@@ -160,7 +160,7 @@ class Staging:
         return StageShape(size, size, width, 0, size, num_sources=sources, num_groups=groups, is_decode=True)
 
     def _num_sources(self, num_tokens: int) -> int:
-        return num_tokens if self._limits.max_in_flight > 1 else 0
+        return num_tokens if self._limits.feeds_back else 0
 
     def _next_decodes(self, batch: Batch) -> Stage:
         """The stage of a batch of decodes in the buffer whose turn it is."""

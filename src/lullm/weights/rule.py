@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from lullm.types.parallel.stage import PipelineStage
 from lullm.weights.encoding.joining import Join
 
 
@@ -136,6 +137,7 @@ class WeightRules:
         return any(pattern.search(name) for pattern in self.drops)
 
     def is_elsewhere(self, name: str) -> bool:
+        """Whether other workers have the tensor of this canonical name, and this one need not."""
         return any(pattern.search(name) for pattern in self.elsewhere)
 
     def offset_of(self, name: str) -> float:
@@ -214,6 +216,29 @@ LANGUAGE_MODEL_RENAMES = (
 def without_tower(rules: WeightRules) -> WeightRules:
     """The same for checkpoints that also hold what reads pictures, which is passed over."""
     return replace(rules, renames=(*LANGUAGE_MODEL_RENAMES, *rules.renames), drops=(*rules.drops, TOWER))
+
+
+IN_FRONT = re.compile(
+    r"^model\.(embed_tokens|embed_positions|project_in|embed_tokens_per_layer|per_layer_model_projection|"
+    r"per_layer_projection_norm)\."
+)
+BEHIND = re.compile(r"^(model\.(norm|project_out)|lm_head|score)\.")
+"""Canonical names of what stands in front of all layers, and behind them."""
+
+
+def on_stage(rules: WeightRules, stage: PipelineStage) -> WeightRules:
+    """The same for a stage of a pipeline, which passes over what the others read."""
+    if not stage.num_layers:
+        return rules
+    elsewhere = [
+        str(layer) for rank, layers in enumerate(stage.layers_of_all) if rank != stage.rank for layer in layers
+    ]
+    patterns = [re.compile(rf"^model\.layers\.({'|'.join(elsewhere)})\.")]
+    if not stage.is_first:
+        patterns.append(IN_FRONT)
+    if not stage.is_last:
+        patterns.append(BEHIND)
+    return replace(rules, elsewhere=tuple(patterns))
 
 
 def decoder_rules(tied: bool, head_dim: int = 0, rotary_dim: int = 0) -> WeightRules:

@@ -160,10 +160,10 @@ class WeightTargets:
         canonical = self._rules.canonical_name(name)
         target = self._targets.get(canonical)
         if target is None:
-            if self._rules.is_elsewhere(canonical):
-                return WeightTarget(canonical, {}, NoRows(tensor.shape))
             if self._rules.is_dropped(canonical):
                 return None
+            if self._rules.is_elsewhere(canonical):
+                return WeightTarget(canonical, {}, NoRows(tensor.shape))
             whole = whole_name(self._rules.joins, name)
             hint = "" if whole == name else f": alone it is no weight; take {whole} as floating point numbers"
             raise ModelLoadError(f"unexpected tensor {name}{hint}")

@@ -7,8 +7,7 @@ import torch
 
 from lullm.arena.arena import ALIGNMENT, Arena
 from lullm.arena.workspace import Workspace
-from lullm.kv.cache_group import cache_layout
-from lullm.kv.layout import block_bytes, side_len
+from lullm.kv.layout import block_bytes, layer_places, side_len
 from lullm.log import get_logger
 from lullm.ops.cache.float8_cache import FLOAT8
 from lullm.ops.cache.layer_cache import LayerCache
@@ -77,13 +76,13 @@ def _pool_bytes(setup: WorkerSetup, num_blocks: int) -> int:
     """Bytes of a pool's arena: its blocks, and room for the alignment of each slot's two tensors."""
     config, model = setup.config, setup.model_config
     size = num_blocks * block_bytes(model, config.block_size, config.kv_dtype)
-    return size + 2 * ALIGNMENT * cache_layout(model.layer_kinds).num_slots
+    return size + 2 * ALIGNMENT * layer_places(model).num_slots
 
 
 def _map_blocks(setup: WorkerSetup, arena: Arena, num_blocks: int) -> list[LayerCache]:
     of_block, dtype = block_shape(setup)
     shape = (num_blocks, *of_block)
-    num_sides, num_slots = setup.model_config.num_cache_sides, cache_layout(setup.model_config.layer_kinds).num_slots
+    num_sides, num_slots = setup.model_config.num_cache_sides, layer_places(setup.model_config).num_slots
     sides = ([arena.empty(shape, dtype) for _ in range(num_sides)] for _ in range(num_slots))
     caches = [LayerCache(of_slot[0], of_slot[-1]) for of_slot in sides]
     logger.info(

@@ -7,6 +7,7 @@ import torch
 from lullm.arena.workspace import Workspace
 from lullm.collective.seat import Seat
 from lullm.config.model import ModelConfig
+from lullm.config.parallel.cut import on_stage
 from lullm.config.parallel.share import share_of
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
@@ -24,6 +25,7 @@ from lullm.sampling.masks import MaskMaker
 from lullm.sampling.sampler import Sampler
 from lullm.step.block_move import CachePools
 from lullm.step.limits import StepLimits
+from lullm.step.relay import Relay
 from lullm.step.runner import ModelRunner
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.layer_kind import KVHeads
@@ -94,17 +96,21 @@ class WorkerSetup:
             tuple(group.num_state_blocks for group in layout.groups),
             tuple(group.num_shares for group in layout.groups),
             max_in_flight=config.max_in_flight,
+            feeds_back=config.feeds_back,
         )
+        rows = config.max_num_batched_tokens, model_config.hidden_size
+        relay = Relay(self.seat.pipeline, model_config.stage, rows, self.dtype, self.device.torch_device)
         return ModelRunner(
             self.device,
             self.ops,
             model,
-            with_scales(of_layers, model, model_config.layer_kinds),
+            with_scales(of_layers, model, model_config.layer_kinds, model_config.own_kinds),
             CachePools(kv_caches, host_kv_caches),
             Sampler(self.model_config.vocab_size, config.logprobs_mode, self.ops.draw_tokens, self.ops.forbid_),
             MaskMaker(self._tokenizer_json, self.model_config.vocab_size),
             limits,
             self.threads.scope,
+            relay,
             workspace,
         )
 
@@ -126,7 +132,8 @@ def open_setup(
 ) -> WorkerSetup:
     """Open the device that the config names. Raises UnsupportedError: the device, or ops for it, are missing."""
     seat = seat or Seat()
-    model_config = share_of(model_config, seat.placement.tensor, config.enable_expert_parallel)
+    place, is_by_experts = seat.placement, config.enable_expert_parallel
+    model_config = share_of(on_stage(model_config, config, place.pipeline.rank), place.tensor, is_by_experts)
     device = open_device(config.device, ahead)
     ops = select_ops(config.device, config.attention_backend, config.batch_invariant)
     ops = with_features(ops, model_config.family.attention_features)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lullm.kv.cache_group import cache_layout
-from lullm.kv.layout import block_bytes, cache_layout_of
+from lullm.kv.layout import block_bytes, cache_layout_of, layer_places
 from lullm.log import get_logger
 from lullm.models.protocol import Model
 from lullm.ops.cache.layer_cache import LayerCache
@@ -58,7 +57,7 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
 
     All spans write over each other in one block. That is harmless, because the tokens are thrown away.
     """
-    config, layout = setup.config, cache_layout(setup.model_config.layer_kinds)
+    config, layout = setup.config, layer_places(setup.model_config)
     shape, dtype = block_shape(setup)
     caches = [
         LayerCache(*torch.zeros((2, 1, *shape), dtype=dtype, device=setup.device.torch_device))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
-from lullm.kv.cache_group import cache_layout
+from lullm.kv.layout import layer_places
 from lullm.models.decoder import new_embedding, new_head
 from lullm.models.protocol import Model
 from lullm.nn.attention import Attention, AttentionStyle
@@ -56,7 +56,10 @@ class GPTLayer(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token ids to what the head reads: embeddings of tokens and positions, layers, the last norm."""
+    """Token ids to what the head reads: embeddings of tokens and positions, layers, the last norm.
+
+    On a stage of a pipeline as in `Decoder`.
+    """
 
     def __init__(self, config: ModelConfig, num_unused_positions: int, dtype: torch.dtype, max_model_len: int):
         super().__init__()
@@ -65,33 +68,47 @@ class GPT(nn.Module):
                 f"{config.architecture} has learned {config.max_position_embeddings} positions; max_model_len "
                 f"({max_model_len}) must not be more"
             )
-        family, hidden_size = config.family, config.hidden_size
+        family, hidden_size, stage = config.family, config.hidden_size, config.stage
         embedding_size = family.embedding_size or hidden_size
-        self.embed_tokens = new_embedding(config, embedding_size, dtype)
-        self.embed_positions = Embedding(config.max_position_embeddings + num_unused_positions, hidden_size, dtype)
+        if stage.is_first or (stage.is_last and config.ties_head):
+            self.embed_tokens = new_embedding(config, embedding_size, dtype)
         self.project_in: Linear | None = None
         self.project_out: Linear | None = None
-        if embedding_size != hidden_size:
-            self.project_in = Linear(embedding_size, hidden_size, False, dtype)
+        if stage.is_first:
+            num_positions = config.max_position_embeddings + num_unused_positions
+            self.embed_positions = Embedding(num_positions, hidden_size, dtype)
+            if embedding_size != hidden_size:
+                self.project_in = Linear(embedding_size, hidden_size, False, dtype)
+        if stage.is_last and embedding_size != hidden_size:
             self.project_out = Linear(hidden_size, embedding_size, False, dtype)
-        groups = [0 if place is None else place.group for place in cache_layout(config.layer_kinds).places]
-        self.layers = nn.ModuleList(GPTLayer(config, layer, group, dtype) for layer, group in enumerate(groups))
-        self.norm = LayerNorm(hidden_size, family.rms_norm_eps, dtype) if family.norms_first else None
+        groups = [0 if place is None else place.group for place in layer_places(config).places]
+        self.layers = nn.ModuleList()
+        for layer in config.layers:  # under its number in the model, on every stage
+            self.layers.add_module(str(layer), GPTLayer(config, layer, groups[layer], dtype))
+        has_norm = family.norms_first and stage.is_last
+        self.norm = LayerNorm(hidden_size, family.rms_norm_eps, dtype) if has_norm else None
         self.rotary = Rotary(config, None, max_model_len)
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
+        ops = context.ops
+        x = self._embed(token_ids, context) if context.stream is None else context.stream
+        for layer in self.layers:
+            x = layer(x, self.rotary.cos_sin_cache, context)
+        return x if self.norm is None else self.norm(x, ops)
+
+    def _embed(self, token_ids: Tensor, context: StepContext) -> Tensor:  # [T] -> [T, H]
         ops, embeddings = context.ops, context.input_embeddings
         x = self.embed_tokens(token_ids, ops) if embeddings is None else embeddings.clone()  # layers write over it
         if self.project_in is not None:
             x = self.project_in(x, ops)
         ops.add_(x, self.embed_positions(context.positions, ops))
-        for layer in self.layers:
-            x = layer(x, self.rotary.cos_sin_cache, context)
-        return x if self.norm is None else self.norm(x, ops)
+        return x
 
 
 class GPTCausalLM(Model):
     """A GPT with its head."""
+
+    has_stages = True
 
     def __init__(
         self, config: ModelConfig, rules: WeightRules, num_unused_positions: int, dtype: torch.dtype, max_model_len: int
@@ -99,7 +116,8 @@ class GPTCausalLM(Model):
         super().__init__(config, rules)
         self.model = GPT(config, num_unused_positions, dtype, max_model_len)
         size = config.family.embedding_size or config.hidden_size
-        self.lm_head = new_head(config, size, dtype)
+        if config.stage.is_last:
+            self.lm_head = new_head(config, size, dtype)
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
         """See `Model.forward`."""
@@ -108,7 +126,8 @@ class GPTCausalLM(Model):
 
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.compute_logits`."""
-        return self.lm_head(self._projected(hidden, ops), self.model.embed_tokens, ops)
+        embedding = getattr(self.model, "embed_tokens", None)
+        return self.lm_head(self._projected(hidden, ops), embedding, ops)
 
     def pool(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.pool`."""

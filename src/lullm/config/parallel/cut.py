@@ -1,0 +1,74 @@
+"""Where a model's layers may be cut into the stages of a pipeline, and which layers a stage has."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
+from lullm.errors import ConfigError, UnsupportedError
+from lullm.types.layer_kind import SharedAttention
+from lullm.types.parallel.stage import PipelineStage
+
+
+def on_stage(model: ModelConfig, config: ResolvedConfig, rank: int = 0) -> ModelConfig:
+    """The model as a worker of this stage has it. Any stage's blocks are as good as another's for a scheduler."""
+    return replace(model, stage=PipelineStage(rank, config.pipeline_layers))
+
+
+def parse_pipeline_layers(text: str | None, num_stages: int) -> tuple[int, ...]:
+    """`'10,12'` -> (10, 12); None: (). Raises ConfigError: it does not say how many layers each stage has."""
+    if text is None:
+        return ()
+    parts = text.split(",")
+    if len(parts) != num_stages or not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise ConfigError(
+            f"pipeline_layers={text!r} must say how many layers each of the {num_stages} stages "
+            "(pipeline_parallel_size) has, at least one, like 10,12"
+        )
+    return tuple(map(int, parts))
+
+
+def check_cut(model: ModelConfig, num_layers: Sequence[int]) -> None:
+    """Return if stages of so many layers can be made of the model. Raises ConfigError otherwise."""
+    if sum(num_layers) != model.num_hidden_layers:
+        raise ConfigError(
+            f"pipeline_layers={_shown(num_layers)} are {sum(num_layers)} layers; the model has "
+            f"{model.num_hidden_layers}"
+        )
+    allowed = first_layers(model)
+    wrong = [first for first in list(accumulate(num_layers))[:-1] if first not in allowed]
+    if wrong:
+        raise ConfigError(
+            f"pipeline_layers={_shown(num_layers)}: no stage can begin with layer {wrong[0]} of {model.architecture}, "
+            f"since layers behind it share the keys and values of one before it; stages can begin with layers up to "
+            f"{max(allowed)}"
+        )
+
+
+def first_layers(model: ModelConfig) -> list[int]:
+    """The layers that a stage can begin with: no layer from there on reads what one before it keeps.
+
+    Raises:
+        UnsupportedError: the model cannot be cut.
+    """
+    if model.foreign is not None or model.family.layer_inputs is not None:
+        reason = "is computed by transformers" if model.foreign is not None else "reads its tokens again in every layer"
+        raise UnsupportedError(
+            f"pipeline_parallel_size is not there for {model.architecture}, which {reason}; use tensor_parallel_size"
+        )
+    num_each = model.family.kinds_per_layer
+    sources = [
+        (layer // num_each, kind.layer // num_each)
+        for layer, kind in enumerate(model.layer_kinds)
+        if isinstance(kind, SharedAttention)
+    ]
+    return [
+        first
+        for first in range(model.num_hidden_layers)
+        if not any(source < first <= layer for layer, source in sources)
+    ]
+
+
+def _shown(num_layers: Sequence[int]) -> str:
+    return ",".join(map(str, num_layers))

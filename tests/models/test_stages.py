@@ -1,0 +1,80 @@
+"""Every family cut into stages, one after the other and without an engine: the logits of transformers."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from families import CASES
+from golden import PagedRun, assert_close, golden_logits, load_model, prompt, save_model
+
+from lullm.config.model import ModelConfig
+from lullm.config.parallel.cut import check_cut, first_layers
+from lullm.errors import ConfigError, UnsupportedError
+from lullm.models.stages import even_cut, layer_bytes
+from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.types.layer_kind import FullAttention, SharedAttention
+from lullm.types.parallel.stage import PipelineStage
+
+VARIANTS = {
+    f"{family} {name}": (family, name, options)
+    for family, cases in CASES.items()
+    for name, options in cases.variants.items()
+}
+TOKENS = prompt(1, 40)
+
+
+def stage_runs(folder, num_layers):
+    models = [load_model(folder, stage=PipelineStage(rank, num_layers)) for rank in range(len(num_layers))]
+    names = [{name for name, _ in model.named_parameters()} for model in models]
+    shared = set.intersection(*names)
+    assert shared <= {"model.embed_tokens.weight"}, "each has its own, but for an embedding that is the head, too"
+    return [PagedRun(model, TORCH_CPU_OPS, 1) for model in models]
+
+
+@pytest.mark.parametrize(("family", "name", "options"), VARIANTS.values(), ids=VARIANTS.keys())
+def test_two_stages(tmp_path, family, name, options):
+    theirs = save_model(tmp_path, family, options)
+    config = ModelConfig.from_folder(tmp_path)
+    if config.family.layer_inputs is not None:
+        with pytest.raises(UnsupportedError, match="reads its tokens again"):
+            first_layers(config)
+        return
+    cut = even_cut([1] * config.num_hidden_layers, 2, first_layers(config))
+    if cut is None:
+        assert config.num_hidden_layers == 1 or first_layers(config) == [0]
+        return
+    runs, logits = stage_runs(tmp_path, cut), []
+    for tokens in (TOKENS[:25], TOKENS[25:]):
+        stream = None
+        for run in runs:
+            stream = run.step([(0, tokens)], stream=stream)
+        logits.append(stream)
+    assert_close(torch.cat(logits), golden_logits(theirs, TOKENS))
+
+
+def test_even_cuts():
+    assert even_cut([1] * 4, 2, range(4)) == (2, 2)
+    assert even_cut([1, 1, 1, 3], 2, range(4)) == (3, 1)
+    assert even_cut([2] * 5, 3, range(5)) == (1, 2, 2)
+    assert even_cut([1] * 4, 5, range(4)) is None
+    assert even_cut([1] * 6, 2, [0, 1, 5]) == (1, 5), "the cut in the middle is not allowed"
+
+
+def test_the_head_counts_as_layers(tmp_path):
+    save_model(tmp_path, "Llama", next(iter(CASES["Llama"].variants.values())))
+    config = replace(ModelConfig.from_folder(tmp_path), vocab_size=100_000)
+    first, *_, last = layer_bytes(config)
+    assert last == first + config.hidden_size * 100_000 * 2
+
+
+def test_no_cut_between_layers_that_share_keys(tmp_path):
+    save_model(tmp_path, "Llama", next(iter(CASES["Llama"].variants.values())))
+    full = FullAttention()
+    kinds = (full, full, full, SharedAttention(1), SharedAttention(2))
+    config = ModelConfig.from_folder(tmp_path)
+    config = replace(config, layer_kinds=kinds)
+    assert first_layers(config) == [0, 1]
+    with pytest.raises(ConfigError, match="no stage can begin with layer 2 .* up to 1"):
+        check_cut(config, (2, 3))
+    with pytest.raises(ConfigError, match="are 4 layers; the model has 5"):
+        check_cut(config, (2, 2))
