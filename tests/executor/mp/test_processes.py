@@ -135,7 +135,7 @@ def test_names_that_workers_do_not_have(workers):
 
 def test_what_is_no_plain_data_is_refused_on_either_side(workers):
     with pytest.raises(InvalidRequestError, match="is no plain data; give plain data or tensors"):
-        workers.run("echo", None, (lambda: None,), {})
+        workers.run("echo", None, (object(),), {})
     for answer in workers.run("live", None, (), {}):
         assert "cannot go to another process" in str(answer.error)
 

@@ -83,6 +83,7 @@ def _beat(memory: RingMemory, lifeline: socket.socket, beat_s: float) -> None:
     """Give signs of life until the engine's process has ended; then end this one, whatever it does."""
     poll = select.poll()
     poll.register(lifeline, select.POLLRDHUP)  # the parent may have died before the kernel was told to watch it
+    memory.beat()
     while not poll.poll(beat_s * 1000):
         memory.beat()
     os.kill(os.getpid(), signal.SIGKILL)
