@@ -29,6 +29,6 @@ def test_each_passes_or_is_refused(name):
 
 
 def test_one_is_not_true():
-    """`data_parallel_size=True` is no size, and `enable_lora=0` no switch; neither asks for nothing."""
+    """`nnodes=True` is no number, and `enable_lora=0` no switch; neither asks for nothing."""
     with pytest.raises(UnsupportedError):
-        EngineConfig.from_options({"data_parallel_size": True})
+        EngineConfig.from_options({"nnodes": True})

@@ -9,7 +9,6 @@ from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
 from lullm.config.option.option import options_of
-from lullm.engine.start.client import start_client
 from lullm.errors import EngineDeadError
 from lullm.server.options import ServerOptions
 
@@ -67,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     # Torch and the web stack are loaded here, after the flags are checked; torch after the port is bound, too.
     import asyncio
 
+    from lullm.engine.start.client import start_client
     from lullm.log import log_to_stderr
     from lullm.server.gate.descriptor import raise_descriptor_limit
     from lullm.server.http_server import serve_until_signal

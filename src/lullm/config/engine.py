@@ -85,6 +85,13 @@ class EngineConfig(EngineOptions):
         above=0,
         most=1,
     )
+    data_parallel_size: int = option(
+        1,
+        "engines with the same model, each in a process of its own on its part of the cores; requests go where their "
+        "prefix is known and least work waits",
+        "device",
+        least=1,
+    )
     async_scheduling: bool | None = option(
         None, "plan and launch the next step while one runs; default: on a GPU (a CPU gains nothing)", "device"
     )
@@ -331,6 +338,10 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
         "tensor_parallel_size": (
             config.tensor_parallel_size != 1 and on_gpu,
             "workers find no GPU of their own; use a CPU, or one worker",
+        ),
+        "data_parallel_size": (
+            config.data_parallel_size != 1 and on_gpu,
+            "engines find no GPU of their own; use a CPU, or one server per GPU",
         ),
         "pipeline_parallel_size": (
             config.pipeline_parallel_size != 1 and on_gpu,

@@ -22,6 +22,15 @@ from lullm.units import format_bytes
 logger = get_logger(__name__)
 
 
+def check_single(config: EngineConfig) -> None:
+    """Return if one engine is meant. Raises UnsupportedError: several are."""
+    if config.data_parallel_size > 1:
+        raise UnsupportedError(
+            f"data_parallel_size={config.data_parallel_size} needs engines in processes of their own: `lullm serve "
+            f"--data-parallel-size {config.data_parallel_size}`, or lullm.engine.replica.client.ReplicaClient"
+        )
+
+
 def check_threadless(config: EngineConfig) -> None:
     """Return if a caller's own thread is enough for these options. Raises ConfigError otherwise."""
     idle = config.idle

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
-from lullm.engine.assembly import check_threaded, check_threadless, num_blocks_ahead, open_scheduler
+from lullm.engine.assembly import check_single, check_threaded, check_threadless, num_blocks_ahead, open_scheduler
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.start.model import open_model
@@ -65,6 +65,7 @@ class LLMEngine:
         self, config: EngineConfig, has_thread: bool = False, ahead: MemoryAhead | None = None, pace: Pace | None = None
     ):
         started = time.monotonic()
+        check_single(config)
         (check_threaded if has_thread else check_threadless)(config)
         if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
             raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")

@@ -28,7 +28,7 @@ KNOWN = ["plan", "demo", "--memory", "8GiB", "--bandwidth", "20", "--tflops", "1
 
 
 @pytest.mark.parametrize("quantization", [None, "int8", "int4"])
-@pytest.mark.parametrize("layout", [Layout(2, 1, 1), Layout(4, 1, 1)], ids=str)
+@pytest.mark.parametrize("layout", [Layout(2, 1, 1), Layout(4, 1, 1), Layout(1, 2, 1), Layout(2, 2, 1)], ids=str)
 def test_the_bytes_are_an_engines(layout, quantization, monkeypatch):
     """Of the fullest of its workers. Blocks are `num_gpu_blocks_override`, so that only their size counts."""
     found = Planner(read_config("demo"), quantization, "auto").plan(layout, DEVICES, 256, 4)

@@ -1,13 +1,15 @@
 """What a model takes of several devices, for each way to lay its workers out on them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lullm.cli.plan.gpu import GPU
 from lullm.cli.plan.roofline import PROCESS_BYTES, Machine, Part
 from lullm.config.model import ModelConfig
+from lullm.config.parallel.cut import first_layers
 from lullm.config.parallel.share import share_of
-from lullm.errors import CacheSizeError, ConfigError, UnsupportedError
+from lullm.errors import CacheSizeError, ConfigError
 from lullm.types.parallel.placement import Axis
+from lullm.types.parallel.stage import PipelineStage
 from lullm.units import GIB, cdiv, format_bytes
 
 GPU_BYTES = GIB
@@ -111,6 +113,7 @@ class Planner:
         self._quantization = quantization
         self._kv_cache_dtype = kv_cache_dtype
         self._stages: dict[tuple[int, int], list[Part]] = {}
+        self._layer_bytes: list[int] | None = None
 
     def plan(self, layout: Layout, devices: Devices, length: int, concurrency: int) -> LayoutPlan:
         """One layout. `length`: tokens of a sequence. Raises ConfigError: the model cannot be divided so."""
@@ -139,12 +142,26 @@ class Planner:
 
     def _parts(self, tensor: int, pipeline: int) -> list[Part]:
         """The stages, as the first of the workers that share each has them."""
-        if pipeline > 1:
-            raise UnsupportedError("pipeline_parallel_size is not there yet")
         if (tensor, pipeline) not in self._stages:
-            shared = share_of(self._model, Axis(0, tensor))
-            self._stages[tensor, pipeline] = [Part(shared, self._quantization, self._kv_cache_dtype)]
+            shared, cut = share_of(self._model, Axis(0, tensor)), self._cut(pipeline)
+            configs = [replace(shared, stage=PipelineStage(stage, cut)) for stage in range(pipeline)]
+            parts = [Part(config, self._quantization, self._kv_cache_dtype) for config in configs]
+            self._stages[tensor, pipeline] = parts
         return self._stages[tensor, pipeline]
+
+    def _cut(self, num_stages: int) -> tuple[int, ...]:
+        """Layers of each stage, as an engine cuts them. Raises ConfigError: there are too few."""
+        from lullm.models.stages import even_cut, layer_bytes
+
+        if num_stages == 1:
+            return ()
+        first = first_layers(self._model)
+        if self._layer_bytes is None:
+            self._layer_bytes = layer_bytes(self._model, self._quantization)
+        cut = even_cut(self._layer_bytes, num_stages, first)
+        if cut is None:
+            raise ConfigError(f"{len(self._layer_bytes)} layers cannot be cut into {num_stages} stages")
+        return cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class Part:
         self._kv_dtype = {"auto": config.dtype, "fp8": "fp8_e4m3"}.get(kv_cache_dtype, kv_cache_dtype)
         self.weights_bytes = weights_bytes(self._held)
         self.block_bytes = block_bytes(config, BLOCK_SIZE, self._kv_dtype)
-        self.num_layers = config.num_hidden_layers
+        self.num_layers = len(config.layers)
 
     def num_blocks(self, length: int) -> int:
         """Blocks of a sequence of so many tokens."""

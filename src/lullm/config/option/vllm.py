@@ -91,7 +91,7 @@ VLLM_OPTIONS: dict[str, VllmOption] = {
     **_group("bias logits by `logit_bias`, `allowed_token_ids` or `bad_words`", logits_processors=None),
     **_group("prompts are text or token ids", enable_prompt_embeds=False),
     **_group("use LLM.start_profile(folder)", profiler_config=None),
-    **_group("one worker only", data_parallel_size=1, nnodes=1, node_rank=0),
+    **_group("one worker only", nnodes=1, node_rank=0),
     **_group(
         "one worker only",
         decode_context_parallel_size=1,

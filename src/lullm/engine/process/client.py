@@ -178,6 +178,10 @@ class ProcessClient:
         if self.tokenizer.chat_template is not None:
             self.tokenizer.chat_template.close()
 
+    def close(self) -> None:
+        """End the process now, without an event loop. Idempotent."""
+        self._process.close()
+
     def _hear(self, heard: Heard) -> None:
         kind = _REPORTS.get(heard.event)
         report: list[Any] = [] if kind is None else [msgspec.msgpack.decode(heard.report, type=kind)]

@@ -11,12 +11,16 @@ def start_client(config: EngineConfig, stream_pause_s: float, has_process: bool)
     """Blocks until the model is loaded, and raises as the constructor of `LLMEngine` does.
 
     Args:
-        has_process: the engine has a process of its own; then this one loads no torch.
+        has_process: the engine has a process of its own; then this one loads no torch. Several engines have anyway.
     """
-    if has_process:
+    if config.data_parallel_size > 1:
+        from lullm.engine.replica.client import ReplicaClient
+
+        client: EngineClient = ReplicaClient(config, stream_pause_s)
+    elif has_process:
         from lullm.engine.process.client import ProcessClient
 
-        client: EngineClient = ProcessClient(config, stream_pause_s)
+        client = ProcessClient(config, stream_pause_s)
     else:
         with head_start(config) as ahead:
             from lullm.engine.async_llm_engine import AsyncLLMEngine

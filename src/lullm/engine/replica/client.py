@@ -1,0 +1,303 @@
+"""ReplicaClient: several engines in processes of their own, as one `EngineClient`. Loads no torch.
+
+Every request goes to one of them, by the `Router`. Calls go to all, and have one answer (`merge`).
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, Unpack
+
+from lullm.config.engine import DEFAULT_CPU_KV_SHARE, EngineConfig
+from lullm.config.option.sleep_after import SleepRung
+from lullm.engine.caller.async_input import AsyncInput
+from lullm.engine.client import SleepObserver
+from lullm.engine.process.client import ProcessClient
+from lullm.engine.replica.merge import (
+    merged_forecast,
+    merged_occupancy,
+    merged_sleep,
+    merged_state,
+    merged_stats,
+    merged_tags,
+    merged_wake,
+)
+from lullm.engine.replica.router import Router, Ticket
+from lullm.engine.start.model import open_model
+from lullm.errors import EngineDeadError, InvalidRequestError, LullmError
+from lullm.kv.hashing import BlockHashes
+from lullm.log import get_logger
+from lullm.machine.cores import cpus_of_workers, read_cores
+from lullm.types.outputs import RequestOutput
+from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
+from lullm.types.pooling.params import PoolingParams
+from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
+from lullm.types.sampling_params import SamplingParams
+from lullm.types.sleep import (
+    ForecastArguments,
+    SleepArguments,
+    SleepForecast,
+    SleepMode,
+    SleepReport,
+    SleepState,
+    WakeReport,
+)
+from lullm.types.watch.occupancy import Occupancy
+from lullm.types.watch.stats import EngineStats
+
+T = TypeVar("T")
+
+logger = get_logger(__name__)
+
+_MAX_HASHED = 512
+"""Blocks of a prompt that say where it goes: 8,192 tokens are hashed in a millisecond."""
+
+
+class ReplicaClient:
+    """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are there.
+
+    Attributes and raised errors: see `EngineClient` and `ProcessClient`. An error of one engine names it.
+    """
+
+    def __init__(self, config: EngineConfig, stream_pause_s: float = 0.0):
+        count = config.data_parallel_size
+        model = open_model(config)
+        cpus = cpus_of_workers(read_cores(), count)
+
+        def start(number: int) -> ProcessClient:
+            return ProcessClient(_of_one(config), stream_pause_s, sorted(cpus[number]), model)
+
+        with ThreadPoolExecutor(count) as pool:
+            starting = [pool.submit(start, number) for number in range(count)]
+        self._replicas = [each.result() for each in starting if each.exception() is None]
+        for number, each in enumerate(starting):
+            if (error := each.exception()) is not None:
+                for replica in self._replicas:
+                    replica.close()
+                logger.error("engine %d of %d could not be started", number, count)
+                raise error
+        shortest = min((replica.config for replica in self._replicas), key=lambda each: each.max_model_len)
+        self.config = shortest
+        self.idle = config.idle
+        self.model_config = model.model_config
+        self.tokenizer = model.tokenizer
+        self.default_params = model.default_params
+        self.remote_methods = self._replicas[0].remote_methods
+        self._input = AsyncInput(model.input_processor(shortest))
+        stats = [replica.stats() for replica in self._replicas]
+        has_cache = self.config.enable_prefix_caching
+        self._router = Router([each.num_blocks * has_cache for each in stats], self.config.block_size)
+        self._ids: set[str] = set()
+        for replica, known in zip(self._replicas, self._router.replicas, strict=True):
+            replica.observe_sleep(_Forgetting(known.forget))
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    async def prepare(
+        self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
+    ) -> GenerateRequest:
+        """See `EngineClient`, as for the methods below."""
+        self.check_running()
+        return await self._input.prepare(request_id, prompt, params, priority)
+
+    async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
+        return await self._input.tokenize(prompt, add_special_tokens)
+
+    async def detokenize(self, token_ids: list[int]) -> str:
+        return await self._input.detokenize(token_ids)
+
+    async def stream(
+        self, request: GenerateRequest, keep_alive: float | None = None
+    ) -> AsyncGenerator[RequestOutput, None]:
+        self.check_running()
+        with self._sent(request) as ticket:
+            outputs = self._replicas[ticket.engine].stream(request, keep_alive)
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    if ticket.num_tokens:
+                        self._router.begin(ticket)
+                    yield output
+
+    async def pool(
+        self, request: GenerateRequest, keep_alive: float | None = None
+    ) -> PoolingRequestOutput[PoolingOutput]:
+        self.check_running()
+        with self._sent(request) as ticket:
+            return await self._replicas[ticket.engine].pool(request, keep_alive)
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests: each has a last output with the reason 'abort'. Unknown ids are ignored."""
+        await self._all(lambda replica: replica.abort(request_ids))
+
+    @contextlib.contextmanager
+    def _sent(self, request: GenerateRequest) -> Iterator[Ticket]:
+        """Around the life of a request in the engine that the ticket names. Raises InvalidRequestError."""
+        if request.request_id in self._ids:
+            raise InvalidRequestError(f"request id {request.request_id!r} is already in use", "request_id")
+        ticket = self._route(request)
+        self._ids.add(request.request_id)
+        try:
+            yield ticket
+        except EngineDeadError as error:
+            raise self._named(ticket.engine, error) from None
+        finally:
+            self._ids.discard(request.request_id)
+            self._router.end(ticket)
+
+    def _route(self, request: GenerateRequest) -> Ticket:
+        token_ids, hashes = request.prompt_token_ids, BlockHashes(self.config.block_size, salt=request.cache_salt)
+        num_blocks = min(len(token_ids) // self.config.block_size, _MAX_HASHED) * self.config.enable_prefix_caching
+        hashes.extend(token_ids, num_blocks)
+        return self._router.send(
+            len(token_ids), [hashes[number] for number in range(num_blocks)], request.params.num_sequences
+        )
+
+    # -- sleep ---------------------------------------------------------------------------------------------------
+
+    async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
+        """All sleep, or none: those that could are woken if another could not. The error names that one."""
+        reports, errors = await self._each(lambda replica: replica.sleep(level, **arguments))
+        if errors:
+            asleep = [self._replicas[number] for number, report in reports.items() if report.tags or not level]
+            _, stuck = await _gathered({number: replica.wake_up() for number, replica in enumerate(asleep)})
+            self._raise_first(errors, f"; {len(stuck)} other engines sleep still" if stuck else "")
+        return merged_sleep(list(reports.values()))
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
+        """Those that can wake are awake, also if another could not; the error names that one."""
+        return merged_wake(await self._all(lambda replica: replica.wake_up(tags)))
+
+    async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
+        return merged_forecast(await self._all(lambda replica: replica.explain_sleep(level, **arguments)))
+
+    async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
+        await self.sleep(0, mode=mode)
+        if clear_cache and mode != "keep":
+            await self.reset_prefix_cache()
+
+    async def resume_generation(self) -> None:
+        await self._all(lambda replica: replica.resume_generation())
+
+    @property
+    def sleeping_tags(self) -> tuple[str, ...]:
+        return merged_tags([replica.sleeping_tags for replica in self._replicas])
+
+    @property
+    def sleep_state(self) -> SleepState:
+        return merged_state([replica.sleep_state for replica in self._replicas])
+
+    @property
+    def idle_s(self) -> float:
+        return min(replica.idle_s for replica in self._replicas)
+
+    @property
+    def next_sleep(self) -> tuple[SleepRung, float] | None:
+        """Of the engine that goes to sleep first: each counts its own idle time."""
+        steps = [step for replica in self._replicas if (step := replica.next_sleep) is not None]
+        return min(steps, key=lambda step: step[1], default=None)
+
+    def observe_sleep(self, observer: SleepObserver) -> None:
+        """The observer hears of every engine."""
+        for replica in self._replicas:
+            replica.observe_sleep(observer)
+
+    # -- the rest ------------------------------------------------------------------------------------------------
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        found = await self._all(lambda replica: replica.collective_rpc(method, timeout, args, kwargs))
+        return [answer for answers in found for answer in answers]
+
+    async def reset_prefix_cache(self) -> bool:
+        found = await self._all(lambda replica: replica.reset_prefix_cache())
+        for known in self._router.replicas:
+            known.forget()
+        return all(found)
+
+    def stats(self) -> EngineStats:
+        return merged_stats([replica.stats() for replica in self._replicas])
+
+    async def occupancy(self, max_cells: int) -> Occupancy:
+        num_cells = max(max_cells // len(self._replicas), 1)
+        return merged_occupancy(await self._all(lambda replica: replica.occupancy(num_cells)))
+
+    def check_running(self) -> None:
+        """Raises EngineDeadError: one of them is dead, or all are being shut down."""
+        for number, replica in enumerate(self._replicas):
+            try:
+                replica.check_running()
+            except EngineDeadError as error:
+                raise self._named(number, error) from None
+
+    async def shutdown(self, drain: bool = True) -> None:
+        await asyncio.gather(*(replica.shutdown(drain) for replica in self._replicas))
+
+    async def _all(self, call: Callable[[ProcessClient], Awaitable[T]]) -> list[T]:
+        """The answers of all engines. Raises the first error, once all have answered."""
+        answers, errors = await self._each(call)
+        if errors:
+            self._raise_first(errors)
+        return list(answers.values())
+
+    async def _each(self, call: Callable[[ProcessClient], Awaitable[T]]) -> tuple[dict[int, T], dict[int, Exception]]:
+        return await _gathered({number: call(replica) for number, replica in enumerate(self._replicas)})
+
+    def _raise_first(self, errors: Mapping[int, Exception], more: str = "") -> None:
+        number, error = next(iter(errors.items()))
+        if len(errors) == len(self._replicas) and not isinstance(error, EngineDeadError):
+            raise error  # a caller's mistake is not one engine's
+        raise self._named(number, error, more) from None
+
+    def _named(self, number: int, error: Exception, more: str = "") -> Exception:
+        """The same error, with the number of the engine before its text."""
+        text = f"engine {number} of {len(self._replicas)}: {error}{more}"
+        if isinstance(error, InvalidRequestError):
+            return InvalidRequestError(text, error.param, error.code)
+        kind = type(error) if isinstance(error, (LullmError, OSError)) else LullmError
+        return kind(text)
+
+
+class _Forgetting:
+    """A `SleepObserver` of one engine: what it has released is not in its prefix cache any more."""
+
+    def __init__(self, forget: Callable[[], None]):
+        self._forget = forget
+
+    def slept(self, report: SleepReport, cause: str) -> None:
+        if report.tags:
+            self._forget()
+
+    def woke(self, report: WakeReport, cause: str) -> None: ...
+
+    def sleep_failed(self, cause: str) -> None: ...
+
+    def wake_up_failed(self, cause: str) -> None: ...
+
+
+async def _gathered(calls: Mapping[int, Awaitable[T]]) -> tuple[dict[int, T], dict[int, Exception]]:
+    """(answers, errors) of calls that run at the same time, all of which end first."""
+    found = await asyncio.gather(*calls.values(), return_exceptions=True)
+    answers: dict[int, T] = {}
+    errors: dict[int, Exception] = {}
+    for number, result in zip(calls, found, strict=True):
+        if isinstance(result, Exception):
+            errors[number] = result
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            answers[number] = result
+    return answers, errors
+
+
+def _of_one(config: EngineConfig) -> EngineConfig:
+    """The options of one of the engines: shares of a CPU's memory are of all together."""
+    share = config.gpu_memory_utilization or DEFAULT_CPU_KV_SHARE
+    count = config.data_parallel_size
+    return dataclasses.replace(config, data_parallel_size=1, gpu_memory_utilization=share / count)

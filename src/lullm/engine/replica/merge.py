@@ -1,0 +1,106 @@
+"""One answer of several engines: sums of what can be added, the longest of times, the deepest of states."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from lullm.types.sleep import TAGS, SleepForecast, SleepReport, SleepState, WakeReport
+from lullm.types.watch.occupancy import (
+    FIRST_OWNER_CELL,
+    MAX_OWNERS,
+    SHARED_CELL,
+    Occupancy,
+    PoolOccupancy,
+    RequestOccupancy,
+)
+from lullm.types.watch.stats import EngineStats, TokenGaps
+
+
+def merged_stats(parts: Sequence[EngineStats]) -> EngineStats:
+    """The counters and gauges of all."""
+    names = [field.name for field in dataclasses.fields(EngineStats) if field.type is int]
+    gaps = [part.token_gaps for part in parts]
+    counts = tuple(map(sum, zip(*(each.counts for each in gaps), strict=True)))
+    return EngineStats(
+        **{name: sum(getattr(part, name) for part in parts) for name in names},
+        preemptions_total=_summed([part.preemptions_total for part in parts]),
+        finished_total=_summed([part.finished_total for part in parts]),
+        token_gaps=TokenGaps(gaps[0].bounds_s, counts, sum(each.sum_s for each in gaps)),
+    )
+
+
+def merged_sleep(parts: Sequence[SleepReport]) -> SleepReport:
+    """What engines that slept at the same time have released together."""
+    return SleepReport(
+        parts[0].level,
+        merged_tags([part.tags for part in parts]),
+        sum(part.freed_bytes for part in parts),
+        sum(part.backed_up_bytes for part in parts),
+        max(part.seconds for part in parts),
+    )
+
+
+def merged_wake(parts: Sequence[WakeReport]) -> WakeReport:
+    """What engines that woke at the same time have brought back together."""
+    tags = merged_tags([part.tags for part in parts])
+    return WakeReport(tags, sum(part.restored_bytes for part in parts), max(part.seconds for part in parts))
+
+
+def merged_forecast(parts: Sequence[SleepForecast]) -> SleepForecast:
+    """What all would do at the same time; disks and memory that they share make it longer."""
+    return SleepForecast(
+        parts[0].level,
+        merged_tags([part.tags for part in parts]),
+        sum(part.frees_bytes for part in parts),
+        sum(part.backs_up_bytes for part in parts),
+        max(part.sleep_seconds for part in parts),
+        max(part.wake_seconds for part in parts),
+    )
+
+
+def merged_tags(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """What sleeps in any of them, in the order of `TAGS`."""
+    return tuple(tag for tag in TAGS if any(tag in part for part in parts))
+
+
+def merged_state(states: Sequence[SleepState]) -> SleepState:
+    """The state of all; 'partial' if they differ."""
+    return states[0] if len(set(states)) == 1 else "partial"
+
+
+def merged_occupancy(parts: Sequence[Occupancy]) -> Occupancy:
+    """The pools one behind the other, and the requests of all; those behind MAX_OWNERS share the last number."""
+    requests: list[RequestOccupancy] = []
+    cells: list[tuple[bytes, bytes]] = []
+    for part in parts:
+        table = bytes(_renumbered(cell, len(requests)) for cell in range(256))
+        cells.append((part.device.cells.translate(table), part.host.cells.translate(table)))
+        requests += part.requests
+    return Occupancy(
+        parts[0].block_size,
+        _joined([part.device for part in parts], [device for device, _ in cells]),
+        _joined([part.host for part in parts], [host for _, host in cells]),
+        tuple(requests[:MAX_OWNERS]),
+        sum(part.resident_bytes for part in parts),
+        max(part.seconds for part in parts),
+    )
+
+
+def _renumbered(cell: int, offset: int) -> int:
+    owner = cell & ~SHARED_CELL
+    if owner < FIRST_OWNER_CELL:
+        return cell
+    return min(owner + offset, FIRST_OWNER_CELL + MAX_OWNERS - 1) | (cell & SHARED_CELL)
+
+
+def _joined(pools: Sequence[PoolOccupancy], cells: Sequence[bytes]) -> PoolOccupancy:
+    num_blocks = sum(pool.num_blocks for pool in pools)
+    return PoolOccupancy(num_blocks, max(pool.blocks_per_cell for pool in pools), b"".join(cells))
+
+
+def _summed(parts: Sequence[dict[Any, int]]) -> dict[Any, int]:
+    found: Counter[Any] = Counter()
+    for part in parts:
+        found.update(part)
+    return dict(found)
