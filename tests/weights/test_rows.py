@@ -8,6 +8,7 @@ import torch
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights.rows.place import PlainRows, QuantizedRows
+from lullm.weights.rows.scale import ScaleRows
 from lullm.weights.rows.several import InterleavedRows, StackedRows, TransposedRows, in_order, takes
 from lullm.weights.rule import HeadOrder, rotated_first
 
@@ -88,3 +89,14 @@ def test_some_of_a_stack(piece):
         rows.write(part, number * piece)
     assert torch.equal(own, values[2:4])
     assert [takes(rows, number, 1) for number in range(5)] == [False, False, True, True, False]
+
+
+def test_the_scales_of_some_heads():
+    """A worker has two of four heads; a scale for all of them is everybody's."""
+    given = torch.full((2, 2), torch.nan)
+    rows = ScaleRows("k_scale", given, 2, 4)
+    assert rows.fits(torch.Size((4,))) and rows.fits(torch.Size(())) and not rows.fits(torch.Size((2,)))
+    rows.write(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert given.tolist() == [[3.0, 4.0], [3.0, 4.0]]
+    rows.write(torch.tensor(0.5))
+    assert given.tolist() == [[0.5, 0.5], [0.5, 0.5]]
