@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, cast
 
 from lullm.config.engine_option import EngineOptions
 from lullm.config.model import ModelConfig, ModelDType
+from lullm.config.option.known_names import refuse_known_names
 from lullm.config.option.option import described, option, options_of
 from lullm.config.option.sleep_after import parse_sleep_after
 from lullm.config.option.vllm import without_vllm_options
@@ -126,7 +127,7 @@ class EngineConfig(EngineOptions):
     max_num_wake_waiting: int = option(512, "most requests that may wait for the engine to wake up", "idle", least=1)
 
     def __post_init__(self) -> None:
-        _refuse_known_names(self)
+        refuse_known_names(self.device, self.kv_cache_dtype, self.attention_backend)
         object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         for each in options_of(EngineConfig):
             each.check(getattr(self, each.name))
@@ -206,21 +207,6 @@ def _dtype_name(dtype: Any) -> Any:
     """`'half'` and `torch.float16` -> `'float16'`."""
     name = str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else dtype
     return _DTYPE_NAMES.get(name, name) if isinstance(name, str) else name
-
-
-def _refuse_known_names(config: EngineConfig) -> None:
-    """Raises UnsupportedError, with an explanation: a value is known elsewhere and not supported here."""
-    if str(config.device).partition(":")[0] in ("npu", "ascend"):
-        raise UnsupportedError(
-            f"device={config.device!r} is not supported: there are arenas for Ascend memory, but neither ops nor a "
-            "device for its steps; use device='cpu'"
-        )
-    if str(config.kv_cache_dtype) in ("fp8_e5m2", "fp8_inc", "fp8_ds_mla"):
-        raise UnsupportedError(f"kv_cache_dtype={config.kv_cache_dtype!r} is not supported: use fp8_e4m3 ('fp8')")
-    if str(config.attention_backend) in ("flashinfer", "flash-attn"):
-        raise UnsupportedError(
-            f"attention_backend={config.attention_backend!r} is not supported yet: use auto, triton or torch"
-        )
 
 
 def _check_together(config: EngineConfig) -> None:
