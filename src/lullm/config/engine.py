@@ -227,6 +227,8 @@ def _check_together(config: EngineConfig) -> None:
         raise ConfigError(f"distributed_executor_backend='uni' runs one worker, not {config.num_workers}: use 'mp'")
     if config.executor_backend == "uni":
         _check_defaults(config, _OF_PROCESSES, "worker processes: distributed_executor_backend='mp'")
+    if config.executor_backend == "ray":
+        _check_defaults(config, ("restart_workers",), "processes of this machine: distributed_executor_backend='mp'")
     if config.enable_expert_parallel and config.tensor_parallel_size == 1:
         raise ConfigError("enable_expert_parallel deals the experts to workers: set tensor_parallel_size, too")
     if config.calculate_kv_scales and config.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
@@ -273,7 +275,7 @@ def _check_sleep_options(config: EngineConfig) -> None:
 
 
 _BACKENDS = ("uni", "mp", "ray", "external_launcher")
-_OF_PROCESSES = ("worker_timeout", "step_timeout")
+_OF_PROCESSES = ("worker_timeout", "step_timeout", "restart_workers")
 
 
 def _check_defaults(config: EngineConfig, names: tuple[str, ...], needs: str) -> None:
@@ -288,7 +290,7 @@ def _check_launched(config: EngineConfig) -> None:
     """Processes that a launcher has started plan for themselves, and must plan alike. Raises ConfigError."""
     if config.distributed_executor_backend != "external_launcher":
         return
-    _check_defaults(config, ("worker_timeout",), "worker processes of the engine's own: 'mp'")
+    _check_defaults(config, ("worker_timeout", "restart_workers"), "worker processes of the engine's own: 'mp'")
     wishes = {
         "seed": (config.seed is None, "requests without a seed would draw others in each process"),
         "delay_factor": (config.delay_factor > 0, "each process has a clock of its own"),

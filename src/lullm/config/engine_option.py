@@ -109,6 +109,13 @@ class EngineOptions:
         above=0,
         unit="seconds",
     )
+    restart_workers: int = option(
+        0,
+        "how many times within an hour lost worker processes are started again; running requests go on from their "
+        "tokens",
+        "device",
+        least=0,
+    )
     step_timeout: float = option(
         900.0,
         "seconds after which a step that worker processes have not finished counts as hung, and the engine ends",

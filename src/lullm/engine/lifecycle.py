@@ -200,7 +200,7 @@ class Lifecycle:
             self._release(SleepOrder(2, ((KV_CACHE, "drop"),), UsedBlocks([], [])))
             logger.info("the saved KV cache is dropped: the weights have changed since")
         else:
-            self._forget_kv()
+            self.forget_kv()
 
     def reload_weights(self) -> None:
         """Read the weights from their checkpoint again.
@@ -246,12 +246,12 @@ class Lifecycle:
         for tag in order.tags:
             self._residence[tag] = TRANSITIONS[self._residence[tag], _wish(order.level)].to
         if KV_CACHE in order.tags and self._residence[KV_CACHE] is _DISCARDED:
-            self._forget_kv()
+            self.forget_kv()
         elif (KV_CACHE, "offload") in order.actions and not keep_prefix_cache:
             self._block_space.forget_cached()
         return released
 
-    def _forget_kv(self) -> None:
+    def forget_kv(self) -> None:
         self._scheduler.evict_all()
         self._block_space.reset_prefix_cache(str(self._kv_version).encode())
         self._executor.reset_kv_scales()

@@ -11,11 +11,12 @@ from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.engine.assembly import check_single, check_threaded, check_threadless, num_blocks_ahead, open_scheduler
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
+from lullm.engine.restarts import Restarts
 from lullm.engine.start.model import open_model
 from lullm.engine.stats import take_stats
 from lullm.engine.step_loop import StepLoop
 from lullm.engine.thread.stream_pace import StreamPace as Pace
-from lullm.errors import ConfigError
+from lullm.errors import ConfigError, WorkerLostError
 from lullm.executor.factory import open_executor
 from lullm.executor.profiling import WorkersProfiler
 from lullm.kv.snapshot import MemorySnapshot
@@ -84,10 +85,11 @@ class LLMEngine:
         self._block_space = self._scheduler.block_space
         self._num_blocks_ahead = num_blocks_ahead(self.config, self.model_config)
         self.input_processor = model.input_processor(self.config)
-        self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer, pace)
         self.lifecycle = Lifecycle(
             self.model_executor, self._scheduler, self._block_space, self.config.enable_sleep_mode
         )
+        restarts = Restarts(self.config.restart_workers, self.model_executor, self.lifecycle)
+        self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer, pace, restarts.restart)
         self.profiler = WorkersProfiler(self.model_executor)
         logger.info("ready in %.1f s: %s", time.monotonic() - started, self.config.served_model_name)
 
@@ -160,7 +162,11 @@ class LLMEngine:
         for. At most one step's tokens are ahead of the blocks in use; a sleep gives them back like all others.
         """
         block_ids = self._block_space.next_free(self._num_blocks_ahead)
-        return self.model_executor.touch_blocks(block_ids)
+        try:
+            return self.model_executor.touch_blocks(block_ids)
+        except WorkerLostError as loss:
+            self._loop.recover(loss)
+            return True
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has something to do or to return."""
@@ -299,9 +305,12 @@ class LLMEngine:
         return take_occupancy(self._scheduler, max_cells)
 
     def check_health(self) -> None:
-        """Return if the engine serves. Raises EngineDeadError otherwise."""
-        self.model_executor.check_health()
+        """Return if the engine serves, if need be with new workers (`restart_workers`). Raises EngineDeadError."""
         self._loop.check_alive()
+        try:
+            self.model_executor.check_health()
+        except WorkerLostError as loss:
+            self._loop.recover(loss)
 
     def shutdown(self) -> None:
         """Abort everything and give all memory back. Idempotent."""

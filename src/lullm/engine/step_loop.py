@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from lullm.engine.output import OutputProcessor
 from lullm.engine.thread.stream_pace import StreamPace
-from lullm.errors import EngineDeadError
+from lullm.errors import EngineDeadError, WorkerLostError
 from lullm.executor.protocol import Executor
 from lullm.log import get_logger
 from lullm.sched.scheduler import Scheduler
@@ -21,6 +21,10 @@ from lullm.types.step import Running, StepPlan, StepResult
 logger = get_logger(__name__)
 
 
+def _give_up(loss: WorkerLostError) -> None:
+    raise loss
+
+
 class StepLoop:
     """The steps of one engine. The caller of `step` makes sure that the engine is awake.
 
@@ -29,7 +33,15 @@ class StepLoop:
         num_steps, finished: since the start: steps taken in, and requests by the finish reason of their first output.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, tokenizer: Tokenizer, pace: StreamPace | None = None):
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        tokenizer: Tokenizer,
+        pace: StreamPace | None = None,
+        restart: Callable[[WorkerLostError], None] = _give_up,
+    ):
+        self._restart = restart
         self.pending: list[EngineOutput] = []
         self.num_steps = 0
         self.finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
@@ -74,8 +86,19 @@ class StepLoop:
     def check_alive(self) -> None:
         """Return if no step has failed. Raises EngineDeadError otherwise."""
         if self._failure is not None:
+            if isinstance(self._failure, WorkerLostError):
+                raise WorkerLostError(str(self._failure)) from self._failure
             cause = str(self._failure) or type(self._failure).__name__
             raise EngineDeadError(f"the engine died earlier: {cause}; build a new one") from self._failure
+
+    def recover(self, loss: WorkerLostError) -> None:
+        """Go on with new workers. Raises WorkerLostError: there are none, and this is the end."""
+        self._in_flight.clear()
+        try:
+            self._restart(loss)
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _guarded(self, call: Callable[[], list[EngineOutput]]) -> list[EngineOutput]:
         try:
@@ -83,11 +106,12 @@ class StepLoop:
         except BaseException as error:
             if self._failure is not None:  # said already
                 raise
+            if isinstance(error, WorkerLostError):
+                self.recover(error)
+                return []
             self._failure = error
             self._in_flight.clear()
             if not isinstance(error, Exception):  # a second Ctrl-C does not wait for the end of the step
-                raise
-            if isinstance(error, EngineDeadError):  # a lost worker, which is said in full
                 raise
             logger.exception("the step failed; the engine is dead")
             raise EngineDeadError(f"the engine died in a step: {type(error).__name__}: {error}") from error

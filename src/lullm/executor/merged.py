@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lullm.errors import ModelLoadError
+from lullm.errors import ModelLoadError, UnsupportedError
 from lullm.executor.merge import agreed, merged_forecast, merged_release, minimum, values
 from lullm.executor.protocol import Answer, Workers, WorkerVerb
 from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
@@ -106,6 +106,11 @@ class MergedExecutor:
 
     def observe_loss(self, observer: Callable[[], None]) -> None:
         self._workers.observe_loss(observer)
+
+    def restart(self) -> None:
+        raise UnsupportedError(
+            "workers of this executor cannot be started again; use distributed_executor_backend='mp'"
+        )
 
     def shutdown(self) -> None:
         self._workers.close()

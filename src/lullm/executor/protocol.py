@@ -204,6 +204,14 @@ class Executor(Protocol):
         """
         ...
 
+    def restart(self) -> None:
+        """New workers in place of all there were, as they were after `initialize_cache`: their blocks hold nothing.
+
+        Blocks until they have loaded their model. Raises UnsupportedError: they live in this process; what loading
+        raises.
+        """
+        ...
+
     def shutdown(self) -> None:
         """Stop the workers and give their memory back. Idempotent."""
         ...

@@ -89,6 +89,12 @@ class Lookahead:
             self._plans.append(plan)
             self._unmarked = plan if self._feeds_back else None
 
+    def clear(self) -> None:
+        """No plan will have a result."""
+        self._plans.clear()
+        self._unmarked = None
+        self._holds_up = False
+
     def remove(self, plan: StepPlan) -> None:
         """The result of the oldest plan is being applied. An empty plan was never added."""
         if plan.is_empty:

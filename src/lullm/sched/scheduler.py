@@ -311,9 +311,9 @@ class Scheduler:
         self._requeue(group)
 
     def evict_all(self) -> None:
-        """Take the blocks of all groups, which are computed again later. For cases in which KV cannot be kept."""
-        groups = [*self.running, *self.swapped]
-        self.running.clear()
+        """Take the blocks of all groups, which are computed again later. Plans without a result will have none."""
+        self._lookahead.clear()
+        groups, self.running = [*self.running, *self.swapped], []
         for group in groups:
             if group in self.swapped:
                 self.swapped.remove(group)
@@ -323,6 +323,7 @@ class Scheduler:
         """Back into the queue, to be computed from the start."""
         for seq in group.unfinished:
             self.block_space.release(seq)
+            seq.drop_pending()
             seq.status = SequenceStatus.WAITING
         group.forget_partial_prompt()
         self.waiting.push(group)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from async_client import collect
+from async_client import collect, tokens
 from prompts import random_prompts
 
 from lullm import LLM, SamplingParams, StructuredOutputsParams
@@ -27,6 +27,7 @@ from lullm.errors import (
     UnsupportedError,
     WorkerLostError,
 )
+from lullm.types.sampling_params import OutputKind
 from lullm.worker.extension import call_with_model
 
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "enable_sleep_mode": True, "num_gpu_blocks_override": 24}
@@ -151,10 +152,12 @@ def test_a_worker_that_cannot_load_says_why(tmp_path, qwen3_folder):
 
 
 def test_options_of_worker_processes_need_some():
-    for name in ("worker_timeout", "step_timeout"):
+    for name in ("worker_timeout", "step_timeout", "restart_workers"):
         with pytest.raises(ConfigError, match=f"{name} needs worker processes"):
-            EngineConfig(**{name: 5.0})
-        assert getattr(EngineConfig(distributed_executor_backend="mp", **{name: 5.0}), name) == 5.0
+            EngineConfig(**{name: 5})
+        assert getattr(EngineConfig(distributed_executor_backend="mp", **{name: 5}), name) == 5
+    with pytest.raises(ConfigError, match="restart_workers needs processes of this machine"):
+        EngineConfig(distributed_executor_backend="ray", restart_workers=1)
 
 
 def test_requests_of_a_killed_worker_end_with_its_name_and_the_engine_with_them(qwen3_folder):
@@ -180,6 +183,46 @@ def test_requests_of_a_killed_worker_end_with_its_name_and_the_engine_with_them(
         await engine.shutdown()
 
     asyncio.run(run())
+
+
+def test_a_worker_that_is_killed_is_started_again_and_streams_go_on(qwen3_folder):
+    """In mid-step and idle; the third time is once too often."""
+    params = SamplingParams(
+        temperature=1.0, seed=5, max_tokens=60, ignore_eos=True, output_kind=OutputKind.DELTA, logprobs=1
+    )
+
+    async def run(kill_at, **options):
+        engine = AsyncLLMEngine(EngineConfig(model=str(qwen3_folder), **OPTIONS, **options))
+        executor = engine._engine.model_executor
+        found, killed = [[], []], []
+
+        async def read(number):
+            async for output in engine.generate(f"hello {number} world", params, str(number)):
+                found[number] += output.outputs[0].token_ids
+                if kill_at is not None and len(found[0]) >= kill_at and not killed:
+                    killed.append(executor.pids[0])
+                    os.kill(killed[0], signal.SIGKILL)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(read(0))
+            group.create_task(read(1))
+        if kill_at is not None:
+            killed.append(executor.pids[0])
+            os.kill(killed[1], signal.SIGKILL)
+            async with asyncio.timeout(120):
+                while executor.pids[0] == killed[1]:
+                    await asyncio.sleep(0.05)
+            assert len(set(killed)) == 2
+            found.append(tokens(await collect(engine, "hello 0 world", params, "idle")))
+            os.kill(executor.pids[0], signal.SIGKILL)
+            with pytest.raises(WorkerLostError, match="again restart_workers=2 times within an hour; build a new"):
+                await collect(engine, "hello 0 world", params, "last")
+        await engine.shutdown()
+        return found
+
+    golden = asyncio.run(run(None))
+    first, second, idle = asyncio.run(run(20, distributed_executor_backend="mp", restart_workers=2))
+    assert [first, second] == golden and idle == golden[0], "no token is lost, and none comes twice"
 
 
 def test_an_idle_server_ends_with_its_worker():

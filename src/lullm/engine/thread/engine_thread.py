@@ -72,8 +72,13 @@ class EngineThread:
 
     def _look_after_workers(self) -> None:
         """Have an idle thread notice that a worker is lost. From any thread."""
+
+        def check() -> None:
+            if self._mailbox.state in (ThreadState.RUNNING, ThreadState.DRAINING):
+                self._engine.check_health()
+
         with contextlib.suppress(EngineDeadError):  # it has ended
-            self._mailbox.send(self._engine.check_health)
+            self._mailbox.send(check)
 
     def _is_done(self) -> bool:
         is_draining = self._mailbox.state is ThreadState.DRAINING

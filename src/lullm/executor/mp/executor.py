@@ -1,5 +1,6 @@
 """MultiprocExecutor: a process for every worker, all on this machine."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from lullm.config.model import ModelConfig
@@ -31,6 +32,29 @@ class MultiprocExecutor(MergedExecutor):
     """
 
     def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
+        self._given = (config, model_config, folder)
+        self._sizes: tuple[int, int, int] | None = None
+        self._observers: list[Callable[[], None]] = []
+        super().__init__(self._start())
+
+    def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
+        super().initialize_cache(num_blocks, num_host_blocks, max_model_len)
+        self._sizes = (num_blocks, num_host_blocks, max_model_len)
+
+    def observe_loss(self, observer: Callable[[], None]) -> None:
+        self._observers.append(observer)
+        super().observe_loss(observer)
+
+    def restart(self) -> None:
+        self._workers.close()
+        self._workers = self._start()
+        if self._sizes is not None:
+            self.initialize_cache(*self._sizes)
+        for observer in self._observers:
+            super().observe_loss(observer)
+
+    def _start(self) -> RemoteWorkers:
+        config, model_config, folder = self._given
         places = placements(config.tensor_parallel_size, config.pipeline_parallel_size)
         of_ranks = config_of_ranks(config, len(places))
         shares = cpus_of_workers(read_cores(), len(places)) if config.device == "cpu" else []
@@ -51,7 +75,7 @@ class MultiprocExecutor(MergedExecutor):
             ]
             transport = RingTransport(orders, config.worker_timeout)
             self.pids = transport.pids
-            super().__init__(RemoteWorkers(transport, result_rank, config.step_timeout))
+            return RemoteWorkers(transport, result_rank, config.step_timeout)
 
     @property
     def driver_worker(self) -> None:

@@ -103,7 +103,7 @@ class WorkerProcesses:
             if self._loss is not None or self._is_stopping:
                 return
             process = self.all[rank].process
-            self._loss = WorkerLostError(f"worker {rank} (process {process.pid}) {reason}; build a new engine")
+            self._loss = WorkerLostError(f"worker {rank} (process {process.pid}) {reason}")
             observers, self._observers = self._observers, []
         logger.error("%s", self._loss)
         self._kill()
