@@ -7,7 +7,8 @@ python bench/executor.py steps [--shape qwen3-0.6b] [--streams 1,8] [--steps 200
 processes. A worker has a core of its own as far as there are cores.
 
 `steps`: milliseconds of a step by executor, in turns, some steps of one, then of the next: the whole engine's, greedy,
-with all cores of this process. And microseconds of the shortest call to all workers and back.
+with all cores of this process. With a pipeline, whose steps draw for a share of the streams: until all of them have a
+token. And microseconds of the shortest call to all workers and back.
 """
 
 import argparse
@@ -39,6 +40,7 @@ EXECUTORS: dict[str, dict] = {
     "uni": {},
     "mp, 1 worker": {"distributed_executor_backend": "mp"},
     "mp, tensor parallel 2": {"tensor_parallel_size": 2},
+    "mp, pipeline of 2": {"pipeline_parallel_size": 2},
 }
 BURST = 20
 
@@ -197,7 +199,7 @@ def prefill_times(engines: dict, input_len: int) -> dict[str, list[float]]:
 
 
 def decode_times(engines: dict, num_streams: int, num_steps: int, input_len: int) -> dict[str, list[float]]:
-    """Milliseconds of every step."""
+    """Milliseconds per token of all streams."""
     from lullm import SamplingParams
 
     rng = random.Random(0)
@@ -206,15 +208,16 @@ def decode_times(engines: dict, num_streams: int, num_steps: int, input_len: int
     for engine in engines.values():
         for number in range(num_streams):
             engine.add_request(str(number), [rng.randrange(10, 2000) for _ in range(input_len)], params)
-        while len(engine.step()) < num_streams:
-            pass  # prompts
+        num_begun = 0
+        while num_begun < num_streams:  # prompts; those of a pipeline come in several steps
+            num_begun += sum(len(output.outputs[0].token_ids) == 1 for output in engine.step())
     while len(next(iter(found.values()))) < num_steps:
         for name, engine in engines.items():
             engine.step()  # the first one after another engine meets cold caches
             for _ in range(BURST):
                 started = time.perf_counter()
-                engine.step()
-                found[name].append(1e3 * (time.perf_counter() - started))
+                num_drawn = len(engine.step())
+                found[name].append(1e3 * (time.perf_counter() - started) * num_streams / num_drawn)
     for engine in engines.values():
         engine.abort_request([str(number) for number in range(num_streams)])
         while engine.has_unfinished_requests():

@@ -15,7 +15,7 @@ from lullm.config.option.known_names import refuse_known_names
 from lullm.config.option.option import described, option, options_of
 from lullm.config.option.sleep_after import parse_sleep_after
 from lullm.config.option.vllm import without_vllm_options
-from lullm.config.parallel.cut import parse_pipeline_layers
+from lullm.config.parallel.cut import check_stages, parse_pipeline_layers
 from lullm.config.parallel.share import share_of
 from lullm.config.pooling.use import Convert, Runner
 from lullm.config.resolved import IdleConfig, ResolvedConfig
@@ -216,12 +216,7 @@ def _check_together(config: EngineConfig) -> None:
             f"max_num_batched_tokens ({config.max_num_batched_tokens}) must be at least max_num_seqs "
             f"({config.max_num_seqs}): every running sequence needs one token per step"
         )
-    parse_pipeline_layers(config.pipeline_layers, config.pipeline_parallel_size)
-    if config.async_scheduling and config.pipeline_parallel_size > 1:
-        raise ConfigError(
-            "async_scheduling is for one stage: with pipeline_parallel_size above 1 as many steps run at a time as "
-            "there are stages, each with other sequences; leave it out"
-        )
+    check_stages(config.pipeline_layers, config.pipeline_parallel_size, bool(config.async_scheduling))
     if config.delay_factor and config.enable_chunked_prefill:
         raise ConfigError("delay_factor belongs to the prefill-first policy; set enable_chunked_prefill=False too")
     if config.batch_invariant and config.attention_backend == "torch":
@@ -323,17 +318,13 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
         ),
         "kv_cache_dtype": (config.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels read fp8"),
         "quantization": (config.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
-        "tensor_parallel_size": (
-            config.tensor_parallel_size != 1 and on_gpu,
-            "workers find no GPU of their own; use a CPU, or one worker",
-        ),
+        **{
+            name: (getattr(config, name) != 1 and on_gpu, "workers find no GPU of their own; use a CPU, or one worker")
+            for name in ("tensor_parallel_size", "pipeline_parallel_size")
+        },
         "data_parallel_size": (
             config.data_parallel_size != 1 and on_gpu,
             "engines find no GPU of their own; use a CPU, or one server per GPU",
-        ),
-        "pipeline_parallel_size": (
-            config.pipeline_parallel_size != 1 and on_gpu,
-            "workers find no GPU of their own; use a CPU, or one worker",
         ),
         "distributed_executor_backend": (
             isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),

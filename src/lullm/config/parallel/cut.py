@@ -29,6 +29,16 @@ def parse_pipeline_layers(text: str | None, num_stages: int) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
+def check_stages(layers: str | None, num_stages: int, is_ahead: bool) -> None:
+    """Return if the options go together. Raises ConfigError otherwise. `is_ahead`: with async_scheduling."""
+    parse_pipeline_layers(layers, num_stages)
+    if is_ahead and num_stages > 1:
+        raise ConfigError(
+            "async_scheduling is for one stage: with pipeline_parallel_size above 1 as many steps run at a time as "
+            "there are stages, each with other sequences; leave it out"
+        )
+
+
 def check_cut(model: ModelConfig, num_layers: Sequence[int]) -> None:
     """Return if stages of so many layers can be made of the model. Raises ConfigError otherwise."""
     if sum(num_layers) != model.num_hidden_layers:
