@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,31 @@ def test_an_engine_that_nobody_closes_takes_its_workers_with_it():
     gc.collect()
     wait_for(lambda: not any(map(is_running, pids)))
     wait_for(lambda: open_files() == files)
+
+
+def test_a_fork_of_the_engines_process_leaves_its_workers_alone():
+    """Its copy of the engine shares the bells: one that rang them kept the watching thread of the engine at work."""
+    workers = open_workers()
+    pids = pids_of(workers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            try:
+                workers.run("pid", None, (), {})
+            except UnsupportedError as error:
+                code = 0 if "of which this is a fork" in str(error) else 2
+            workers.close()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.1, "the engine's process is idle"
+    assert pids_of(workers) == pids
+    workers.close()
 
 
 def fatal(way, rank, **options):

@@ -26,6 +26,7 @@ VALUES = {
     "atoms": [None, True, 3, -(2**63), 2**64 - 1, 0.1, "text", b"bytes"],
     "containers": [(1, (2, [3])), {1, 2}, frozenset({"a"}), {"a": (1,), 2: {}}, {(1, 2): "pair", None: 0}, ()],
     "path": Path("/a/b"),
+    "names that are no UTF-8": [Path("/a/\udcff"), "\udcff \ue000", {"\ud800": 1}],
     "enum": Residence.OFFLOADED,
     "order": SleepOrder(1, (("weights", "offload"), ("kv_cache", "drop")), UsedBlocks([1, 2], []), "disk"),
     "released": Released(("weights",), 10, 5, 0.5, "locked"),
@@ -104,9 +105,14 @@ def test_what_is_no_plain_data_is_refused_with_its_place(value):
         encode([{"deep": value}])
 
 
+def test_a_number_without_bounds_is_refused():
+    with pytest.raises(TypeError, match="cannot go to another process"):
+        encode([{"deep": 2**64}, (2**64,)])
+
+
 @pytest.mark.parametrize("name", ["os:system", "lullm.errors:LullmError", "lullm.executor.remote.codec:encode"])
 def test_bytes_build_only_records_of_lullm(name):
-    code = next(c for c in range(9) if _is_record(c))
+    code = next(c for c in range(10) if _is_record(c))
     inner = msgspec.msgpack.encode([name, {}])
     head = msgspec.msgpack.encode(msgspec.msgpack.Ext(code, inner))
     with pytest.raises(ValueError, match="is no (class|record) of lullm"):

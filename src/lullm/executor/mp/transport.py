@@ -1,11 +1,12 @@
 """RingTransport: worker processes of this machine, a ring to all of them and one back from each."""
 
 import contextlib
+import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from lullm.errors import WorkerLostError
+from lullm.errors import UnsupportedError, WorkerLostError
 from lullm.executor.mp.bell import Bell
 from lullm.executor.mp.order import WorkerOrder
 from lullm.executor.mp.processes import WorkerProcesses
@@ -16,6 +17,8 @@ from lullm.executor.remote.message import Command, Reply
 class RingTransport:
     """Implements `Transport`. The constructor starts a process for each order.
 
+    A fork of the process has a copy, which sends nothing and stops nobody: the workers belong to the first.
+
     Args:
         orders: by rank. timeout_s: a process without a sign of life for so long is lost.
 
@@ -24,6 +27,7 @@ class RingTransport:
     """
 
     def __init__(self, orders: Sequence[WorkerOrder], timeout_s: float):
+        self._owner = os.getpid()
         self._bell = Bell()
         self._commands = RingMemory()
         try:
@@ -38,7 +42,7 @@ class RingTransport:
         self._come: list[tuple[int, Reply]] = []  # read while there was no room to write
         self.pids = [each.process.pid for each in workers]
         # For an engine that nobody has closed. At the end of the program the kernel ends its workers.
-        self._close = weakref.finalize(self, _release, self._processes, self._commands, self._bell)
+        self._close = weakref.finalize(self, _release, self._owner, self._processes, self._commands, self._bell)
         self._close.atexit = False
 
     @property
@@ -47,6 +51,11 @@ class RingTransport:
 
     def send(self, command: Command) -> None:
         self.check()
+        if os.getpid() != self._owner:
+            raise UnsupportedError(
+                f"the engine belongs to process {self._owner}, of which this is "
+                "a fork; call it there, or build another here"
+            )
         self._writer.write(command.parts(), self._make_room)
 
     def receive(self, timeout_s: float | None) -> list[tuple[int, Reply]]:
@@ -73,12 +82,12 @@ class RingTransport:
 
     def close(self, grace_s: float) -> None:
         if self._close.alive:
-            if grace_s:
+            if grace_s and os.getpid() == self._owner:
                 with contextlib.suppress(WorkerLostError, _NoRoomError):
                     self.check()
                     self._writer.write(Command(0, "stop").parts(), _give_up)
             self._close.detach()
-            _release(self._processes, self._commands, self._bell, grace_s)
+            _release(self._owner, self._processes, self._commands, self._bell, grace_s)
 
     def _take(self) -> None:
         for rank, reader in enumerate(self._readers):
@@ -92,7 +101,9 @@ class RingTransport:
         self._bell.wait(timeout_s)
 
 
-def _release(processes: WorkerProcesses, commands: RingMemory, bell: Bell, grace_s: float = 0.0) -> None:
+def _release(owner: int, processes: WorkerProcesses, commands: RingMemory, bell: Bell, grace_s: float = 0.0) -> None:
+    if os.getpid() != owner:  # the stop bell is shared: a fork that rang it would wake the watching thread for ever
+        return
     processes.close(grace_s)
     commands.close()
     bell.close()

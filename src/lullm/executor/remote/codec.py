@@ -8,6 +8,7 @@ A message is a head in MessagePack, and behind it the bytes of its tensors, whic
 import dataclasses
 import enum
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # loaded only where a tensor crosses
 Buffer = bytes | bytearray | memoryview
 
 _ATOMS = (type(None), bool, int, float, str, bytes)
-_TUPLE, _SET, _FROZENSET, _MAP, _RECORD, _ENUM, _PATH, _DTYPE, _TENSOR = range(9)
+_TUPLE, _SET, _FROZENSET, _MAP, _RECORD, _ENUM, _PATH, _DTYPE, _TENSOR, _TEXT = range(10)
 _ALIGNMENT = 16
 """Of the bytes of a tensor within a message: what malloc gives, and more than any type needs."""
 _LENGTH_BYTES = 8
@@ -47,7 +48,10 @@ def encode(value: Any) -> list[Buffer]:
         sizes.append(len(data) + padding)
         return offset
 
-    head = _encode(_to_wire(value, "value", place))
+    try:
+        head = _encode(_to_wire(value, "value", place))
+    except OverflowError as error:
+        raise TypeError(f"value cannot go to another process: {error}") from error
     padding = -(_LENGTH_BYTES + len(head)) % _ALIGNMENT
     return [len(head).to_bytes(_LENGTH_BYTES, "little"), head + bytes(padding), *tensors]
 
@@ -65,6 +69,8 @@ def decode(message: memoryview) -> Any:
 
 def _to_wire(value: Any, path: str, place: Callable[[memoryview], int]) -> Any:
     kind = type(value)
+    if kind is str and not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+        return _tagged(_TEXT, value.encode("utf-8", "surrogatepass"))  # as in file names that are no UTF-8
     if kind in _ATOMS:
         return value
 
@@ -75,14 +81,14 @@ def _to_wire(value: Any, path: str, place: Callable[[memoryview], int]) -> Any:
         return [wired(part, number) for number, part in enumerate(value)]
     if kind is dict:
         pairs = [(wired(key, "a key"), wired(part, key)) for key, part in value.items()]
-        if all(type(key) in (str, int) for key in value):
+        if all(type(key) in (str, int) for key, _ in pairs):
             return dict(pairs)
         return _tagged(_MAP, pairs)
     if kind in (tuple, set, frozenset):
         code = _TUPLE if kind is tuple else _SET if kind is set else _FROZENSET
         return _tagged(code, [wired(part, number) for number, part in enumerate(value)])
     if isinstance(value, Path):
-        return _tagged(_PATH, str(value))
+        return _tagged(_PATH, os.fsencode(value))
     if isinstance(value, enum.Enum):
         return _tagged(_ENUM, [_name_of(kind, path), value.name])
     names = _field_names(value)
@@ -101,8 +107,12 @@ def _to_wire(value: Any, path: str, place: Callable[[memoryview], int]) -> Any:
 def _from_wire(data: Buffer, tensors: memoryview) -> Any:
     def untagged(code: int, inner: memoryview) -> Any:
         value = _from_wire(inner, tensors)
-        if code in (_TUPLE, _SET, _FROZENSET, _PATH):
-            return {_TUPLE: tuple, _SET: set, _FROZENSET: frozenset, _PATH: Path}[code](value)
+        if code in (_TUPLE, _SET, _FROZENSET):
+            return {_TUPLE: tuple, _SET: set, _FROZENSET: frozenset}[code](value)
+        if code == _PATH:
+            return Path(os.fsdecode(value))
+        if code == _TEXT:
+            return value.decode("utf-8", "surrogatepass")
         if code == _MAP:
             return dict(value)
         if code == _ENUM:

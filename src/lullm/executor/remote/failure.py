@@ -44,6 +44,6 @@ def error_from(parts: list[Any]) -> Exception:
 def _is_plain(value: object) -> bool:
     try:
         encode(value)
-    except (TypeError, OverflowError):
+    except TypeError:
         return False
     return True
