@@ -446,7 +446,7 @@ class FakeCuda:
         from lullm.arena.arena import Arena
         from lullm.device import cuda as cuda_device
 
-        empty, over_storage = Arena.empty, cuda_device.over_storage
+        empty, same_memory = Arena.empty, cuda_device.same_memory
 
         def as_device(arena, shape, dtype):
             with torch._C.DisableTorchFunction():
@@ -458,7 +458,7 @@ class FakeCuda:
             return tensor.as_subclass(kind)
 
         patch(Arena, "empty", as_device)
-        patch(cuda_device, "over_storage", lambda *args: over_storage(*args).as_subclass(DeviceTensor))
+        patch(cuda_device, "same_memory", lambda *args: same_memory(*args).as_subclass(DeviceTensor))
         patch(cuda_device, "cuda_backend", self._backend)
 
     def _backend(self, index=0):

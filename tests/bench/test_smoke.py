@@ -61,7 +61,7 @@ RUNS = {
     "scheduler": ("--num-seqs 4 --steps 1", rf"(?s)4 sequences: +{FIGURE} ms.*a result of 256 decodes: \d+ bytes"),
     "serving": (
         "--shape tiny --streams 2 --input-len 8 --output-len 4 --rounds 1",
-        rf"(?s)offline +{FIGURE} tok/s.*streams +{FIGURE} tok/s.*streams / offline {FIGURE}",
+        rf"(?s)offline +{FIGURE} tok/s.*thread +{FIGURE} tok/s.*thread +/ offline {FIGURE}",
     ),
     "sleep": ("--shape tiny --repeat 1 --num-prompts 2", rf"(?s)\| 2, disk \| 2 \| .*first token: {FIGURE} s"),
     "sleep_verify": (

@@ -23,14 +23,14 @@ from lullm.errors import (
 )
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
-GREEDY = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, output_kind=OutputKind.DELTA)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True, output_kind=OutputKind.DELTA)
 
 
 @pytest.fixture(scope="module")
 def expected(qwen3_folder):
     """Greedy tokens of an engine in this process, by prompt."""
     options = OPTIONS | {"enable_sleep_mode": False}
-    return {p: answer.token_ids for p, answer in decisive_answers(str(qwen3_folder), 5, 60, **options).items()}
+    return {p: answer.token_ids for p, answer in decisive_answers(str(qwen3_folder), 3, 200, **options).items()}
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def pids_of(workers):
 def is_running(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the second: it ends while the file is read
+    except (FileNotFoundError, ProcessLookupError):  # the second: it was reaped between opening and reading
         return False
 
 

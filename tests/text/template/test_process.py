@@ -30,8 +30,21 @@ SOURCES = {
 
 def children() -> set[str]:
     """Process ids of this process's rendering processes, dead ones that nobody waited for included."""
-    found = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
-    return set(found)
+    return all_children() - OTHERS
+
+
+def all_children() -> set[str]:
+    return set(Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split())
+
+
+OTHERS: set[str] = set()
+"""Children that were there before a test, such as a server that the tests of the docs share."""
+
+
+@pytest.fixture(autouse=True)
+def others():
+    OTHERS.clear()
+    OTHERS.update(all_children())
 
 
 @pytest.fixture
