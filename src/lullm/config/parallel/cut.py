@@ -23,8 +23,8 @@ def parse_pipeline_layers(text: str | None, num_stages: int) -> tuple[int, ...]:
     parts = text.split(",")
     if len(parts) != num_stages or not all(part.strip().isdecimal() and int(part) for part in parts):
         raise ConfigError(
-            f"pipeline_layers={text!r} must say how many layers each of the {num_stages} stages "
-            "(pipeline_parallel_size) has, at least one, like 10,12"
+            f"pipeline_layers={text!r} must say how many layers each stage has, at least one, like 10,12; there are as "
+            f"many stages as pipeline_parallel_size={num_stages}"
         )
     return tuple(map(int, parts))
 
