@@ -105,7 +105,8 @@ def test_a_dead_engine_turns_health_red_and_ends_the_server(served):
     os.kill(pid, signal.SIGKILL)
     until(lambda: httpx.get(f"{url}/health").status_code == 503)
     failed = httpx.post(f"{url}/v1/completions", json=ASK | {"prompt": "x"})
-    assert failed.status_code == 503 and "SIGKILL" in failed.json()["error"]["message"]
+    assert failed.status_code == 503 and "SIGKILL" in (message := failed.json()["error"]["message"])
+    assert message.count("dead") == 1
     assert process.wait(20) == 1 and "SIGKILL" in process.stderr.read()
 
 

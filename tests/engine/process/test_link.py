@@ -57,7 +57,7 @@ class House:
 
     def cause_of_death(self):
         self.ours.close()
-        return "its process was killed"
+        return "the engine's process was killed"
 
     def join(self):
         self.joined += 1
@@ -178,7 +178,7 @@ def test_a_call_that_is_cancelled_is_cancelled_over_there():
 
 
 @pytest.mark.parametrize(
-    ("how", "text"), [("closed", "its process was killed; start it again"), ("told", "died in a step")]
+    ("how", "text"), [("closed", "^the engine's process was killed; start it again"), ("told", "died in a step")]
 )
 def test_the_end_of_the_engine_fails_all_that_wait(how, text):
     async def main(house):

@@ -79,9 +79,9 @@ def test_the_page_has_buttons_there_alone(start, scripted, read_events):
     ("options", "can_sleep", "words"),
     [
         ({"admin_port": 0}, False, "an admin port is for the sleep endpoints; they need --enable-sleep-mode"),
-        ({"host": "0.0.0.0"}, True, "--admin-port"),
+        ({"host": "0.0.0.0"}, True, "an --admin-port, or leave --host at"),
         ({"host": "0.0.0.0", "admin_port": 0}, True, None),
-        ({"admin_port": 0, "admin_host": "0.0.0.0"}, True, "would let anybody put the engine to sleep"),
+        ({"admin_port": 0, "admin_host": "0.0.0.0"}, True, "set an --admin-key, or leave --admin-host at"),
         ({"admin_port": 0, "admin_host": "0.0.0.0", "admin_keys": ("a",)}, True, None),
     ],
 )
@@ -102,3 +102,5 @@ def test_wrong_combinations():
         ServerOptions(port=8001, admin_port=8001)
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="another --admin-port"):
         Listener(ServerOptions(port=0, admin_port=taken.getsockname()[1]))
+    with pytest.raises(ConfigError, match="choose another --host"):  # of a network for documentation, RFC 5737
+        Listener(ServerOptions(host="192.0.2.1", port=0))

@@ -108,7 +108,7 @@ def test_the_commands_reach_it(start, scripted, authority, files, monkeypatch, c
     [
         ({"ssl_certfile": "cert", "ssl_keyfile": "other_key"}, "the key is not that of the certificate"),
         ({"ssl_certfile": "text"}, "not in PEM's form"),
-        ({"ssl_certfile": "cert"}, "not in PEM's form"),
+        ({"ssl_certfile": "cert"}, "no private key in it; give --ssl-keyfile"),
         ({"ssl_certfile": "cert", "ssl_keyfile": "missing"}, "No such file"),
         ({"ssl_certfile": "cert", "ssl_keyfile": "locked"}, "without a passphrase"),
         ({"ssl_certfile": "both", "ssl_ca_certs": "text", "ssl_cert_reqs": 2}, "ssl_ca_certs"),

@@ -62,7 +62,7 @@ class EngineProcess:
             if isinstance(news, Ended) and news.error is not None:
                 self.close()
                 raise decode_error(news.error)
-        raise ModelLoadError(f"the engine could not be built: {self.cause_of_death()}")
+        raise ModelLoadError(f"no engine was built: {self.cause_of_death()}")
 
     @property
     def pid(self) -> int:
@@ -73,14 +73,14 @@ class EngineProcess:
         try:
             code = self._process.wait(_DYING_S)
         except subprocess.TimeoutExpired:
-            return "its process has closed its connection"
+            return "the engine's process has closed its connection"
         finally:
             self.close()
         if code == -signal.SIGKILL:
-            return "its process was killed (SIGKILL); the system may have run out of memory"
+            return "the engine's process was killed (SIGKILL); the system may have run out of memory"
         if code < 0:
-            return f"its process was ended by the signal {signal.Signals(-code).name}"
-        return f"its process ended with code {code}"
+            return f"the engine's process was ended by the signal {signal.Signals(-code).name}"
+        return f"the engine's process ended with code {code}"
 
     def join(self) -> None:
         """Let the process end by itself, but not for ever. Blocking; idempotent."""
@@ -95,7 +95,7 @@ class EngineProcess:
 
 def dead(cause: str) -> EngineDeadError:
     """The error of all who use an engine whose process has died."""
-    return EngineDeadError(f"the engine is dead: {cause}; start it again")
+    return EngineDeadError(f"{cause}; start it again")
 
 
 def _end(process: subprocess.Popen[bytes], sock: socket.socket) -> None:

@@ -1,6 +1,7 @@
 """Listener: the sockets of one server, bound before a model is loaded, and what they speak."""
 
 import contextlib
+import errno
 import ipaddress
 import os
 import socket
@@ -91,9 +92,10 @@ class Listener:
             return
         host = sock.getsockname()[0].partition("%")[0]
         if not ipaddress.ip_address(host).is_loopback:
+            more = "leave --admin-host" if self._admin else "give the sleep endpoints an --admin-port, or leave --host"
             raise ConfigError(
                 f"--enable-sleep-mode on {host}, which is not a loopback address, would let anybody put the engine to "
-                "sleep; set an --admin-key, give the sleep endpoints an --admin-port, or leave --host at 127.0.0.1"
+                f"sleep; set an --admin-key, or {more} at 127.0.0.1"
             )
 
 
@@ -111,5 +113,6 @@ def _bind(host: str, port: int, flag: str) -> socket.socket:
         sock.bind(address)
     except OSError as error:
         sock.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}; choose another {flag}") from None
+        wrong = flag.replace("port", "host") if error.errno == errno.EADDRNOTAVAIL else flag
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}; choose another {wrong}") from None
     return sock

@@ -5,6 +5,9 @@ import ssl
 from lullm.errors import ConfigError
 from lullm.server.options import ServerOptions
 
+_MOST_BYTES = 1 << 20
+"""Of a file with certificates and a key."""
+
 
 def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
     """What a server's sockets speak; None: they speak plainly. TLS 1.2 is the oldest version.
@@ -21,8 +24,11 @@ def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile, password=_no_password)
     except OSError as error:  # SSLError is one
+        reason = _reason(error)
+        if options.ssl_keyfile is None and _is_certificate_alone(options.ssl_certfile):  # OpenSSL says 'PEM lib'
+            reason = "there is no private key in it; give --ssl-keyfile"
         raise ConfigError(
-            f"cannot listen with TLS, with the certificate {options.ssl_certfile} and the key {key}: {_reason(error)}"
+            f"cannot listen with TLS, with the certificate {options.ssl_certfile} and the key {key}: {reason}"
         ) from None
     if options.ssl_ca_certs is not None:
         try:
@@ -30,6 +36,15 @@ def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
         except OSError as error:
             raise ConfigError(f"ssl_ca_certs {options.ssl_ca_certs}: {_reason(error)}") from None
     return context
+
+
+def _is_certificate_alone(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MOST_BYTES)
+    except OSError:
+        return False
+    return b"BEGIN CERTIFICATE" in text and b"PRIVATE KEY" not in text
 
 
 def _no_password() -> str:
