@@ -102,6 +102,7 @@ def test_a_conversation(start):
     chat.see("> ")
     chat.type("half a line")
     chat.see("half a line")
+    time.sleep(0.1)  # Python looks for signals, then waits for a key: it misses one in between until the next key
     chat.type(CTRL_C)  # drops the line
     chat.see("> ")
     chat.type("/exit\n")
