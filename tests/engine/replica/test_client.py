@@ -115,6 +115,13 @@ def test_all_sleep_or_none(client, monkeypatch):
             with pytest.raises(OSError, match="engine 1 of 2.*No space left"):
                 await client.sleep(1)
         assert client.sleep_state == "awake" == client._replicas[0].sleep_state
+        await client._replicas[0].sleep(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(client._replicas[1], "sleep", fail)
+            with pytest.raises(OSError):
+                await client.sleep(2)
+        assert client._replicas[0].sleep_state != "awake", "as it was before"
+        await client.wake_up()
         assert client._replicas[0].stats().num_blocks
 
     asyncio.run(main())

@@ -157,10 +157,11 @@ class ReplicaClient:
     # -- sleep ---------------------------------------------------------------------------------------------------
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
-        """All sleep, or none: those that could are woken if another could not. The error names that one."""
+        """All sleep, or none: those that were awake are woken if another could not. The error names that one."""
+        were_awake = [replica.sleep_state == "awake" for replica in self._replicas]  # each has a ladder of its own
         reports, errors = await self._each(lambda replica: replica.sleep(level, **arguments))
         if errors:
-            asleep = [self._replicas[number] for number, report in reports.items() if report.tags or not level]
+            asleep = [self._replicas[number] for number in reports if were_awake[number]]
             _, stuck = await _gathered({number: replica.wake_up() for number, replica in enumerate(asleep)})
             self._raise_first(errors, f"; {len(stuck)} other engines sleep still" if stuck else "")
         return merged_sleep(list(reports.values()))
