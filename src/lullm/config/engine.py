@@ -21,8 +21,8 @@ from lullm.config.parallel.share import share_of
 from lullm.config.pooling.use import Convert, Runner
 from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.errors import ConfigError, UnsupportedError
-from lullm.types.importable import is_importable_name
 from lullm.types.parallel.placement import Axis
+from lullm.types.wire.importable import is_importable_name
 
 DType = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]
 Device = Literal["auto", "cpu", "cuda"]
