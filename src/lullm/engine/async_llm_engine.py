@@ -13,8 +13,8 @@ import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.async_input import AsyncInput
 from lullm.engine.caller.entry import Entry
+from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.thread.admission import Admission
@@ -33,7 +33,6 @@ from lullm.types.sleep import (
     ForecastArguments,
     SleepArguments,
     SleepForecast,
-    SleepMode,
     SleepOptions,
     SleepReport,
     SleepState,
@@ -45,7 +44,7 @@ from lullm.types.watch.stats import EngineStats
 T = TypeVar("T")
 
 
-class AsyncLLMEngine:
+class AsyncLLMEngine(Reception):
     """Builds its engine in the constructor, which blocks until the model is loaded, and starts the thread.
 
     Args:
@@ -62,8 +61,7 @@ class AsyncLLMEngine:
         self.model_config = self._engine.model_config
         self.tokenizer = self._engine.tokenizer
         self.default_params = self._engine.default_params
-        self._input = self._engine.input_processor
-        self._async_input = AsyncInput(self._input)
+        super().__init__(self._engine.input_processor)
         self._mailbox = Mailbox()
         self._watch = SleepWatch(self._engine, self._mailbox, self.idle)
         self._admission = Admission(self._engine, self._mailbox, self._watch, self.idle)
@@ -74,21 +72,6 @@ class AsyncLLMEngine:
     def from_engine_args(cls, engine_args: EngineArguments) -> "AsyncLLMEngine":
         """With the options of an `EngineArgs`. Blocks, and raises, as the constructor does."""
         return cls(engine_args.create_engine_config())
-
-    async def prepare(
-        self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
-    ) -> GenerateRequest:
-        """Render, tokenize and check a request. Raises InvalidRequestError, EngineDeadError."""
-        self.check_running()
-        return await self._async_input.prepare(request_id, prompt, params, priority)
-
-    async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a prompt of any length. Raises InvalidRequestError, as `prepare` does."""
-        return await self._async_input.tokenize(prompt, add_special_tokens)
-
-    async def detokenize(self, token_ids: list[int]) -> str:
-        """The text of `token_ids`, special tokens included. Raises InvalidRequestError: one is not in the model."""
-        return await self._async_input.detokenize(token_ids)
 
     def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request that `prepare` has made, as they come; closing the generator aborts it."""
@@ -159,12 +142,6 @@ class AsyncLLMEngine:
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
         """What such a `sleep` would do now, and how long waking would take. Changes nothing."""
         return await self._call(lambda: self._engine.explain_sleep(level, **arguments))
-
-    async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
-        """Stop scheduling, as `sleep(0, mode=mode)` does; then forget cached prefixes, but not with mode 'keep'."""
-        await self.sleep(0, mode=mode)
-        if clear_cache and mode != "keep":
-            await self.reset_prefix_cache()
 
     async def resume_generation(self) -> None:
         """End a pause. Idempotent. Raises EngineAsleepError if memory is released, which is for `wake_up`."""

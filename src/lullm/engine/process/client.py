@@ -13,8 +13,8 @@ import msgspec
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.async_input import AsyncInput
 from lullm.engine.caller.entry import Entry
+from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
 from lullm.engine.process.link import EngineLink
 from lullm.engine.process.message import Heard
@@ -23,14 +23,11 @@ from lullm.engine.start.model import OpenedModel, open_model
 from lullm.errors import UnsupportedError
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
-from lullm.types.pooling.params import PoolingParams
-from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
     ForecastArguments,
     SleepArguments,
     SleepForecast,
-    SleepMode,
     SleepOptions,
     SleepReport,
     SleepState,
@@ -43,15 +40,15 @@ from lullm.types.watch.stats import EngineStats
 _REPORTS = {"slept": SleepReport, "woke": WakeReport}
 
 
-class ProcessClient:
+class ProcessClient(Reception):
     """Starts the process in the constructor, which blocks until the engine is there.
 
     Args:
         stream_pause_s: see `AsyncLLMEngine`. cores: the only ones that the engine runs on; None: any.
         opened: the model, if it was read already.
 
-    Attributes and raised errors: see `EngineClient` and `LLMEngine`. UnsupportedError: an option cannot leave this
-    process.
+    Methods, attributes and raised errors: see `EngineClient` and `LLMEngine`. UnsupportedError: an option cannot leave
+    this process.
     """
 
     def __init__(
@@ -74,23 +71,10 @@ class ProcessClient:
         self.model_config = model.model_config
         self.tokenizer = model.tokenizer
         self.default_params = model.default_params
-        self._input = AsyncInput(model.input_processor(self.config))
+        super().__init__(model.input_processor(self.config))
         self._observers: list[SleepObserver] = []
         self._link = EngineLink(self._process, ready.status, self.tokenizer.decode_token, self._hear)
         self._entry = Entry(self._link, self.idle)
-
-    async def prepare(
-        self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
-    ) -> GenerateRequest:
-        """See `EngineClient`, as for the methods below."""
-        self.check_running()
-        return await self._input.prepare(request_id, prompt, params, priority)
-
-    async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
-        return await self._input.tokenize(prompt, add_special_tokens)
-
-    async def detokenize(self, token_ids: list[int]) -> str:
-        return await self._input.detokenize(token_ids)
 
     def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
         return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
@@ -115,11 +99,6 @@ class ProcessClient:
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
         SleepOptions(level, **arguments)
         return cast(SleepForecast, await self._link.call("explain_sleep", SleepForecast, level=level, **arguments))
-
-    async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
-        await self.sleep(0, mode=mode)
-        if clear_cache and mode != "keep":
-            await self.reset_prefix_cache()
 
     async def resume_generation(self) -> None:
         await self._link.call("resume", None)

@@ -13,9 +13,9 @@ from typing import Any
 from lullm.config.resolved import IdleConfig
 from lullm.engine.client import SleepCause
 from lullm.engine.llm_engine import LLMEngine
-from lullm.engine.process.error_codec import encode_error
 from lullm.engine.process.frame import framed
 from lullm.engine.process.message import (
+    HERE,
     Admit,
     Answer,
     Call,
@@ -43,6 +43,7 @@ from lullm.errors import EngineDeadError, LullmError
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import SleepOptions, SleepReport, WakeReport
+from lullm.types.wire.plain_error import plain_error
 
 STATUS_S = 0.02
 """Between two reports of a busy engine's status: one takes 15 us."""
@@ -86,7 +87,7 @@ class Outbox:
     def refuse(self, serial: int, error: LullmError) -> None:
         """A request ends with an error."""
         self.streams.pop(serial, None)
-        self.send(Refused(serial, encode_error(error)))
+        self.send(Refused(serial, plain_error(error, HERE)))
 
     def report(self, is_busy: bool) -> None:
         """Tell the status; of a busy engine now and then."""
@@ -172,7 +173,7 @@ class EngineService:
     def end(self) -> None:
         """Tell that the thread has ended, and why."""
         failure = self._mailbox.failure
-        self._outbox.send(Ended(None if failure is None else encode_error(failure)))
+        self._outbox.send(Ended(None if failure is None else plain_error(failure, HERE)))
 
     def take(self, order: Order, thread: EngineThread) -> None:
         """Have the engine's thread do what was asked for; nothing if that has ended. On the thread that reads."""
@@ -235,7 +236,7 @@ class EngineService:
             except (TypeError, ValueError, OverflowError) as reason:
                 error = LullmError(f"the result cannot leave the engine's process: {reason}")
         status = self._outbox.status()
-        self._outbox.send(Answer(serial, status, result, None if error is None else encode_error(error)))
+        self._outbox.send(Answer(serial, status, result, None if error is None else plain_error(error, HERE)))
 
     def _collective_rpc(self, **arguments: Any) -> list[Any]:
         self._watch.restart_clock()

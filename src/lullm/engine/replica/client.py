@@ -12,7 +12,7 @@ from typing import Any, TypeVar, Unpack
 
 from lullm.config.engine import DEFAULT_CPU_KV_SHARE, EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.async_input import AsyncInput
+from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
 from lullm.engine.process.client import ProcessClient
 from lullm.engine.replica.merge import (
@@ -32,14 +32,11 @@ from lullm.log import get_logger
 from lullm.machine.cores import cpus_of_workers, read_cores
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
-from lullm.types.pooling.params import PoolingParams
-from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
     ForecastArguments,
     SleepArguments,
     SleepForecast,
-    SleepMode,
     SleepReport,
     SleepState,
     WakeReport,
@@ -55,10 +52,10 @@ _MAX_HASHED = 512
 """Blocks of a prompt that say where it goes: 8,192 tokens are hashed in a millisecond."""
 
 
-class ReplicaClient:
+class ReplicaClient(Reception):
     """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are there.
 
-    Attributes and raised errors: see `EngineClient` and `ProcessClient`. An error of one engine names it.
+    Methods, attributes and raised errors: see `EngineClient` and `ProcessClient`. An error of one engine names it.
     """
 
     def __init__(self, config: EngineConfig, stream_pause_s: float = 0.0):
@@ -85,7 +82,7 @@ class ReplicaClient:
         self.tokenizer = model.tokenizer
         self.default_params = model.default_params
         self.remote_methods = self._replicas[0].remote_methods
-        self._input = AsyncInput(model.input_processor(shortest))
+        super().__init__(model.input_processor(shortest))
         stats = [replica.stats() for replica in self._replicas]
         has_cache = self.config.enable_prefix_caching
         self._router = Router([each.num_blocks * has_cache for each in stats], self.config.block_size)
@@ -94,19 +91,6 @@ class ReplicaClient:
             replica.observe_sleep(_Forgetting(known.forget))
 
     # -- requests ------------------------------------------------------------------------------------------------
-
-    async def prepare(
-        self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
-    ) -> GenerateRequest:
-        """See `EngineClient`, as for the methods below."""
-        self.check_running()
-        return await self._input.prepare(request_id, prompt, params, priority)
-
-    async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
-        return await self._input.tokenize(prompt, add_special_tokens)
-
-    async def detokenize(self, token_ids: list[int]) -> str:
-        return await self._input.detokenize(token_ids)
 
     async def stream(
         self, request: GenerateRequest, keep_alive: float | None = None
@@ -172,11 +156,6 @@ class ReplicaClient:
 
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
         return merged_forecast(await self._all(lambda replica: replica.explain_sleep(level, **arguments)))
-
-    async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
-        await self.sleep(0, mode=mode)
-        if clear_cache and mode != "keep":
-            await self.reset_prefix_cache()
 
     async def resume_generation(self) -> None:
         await self._all(lambda replica: replica.resume_generation())

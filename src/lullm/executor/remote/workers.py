@@ -7,10 +7,10 @@ from typing import Any
 
 from lullm.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError, WorkerLostError
 from lullm.executor.protocol import Answer, WorkerVerb
-from lullm.executor.remote.failure import error_from
 from lullm.executor.remote.message import OPENING, Command, CommandKind, FunctionName, Reply, Transport
-from lullm.types.importable import find_importable, importable_name
 from lullm.types.step import Running, StepPlan, StepResult
+from lullm.types.wire.importable import find_importable, importable_name
+from lullm.types.wire.plain_error import error_of
 
 STOP_S = 10.0
 """For workers that were told to stop; then they are killed."""
@@ -177,7 +177,7 @@ def _has_error(replies: Mapping[int, Reply]) -> bool:
 
 
 def _error_in(reply: Reply) -> Exception | None:
-    return error_from(reply.content[1]) if reply.kind == "error" else None
+    return error_of(reply.content[1]) if reply.kind == "error" else None
 
 
 def _answer(reply: Reply) -> Answer:
