@@ -99,7 +99,7 @@ class FakeCuda:
         self.allocator.empty_cache()
         self.allocator.begin(pool, graph)
         graph.pool = pool
-        self.recording = Recording(graph, threading.get_ident())
+        self.recording = Recording(pool, threading.get_ident())
 
     def wait(self, seen):
         """The host waits for what was seen."""
@@ -118,7 +118,7 @@ class FakeCuda:
 
     def allocated(self, storage):
         self.order.forget(storage.data_ptr())
-        self.allocator.note(storage, self.recording.graph.pool if self.is_capturing else None)
+        self.allocator.note(storage, self.recording.pool if self.is_capturing else None)
 
     def launch(self, executor, original, args, kwargs):
         """A kernel over these arguments, all of which it may read and write."""

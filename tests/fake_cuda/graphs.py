@@ -40,7 +40,7 @@ class _Launch:
 class Recording:
     """What runs between the begin and the end of a capture."""
 
-    graph: "FakeGraph"
+    pool: object
     thread: int
     launches: list = field(default_factory=list)
     storages: dict = field(default_factory=dict)  # of the pool: address -> storage
