@@ -10,7 +10,7 @@ from prompts import random_prompts
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, InvalidRequestError, UnsupportedError
 from lullm.executor.uniproc import UniProcExecutor
-from lullm.types.importable import importable_name
+from lullm.types.wire.importable import importable_name
 
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "num_gpu_blocks_override": 24, "enable_sleep_mode": True}
 PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)

@@ -12,7 +12,7 @@ from lullm.executor.protocol import Executor
 from lullm.executor.ray.executor import RayExecutor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.machine.memory_ahead import MemoryAhead
-from lullm.types.importable import find_importable
+from lullm.types.wire.importable import find_importable
 
 
 def open_executor(

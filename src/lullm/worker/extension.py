@@ -10,8 +10,8 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.protocol import Model
-from lullm.types.importable import find_importable
 from lullm.types.sleep import REMOTE_METHODS
+from lullm.types.wire.importable import find_importable
 from lullm.worker.worker import Worker
 
 T = TypeVar("T")

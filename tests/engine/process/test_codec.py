@@ -1,16 +1,14 @@
-"""What crosses between processes arrives as it was sent: requests, outputs, errors, and frames cut anywhere."""
+"""What crosses between processes arrives as it was sent: requests, outputs, and frames cut anywhere."""
 
 import random
 
 import msgspec
 import pytest
 
-from lullm.engine.process.error_codec import decode_error, encode_error, lullm_error
 from lullm.engine.process.frame import FrameReader, framed
 from lullm.engine.process.message import Admit, Outputs, Status, decode_news, decode_order, encode
 from lullm.engine.process.output_codec import decode_output, encode_output
 from lullm.engine.process.request_codec import decode_request, encode_request
-from lullm.errors import EngineAsleepError, InvalidRequestError, LullmError, UnsupportedError, WakeUpError
 from lullm.types.guided.params import Guide
 from lullm.types.outputs import CompletionOutput, LogprobList, LogprobRows, RequestMetrics, RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
@@ -131,30 +129,6 @@ def test_vectors():
 def test_a_status():
     status = Status(EngineStats(preemptions_total={("swap", "cheaper"): 2}), "paused", ("weights",), True, 1.5)
     assert decode_news(encode(Outputs([], status))).status == status
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        InvalidRequestError("too long", "prompt", "context_length_exceeded"),
-        EngineAsleepError("asleep"),
-        WakeUpError("a checksum"),
-        UnsupportedError("not there"),
-        OSError(28, "No space left on device"),
-        TypeError("no such argument"),
-    ],
-)
-def test_errors_keep_their_class_and_fields(error):
-    found = decode_error(encode_error(error))
-    assert type(found) is type(error) and str(found) == str(error)
-    for name in ("param", "code", "errno"):
-        assert getattr(found, name, None) == getattr(error, name, None)
-
-
-def test_other_errors_become_lullms():
-    found = decode_error(encode_error(ZeroDivisionError("a bug \ud800")))
-    assert type(found) is LullmError and str(found) == "ZeroDivisionError: a bug ?"
-    assert type(lullm_error(encode_error(OSError(5, "gone")))) is LullmError
 
 
 def test_frames_cut_anywhere():

@@ -14,6 +14,7 @@ from lullm.engine.caller.entry import Entry
 from lullm.engine.process.frame import FrameReader, framed
 from lullm.engine.process.link import EngineLink
 from lullm.engine.process.message import (
+    HERE,
     Admit,
     Answer,
     Call,
@@ -25,7 +26,6 @@ from lullm.engine.process.message import (
     Stop,
     Taken,
     WireCompletion,
-    WireError,
     WireOutput,
     Withdraw,
     decode_order,
@@ -35,6 +35,7 @@ from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.watch.stats import EngineStats
+from lullm.types.wire.plain_error import plain_error
 
 AWAKE = Status(EngineStats(), "awake", (), False)
 ASLEEP = Status(EngineStats(num_blocks=7), "discard_all", ("weights", "kv_cache"), True)
@@ -150,14 +151,14 @@ def test_a_refusal_and_a_call_that_fails():
         first = asyncio.create_task(anext(house.stream()))
         order = await house.order()
         assert isinstance(order, Admit)
-        house.tell(Refused(order.serial, WireError("InvalidRequestError", "no", "request_id")))
+        house.tell(Refused(order.serial, plain_error(InvalidRequestError("no", "request_id"), HERE)))
         with pytest.raises(InvalidRequestError) as info:
             await first
         assert info.value.param == "request_id"
         call = asyncio.create_task(house.link.call("wake_up", bool, tags=None))
         order = await house.order()
         assert (order.verb, order.arguments) == ("wake_up", {"tags": None})
-        house.tell(Answer(order.serial, ASLEEP, error=WireError("SleepCancelledError", "overtaken")))
+        house.tell(Answer(order.serial, ASLEEP, error=plain_error(SleepCancelledError("overtaken"), HERE)))
         with pytest.raises(SleepCancelledError):
             await call
         assert house.link.status == ASLEEP
@@ -187,7 +188,7 @@ def test_the_end_of_the_engine_fails_all_that_wait(how, text):
         await house.order()
         await house.order()
         if how == "told":
-            house.tell(Ended(WireError("EngineDeadError", "the engine died in a step")))
+            house.tell(Ended(plain_error(EngineDeadError("the engine died in a step"), HERE)))
         else:
             house.theirs.close()
         for each in (stream, call):

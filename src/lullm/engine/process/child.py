@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Iterator
 
 from lullm.config.engine import EngineConfig
-from lullm.engine.process.error_codec import encode_error
 from lullm.engine.process.frame import framed, read_frames
-from lullm.engine.process.message import Ended, Order, Start, decode_order, encode
+from lullm.engine.process.message import HERE, Ended, Order, Start, decode_order, encode
 from lullm.errors import LullmError
 from lullm.log import get_logger, log_to_stderr
+from lullm.types.wire.plain_error import plain_error
 
 logger = get_logger(__name__)
 
@@ -37,10 +37,10 @@ def main(fd: int) -> None:
         try:
             _serve(start, sock, orders)
         except (LullmError, OSError) as error:
-            sock.sendall(framed(encode(Ended(encode_error(error)))))
+            sock.sendall(framed(encode(Ended(plain_error(error, HERE)))))
         except Exception as error:
             logger.exception("the engine could not be built")
-            sock.sendall(framed(encode(Ended(encode_error(error)))))
+            sock.sendall(framed(encode(Ended(plain_error(error, HERE)))))
 
 
 class _Orders:

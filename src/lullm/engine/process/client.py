@@ -4,33 +4,35 @@ Requests are rendered, tokenized and checked here; the engine's process computes
 text: what ends a sequence must be known before its next step.
 """
 
+import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Unpack, cast
 
 import msgspec
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.async_input import AsyncInput
 from lullm.engine.caller.entry import Entry
+from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
 from lullm.engine.process.link import EngineLink
 from lullm.engine.process.message import Heard
 from lullm.engine.process.spawn import EngineProcess
+from lullm.engine.process.weight_feed import WeightFeed
 from lullm.engine.start.model import OpenedModel, open_model
-from lullm.errors import UnsupportedError
+from lullm.errors import InvalidRequestError
+from lullm.executor.remote.codec import decode, encode
+from lullm.executor.remote.message import with_names
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
-from lullm.types.pooling.params import PoolingParams
-from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
     ForecastArguments,
     SleepArguments,
     SleepForecast,
-    SleepMode,
     SleepOptions,
     SleepReport,
     SleepState,
@@ -43,15 +45,15 @@ from lullm.types.watch.stats import EngineStats
 _REPORTS = {"slept": SleepReport, "woke": WakeReport}
 
 
-class ProcessClient:
+class ProcessClient(Reception):
     """Starts the process in the constructor, which blocks until the engine is there.
 
     Args:
         stream_pause_s: see `AsyncLLMEngine`. cores: the only ones that the engine runs on; None: any.
         opened: the model, if it was read already.
 
-    Attributes and raised errors: see `EngineClient` and `LLMEngine`. UnsupportedError: an option cannot leave this
-    process.
+    Methods, attributes and raised errors: see `EngineClient` and `LLMEngine`. UnsupportedError: an option cannot leave
+    this process.
     """
 
     def __init__(
@@ -74,23 +76,11 @@ class ProcessClient:
         self.model_config = model.model_config
         self.tokenizer = model.tokenizer
         self.default_params = model.default_params
-        self._input = AsyncInput(model.input_processor(self.config))
+        super().__init__(model.input_processor(self.config))
         self._observers: list[SleepObserver] = []
+        self._updates = asyncio.Lock()
         self._link = EngineLink(self._process, ready.status, self.tokenizer.decode_token, self._hear)
         self._entry = Entry(self._link, self.idle)
-
-    async def prepare(
-        self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
-    ) -> GenerateRequest:
-        """See `EngineClient`, as for the methods below."""
-        self.check_running()
-        return await self._input.prepare(request_id, prompt, params, priority)
-
-    async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
-        return await self._input.tokenize(prompt, add_special_tokens)
-
-    async def detokenize(self, token_ids: list[int]) -> str:
-        return await self._input.detokenize(token_ids)
 
     def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
         return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
@@ -116,28 +106,35 @@ class ProcessClient:
         SleepOptions(level, **arguments)
         return cast(SleepForecast, await self._link.call("explain_sleep", SleepForecast, level=level, **arguments))
 
-    async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
-        await self.sleep(0, mode=mode)
-        if clear_cache and mode != "keep":
-            await self.reset_prefix_cache()
-
     async def resume_generation(self) -> None:
         await self._link.call("resume", None)
 
     async def collective_rpc(
         self,
-        method: str,
+        method: str | Callable[..., Any],
         timeout: float | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Raises UnsupportedError: `method` is a function, which cannot go to another process."""
-        if not isinstance(method, str):
-            raise UnsupportedError("a function cannot go to an engine in another process; call a method by its name")
-        found = await self._link.call(
-            "collective_rpc", list[Any], method=method, timeout=timeout, args=list(args), kwargs=dict(kwargs or {})
-        )
-        return cast(list[Any], found)
+        """Functions go by their names. Raises UnsupportedError: one has none that another process finds."""
+        try:
+            given = encode([*with_names([method]), timeout, with_names(args), dict(kwargs or {})])
+        except TypeError as error:
+            raise InvalidRequestError(f"collective_rpc: {error}; give plain data or tensors", "args") from None
+        found = await self._link.call("collective_rpc", bytes, given=b"".join(given))
+        return cast(list[Any], decode(memoryview(found)))
+
+    def weight_feed(self) -> WeightFeed:
+        """For an update whose weights come one by one."""
+        return WeightFeed(self._link, self._updates)
+
+    async def start_profile(self, folder: str | Path = "profile") -> None:
+        """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
+        await self._link.call("start_profile", None, folder=str(Path(folder).absolute()))
+
+    async def stop_profile(self) -> Path:
+        """End the recording; the trace in the folder. Raises as `Profiler.stop` does."""
+        return Path(await self._link.call("stop_profile", str))
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:

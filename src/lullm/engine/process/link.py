@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from lullm.engine.caller.stream import OutputStream, call_on
-from lullm.engine.process.error_codec import decode_error, lullm_error
 from lullm.engine.process.frame import CHUNK_BYTES, FrameReader, framed
 from lullm.engine.process.message import (
     Admit,
@@ -24,6 +23,7 @@ from lullm.engine.process.message import (
     Status,
     Stop,
     Taken,
+    Weight,
     Withdraw,
     decode_news,
     encode,
@@ -33,6 +33,7 @@ from lullm.engine.process.request_codec import encode_request
 from lullm.engine.process.spawn import EngineProcess, dead
 from lullm.errors import EngineDeadError, InvalidRequestError, LullmError
 from lullm.types.request import GenerateRequest
+from lullm.types.wire.plain_error import error_of, lullm_error_of
 
 _NEVER_SENT = EngineDeadError("the engine has been shut down")
 
@@ -112,17 +113,29 @@ class EngineLink:
             raise InvalidRequestError(
                 f"{verb}: the arguments cannot be sent to the engine's process: {error}"
             ) from None
-        answer = self._calls[serial] = asyncio.get_running_loop().create_future()
         self._num_sleeps += verb == "sleep"
         try:
+            return msgspec.msgpack.decode(await self._answer_to(serial, data), type=kind)
+        finally:
+            self._num_sleeps -= verb == "sleep"
+
+    async def give(self, data: bytes) -> None:
+        """Send a weight of the update that runs; returns once the engine takes it. Raises EngineDeadError."""
+        serial = next(self._serials)
+        await self._answer_to(serial, encode(Weight(serial, data)))
+
+    async def _answer_to(self, serial: int, data: bytes) -> bytes:
+        """Send an order that has an answer; that answer."""
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._calls[serial] = answer
+        try:
             self._send(data)
-            return msgspec.msgpack.decode(await answer, type=kind)
+            return await answer
         except asyncio.CancelledError:
             if self._error is None:
                 self._order(Cancel(serial))
             raise
         finally:
-            self._num_sleeps -= verb == "sleep"
             self._calls.pop(serial, None)
 
     async def stop(self, drain: bool) -> None:
@@ -219,7 +232,7 @@ class EngineLink:
         elif isinstance(news, Refused):
             if (known := self._requests.get(news.serial)) is not None:
                 self._forget(news.serial)
-                known[1].fail(lullm_error(news.error))
+                known[1].fail(lullm_error_of(news.error))
         elif isinstance(news, Answer):
             self.status = news.status
             self._answer(news)
@@ -227,7 +240,7 @@ class EngineLink:
             self.status = news.status
             self._hear(news)
         elif isinstance(news, Ended):
-            self._end(EngineDeadError(news.error.text) if news.error is not None else _NEVER_SENT)
+            self._end(EngineDeadError(str(error_of(news.error))) if news.error is not None else _NEVER_SENT)
 
     def _put(self, stream: OutputStream, output: Any) -> None:
         if stream.outlet.loop is self._loop:
@@ -242,7 +255,7 @@ class EngineLink:
         if news.error is None:
             answer.set_result(news.result)
         else:
-            answer.set_exception(decode_error(news.error))
+            answer.set_exception(error_of(news.error))
 
     def _forget(self, serial: int) -> None:
         _, stream = self._requests.pop(serial)

@@ -13,20 +13,14 @@ from lullm.types.pooling.params import Pooling
 from lullm.types.reply.rules import ThinkingTokens
 from lullm.types.sleep import SleepState
 from lullm.types.watch.stats import EngineStats
+from lullm.types.wire.plain_error import PlainError
+
+HERE = "the engine's process"
+"""Where the errors come from that the callers' process is told of."""
 
 
 class Message(msgspec.Struct, array_like=True, gc=False):
     """One message. Its class is named by the first element."""
-
-
-class WireError(Message):
-    """An error: its class's name, its text, and the fields of `InvalidRequestError` and of `OSError`."""
-
-    kind: str
-    text: str
-    param: str | None = None
-    code: str | None = None
-    errno: int | None = None
 
 
 class WireRequest(Message):
@@ -139,6 +133,13 @@ class Call(Message, tag="call"):
     arguments: dict[str, Any]
 
 
+class Weight(Message, tag="weight"):
+    """A weight of the update that runs, and the number by which its acceptance comes back; see `weight_feed`."""
+
+    serial: int
+    data: bytes
+
+
 class Cancel(Message, tag="cancel"):
     """Nobody waits for the answer any more."""
 
@@ -151,7 +152,7 @@ class Stop(Message, tag="stop"):
     drain: bool
 
 
-Order = Start | Admit | Withdraw | Call | Cancel | Stop
+Order = Start | Admit | Withdraw | Call | Weight | Cancel | Stop
 
 # -- from the engine -------------------------------------------------------------------------------------------------
 
@@ -181,7 +182,7 @@ class Refused(Message, tag="refused"):
     """A request ends with an error."""
 
     serial: int
-    error: WireError
+    error: PlainError
 
 
 class Answer(Message, tag="answer"):
@@ -190,7 +191,7 @@ class Answer(Message, tag="answer"):
     serial: int
     status: Status
     result: bytes = b""
-    error: WireError | None = None
+    error: PlainError | None = None
 
 
 class Heard(Message, tag="heard"):
@@ -205,7 +206,7 @@ class Heard(Message, tag="heard"):
 class Ended(Message, tag="ended"):
     """The last message. `error`: None at the end that was asked for."""
 
-    error: WireError | None = None
+    error: PlainError | None = None
 
 
 News = Ready | Outputs | Taken | Refused | Answer | Heard | Ended

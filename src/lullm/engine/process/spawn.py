@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from lullm.config.engine import EngineConfig
-from lullm.engine.process.error_codec import decode_error
 from lullm.engine.process.frame import framed, read_frames
 from lullm.engine.process.message import Ended, Ready, Start, decode_news, encode
 from lullm.errors import EngineDeadError, ModelLoadError, UnsupportedError
+from lullm.types.wire.plain_error import error_of
 
 _CODE = "import sys; sys.path[:] = sys.argv[2:]; from lullm.engine.process.child import main; main(int(sys.argv[1]))"
 _DYING_S = 2.0
@@ -61,7 +61,7 @@ class EngineProcess:
                 return news
             if isinstance(news, Ended) and news.error is not None:
                 self.close()
-                raise decode_error(news.error)
+                raise error_of(news.error)
         raise ModelLoadError(f"no engine was built: {self.cause_of_death()}")
 
     @property

@@ -6,7 +6,7 @@ from lullm.collective.message import gather_bytes
 from lullm.collective.seat import Seat
 from lullm.executor.protocol import Answer
 from lullm.executor.remote.codec import decode, encode
-from lullm.executor.remote.failure import error_from, plain_error
+from lullm.types.wire.plain_error import error_of, plain_error
 
 
 def exchange(seat: Seat, own: Answer) -> list[Answer]:
@@ -28,9 +28,9 @@ def _message_of(answer: Answer, rank: int) -> bytes:
             return b"".join(encode([True, answer.value]))
         except TypeError:  # a caller's own method may return what only its own process can use
             return b"".join(encode([True, None]))
-    return b"".join(encode([False, plain_error(answer.error, rank)]))
+    return b"".join(encode([False, plain_error(answer.error, f"worker {rank}")]))
 
 
 def _answer_in(message: bytes) -> Answer:
     is_value, content = decode(memoryview(bytearray(message)))
-    return Answer(content) if is_value else Answer(error=error_from(content))
+    return Answer(content) if is_value else Answer(error=error_of(content))

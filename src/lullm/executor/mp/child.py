@@ -20,7 +20,7 @@ from lullm.executor.mp.order import Descriptors, WorkerOrder
 from lullm.executor.mp.ring import RingMemory, RingReader, RingWriter
 from lullm.executor.remote.message import Command, Reply
 from lullm.executor.remote.service import Service
-from lullm.types.importable import find_importable
+from lullm.types.wire.importable import find_importable
 
 _PR_SET_PDEATHSIG = 1
 _MOST_LOG_CHARS = 16_000

@@ -18,7 +18,7 @@ from lullm.executor.ray.frame import FrameSocket
 from lullm.executor.remote.codec import decode
 from lullm.executor.remote.message import Command, Reply
 from lullm.executor.remote.service import Service
-from lullm.types.importable import find_importable
+from lullm.types.wire.importable import find_importable
 
 _CONNECT_S = 30.0
 

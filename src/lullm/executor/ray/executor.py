@@ -17,9 +17,9 @@ from lullm.executor.ray.transport import SocketTransport
 from lullm.executor.remote.opening import config_of_ranks, open_ranked_worker
 from lullm.executor.remote.workers import RemoteWorkers
 from lullm.log import get_logger
-from lullm.types.importable import importable_name
 from lullm.types.parallel.placement import Placement, placements
 from lullm.types.parallel.rendezvous import LocalFile, Rendezvous
+from lullm.types.wire.importable import importable_name
 from lullm.weights.folder import resolve_model
 from lullm.worker.meeting import Meeting
 from lullm.worker.worker import Worker

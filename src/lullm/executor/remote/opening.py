@@ -8,9 +8,9 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import ConfigError, ModelLoadError, UnsupportedError
 from lullm.machine.processor import default_num_threads
-from lullm.types.importable import importable_name
 from lullm.types.parallel.placement import Placement
 from lullm.types.parallel.rendezvous import Rendezvous
+from lullm.types.wire.importable import importable_name
 from lullm.worker.extension import open_worker
 from lullm.worker.meeting import open_seat
 from lullm.worker.worker import Worker

@@ -6,10 +6,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from lullm.errors import InvalidRequestError
-from lullm.executor.remote.failure import plain_error
-from lullm.executor.remote.message import OPENING, Command, FunctionName, Link, Reply
-from lullm.types.importable import find_importable
+from lullm.executor.remote.message import OPENING, Command, Link, Reply, with_functions
 from lullm.types.step import Running, StepPlan, StepResult
+from lullm.types.wire.importable import find_importable
+from lullm.types.wire.plain_error import plain_error
 
 
 class ServedWorker(Protocol):
@@ -113,7 +113,7 @@ class Service:
             self._fail(command.number, error, worker.weights_version())
 
     def _fail(self, number: int, error: Exception, version: int) -> None:
-        self._send(Reply(number, "error", [version, plain_error(error, self._rank)]))
+        self._send(Reply(number, "error", [version, plain_error(error, f"worker {self._rank}")]))
 
     def _send(self, reply: Reply) -> None:
         self._link.send(reply)
@@ -124,7 +124,7 @@ def _run(worker: ServedWorker, command: Command) -> Any:
         verb, args = command.content
         return getattr(worker, verb)(*args)
     method, given, kwargs = command.content
-    args = [find_importable(arg.name) if isinstance(arg, FunctionName) else arg for arg in given]
+    args = with_functions(given)
     if ":" in method:
         return find_importable(method)(worker, *args, **kwargs)
     return _method_of(worker, method)(*args, **kwargs)

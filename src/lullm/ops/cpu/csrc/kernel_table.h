@@ -186,9 +186,4 @@ struct Kernels {
   QuantizedKernels quantized;
 };
 
-namespace avx2 { void fill(Kernels&); }
-namespace avx512 { void fill(Kernels&); }
-namespace avx512_bf16 { void fill(Kernels&); }
-namespace amx { void fill(Kernels&); }  // only what it does better than avx512_bf16
-
 }  // namespace lullm

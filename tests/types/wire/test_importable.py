@@ -6,7 +6,7 @@ from json.decoder import JSONDecoder
 import pytest
 
 from lullm.errors import ConfigError
-from lullm.types.importable import find_importable, importable_name, is_importable_name
+from lullm.types.wire.importable import find_importable, importable_name, is_importable_name
 
 
 @pytest.mark.parametrize("text", ["json.decoder:JSONDecoder", "json.decoder.JSONDecoder"])

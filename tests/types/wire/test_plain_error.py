@@ -1,6 +1,7 @@
-"""Errors of a worker arrive under their own class, with message, fields and notes; unknown ones as words."""
+"""Errors arrive under their own class, with message, fields and notes; those of unknown classes as words."""
 
 import errno
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,14 +15,16 @@ from lullm.errors import (
     WakeUpError,
     WorkerLostError,
 )
-from lullm.executor.remote.failure import error_from, plain_error
+from lullm.types.wire.plain_error import PlainError, error_of, lullm_error_of, plain_error
 
 
 def crossed(error):
     try:
         raise error
     except Exception as raised:
-        return error_from(msgspec.msgpack.decode(msgspec.msgpack.encode(plain_error(raised, rank=3))))
+        return error_of(
+            msgspec.msgpack.decode(msgspec.msgpack.encode(plain_error(raised, "worker 3")), type=PlainError)
+        )
 
 
 @pytest.mark.parametrize(
@@ -54,9 +57,25 @@ class ForeignError(Exception):
     pass
 
 
-@pytest.mark.parametrize("error", [ForeignError("strange"), ValueError(object())], ids=["class", "argument"])
+@pytest.mark.parametrize(
+    "error",
+    [ForeignError("strange"), ValueError(object()), KeyError(1 << 64), ExceptionGroup("two", [ValueError("one")])],
+    ids=["class", "argument", "number", "group"],
+)
 def test_what_is_unknown_here_becomes_words(error):
     found = crossed(error)
     assert type(found) is LullmError
     assert str(found).startswith("worker 3 failed with ") and str(error) in str(found)
     assert "Traceback" in found.__notes__[0]
+
+
+def test_what_messagepack_cannot_hold():
+    """A file name that is no UTF-8, and a path: `os.stat` puts the object into the error."""
+    found = crossed(FileNotFoundError(errno.ENOENT, "No such \ud800", Path("model")))
+    assert (str(found), found.filename) == ("[Errno 2] No such ?: 'model'", "model")
+
+
+def test_a_request_ends_with_an_error_of_lullms_own():
+    assert type(lullm_error_of(plain_error(EngineAsleepError("asleep"), "it"))) is EngineAsleepError
+    found = lullm_error_of(plain_error(ZeroDivisionError("a bug"), "it"))
+    assert (type(found), str(found)) == (LullmError, "a bug")
