@@ -2,7 +2,7 @@
 
 The reward of an answer is the share of its letters that are 'e'. While the trainer works, the engine sleeps at level 2:
 nothing of it stays in memory. Then the new weights are pushed, and cached prefixes, which belong to the old ones, are
-forgotten. Needs `pip install lullm[transformers]`. (GRPO by TRL works the same way; docs/sleep.md has the recipe.)
+forgotten. Needs `pip install lullm[transformers]`. (grpo_trl.py does it with TRL.)
 """
 
 import torch

@@ -1,6 +1,7 @@
 """EngineConfig: ranges, what does not exist yet is refused, resolution against the model."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -156,6 +157,12 @@ def test_unknown_option():
 def test_none_is_the_default_where_it_is_no_value():
     config = EngineConfig.from_options({"enable_prefix_caching": None, "block_size": None, "seed": None})
     assert (config.enable_prefix_caching, config.block_size, config.seed) == (True, 16, None)
+
+
+def test_paths_are_strings():
+    options = {"model": Path("folder"), "tokenizer": Path("other"), "download_dir": None}
+    config = EngineConfig.from_options(options)
+    assert (config.model, config.tokenizer) == ("folder", "other")
 
 
 @pytest.mark.parametrize("dtype", ["half", torch.float16, "float16"])

@@ -1,10 +1,10 @@
 """Layers with a window of 32 tokens between layers that see all: the tokens of transformers, in fewer blocks."""
 
-import random
-
 import pytest
 import torch
 from engine_parts import kv_caches_of, use_ops
+from greedy import greedy_tokens, tokens_of
+from prompts import prompts_beyond_a_window
 from transformers import AutoModelForCausalLM
 
 from lullm import LLM, SamplingParams
@@ -14,39 +14,19 @@ from lullm.ops.selection import REFERENCE_OPS
 BLOCK_SIZE = 8
 OPTIONS = {"dtype": "float32", "max_model_len": 256, "block_size": BLOCK_SIZE}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+PROMPTS = prompts_beyond_a_window([8, 8, 8, 8], 6)
 MOST = 30 + 2 * 5
 """Blocks of a sequence of 240 tokens: all of them in the one full group, those of the window in the two others."""
 
 
-def make_prompts() -> list[list[int]]:
-    """Four of 8 tokens, which grow, then six of 185 to 200, every second one of them with a common start of 120."""
-    rng = random.Random(0)
-    shared = [rng.randrange(3, 300) for _ in range(120)]
-    short = [[rng.randrange(3, 300) for _ in range(8)] for _ in range(4)]
-    return short + [
-        (shared if i % 2 else [rng.randrange(3, 300) for _ in range(120)])
-        + [rng.randrange(3, 300) for _ in range(80 - 3 * i)]
-        for i in range(6)
-    ]
-
-
-def tokens(llm: LLM, prompts: list[list[int]], params: SamplingParams = GREEDY):
-    outputs = llm.generate(prompts, params, use_tqdm=False)
-    return [[completion.token_ids for completion in output.outputs] for output in outputs]
+def tokens(llm: LLM, prompts: list[list[int]] = PROMPTS, params: SamplingParams = GREEDY):
+    return tokens_of(llm, prompts, params)
 
 
 @pytest.fixture(scope="module")
 def expected(mixed_folder):
     model = AutoModelForCausalLM.from_pretrained(mixed_folder, dtype=torch.float32)
-    found = []
-    for prompt in make_prompts():
-        with torch.inference_mode():
-            whole = model.generate(
-                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                max_new_tokens=GREEDY.max_tokens, do_sample=False, eos_token_id=None, pad_token_id=0,
-            )  # fmt: skip
-        found.append([whole[0, len(prompt) :].tolist()])
-    return found
+    return [[greedy_tokens(model, prompt, GREEDY.max_tokens)] for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("chunk", [7, 64, 2048])
@@ -57,17 +37,17 @@ def test_greedy_tokens_equal_transformers(mixed_folder, expected, chunk, enable_
         enable_prefix_caching=enable_prefix_caching, num_gpu_blocks_override=700,
     ) as llm:  # fmt: skip
         assert len(kv_caches_of(llm)) == 2, "six layers stand in the two slots of a block"
-        assert tokens(llm, make_prompts()) == expected
+        assert tokens(llm) == expected
         if enable_prefix_caching:
             hits = llm.llm_engine.stats().prefix_cache_hits_total
-            assert tokens(llm, make_prompts()) == expected, "with every prompt in the cache"
+            assert tokens(llm) == expected, "with every prompt in the cache"
             assert llm.llm_engine.stats().prefix_cache_hits_total >= hits + 6 * 184
 
 
 def test_the_reference_gives_the_same(mixed_folder, expected, monkeypatch):
     use_ops(monkeypatch, REFERENCE_OPS)
     with LLM(str(mixed_folder), **OPTIONS, max_num_batched_tokens=64, max_num_seqs=8) as llm:
-        assert tokens(llm, make_prompts()[2:7]) == expected[2:7]
+        assert tokens(llm, PROMPTS[2:7]) == expected[2:7]
 
 
 @pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8"])
@@ -75,13 +55,13 @@ def test_a_small_cache_is_as_exact_as_with_one_group(mixed_folder, kv_cache_dtyp
     """Other ways to the same tokens: whole prompts, and chunks with preemption."""
     options = {**OPTIONS, "kv_cache_dtype": kv_cache_dtype}
     with LLM(str(mixed_folder), **options) as llm:
-        roomy = tokens(llm, make_prompts())
+        roomy = tokens(llm)
     with LLM(
         str(mixed_folder), **options, num_gpu_blocks_override=MOST + 4, max_num_batched_tokens=64, max_num_seqs=8,
         preemption_mode="swap",
         enable_prefix_caching=False,
     ) as llm:  # fmt: skip
-        assert tokens(llm, make_prompts()) == roomy
+        assert tokens(llm) == roomy
         assert llm.llm_engine.stats().num_preemptions > 0
 
 
@@ -92,7 +72,7 @@ def test_preemption_changes_nothing(mixed_folder, expected, enable_prefix_cachin
         str(mixed_folder), **OPTIONS, num_gpu_blocks_override=MOST + 4, preemption_mode=mode,
         enable_prefix_caching=enable_prefix_caching,
     ) as llm:  # fmt: skip
-        assert tokens(llm, make_prompts()) == expected
+        assert tokens(llm) == expected
         assert llm.llm_engine.stats().num_preemptions > 0
 
 
@@ -103,9 +83,9 @@ def test_preemption_changes_nothing(mixed_folder, expected, enable_prefix_cachin
 ], ids=["n", "beams"])  # fmt: skip
 def test_forks_survive_preemption(mixed_folder, mode, params):
     with LLM(str(mixed_folder), **OPTIONS) as llm:
-        roomy = tokens(llm, make_prompts()[2:6], params)
+        roomy = tokens(llm, PROMPTS[2:6], params)
     with LLM(str(mixed_folder), **OPTIONS, num_gpu_blocks_override=MOST + 30, preemption_mode=mode) as llm:
-        assert tokens(llm, make_prompts()[2:6], params) == roomy
+        assert tokens(llm, PROMPTS[2:6], params) == roomy
         assert llm.llm_engine.stats().num_preemptions > 0
 
 
@@ -115,7 +95,7 @@ def test_sleep_in_the_middle(mixed_folder, expected, level):
     options = {**OPTIONS, "max_num_batched_tokens": 64, "max_num_seqs": 8, "enable_sleep_mode": True}
     with LLM(str(mixed_folder), **options) as llm:
         engine = llm.llm_engine
-        for i, prompt in enumerate(make_prompts()):
+        for i, prompt in enumerate(PROMPTS):
             engine.add_request(str(i), prompt, GREEDY)
         found = {}
         for step in range(500):
@@ -132,7 +112,7 @@ def test_sleep_in_the_middle(mixed_folder, expected, level):
 
 def test_steps_ahead_change_nothing(mixed_folder, expected):
     with LLM(str(mixed_folder), **OPTIONS, async_scheduling=True, num_gpu_blocks_override=MOST + 20) as llm:
-        assert tokens(llm, make_prompts()) == expected
+        assert tokens(llm) == expected
 
 
 def test_a_pool_that_cannot_hold_the_longest_sequence_is_refused(mixed_folder):
@@ -147,7 +127,7 @@ def test_windows_hold_fewer_blocks(mixed_folder):
     """A sequence of n tokens holds n / 8 blocks in the full group, and 5 at most in each of the others."""
     with LLM(str(mixed_folder), **OPTIONS, enable_prefix_caching=False) as llm:
         engine = llm.llm_engine
-        engine.add_request("long", make_prompts()[4], SamplingParams(temperature=0.0, max_tokens=50, ignore_eos=True))
+        engine.add_request("long", PROMPTS[4], SamplingParams(temperature=0.0, max_tokens=50, ignore_eos=True))
         engine.step()
         while engine.has_unfinished_requests():
             used, length = engine.stats().num_used_blocks, 200 + engine.stats().generation_tokens_total

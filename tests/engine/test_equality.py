@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from greedy import greedy_tokens, tokens_of
 from prompts import random_prompts
 from transformers import AutoModelForCausalLM
 
@@ -11,8 +12,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
 
 
 def tokens(llm: LLM, prompts: list[list[int]], params: SamplingParams | list[SamplingParams] = GREEDY):
-    outputs = llm.generate(prompts, params, use_tqdm=False)
-    return [[completion.token_ids for completion in output.outputs] for output in outputs]
+    return tokens_of(llm, prompts, params)
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +28,7 @@ def test_sixty_four_greedy_tokens_equal_transformers(family, request):
     prompts = random_prompts(4, 60, seed=1)
     with LLM(str(folder), dtype="float32", max_model_len=256) as llm:
         ours = tokens(llm, prompts)
-    for prompt, [got] in zip(prompts, ours, strict=True):
-        with torch.inference_mode():
-            whole = model.generate(
-                torch.tensor([prompt]),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                max_new_tokens=64,
-                do_sample=False,
-                eos_token_id=None,
-                pad_token_id=0,
-            )
-        assert got == whole[0, len(prompt) :].tolist()
+    assert ours == [[greedy_tokens(model, prompt, 64)] for prompt in prompts]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 4096])

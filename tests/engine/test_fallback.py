@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import write_tokenizer
 from golden import random_model
+from greedy import greedy_tokens
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, ModelLoadError
@@ -44,14 +45,7 @@ def checkpoint(request, tmp_path_factory):
     model = random_model(request.param, SIZES | CASES[request.param])
     model.save_pretrained(folder)
     write_tokenizer(folder)
-    tokens = []
-    for prompt in make_prompts():
-        with torch.inference_mode():
-            whole = model.generate(
-                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0,
-            )  # fmt: skip
-        tokens.append(whole[0, len(prompt) :].tolist())
+    tokens = [greedy_tokens(model, prompt, GREEDY.max_tokens) for prompt in make_prompts()]
     assert len({token for output in tokens for token in output}) > 10, "a model that says something"
     return str(folder), tokens
 

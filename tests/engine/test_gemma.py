@@ -3,12 +3,12 @@
 The tokens are transformers', whatever the engine does to get them.
 """
 
-import random
-
 import pytest
 import torch
 from conftest import write_checkpoint
 from engine_parts import ops_of
+from greedy import assert_logprobs_equal, greedy_tokens, tokens_of
+from prompts import prompts_beyond_a_window
 from transformers import AutoModelForCausalLM
 
 from lullm import LLM, SamplingParams
@@ -18,22 +18,11 @@ from lullm.kv.layout import num_blocks_for_len
 WINDOW, BLOCK_SIZE = 32, 8
 OPTIONS = {"dtype": "float32", "max_model_len": 256, "block_size": BLOCK_SIZE}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True)
+PROMPTS = prompts_beyond_a_window([8, 9], 6)
 
 
-def make_prompts() -> list[list[int]]:
-    """Two of 8 tokens, which grow beyond the window, then six of 186 to 200, every second with a common start."""
-    rng = random.Random(0)
-
-    def draw(count):
-        return [rng.randrange(3, 300) for _ in range(count)]
-
-    shared = draw(120)
-    return [draw(8), draw(9)] + [(shared if i % 2 else draw(120)) + draw(80 - 3 * i) for i in range(6)]
-
-
-def tokens(llm: LLM, params: SamplingParams = GREEDY):
-    outputs = llm.generate(make_prompts(), params, use_tqdm=False)
-    return [[completion.token_ids for completion in output.outputs] for output in outputs]
+def tokens(llm: LLM):
+    return tokens_of(llm, PROMPTS, GREEDY)
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +35,7 @@ def folder(tmp_path_factory):
 
 def transformers_tokens(folder):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    found = []
-    for prompt in make_prompts():
-        with torch.inference_mode():
-            whole = model.generate(
-                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0,
-            )  # fmt: skip
-        found.append([whole[0, len(prompt) :].tolist()])
+    found = [[greedy_tokens(model, prompt, GREEDY.max_tokens)] for prompt in PROMPTS]
     assert len({token for [output] in found for token in output}) > 20, "a model that says something"
     return found
 
@@ -79,15 +61,8 @@ def test_logprobs_equal_transformers(folder):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     params = SamplingParams(temperature=0.0, max_tokens=8, logprobs=3, prompt_logprobs=0, ignore_eos=True)
     with LLM(str(folder), **OPTIONS, max_num_batched_tokens=48, max_num_seqs=4) as llm:
-        [output] = llm.generate([make_prompts()[2]], params, use_tqdm=False)
-    whole = output.prompt_token_ids + output.outputs[0].token_ids
-    with torch.inference_mode():
-        truth = model(torch.tensor([whole])).logits[0].log_softmax(-1)
-    found = output.prompt_logprobs[1:] + output.outputs[0].logprobs
-    assert len(found) == 207
-    for position, entries in enumerate(found):
-        for token_id, logprob in entries.items():
-            assert logprob.logprob == pytest.approx(truth[position, token_id].item(), abs=1e-4)
+        [output] = llm.generate([PROMPTS[2]], params, use_tqdm=False)
+    assert_logprobs_equal(model, output)
 
 
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
@@ -106,7 +81,7 @@ def test_a_sleep_in_the_middle_changes_nothing(folder, expected, level):
     """Level 1 keeps the blocks of all groups; level 2 reads the norms, which are stored less 1, once more."""
     with LLM(str(folder), **OPTIONS, enable_sleep_mode=True) as llm:
         engine, found = llm.llm_engine, {}
-        for number, prompt in enumerate(make_prompts()):
+        for number, prompt in enumerate(PROMPTS):
             engine.add_request(str(number), prompt, GREEDY)
         for step in range(10_000):
             if step == 12:
@@ -145,7 +120,7 @@ def test_fewer_bits_stay_near(folder, options, bound):
     found = []
     for changes in ({}, options):
         with LLM(str(folder), **OPTIONS | {"max_num_batched_tokens": 64, "max_num_seqs": 4} | changes) as llm:
-            [output] = llm.generate([make_prompts()[2]], params, use_tqdm=False)
+            [output] = llm.generate([PROMPTS[2]], params, use_tqdm=False)
         entries = zip(output.prompt_logprobs[1:], output.prompt_token_ids[1:], strict=True)
         found.append(torch.tensor([entry[token_id].logprob for entry, token_id in entries]))
     error = (found[0] - found[1]).abs().mean()
@@ -164,7 +139,7 @@ def test_window_layers_free_what_they_have_left(folder):
     """
     with LLM(str(folder), **OPTIONS, enable_prefix_caching=False, num_gpu_blocks_override=400) as llm:
         engine = llm.llm_engine
-        engine.add_request("0", make_prompts()[2], GREEDY)
+        engine.add_request("0", PROMPTS[2], GREEDY)
         used = []
         while engine.has_unfinished_requests():
             engine.step()

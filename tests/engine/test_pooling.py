@@ -11,6 +11,7 @@ from conftest import write_checkpoint, write_tokenizer
 from engine_parts import model_of, open_requests_of, scheduler_of
 from families import CASES
 from golden import SIZES, random_model
+from greedy import greedy_tokens
 from sentence import write_modules
 
 from lullm import LLM, SamplingParams
@@ -44,16 +45,11 @@ def qwen3(tmp_path_factory):
     model = random_model("Qwen3", SIZES | {"vocab_size": 320, "max_position_embeddings": 256})
     model.save_pretrained(folder)
     write_tokenizer(folder)
-    hidden, tokens = [], []
+    hidden = []
     for prompt in PROMPTS:
         with torch.inference_mode():
             hidden.append(model.model(torch.tensor([prompt])).last_hidden_state[0])
-            if len(prompt) <= 100:
-                whole = model.generate(
-                    torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                    max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0,
-                )  # fmt: skip
-                tokens.append(whole[0, len(prompt) :].tolist())
+    tokens = [greedy_tokens(model, prompt, 20) for prompt in PROMPTS if len(prompt) <= 100]
     assert torch.stack([rows[-1] for rows in hidden]).std(0).mean() > 0.1
     return folder, hidden, tokens
 

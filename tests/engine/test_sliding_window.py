@@ -1,10 +1,10 @@
 """A window of 32 tokens and prompts of 200: the tokens of transformers, whatever the engine does to get them."""
 
-import random
-
 import pytest
 import torch
 from conftest import write_checkpoint
+from greedy import assert_logprobs_equal, greedy_tokens, tokens_of
+from prompts import prompts_beyond_a_window
 from transformers import AutoModelForCausalLM
 
 from lullm import LLM, SamplingParams
@@ -14,23 +14,11 @@ WINDOW, BLOCK_SIZE = 32, 8
 BLOCKS_OF_WINDOW = 5  # 31 tokens before the next one lie in up to 4 blocks, and it needs a place itself
 OPTIONS = {"dtype": "float32", "max_model_len": 256, "block_size": BLOCK_SIZE}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+PROMPTS = prompts_beyond_a_window([8, 8, 8, 8], 8)
 
 
-def make_prompts() -> list[list[int]]:
-    """Four of 8 tokens, which grow, then eight of 179 to 200, every second one of them with a common start of 120."""
-    rng = random.Random(0)
-    shared = [rng.randrange(3, 300) for _ in range(120)]
-    short = [[rng.randrange(3, 300) for _ in range(8)] for _ in range(4)]
-    return short + [
-        (shared if i % 2 else [rng.randrange(3, 300) for _ in range(120)])
-        + [rng.randrange(3, 300) for _ in range(80 - 3 * i)]
-        for i in range(8)
-    ]
-
-
-def tokens(llm: LLM, prompts: list[list[int]], params: SamplingParams = GREEDY):
-    outputs = llm.generate(prompts, params, use_tqdm=False)
-    return [[completion.token_ids for completion in output.outputs] for output in outputs]
+def tokens(llm: LLM, prompts: list[list[int]] = PROMPTS, params: SamplingParams = GREEDY):
+    return tokens_of(llm, prompts, params)
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +29,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(folder):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    found = []
-    for prompt in make_prompts():
-        with torch.inference_mode():
-            whole = model.generate(
-                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                max_new_tokens=40, do_sample=False, eos_token_id=None, pad_token_id=0,
-            )  # fmt: skip
-        found.append([whole[0, len(prompt) :].tolist()])
-    return found
+    return [[greedy_tokens(model, prompt, GREEDY.max_tokens)] for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 2048])
@@ -59,10 +39,10 @@ def test_greedy_tokens_equal_transformers(folder, expected, chunk, enable_prefix
         str(folder), **OPTIONS, max_num_batched_tokens=chunk, max_num_seqs=min(chunk, 8),
         enable_prefix_caching=enable_prefix_caching, num_gpu_blocks_override=400,
     ) as llm:  # fmt: skip
-        assert tokens(llm, make_prompts()) == expected
+        assert tokens(llm) == expected
         if enable_prefix_caching:
             hits = llm.llm_engine.stats().prefix_cache_hits_total
-            assert tokens(llm, make_prompts()) == expected, "with every prompt in the cache"
+            assert tokens(llm) == expected, "with every prompt in the cache"
             assert llm.llm_engine.stats().prefix_cache_hits_total >= hits + 8 * 176
 
 
@@ -70,15 +50,8 @@ def test_logprobs_equal_transformers(folder):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     params = SamplingParams(temperature=0.0, max_tokens=8, logprobs=3, prompt_logprobs=0, ignore_eos=True)
     with LLM(str(folder), **OPTIONS, max_num_batched_tokens=48, max_num_seqs=4) as llm:
-        [output] = llm.generate([make_prompts()[4]], params, use_tqdm=False)
-    whole = output.prompt_token_ids + output.outputs[0].token_ids
-    with torch.inference_mode():
-        truth = model(torch.tensor([whole])).logits[0].log_softmax(-1)
-    found = output.prompt_logprobs[1:] + output.outputs[0].logprobs
-    assert len(found) == 207
-    for position, entries in enumerate(found):
-        for token_id, logprob in entries.items():
-            assert logprob.logprob == pytest.approx(truth[position, token_id].item(), abs=1e-4)
+        [output] = llm.generate([PROMPTS[4]], params, use_tqdm=False)
+    assert_logprobs_equal(model, output)
 
 
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
@@ -90,7 +63,7 @@ def test_preemption_changes_nothing(folder, expected, enable_prefix_caching, mod
         str(folder), **OPTIONS, num_gpu_blocks_override=num_blocks, preemption_mode=mode,
         enable_prefix_caching=enable_prefix_caching,
     ) as llm:  # fmt: skip
-        assert tokens(llm, make_prompts()) == expected
+        assert tokens(llm) == expected
         assert num_blocks == BLOCKS_OF_WINDOW or llm.llm_engine.stats().num_preemptions > 0
 
 
@@ -101,15 +74,15 @@ def test_preemption_changes_nothing(folder, expected, enable_prefix_caching, mod
 ], ids=["n", "beams"])  # fmt: skip
 def test_forks_survive_preemption(folder, mode, params):
     with LLM(str(folder), **OPTIONS) as llm:
-        roomy = tokens(llm, make_prompts()[2:7], params)
+        roomy = tokens(llm, PROMPTS[2:7], params)
     with LLM(str(folder), **OPTIONS, num_gpu_blocks_override=20, preemption_mode=mode) as llm:
-        assert tokens(llm, make_prompts()[2:7], params) == roomy
+        assert tokens(llm, PROMPTS[2:7], params) == roomy
         assert llm.llm_engine.stats().num_preemptions > 0
 
 
 def test_prefill_first(folder, expected):
     with LLM(str(folder), **OPTIONS, max_num_batched_tokens=256, enable_chunked_prefill=False) as llm:
-        assert tokens(llm, make_prompts()) == expected
+        assert tokens(llm) == expected
 
 
 def test_a_pool_that_cannot_hold_the_window_is_refused(folder):
@@ -120,7 +93,7 @@ def test_a_pool_that_cannot_hold_the_window_is_refused(folder):
 def test_decoding_sequences_hold_their_window(folder):
     with LLM(str(folder), **OPTIONS, enable_prefix_caching=False) as llm:
         engine = llm.llm_engine
-        for i, prompt in enumerate(make_prompts()):
+        for i, prompt in enumerate(PROMPTS):
             engine.add_request(str(i), prompt, GREEDY)
         engine.step()
         while engine.has_unfinished_requests():

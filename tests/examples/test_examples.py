@@ -20,6 +20,7 @@ WORDS = {
     "structured_extraction": r"-> (\{'name': .*'kind': '(person|animal|thing)', 'age': \d+\}|too long: )",
     "retrieval": r"(?s)^(-?\d\.\d{3}  [^\n]+\n){3}.*The capital of France is",
     "reinforcement": r"(?s)round 3: reward .* MiB released.*engine -\d+\.\d+, trainer -\d+\.\d+",
+    "grpo_trl": r"(?s)(MiB released; engine and trainer are \de-0\d apart.*){4}round 3: reward 0\.\d+",
 }
 
 

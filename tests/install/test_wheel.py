@@ -22,10 +22,14 @@ NEWEST_GLIBC = (2, 36)
 """Debian 12's; a build on an older system works on older ones, too."""
 
 
-def call(*command: str | Path, cwd: Path | None = None) -> str:
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    env["PATH"] = f"{BIN}{os.pathsep}{env['PATH']}"
-    done = subprocess.run([*map(str, command)], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+METADATA = f"lullm-{lullm.__version__}.dist-info/METADATA"
+
+
+def call(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    own["PATH"] = f"{BIN}{os.pathsep}{own['PATH']}"
+    own |= env or {}
+    done = subprocess.run([*map(str, command)], cwd=cwd, env=own, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout
 
@@ -59,7 +63,7 @@ def test_its_tag(wheel):
 def test_what_is_in_it(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        metadata = email.message_from_bytes(archive.read(f"lullm-{lullm.__version__}.dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(METADATA))
     ours = {
         str(path.relative_to(ROOT / "src"))
         for path in (ROOT / "src" / "lullm").rglob("*")
@@ -83,17 +87,32 @@ def test_the_sdist(dist):
     assert not any(name.endswith((".so", ".pyc")) for name in names) and path.stat().st_size < 20e6
 
 
-@pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_it_works_outside_of_the_checkout(installer, wheel, tmp_path):
-    """With the libraries of the tests' own environment: torch is not fetched again."""
-    home = tmp_path / "clean"
+def install(installer: str, wheel: Path, folder: Path) -> Path:
+    """Into an environment of its own without what lullm depends on; returns where it lies."""
+    home = folder / "clean"
+    source = ("--no-index", "--find-links", wheel.parent)
+    if installer == "uv tool":  # this one has no --no-deps
+        needs = email.message_from_string(zipfile.Path(wheel, METADATA).read_text()).get_all("Requires-Dist")
+        (folder / "excludes").write_text(
+            "\n".join(re.match(r"[\w-]+", need)[0] for need in needs if "extra ==" not in need)
+        )
+        env = {"UV_TOOL_DIR": str(folder / "tools"), "UV_TOOL_BIN_DIR": str(folder / "bin")}
+        call(BIN / "uv", "tool", "install", *source, "--excludes", folder / "excludes", "--python", sys.executable,
+             "lullm", env=env)  # fmt: skip
+        assert (folder / "bin" / "lullm").exists()
+        return folder / "tools" / "lullm"
     venv.create(home, with_pip=installer == "pip")
     python = home / "bin" / "python"
-    source = ("--no-index", "--no-deps", "--find-links", wheel.parent, "lullm")
-    if installer == "pip":
-        call(python, "-m", "pip", "install", *source)
-    else:
-        call(BIN / "uv", "pip", "install", "--python", python, *source)
+    pip = [BIN / "uv", "pip", "install", "--python", python] if installer == "uv" else [python, "-m", "pip", "install"]
+    call(*pip, *source, "--no-deps", "lullm")
+    return home
+
+
+@pytest.mark.parametrize("installer", ["pip", "uv", "uv tool"])
+def test_it_works_outside_of_the_checkout(installer, wheel, tmp_path):
+    """With the libraries of the tests' own environment: torch is not fetched again."""
+    home = install(installer, wheel, tmp_path)
+    python = home / "bin" / "python"
     [libraries] = home.glob("lib/python*/site-packages")
     # As plain paths: the finder of an editable install must not come along.
     theirs = [path for path in sys.path if path.endswith("site-packages")]

@@ -6,6 +6,7 @@ engine with a thread of its own does while nothing runs.
 
 import dataclasses
 import difflib
+import os
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
@@ -140,7 +141,7 @@ class EngineConfig(EngineOptions):
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> "EngineConfig":
-        """From keyword options, vLLM's among them; None where that is no value is the default.
+        """From keyword options, vLLM's among them; None where that is no value is the default. Paths become strings.
 
         Raises:
             ConfigError: an unknown name, or as the constructor does. UnsupportedError: vLLM has it, and lullm does not.
@@ -154,7 +155,9 @@ class EngineConfig(EngineOptions):
             raise ConfigError(
                 f"unknown option {', '.join(map(repr, unknown))}{hints}; options are: {', '.join(sorted(known))}"
             )
-        return cls(**{name: value for name, value in own.items() if value is not None or known[name].is_optional})
+        said = {name: value for name, value in own.items() if value is not None or known[name].is_optional}
+        paths = {name: os.fspath(value) for name, value in said.items() if isinstance(value, os.PathLike)}
+        return cls(**{**said, **paths})
 
     @property
     def idle(self) -> IdleConfig:
@@ -297,6 +300,7 @@ def _check_launched(config: EngineConfig) -> None:
         "sleep_after": (config.sleep_after is not None, "each process has a clock of its own"),
         "auto_wake": (bool(config.auto_wake), "a request comes to one process, and all have to wake up"),
         "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "results of steps stay in the last stage"),
+        "data_parallel_size": (config.data_parallel_size != 1, "more processes than workers are engines of their own"),
     }
     for name, (wanted, reason) in wishes.items():
         if wanted:

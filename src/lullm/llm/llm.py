@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.offline import run_all
-from lullm.engine.start.head_start import head_start
+from lullm.engine.start.client import start_engine
 from lullm.errors import InvalidRequestError, UnsupportedError
 from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output
 from lullm.llm.pooling import PoolingCalls
@@ -48,11 +48,7 @@ class LLM(PoolingCalls):
     """
 
     def __init__(self, model: str = "demo", **options: Any):
-        config = EngineConfig.from_options({"model": model, **options})
-        with head_start(config) as ahead:
-            from lullm.engine.llm_engine import LLMEngine  # torch is loaded here, beside the head start
-
-            self.llm_engine = LLMEngine(config, ahead=ahead)
+        self.llm_engine = start_engine(EngineConfig.from_options({"model": model, **options}))
         self._tally = Tally(self.llm_engine)
         self._request_ids = itertools.count()
         self._turn = threading.RLock()

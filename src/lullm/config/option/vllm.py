@@ -102,7 +102,7 @@ VLLM_OPTIONS: dict[str, VllmOption] = {
         decode_context_parallel_size=1,
         prefill_context_parallel_size=1,
     ),
-    **_group("`--data-parallel-size` has replicas behind one server", data_parallel_rank=None),
+    **_group("`data_parallel_size` has replicas behind one client", data_parallel_rank=None),
     **_group("CUDA_VISIBLE_DEVICES chooses", device_ids=None),
     **_group("experts stay with their workers", enable_eplb=False),
     **_group("steps are planned one by one", num_scheduler_steps=1, num_lookahead_slots=0),

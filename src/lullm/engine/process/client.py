@@ -4,9 +4,11 @@ Requests are rendered, tokenized and checked here; the engine's process computes
 text: what ends a sequence must be known before its next step.
 """
 
+import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Unpack, cast
 
 import msgspec
@@ -19,8 +21,11 @@ from lullm.engine.client import SleepObserver
 from lullm.engine.process.link import EngineLink
 from lullm.engine.process.message import Heard
 from lullm.engine.process.spawn import EngineProcess
+from lullm.engine.process.weight_feed import WeightFeed
 from lullm.engine.start.model import OpenedModel, open_model
-from lullm.errors import UnsupportedError
+from lullm.errors import InvalidRequestError
+from lullm.executor.remote.codec import decode, encode
+from lullm.executor.remote.message import with_names
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
@@ -73,6 +78,7 @@ class ProcessClient(Reception):
         self.default_params = model.default_params
         super().__init__(model.input_processor(self.config))
         self._observers: list[SleepObserver] = []
+        self._updates = asyncio.Lock()
         self._link = EngineLink(self._process, ready.status, self.tokenizer.decode_token, self._hear)
         self._entry = Entry(self._link, self.idle)
 
@@ -105,18 +111,30 @@ class ProcessClient(Reception):
 
     async def collective_rpc(
         self,
-        method: str,
+        method: str | Callable[..., Any],
         timeout: float | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Raises UnsupportedError: `method` is a function, which cannot go to another process."""
-        if not isinstance(method, str):
-            raise UnsupportedError("a function cannot go to an engine in another process; call a method by its name")
-        found = await self._link.call(
-            "collective_rpc", list[Any], method=method, timeout=timeout, args=list(args), kwargs=dict(kwargs or {})
-        )
-        return cast(list[Any], found)
+        """Functions go by their names. Raises UnsupportedError: one has none that another process finds."""
+        try:
+            given = encode([*with_names([method]), timeout, with_names(args), dict(kwargs or {})])
+        except TypeError as error:
+            raise InvalidRequestError(f"collective_rpc: {error}; give plain data or tensors", "args") from None
+        found = await self._link.call("collective_rpc", bytes, given=b"".join(given))
+        return cast(list[Any], decode(memoryview(found)))
+
+    def weight_feed(self) -> WeightFeed:
+        """For an update whose weights come one by one."""
+        return WeightFeed(self._link, self._updates)
+
+    async def start_profile(self, folder: str | Path = "profile") -> None:
+        """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
+        await self._link.call("start_profile", None, folder=str(Path(folder).absolute()))
+
+    async def stop_profile(self) -> Path:
+        """End the recording; the trace in the folder. Raises as `Profiler.stop` does."""
+        return Path(await self._link.call("stop_profile", str))
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:

@@ -32,8 +32,8 @@ static inline void write_row(const T* x, int64_t size, const float*, Int8* row) 
   std::memcpy(&scale, &largest, 4);
   scale /= 127;
   if (scale < kSmallestHalf) scale = kSmallestHalf;
-  const uint16_t half = _cvtss_sh(scale, _MM_FROUND_TO_NEAREST_INT);
-  scale = _cvtsh_ss(half);
+  const uint16_t half = half_of(scale);
+  scale = float_of_half(half);
   for (int64_t d = 0; d < size; d++) {
     const float quotient = std::max(-127.0f, std::min(127.0f, to_float(x[d]) / scale));
     row[d].value = static_cast<int8_t>(bits_of(quotient + kToInteger));

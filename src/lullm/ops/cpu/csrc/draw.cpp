@@ -20,23 +20,6 @@ namespace {
 
 constexpr int64_t kChunk = 512;
 
-#if defined(__AVX512F__)
-inline bool has_nan(V v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0; }
-inline V keep_at_least(V v, float threshold) {  // others become 0
-  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, set1(threshold), _CMP_GE_OQ), v);
-}
-#else
-inline bool has_nan(V v) {
-  return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(v.low, v.low, _CMP_UNORD_Q),
-                                         _mm256_cmp_ps(v.high, v.high, _CMP_UNORD_Q))) != 0;
-}
-inline V keep_at_least(V v, float threshold) {
-  const __m256 t = _mm256_set1_ps(threshold);
-  return {_mm256_and_ps(v.low, _mm256_cmp_ps(v.low, t, _CMP_GE_OQ)),
-          _mm256_and_ps(v.high, _mm256_cmp_ps(v.high, t, _CMP_GE_OQ))};
-}
-#endif
-
 // Sixteen elements, or as many as are left and `other` behind them.
 inline V load_padded(const float* p, int64_t left, float other) {
   return left >= kLanes ? load(p) : keep_below(load_first(p, left), 0, left, other);

@@ -1,9 +1,7 @@
 // fetch_paced: fetching weights from memory beside other loads, at the pace at which memory gives them.
 #pragma once
 
-#include <immintrin.h>
-
-#include <cstdint>
+#include "processor.h"
 
 namespace lullm {
 namespace amx {
@@ -20,8 +18,8 @@ inline const char* fetch_paced(const char* at, int64_t count) {
   asm volatile("" : "+r"(one));
 #pragma GCC unroll 1
   for (; count > 0; count--) {
-    _mm_prefetch(at, _MM_HINT_T1);
-    if (kBehind > 0) _mm_prefetch(at - kBehind, _MM_HINT_T0);
+    fetch_far(at);
+    if (kBehind > 0) fetch_near(at - kBehind);
     at += 64;
     asm volatile("imulq %1, %0" : "+r"(at) : "r"(one) : "cc");
   }

@@ -3,6 +3,7 @@
 #include "grid_panel.h"
 #include "kernel_table.h"
 #include "prepared_row.h"
+#include "processor.h"
 #include "quantized_panel.h"
 
 namespace lullm {
@@ -13,11 +14,7 @@ QuantizedKernels others;  // of weights with a scale per row
 
 constexpr int64_t kPrefetchBytes = 4096;
 
-#if defined(__AVX512F__)
-constexpr int kMaxRows = 4;
-#else
-constexpr int kMaxRows = 2;
-#endif
+constexpr int kMaxRows = kRegisters >= 32 ? 4 : 2;
 
 // The exact sums of a group of the two tiles' digits times the pairs of `kRows` rows.
 template <int kGrid, int kRows>
@@ -36,7 +33,7 @@ inline void sum_group(const uint8_t* digits, const char* pairs, const char* bias
       const int64_t line = group * kLines + i;
       LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
         const uint8_t* at = digits + tile * kDigitTileBytes + line * 64;
-        _mm_prefetch(reinterpret_cast<const char*>(at) + kPrefetchBytes, _MM_HINT_T0);
+        fetch_near(reinterpret_cast<const char*>(at) + kPrefetchBytes);
         const I eight = load_integers(at);
         const I parts[4] = {both(eight, mask), both(shift_right_16<8>(eight), mask), both(shift_right_16<4>(eight), mask),
                             shift_right_16<12>(eight)};
@@ -51,7 +48,7 @@ inline void sum_group(const uint8_t* digits, const char* pairs, const char* bias
       const int64_t line = group * kLines + i;
       LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
         const uint8_t* at = digits + tile * kTileBytes + line * 64;
-        _mm_prefetch(reinterpret_cast<const char*>(at) + kPrefetchBytes, _MM_HINT_T0);
+        fetch_near(reinterpret_cast<const char*>(at) + kPrefetchBytes);
         const I bytes = load_integers(at);
         const I even = shift_signed_16<8>(shift_left_16<8>(bytes)), odd = shift_signed_16<8>(bytes);
         LULLM_UNROLL for (int r = 0; r < kRows; r++) {

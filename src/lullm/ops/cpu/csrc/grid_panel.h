@@ -2,19 +2,10 @@
 #pragma once
 
 #include "quantized.h"
-#include "integer_simd.h"
+#include "simd.h"
 
 namespace lullm {
 namespace LULLM_ISA {
-
-static inline V load_halves(const uint8_t* p) {  // sixteen float16
-#if defined(__AVX512F__)
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-#else
-  const __m128i* from = reinterpret_cast<const __m128i*>(p);
-  return {_mm256_cvtph_ps(_mm_loadu_si128(from)), _mm256_cvtph_ps(_mm_loadu_si128(from + 1))};
-#endif
-}
 
 // The scales of a grid without codes, of one block.
 template <int kGrid>

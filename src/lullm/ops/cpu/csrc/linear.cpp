@@ -13,6 +13,7 @@
 #include "activation.h"
 #include "flush_denormals.h"
 #include "kernel_table.h"
+#include "processor.h"
 #include "simd.h"
 
 namespace lullm {
@@ -27,13 +28,8 @@ constexpr int64_t kPartBytes = 16 * 1024;        // of a panel, as it is multipl
 constexpr int64_t kExpandedGroups = 3;           // from so many groups on, bf16 becomes floats once for all of them
 
 // Rows of a group, at most, and the tiles of a panel that it passes over at once: as accumulators fill the registers.
-#if defined(__AVX512F__)
-constexpr int64_t kMostRows = 12;
-constexpr int tiles_at_once(int) { return 2; }
-#else
-constexpr int64_t kMostRows = 6;
-constexpr int tiles_at_once(int rows) { return rows <= 3 ? 2 : 1; }
-#endif
+constexpr int64_t kMostRows = kRegisters >= 32 ? 12 : 6;
+constexpr int tiles_at_once(int rows) { return kRegisters >= 32 || rows <= 3 ? 2 : 1; }
 
 // What a cache line of a panel holds of 16 outputs, and how it is multiplied: in kSteps parts, each of which takes four
 // bytes of each row.
@@ -54,17 +50,13 @@ struct PairLine {
   }
   static V multiply(V sum, Part part, const char* x) { return FloatLine::multiply(sum, part, x); }
 };
-#if defined(__AVX512BF16__)
+#if defined(LULLM_HAS_DOTS)
 struct DotLine {
   using Element = Bf16;
-  using Part = __m512i;
+  using Part = V;
   static constexpr int kSteps = 1;
-  static Part part(const char* line, int) { return _mm512_loadu_si512(line); }
-  static V multiply(V sum, Part part, const char* x) {
-    int32_t pair;
-    std::memcpy(&pair, x, 4);
-    return _mm512_dpbf16_ps(sum, (__m512bh)part, (__m512bh)_mm512_set1_epi32(pair));
-  }
+  static Part part(const char* line, int) { return load(reinterpret_cast<const float*>(line)); }
+  static V multiply(V sum, Part part, const char* x) { return dot(sum, part, set_pair(x)); }
 };
 #endif
 
@@ -132,9 +124,9 @@ void multiply(const char* w, const char* x, int64_t blocks, Fetch fetch, float* 
       for (int quarter = 0; quarter < 4; quarter++) {
         // Unrolled: the loop's own additions would take places of products, a tenth of them.
         LULLM_UNROLL for (int unit = 0; unit < kQuarter; unit++, line += 64) {
-          if (unit < fetch.lines) _mm_prefetch(fetch.at + unit * 64, _MM_HINT_T1);
-          if (unit + kQuarter < fetch.lines) _mm_prefetch(fetch.at + (unit + kQuarter) * 64, _MM_HINT_T1);
-          LULLM_UNROLL for (int t = 0; t < kTiles; t++) _mm_prefetch(line + t * kTileBytes + kNearBytes, _MM_HINT_T0);
+          if (unit < fetch.lines) fetch_far(fetch.at + unit * 64);
+          if (unit + kQuarter < fetch.lines) fetch_far(fetch.at + (unit + kQuarter) * 64);
+          LULLM_UNROLL for (int t = 0; t < kTiles; t++) fetch_near(line + t * kTileBytes + kNearBytes);
           LULLM_UNROLL for (int step = 0; step < Line::kSteps; step++, rows += kRows * 4) {
             typename Line::Part parts[kTiles];
             LULLM_UNROLL for (int t = 0; t < kTiles; t++) parts[t] = Line::part(line + t * kTileBytes, step);
@@ -286,27 +278,24 @@ int64_t spin_products(int64_t rounds) {
   for (int64_t i = 0; i < rounds; i++) {
     LULLM_UNROLL for (V& sum : sums) {
       sum = Line::multiply(sum, part, zeros);
-#if defined(__AVX512F__)
-      asm volatile("" : "+v"(sum));
-#else
-      asm volatile("" : "+x"(sum.low), "+x"(sum.high));
-#endif
+      hold(sum);
     }
   }
   return rounds * kMostRows * kLanes * 2 * static_cast<int64_t>(4 / sizeof(typename Line::Element));
 }
 
-#if defined(__AVX512BF16__)
+#if defined(LULLM_HAS_DOTS)
 // Are dot products of pairs at least as quick as twice as many products of floats? On Sapphire Rapids they are half as
 // quick, two threads 213 against 424 GFLOP/s. Their bits are the same, so measuring may decide.
 bool prefers_dot() {
+  if (!kDotsAreProducts) return true;
   const auto least_ticks = [](int64_t (*spin)(int64_t)) {
     uint64_t least = ~uint64_t{0};
     for (int tried = 0; tried < 8; tried++) {
-      const uint64_t start = __rdtsc();
+      const uint64_t start = ticks();
       spin(64);
-      const uint64_t ticks = __rdtsc() - start;
-      if (ticks < least) least = ticks;
+      const uint64_t taken = ticks() - start;
+      if (taken < least) least = taken;
     }
     return least;
   };
@@ -332,7 +321,7 @@ void fill_line(Kernels& kernels) {
 void fill_linear(Kernels& kernels) {
   fill_line<FloatLine>(kernels);
   fill_line<PairLine>(kernels);
-#if defined(__AVX512BF16__)
+#if defined(LULLM_HAS_DOTS)
   if (prefers_dot()) fill_line<DotLine>(kernels);
 #endif
   kernels.pack_panel = pack_panel;

@@ -2,8 +2,8 @@
 // integers; then, as 32 bits, -8 times the sum of each 16, which takes the 8 back that is in every digit; then its scale.
 #pragma once
 
-#include "integer_simd.h"
 #include "quantized.h"
+#include "simd.h"
 
 namespace lullm {
 namespace LULLM_ISA {

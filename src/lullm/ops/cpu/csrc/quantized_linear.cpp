@@ -2,9 +2,9 @@
 //
 // With one row of activations the weights are read once, in order, and unpacking them must be quicker than reading.
 
-#include "integer_simd.h"
 #include "kernel_table.h"
 #include "prepared_row.h"
+#include "processor.h"
 #include "quantized_panel.h"
 
 namespace lullm {
@@ -13,11 +13,7 @@ namespace {
 
 constexpr int64_t kPrefetchBytes = 6144;
 
-#if defined(__AVX512F__)
-constexpr int kMaxRows = 8;
-#else
-constexpr int kMaxRows = 2;
-#endif
+constexpr int kMaxRows = kRegisters >= 32 ? 8 : 2;
 
 // 4 blocks of 64 products of at most 127 * 32767: their sum fits 32 bits.
 constexpr int64_t kBlocksPerSum = 4;
@@ -27,7 +23,6 @@ int64_t prepared_bytes(const QuantizedArgs& a) { return a.num_rows * row_bytes(n
 template <class T>
 void prepare_rows(const QuantizedArgs& a, int64_t first, int64_t last) {
   const int64_t blocks = num_blocks(a.in);
-  const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
   for (int64_t row = first; row < last; row++) {
     const T* x = static_cast<const T*>(a.x) + row * a.x_stride;
     char* to = a.x_prepared + row * row_bytes(blocks);
@@ -35,7 +30,7 @@ void prepare_rows(const QuantizedArgs& a, int64_t first, int64_t last) {
     int32_t* sums = reinterpret_cast<int32_t*>(to + pairs_bytes(blocks));
     for (int64_t i = 0; i < blocks * kBlockInputs; i += kGroupInputs) {
       const I integers = i < a.in ? to_integers(mul(load_up_to(x + i, a.in - i), scale.inverse)) : zero_integers();
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 2 * i), _mm256_shuffle_epi8(to_16_bits(integers), order));
+      store_crossed(to + 2 * i, integers);
       sums[i / kGroupInputs] = -kLargestDigit * total(integers);
     }
     *scale_of(to, blocks) = scale.value;
@@ -56,7 +51,7 @@ void multiply_bytes(const uint8_t* w, const char* x, int64_t x_stride, int64_t b
       for (int line = 0; line < 16; line++) {
         LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
           const uint8_t* at = w + tile * kTileBytes + line * 64;
-          _mm_prefetch(reinterpret_cast<const char*>(at) + kPrefetchBytes, _MM_HINT_T0);
+          fetch_near(reinterpret_cast<const char*>(at) + kPrefetchBytes);
           const I bytes = load_integers(at);
           const I even = shift_signed_16<8>(shift_left_16<8>(bytes)), odd = shift_signed_16<8>(bytes);
           LULLM_UNROLL for (int r = 0; r < kRows; r++) {
@@ -90,8 +85,8 @@ void multiply_digits(const uint8_t* w, const char* x, int64_t x_stride, int64_t 
       const char* pairs = x + block * kBlockInputs * 2;
       const char* bias = x + pairs_bytes(blocks) + block * kBlockGroups * 4;
       const int8_t* group_scales = reinterpret_cast<const int8_t*>(w + 2 * kDigitTileBytes);
-      _mm_prefetch(reinterpret_cast<const char*>(group_scales) + kPrefetchBytes, _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(group_scales) + 64 + kPrefetchBytes, _MM_HINT_T0);
+      fetch_near(reinterpret_cast<const char*>(group_scales) + kPrefetchBytes);
+      fetch_near(reinterpret_cast<const char*>(group_scales) + 64 + kPrefetchBytes);
       for (int group = 0; group < kBlockGroups; group++) {
         I of_group[kRows][2];
         LULLM_UNROLL for (int r = 0; r < kRows; r++)
@@ -100,7 +95,7 @@ void multiply_digits(const uint8_t* w, const char* x, int64_t x_stride, int64_t 
           const int line = 2 * group + half;
           LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
             const uint8_t* at = w + tile * kDigitTileBytes + line * 64;
-            _mm_prefetch(reinterpret_cast<const char*>(at) + kPrefetchBytes, _MM_HINT_T0);
+            fetch_near(reinterpret_cast<const char*>(at) + kPrefetchBytes);
             const I digits = load_integers(at);
             const I parts[4] = {both(digits, mask), both(shift_right_16<8>(digits), mask),
                                 both(shift_right_16<4>(digits), mask), shift_right_16<12>(digits)};

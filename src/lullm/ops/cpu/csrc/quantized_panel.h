@@ -2,8 +2,8 @@
 #pragma once
 
 #include "activation.h"
-#include "integer_simd.h"
 #include "quantized.h"
+#include "simd.h"
 
 namespace lullm {
 namespace LULLM_ISA {

@@ -11,11 +11,6 @@ namespace lullm {
 namespace LULLM_ISA {
 namespace {
 
-inline __m128i to_bytes(I integers) {
-  const __m256i halves = to_16_bits(integers);
-  return _mm_packs_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
-}
-
 // A place in a panel: the row's first four bytes of a tile of the block.
 uint8_t* lane_of(uint8_t* panel, int64_t row, int64_t block, int64_t block_bytes, int64_t tile_bytes) {
   return panel + block * block_bytes + row / kTileRows * tile_bytes + row % kTileRows * 4;
@@ -27,7 +22,7 @@ float quantize_to_bytes(const T* x, int64_t in, float largest, uint8_t* panel, i
   for (int64_t i = 0; i < num_blocks(in) * kBlockInputs; i += kLanes) {
     const V integers = i < in ? round(mul(load_up_to(x + i, in - i), inverse)) : zero();
     alignas(16) uint8_t bytes[16];
-    _mm_store_si128(reinterpret_cast<__m128i*>(bytes), to_bytes(to_integers(integers)));
+    store_bytes(bytes, to_integers(integers));
     uint8_t* to = lane_of(panel, row, i / kBlockInputs, kByteBlockBytes, kTileBytes) + i % kBlockInputs / 4 * 64;
     for (int unit = 0; unit < 4; unit++) std::memcpy(to + unit * 64, bytes + 4 * unit, 4);
   }
@@ -98,7 +93,7 @@ float quantize_to_digits(const T* x, int64_t in, float largest, uint8_t* panel, 
     for (int g = 0; g < kGroups && first + g < num_groups; g++) {
       const int64_t block = (first + g) / kBlockGroups, group = (first + g) % kBlockGroups;
       alignas(16) uint32_t digits[4];
-      _mm_store_si128(reinterpret_cast<__m128i*>(digits), to_bytes(to_integers(load(by_group[g]))));
+      store_bytes(digits, to_integers(load(by_group[g])));
       uint8_t* to = lane_of(panel, row, block, kDigitBlockBytes, kDigitTileBytes) + group * 128;
       const uint32_t halves[2] = {digits[0] | digits[1] << 4, digits[2] | digits[3] << 4};
       std::memcpy(to, &halves[0], 4);

@@ -59,9 +59,7 @@ static inline V random_heads(uint64_t key, int64_t first) {
   const __m256i a = _mm512_cvtepi64_epi32(upper_bits(low)), b = _mm512_cvtepi64_epi32(upper_bits(high));
   return _mm512_cvtepi32_ps(_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1));
 }
-// One bit per lane: a <= b, which NaN is not.
-static inline uint32_t at_most(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
-#else
+#elif defined(__AVX2__)
 static inline __m256i multiply(__m256i a, uint64_t factor) {
   const __m256i b = _mm256_set1_epi64x(factor), b_high = _mm256_set1_epi64x(factor >> 32);
   const __m256i cross = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(a, 32), b), _mm256_mul_epu32(a, b_high));
@@ -82,9 +80,11 @@ static inline V random_heads(uint64_t key, int64_t first) {
   const uint64_t start = key + static_cast<uint64_t>(first) * kGamma;
   return {eight_heads(start), eight_heads(start + 8 * kGamma)};
 }
-static inline uint32_t at_most(V a, V b) {
-  return _mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_LE_OQ)) |
-         _mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_LE_OQ)) << 8;
+#else
+static inline V random_heads(uint64_t key, int64_t first) {
+  float heads[kLanes];
+  for (int lane = 0; lane < kLanes; lane++) heads[lane] = static_cast<float>(random_bits(key, first + lane) >> 33);
+  return load(heads);
 }
 #endif
 

@@ -1,6 +1,5 @@
 #include "thread_pool.h"
 
-#include <immintrin.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -15,19 +14,19 @@
 #include <new>
 #include <thread>
 
+#include "processor.h"
+
 namespace lullm {
 namespace {
 
-// How long a worker looks for work before it sleeps, in ticks of the time stamp counter: 0.1 to 0.2 ms, more than the
+// Calls `is_done` until it is true or the time is over: as long as a worker looks for work before it sleeps, more than the
 // time between two operations of one step. Waking a sleeper takes 30 microseconds, a tenth of a linear layer.
-constexpr uint64_t kSpinTicks = 400000;
-
-// Calls `is_done` until it is true or the time is over.
 template <class Condition>
 bool spin_until(Condition&& is_done) {
-  for (const uint64_t start = __rdtsc(); !is_done();) {
-    if (__rdtsc() - start > kSpinTicks) return false;
-    _mm_pause();
+  const uint64_t most = short_ticks();
+  for (const uint64_t start = ticks(); !is_done();) {
+    if (ticks() - start > most) return false;
+    wait_briefly();
   }
   return true;
 }

@@ -65,7 +65,7 @@ void multiply_keys(int64_t head_size, const CacheRows& keys, int64_t count, cons
         rows[i] = load_row(keys.row<C>(first + i) + d);
         if (i % 4 == 3) between(4);
       }
-      transpose_units(rows, block);
+      transpose(rows, block);
       multiply_columns<E, is_split>({p.rows + d, p.row_stride, p.sums + first}, num_rows, block);
     }
   };
@@ -120,11 +120,8 @@ inline void add_columns(const Weighted<E>& p, const CacheRows& values, int64_t n
 
 // Vectors of columns of so many rows whose sums have a register each.
 constexpr int vectors_for(int rows) {
-#if defined(__AVX512F__)
-  return rows <= 2 ? 8 : 4;
-#else
+  if (kRegisters >= 32) return rows <= 2 ? 8 : 4;
   return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
-#endif
 }
 
 // Up to kRowsAtOnce rows. `between` gets the number of lines just read.

@@ -48,13 +48,12 @@ template <class E, class T>
 void write(T* out, int64_t head_size, float total, Sums sums) {
   const V factor = set1(1.0f / total);
   int64_t d = 0;
-#if defined(__AVX512BF16__)
-  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+#if defined(LULLM_HAS_DOTS)
   for (; std::is_same_v<E, Bf16> && d + 2 * kLanes <= head_size; d += 2 * kLanes, sums.values += 2 * sums.stride) {
-    const V even = mul(load(sums.values), factor), odd = mul(load(sums.values + sums.stride), factor);
-    store(out + d, _mm512_permutex2var_ps(even, first, odd));
-    store(out + d + kLanes, _mm512_permutex2var_ps(even, second, odd));
+    V first, second;
+    interleave(mul(load(sums.values), factor), mul(load(sums.values + sums.stride), factor), first, second);
+    store(out + d, first);
+    store(out + d + kLanes, second);
   }
 #endif
   for (; d < head_size; d += kLanes, sums.values += sums.stride) store(out + d, mul(load(sums.values), factor));

@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-#include "../cache_element.h"
+#include "../simd.h"
 #include "rows.h"
 
 namespace lullm {
@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kBlockBytes = kTileBytes;
 
 // What products are made of: bf16 where the instruction set multiplies it, else floats.
-#if defined(__AVX512BF16__)
+#if defined(LULLM_HAS_DOTS)
 template <class T>
 using Operand = std::conditional_t<std::is_same_v<T, Bf16>, Bf16, float>;
 #else
@@ -62,52 +62,16 @@ struct CacheRows {
   }
 };
 
-// Sixteen rows of sixteen units become the columns of a block. The rows are used up.
-#if defined(__AVX512F__)
-inline void transpose_units(V* rows, char* to) {
-  __m512i bits[16];
-  LULLM_UNROLL for (int i = 0; i < 16; i++) bits[i] = _mm512_castps_si512(rows[i]);
-  transpose(bits, to, 64);
-}
-#else
-inline void transpose_units(V* rows, char* to) {
-  auto quarter = [](const __m256* r, char* out) {  // eight rows of eight
-    __m256 t[8], u[8];
-    LULLM_UNROLL for (int i = 0; i < 4; i++) {
-      t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-      t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-    }
-    LULLM_UNROLL for (int i = 0; i < 2; i++) {
-      LULLM_UNROLL for (int j = 0; j < 2; j++) {
-        u[4 * i + 2 * j] = _mm256_shuffle_ps(t[4 * i + j], t[4 * i + 2 + j], 0x44);
-        u[4 * i + 2 * j + 1] = _mm256_shuffle_ps(t[4 * i + j], t[4 * i + 2 + j], 0xee);
-      }
-    }
-    LULLM_UNROLL for (int i = 0; i < 4; i++) {
-      _mm256_storeu_ps(reinterpret_cast<float*>(out + 64 * i), _mm256_permute2f128_ps(u[i], u[4 + i], 0x20));
-      _mm256_storeu_ps(reinterpret_cast<float*>(out + 64 * (4 + i)), _mm256_permute2f128_ps(u[i], u[4 + i], 0x31));
-    }
-  };
-  __m256 part[8];
-  for (int half = 0; half < 2; half++) {
-    for (int i = 0; i < 8; i++) part[i] = rows[8 * half + i].low;
-    quarter(part, to + 32 * half);
-    for (int i = 0; i < 8; i++) part[i] = rows[8 * half + i].high;
-    quarter(part, to + 8 * 64 + 32 * half);
-  }
-}
-#endif
-
 // The operand's elements that make up a block's row, in 16 units. `left`: a multiple of 16; those past it are zero.
 template <class E, class C>
 inline V load_units(const C* p, [[maybe_unused]] int64_t left) {
   if constexpr (std::is_same_v<E, float>) return load(p);
-#if defined(__AVX512BF16__)
-  else return _mm512_castsi512_ps(as_bf16(p, left));
+#if defined(LULLM_HAS_DOTS)
+  else return load_pairs(p, left);
 #endif
 }
 
-#if !defined(__AVX512BF16__)
+#if !defined(LULLM_HAS_DOTS)
 // The even and the odd elements of a block of pairs become two blocks of floats, unit after unit.
 inline void split_pairs(const char* pairs, char* to, int64_t next) {
   for (int64_t i = 0; i < 16; i++) {
@@ -124,7 +88,7 @@ template <class E, class C, class Between>
 void pack_keys(int64_t head_size, const CacheRows& keys, char* to, Between&& between) {
   constexpr int64_t kElements = kBlockElements<E>;
   int64_t d = 0;
-#if !defined(__AVX512BF16__)
+#if !defined(LULLM_HAS_DOTS)
   if constexpr (std::is_same_v<C, Bf16>) {  // two elements at a time: half the permutations
     for (; d + 32 <= head_size; d += 32, to += 4 * kBlockBytes) {
       for (int64_t first = 0; first < kStepKeys; first += 16, to += kBlockBytes) {
@@ -132,7 +96,7 @@ void pack_keys(int64_t head_size, const CacheRows& keys, char* to, Between&& bet
         V rows[16];
         LULLM_UNROLL for (int64_t i = 0; i < 16; i++)
           rows[i] = load(reinterpret_cast<const float*>(keys.row<C>(first + i) + d));
-        transpose_units(rows, pairs);
+        transpose(rows, pairs);
         split_pairs(pairs, to, 4 * kBlockBytes);
         between();
         between();
@@ -145,28 +109,24 @@ void pack_keys(int64_t head_size, const CacheRows& keys, char* to, Between&& bet
       V rows[16];
       LULLM_UNROLL for (int64_t i = 0; i < 16; i++)
         rows[i] = load_units<E>(keys.row<C>(first + i) + d, head_size - d);
-      transpose_units(rows, to);
+      transpose(rows, to);
       between();
     }
   }
 }
 
-#if defined(__AVX512BF16__)
+#if defined(LULLM_HAS_DOTS)
 // Two neighbours in the sequence side by side. Of 32 elements of the head the even ones make a block and the odd ones the
 // next, which takes no permutation here; `write` puts them in order.
 template <class C>
 inline void pair(const C* first, const C* second, V& even, V& odd) {
-  constexpr __mmask32 kHigh = 0xaaaaaaaa;
-  const __m512i low = as_bf16(first, 32), high = as_bf16(second, 32);
-  even = _mm512_castsi512_ps(_mm512_mask_blend_epi16(kHigh, low, _mm512_slli_epi32(high, 16)));
-  odd = _mm512_castsi512_ps(_mm512_mask_blend_epi16(kHigh, _mm512_srli_epi32(low, 16), high));
+  const V low = load_pairs(first, 32), high = load_pairs(second, 32);
+  even = pair_even(low, high), odd = pair_odd(low, high);
 }
 // Where 16 elements are left.
 template <class C>
 inline V pair_last(const C* first, const C* second) {
-  const __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(as_bf16(first, kLanes)));
-  const __m512i high = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(as_bf16(second, kLanes)));
-  return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+  return pair_first(load_pairs(first, kLanes), load_pairs(second, kLanes));
 }
 #endif
 
@@ -179,7 +139,7 @@ inline void pack_unit(int64_t head_size, const CacheRows& values, int64_t unit, 
     for (int64_t d = 0; d < head_size; d += kLanes, to += kNextBytes)
       store(reinterpret_cast<float*>(to), load(value + d));
   }
-#if defined(__AVX512BF16__)
+#if defined(LULLM_HAS_DOTS)
   else {
     const C *first = values.row<C>(2 * unit), *second = values.row<C>(2 * unit + 1);
     int64_t d = 0;

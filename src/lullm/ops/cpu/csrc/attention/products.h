@@ -9,24 +9,15 @@ namespace lullm {
 namespace LULLM_ISA {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int kColumnVectors = 4;  // 6 rows of 64 columns: 24 of 32 registers hold sums
-#else
-constexpr int kColumnVectors = 1;  // 6 rows of 16 columns: 12 of 16
-#endif
+// 6 rows of 64 columns: 24 of 32 vectors in registers hold sums; of 16 columns: 6 of 8.
+constexpr int kColumnVectors = kRegisters >= 32 ? 4 : 1;
 constexpr int kRowsAtOnce = 6;
 
 inline V spread(const float* p) { return set1(*p); }
 inline V multiply_add(const float*, V row, V columns, V sum) { return fma(row, columns, sum); }
-#if defined(__AVX512BF16__)
-inline V spread(const Bf16* p) {
-  int32_t pair;
-  std::memcpy(&pair, p, 4);
-  return _mm512_castsi512_ps(_mm512_set1_epi32(pair));
-}
-inline V multiply_add(const Bf16*, V row, V columns, V sum) {
-  return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_castps_si512(row), (__m512bh)_mm512_castps_si512(columns));
-}
+#if defined(LULLM_HAS_DOTS)
+inline V spread(const Bf16* p) { return set_pair(p); }
+inline V multiply_add(const Bf16*, V row, V columns, V sum) { return dot(sum, row, columns); }
 #endif
 
 // A first operand [rows, depth * 16 units] and a second one, in blocks.

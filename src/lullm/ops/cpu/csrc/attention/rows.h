@@ -1,11 +1,11 @@
 // Rows: what the rows of an item see. StepKeys: where the keys of a step lie.
 #pragma once
 
-#include <immintrin.h>
-
+#include "../processor.h"
 #include "arguments.h"
 
 namespace lullm {
+namespace {
 
 // The rows of one key/value head: token after token, the query heads of the group side by side.
 class Rows {
@@ -88,7 +88,7 @@ class Ahead {
         end = line + num_bytes;
         turn++;
       }
-      _mm_prefetch(line, _MM_HINT_T1);
+      fetch_far(line);
     }
   }
 
@@ -117,7 +117,7 @@ class Near {
         row = first + *offset++;
         at = 0;
       }
-      _mm_prefetch(row + at, _MM_HINT_T0);
+      fetch_near(row + at);
     }
   }
 
@@ -176,7 +176,7 @@ class RowsAhead {
       if (key == end) next_head();
       const char* row = head_rows + found->offset[key++];
       const char* line = row - reinterpret_cast<uintptr_t>(row) % 64;  // of 8 bits, rows begin anywhere in a line
-      for (; line < row + num_bytes; line += 64) _mm_prefetch(line, _MM_HINT_T1);
+      for (; line < row + num_bytes; line += 64) fetch_far(line);
     }
   }
 
@@ -214,4 +214,5 @@ class RowsAhead {
   const char* head_rows;
 };
 
+}  // namespace
 }  // namespace lullm

@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "../cache_element.h"
+#include "../simd.h"
 #include "rows.h"
 
 namespace lullm {
@@ -24,7 +24,7 @@ inline void load_row_scales(const char* first, const StepKeys& found, float* sca
   alignas(64) uint16_t halves[kStepKeys];
   for (int64_t i = 0; i < kStepKeys; i++) std::memcpy(halves + i, first + found.offset[i], kScaleBytes);
   for (int64_t i = 0; i < kStepKeys; i += kLanes)
-    store(scales + i, from_halves(_mm256_load_si256(reinterpret_cast<const __m256i*>(halves + i))));
+    store(scales + i, load_halves(halves + i));
 }
 
 // Those of one head; null if all are 1. `place`: where they are written.

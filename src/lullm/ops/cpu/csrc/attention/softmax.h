@@ -15,25 +15,6 @@ namespace {
 
 constexpr float kReviseAbove = 60;  // in powers of two
 
-#if defined(__AVX512F__)
-inline V keep(V a, uint64_t mask, float other) { return _mm512_mask_blend_ps(mask, set1(other), a); }
-inline bool any_above(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
-#else
-// The lanes whose bits of `mask` are set keep their value, the others get `other`.
-inline V keep(V a, uint64_t mask, float other) {
-  const __m256i bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-  auto half = [&](__m256 part, uint64_t part_mask) {
-    const __m256i own = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(part_mask & 0xff)), bits);
-    return _mm256_blendv_ps(_mm256_set1_ps(other), part, _mm256_castsi256_ps(_mm256_cmpeq_epi32(own, bits)));
-  };
-  return {half(a.low, mask), half(a.high, mask >> 8)};
-}
-inline bool any_above(V a, V b) {
-  return (_mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_GT_OQ)) |
-          _mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_GT_OQ))) != 0;
-}
-#endif
-
 // 2**(t / kUnit - kBias) for weights of type W, and how 64 of them are stored, 32 at `half` bytes behind the others.
 template <class W>
 struct Weight {
@@ -59,7 +40,7 @@ struct Weight {
   }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(LULLM_HAS_DOTS)
 template <>
 struct Weight<Bf16> {
   static constexpr float kUnit = 1 << 23;  // a power of two, in the bits of a float
@@ -70,18 +51,17 @@ struct Weight<Bf16> {
   // bits. A polynomial of 1 + f gives the difference of the two plus 1, and the bits of that plus the 127 of its exponent
   // are subtracted.
   static V power_of_two(V t) {
-    const __m512i bits = _mm512_cvtps_epu32(max(t, set1((kBias - 125) * kUnit)));
-    const V m = _mm512_castsi512_ps(
-        _mm512_ternarylogic_epi32(bits, _mm512_set1_epi32(0x7fffff), _mm512_set1_epi32(0x3f800000), 0xea));
+    const I bits = to_unsigned(max(t, set1((kBias - 125) * kUnit)));
+    const V m = floats_of(both_or(bits, set_integers(0x7fffff), set_integers(0x3f800000)));
     V y = fma(set1(-0.07802455f), m, set1(0.008006471f));
     y = fma(y, m, set1(0.52222723f));
     y = fma(y, m, set1(1 - 0.45213437f));
-    return _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_castps_si512(y)));
+    return floats_of(sub(bits, bits_of(y)));
   }
 
   static void put(char* to, int64_t half, const V* weights) {
-    _mm512_store_si512(to, (__m512i)_mm512_cvtne2ps_pbh(weights[1], weights[0]));
-    _mm512_store_si512(to + half, (__m512i)_mm512_cvtne2ps_pbh(weights[3], weights[2]));
+    store(reinterpret_cast<float*>(to), round_to_pairs(weights[0], weights[1]));
+    store(reinterpret_cast<float*>(to + half), round_to_pairs(weights[2], weights[3]));
   }
 };
 #endif

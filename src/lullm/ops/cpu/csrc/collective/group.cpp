@@ -3,7 +3,6 @@
 #include "group.h"
 
 #include <fcntl.h>
-#include <immintrin.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -13,6 +12,8 @@
 
 #include <climits>
 #include <cstdio>
+
+#include "../processor.h"
 
 namespace lullm {
 namespace {
@@ -135,7 +136,7 @@ bool Group::wait(Counter& counter, uint32_t count, int64_t member) {
   const int64_t start = now_ns();
   for (int64_t waited = 0, looked = 0; !has_reached(counter, count); waited = now_ns() - start) {
     if (waited < kSpinNs) {
-      for (int i = 0; i < 16 && !has_reached(counter, count); i++) _mm_pause();
+      for (int i = 0; i < 16 && !has_reached(counter, count); i++) wait_briefly();
     } else if (waited < kYieldNs) {
       sched_yield();
     } else {

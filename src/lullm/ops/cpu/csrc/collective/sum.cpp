@@ -1,23 +1,10 @@
 // The sum of equal parts, in their order, in float32, rounded once.
 
-#include "../cache_element.h"
 #include "../kernel_table.h"
 #include "../simd.h"
 
 namespace lullm {
 namespace LULLM_ISA {
-
-static inline V load(const Half* p) { return from_halves(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-static inline void store(Half* p, V v) {
-  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT;
-#if defined(__AVX512F__)
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, kNearest));
-#else
-  __m128i* halves = reinterpret_cast<__m128i*>(p);
-  _mm_storeu_si128(halves, _mm256_cvtps_ph(v.low, kNearest));
-  _mm_storeu_si128(halves + 1, _mm256_cvtps_ph(v.high, kNearest));
-#endif
-}
 
 namespace {
 

@@ -1,0 +1,1 @@
+"""What `gpu_check.py` runs, a row each, and what its rows need."""

@@ -1,0 +1,112 @@
+"""The kernels that go over rows, and block copies, at production shapes: against float32 and to the bit."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
+from lullm.ops.reference import add_rms_norm as plain_add_rms_norm
+from lullm.ops.reference import rope_and_cache as plain_rope_and_cache
+
+HIDDEN, INNER = 4096, 12288
+HEADS, HEAD_SIZE, BLOCK_SIZE = (32, 8), 128, 16
+NUM_ROWS = (1, 33, 8192)
+
+
+def relative(actual: Tensor, expected: Tensor) -> float:
+    return ((actual.float() - expected.float()).norm() / expected.float().norm()).item()
+
+
+def row_cases(device: torch.device, shrink: int = 1) -> dict[str, Callable[[], float]]:
+    """Name -> a function that gives the relative error, infinite where bits had to be equal and are not."""
+    found: dict[str, Callable[[], float]] = {}
+    for num_rows in NUM_ROWS if shrink == 1 else (1, 5):
+        for name, check in (("norm", norm_error), ("activation", activation_error), ("rope and cache", rope_error)):
+            found[f"{name}, {num_rows} rows"] = lambda check=check, n=num_rows: check(n, device, shrink)
+    found["block copy"] = lambda: copy_error(device, shrink)
+    found["writes and copies beyond 2^31"] = lambda: far_error(device, shrink)
+    return found
+
+
+def random(*shape: int, device: torch.device, shrink: int = 1) -> Tensor:
+    """bfloat16, or float32 for the interpreter, which rounds to bfloat16 wrongly."""
+    generator = torch.Generator(device).manual_seed(sum(shape))
+    values = torch.randn(shape, device=device, generator=generator)
+    return values.to(torch.bfloat16) if shrink == 1 else values
+
+
+def norm_error(num_rows: int, device: torch.device, shrink: int) -> float:
+    from lullm.ops.triton.elementwise import add_rms_norm
+
+    x, residual = (random(num_rows, HIDDEN // shrink + side, device=device, shrink=shrink)[:, side:] for side in (0, 1))
+    weight, residual = random(HIDDEN // shrink, device=device, shrink=shrink), residual.contiguous()
+    expected = plain_add_rms_norm(x.float(), (residual.float()), weight.float(), 1e-6)
+    actual = add_rms_norm(x.clone(), residual.clone(), weight, 1e-6)
+    return max(relative(a, e) for a, e in zip(actual, expected, strict=True))
+
+
+def activation_error(num_rows: int, device: torch.device, shrink: int) -> float:
+    from lullm.ops.triton.elementwise import silu_mul
+
+    gate_up = random(num_rows, 2 * INNER // shrink, device=device, shrink=shrink)
+    gate, up = gate_up.float().chunk(2, -1)
+    return relative(silu_mul(gate_up), gate * gate.sigmoid() * up)
+
+
+def rope_error(num_rows: int, device: torch.device, shrink: int) -> float:
+    """Queries and what stands in the cache; a third of the rows has no slot."""
+    from lullm.ops.triton.rope_cache import rope_and_cache
+
+    (num_q, num_kv), options = HEADS, {"device": device, "shrink": shrink}
+    qkv = random(num_rows, num_q + 2 * num_kv, HEAD_SIZE, **options)
+    norm = HeadNorm(random(HEAD_SIZE, **options), random(HEAD_SIZE + 1, **options)[1:], 1e-6)
+    angles = 3 * random(num_rows, HEAD_SIZE // 2, **options).float()
+    table = torch.cat((angles.cos(), angles.sin()), -1)
+    slots = torch.randperm(num_rows, generator=torch.Generator().manual_seed(0)).to(device)
+    slots = torch.where(slots % 3 == 2, -1, slots)
+    positions = torch.arange(num_rows, device=device).flip(0)
+    dims = (-(-num_rows // BLOCK_SIZE), BLOCK_SIZE, num_kv, HEAD_SIZE)
+    actual, expected = (LayerCache(*torch.zeros(2, *dims, device=device, dtype=d)) for d in (qkv.dtype, torch.float32))
+    q = rope_and_cache(qkv, norm, positions, table, actual, slots)
+    plain_norm = HeadNorm(norm.q_weight.float(), norm.k_weight.float(), norm.eps)
+    plain_q = plain_rope_and_cache(qkv.float(), plain_norm, positions, table, expected, slots)
+    pairs = [(q, plain_q), *zip(actual.tensors, expected.tensors, strict=True)]
+    return max(relative(a, e) for a, e in pairs if e.any())
+
+
+def copy_error(device: torch.device, shrink: int) -> float:
+    from lullm.ops.triton.block_copy import copy_blocks
+
+    dims = (64, BLOCK_SIZE, HEADS[1], HEAD_SIZE // shrink)
+    caches = [LayerCache(*(random(*dims, device=device, shrink=shrink) for _ in "kv")) for _ in range(36 // shrink + 1)]
+    expected = [side.clone() for cache in caches for side in cache.tensors]
+    pairs = [(i, 63 - i) for i in range(0, 32, 3)]
+    for side in expected:
+        for source, target in pairs:
+            side[target] = side[source]
+    copy_blocks(caches, pairs)
+    actual = [side for cache in caches for side in cache.tensors]
+    return 0.0 if all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True)) else float("inf")
+
+
+def far_error(device: torch.device, shrink: int) -> float:
+    """Rows written behind 2^31 values, and copied to blocks behind them."""
+    from lullm.ops.triton.block_copy import copy_blocks
+    from lullm.ops.triton.rope_cache import write_cache
+
+    num_kv = HEADS[1]
+    num_spare = (1 << 31) // (BLOCK_SIZE * num_kv * HEAD_SIZE) + 1
+    dtype = torch.bfloat16 if shrink == 1 else torch.float8_e4m3fn  # the host's memory is used where it is touched
+    cache = LayerCache(*(torch.empty(num_spare + 4, BLOCK_SIZE, num_kv, HEAD_SIZE, dtype=dtype, device=device)
+                         for _ in "kv"))  # fmt: skip
+    kv = random(5, 2 * num_kv, HEAD_SIZE, device=device, shrink=shrink)
+    first = num_spare * BLOCK_SIZE
+    write_cache(kv, cache, torch.tensor([first + 3, -1, first, first + 15, first + 7], device=device))
+    copy_blocks([cache], [(num_spare, num_spare + 3)])
+    for side, rows in zip(cache.tensors, kv.split(num_kv, 1), strict=True):
+        for block in (num_spare, num_spare + 3):
+            written = side[block][[3, 0, 15, 7]].float()
+            if not torch.equal(written, rows[[0, 2, 3, 4]].to(dtype).float()):
+                return float("inf")
+    return 0.0
