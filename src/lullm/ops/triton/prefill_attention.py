@@ -11,9 +11,8 @@ of its tiles, and a program finds its span by bisection.
 If the tiles are too few to fill the device (a short chunk on a long prefix), each tile's keys are split among several
 programs, as in `decode_attention`: parts go to scratch memory, and the program that ends last adds them up in order.
 
-`launch_invariant` serves all spans, those of one token too, with one tile and without splits. So a row adds up its keys
-in turns that begin at multiples of the tile's keys, and its bits depend on its own sequence alone: turns in which a row
-sees nothing change nothing of it.
+`launch_invariant` serves all spans with one tile and without splits. So a row's turns begin at multiples of the tile's
+keys, and its bits depend on its own sequence alone: turns in which a row sees nothing change nothing of it.
 """
 
 import torch
