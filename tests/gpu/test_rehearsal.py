@@ -88,6 +88,7 @@ def test_an_engine_as_a_gpu_runs_it(tmp_path, gpu):
             assert gpu.num_replays == 5 and gpu.num_waits == 6
             llm.sleep(level=1)
             llm.wake_up()
+    assert gpu.allocator.reserved < 1 << 20, "a closed engine keeps no graphs"
 
 
 @pytest.mark.parametrize("options", [{"runner": "pooling"}, {"convert": "embed"}], ids=str)

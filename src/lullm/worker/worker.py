@@ -1,6 +1,6 @@
 """Worker: one device's share of the model, behind the calls an executor makes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.profiler import Profiler
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
+from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.step.runner import ModelRunner
 from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
@@ -24,6 +25,8 @@ from lullm.worker.pages_ahead import touch_blocks
 from lullm.worker.setup import WorkerSetup, open_setup
 from lullm.worker.sizing import kv_memory_bytes, measure_speeds
 from lullm.worker.sleep.sleeper import Sleeper
+
+logger = get_logger(__name__)
 
 
 class Worker:
@@ -108,6 +111,7 @@ class Worker:
         self._sleeper = Sleeper(setup, self.loaded.store, self.pools, self.arenas)
         self._undo.callback(self._sleeper.close)
         self.model_runner = setup.new_model_runner(model, self.pools.device, self.pools.host, self.pools.workspace)
+        self._undo.callback(self.model_runner.graphs.drop)
         if setup.records_graphs:
             self.model_runner.capture_graphs()
         self.reset_kv_scales()
@@ -208,6 +212,15 @@ class Worker:
         return self._profiler.stop()
 
     def shutdown(self) -> None:
-        """Give all memory back. Idempotent."""
-        self.setup.device.synchronize()
+        """Give all memory back, on a device that has failed, too. Idempotent."""
+        self._unless_broken(self.setup.device.synchronize)
         self._undo.close()
+        if self.is_accelerator:
+            self._unless_broken(self.setup.device.trim)
+
+    def _unless_broken(self, call: Callable[[], None]) -> None:
+        """After an illegal access every call to a GPU fails: that must not hide the first error, nor keep memory."""
+        try:
+            call()
+        except RuntimeError as error:
+            logger.error("the device has failed, and with it every engine of this process on it: %s", error)
