@@ -1,6 +1,6 @@
 """Linear layers over FP8 and MXFP4 weights beside bfloat16, in one process, in turn.
 
-    python bench/narrow.py [--size 4096] [--threads 2]
+python bench/narrow.py [--size 4096] [--threads 2]
 """
 
 import argparse

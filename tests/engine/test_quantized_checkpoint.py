@@ -141,7 +141,9 @@ def test_sleep_and_updates(written, name):
             model_of(llm).load_weights([(f"{module}.{part}", stored)])
         weight = torch.zeros_like(load_file(written.dense / "model.safetensors")[f"{module}.weight"])
         if name == "awq":
-            with pytest.raises(ModelLoadError, match=f"{module}.weight: it holds groups of integers.*quantization='int8'"):
+            with pytest.raises(
+                ModelLoadError, match=f"{module}.weight: it holds groups of integers.*quantization='int8'"
+            ):
                 model_of(llm).load_weights([(f"{module}.weight", weight)])
             assert tokens(answers_of(llm)) == expected
             return

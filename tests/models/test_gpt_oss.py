@@ -106,7 +106,9 @@ def test_experts_stay_as_they_are_stored(tmp_path, theirs):
 def test_a_scale_that_no_number_has(tmp_path, theirs):
     """NaN, and powers beyond what a product can be; numbers that are nearly nothing are nothing."""
     for exponent, expected in ((255, None), (245, None), (1, 0.0), (240, 2.0**113)):
-        tensor = MXFP4Tensor("x", (torch.full((1, 1, 1, 16), 0x22, dtype=torch.uint8), torch.tensor([[[exponent]]]).byte()))
+        tensor = MXFP4Tensor(
+            "x", (torch.full((1, 1, 1, 16), 0x22, dtype=torch.uint8), torch.tensor([[[exponent]]]).byte())
+        )
         if expected is None:
             with pytest.raises(ModelLoadError, match="x: .*a scale that is NaN, or too large"):
                 tensor.rows(33)
@@ -164,8 +166,10 @@ def test_config():
 
 
 def test_an_update_replaces_the_experts_of_a_layer(tmp_path, theirs):
-    """A trainer pushes the stacked tensors, in floating point, which are rounded to what the matrices hold; the halves of
-    an encoded one are refused."""
+    """A trainer pushes the stacked tensors, in floating point; the halves of an encoded one are refused.
+
+    What is pushed is rounded to what the matrices hold.
+    """
     write(tmp_path, encode_experts(theirs.state_dict()))
     write_tokenizer(tmp_path)
     changed = copy.deepcopy(theirs)

@@ -137,7 +137,9 @@ def test_outputs_that_fill_no_panel(isa, is_e2m1, group, dtype):
     found = quantized_native.quantized_linear(x, storage, layout, bias)
     exact = F.linear(x.double(), weight.to(dtype).double(), bias.double())
     size = F.linear(x.abs().double(), weight.abs().double())
-    assert ((found.double() - exact).abs() <= 1e-6 * size + exact.abs() * (2**-8 if dtype == torch.bfloat16 else 0)).all()
+    assert (
+        (found.double() - exact).abs() <= 1e-6 * size + exact.abs() * (2**-8 if dtype == torch.bfloat16 else 0)
+    ).all()
     for count in (1, 2, 17):
         assert torch.equal(quantized_native.quantized_linear(x[:count], storage, layout, bias), found[:count]), count
 

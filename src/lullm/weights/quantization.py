@@ -67,7 +67,9 @@ def quantize_as_stored(
         fitting = set.intersection(*(set(_formats_of(whole, formats, model.rules)) for whole in wholes))
         if any(model.rules.scale_of(whole) != 1.0 for whole in wholes):
             fitting -= GRIDS.keys()
-        layout = _layout(min(fitting), *module.weight.shape, model.cuts.get(f"{name}.weight")) if fitting else None
+        num_outputs, num_inputs = module.weight.shape
+        cut = model.cuts.get(f"{name}.weight")
+        layout = _layout(min(fitting), num_outputs, num_inputs, cut) if fitting else None
         if layout is not None:
             module.lay_out(layout)
             num_quantized += 1

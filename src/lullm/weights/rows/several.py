@@ -93,11 +93,13 @@ class InterleavedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConsecutiveRows:
-    """Rows of several places, one place after the other."""
+    """Rows of several places of one parameter, one place after the other."""
 
     places: tuple[Rows, ...]
 
-    bits: ClassVar[int] = 0
+    @property
+    def bits(self) -> int:
+        return self.places[0].bits
 
     @property
     def shape(self) -> torch.Size:
@@ -107,7 +109,6 @@ class ConsecutiveRows:
         return shape == self.shape
 
     def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
-        assert isinstance(values, Tensor), "floating point numbers only"
         start = 0
         for place in self.places:
             end = start + place.shape[0]
