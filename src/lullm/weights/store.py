@@ -8,7 +8,7 @@ tells others that results of the old weights (the KV cache) are stale.
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import nn
@@ -164,7 +164,8 @@ class WeightStore:
 
     def _measure(self, parameters: dict[str, nn.Parameter]) -> dict[str, int]:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            return dict(zip(parameters, pool.map(checksum, parameters.values()), strict=True))
+            measure = partial(checksum, new_digest=self._ops.new_digest)
+            return dict(zip(parameters, pool.map(measure, parameters.values()), strict=True))
 
     def open_packed(self, target: WeightTarget) -> None:
         """Unpack the target's parameters into the checkpoint's order; they are modified from now on."""

@@ -1,9 +1,12 @@
 """Attention over the paged cache: the decode kernel for spans of one token, the prefill kernel for longer ones."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from lullm.errors import UnsupportedError
+from lullm.ops import grouped_attention
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.triton.decode_attention import launch_decode
@@ -33,7 +36,7 @@ def attention(
     kind = cache.key.dtype, q.shape[2]
     if prepared.max_query_len > 1:
         launch_prefill(out, q, cache, prepared, scale, prefill_tile(*kind))
-    if prepared.max_query_len == 1 or len(q) < prepared.max_query_len * prepared.num_spans:  # not all are longest
+    if prepared.num_prefill_spans < prepared.num_spans:  # a launch for none took the host 20 us per layer
         launch_decode(out, q, cache, prepared, scale, decode_tile(*kind))
     return out
 
@@ -49,6 +52,34 @@ def invariant_attention(
     """The same in one launch of one tile, so that a row's bits depend on its own sequence alone."""
     out = _new_result(q, cache, soft_cap, sinks)
     launch_invariant(out, q, cache, prepared, scale, invariant_tile(cache.key.dtype, q.shape[2]))
+    return out
+
+
+def gathered_attention(
+    q: Tensor,
+    cache: LayerCache,
+    prepared: DeviceLayout,
+    scale: float,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """The same in torch: gathers keys and values through the block tables, then calls torch's fused kernels.
+
+    For comparison, and for what the kernels lack. It reads the lengths on the host, so every layer waits for the
+    device, and no graph can record it.
+    """
+    layout = prepared.on_host()
+    # Rows of padding see one key, any key, and give zeros in the end.
+    starts = prepared.query_starts.tolist()
+    padding = [start for start, context_len in zip(starts, layout.context_lens, strict=False) if not context_len]
+    layout = replace(
+        layout,
+        context_lens=[max(context_len, 1) for context_len in layout.context_lens],
+        block_tables=layout.block_tables.clamp(0, cache.num_blocks - 1),
+    )
+    grouped = grouped_attention.prepare_attention(layout).to(q.device)
+    out = grouped_attention.attention(q, cache, grouped, scale, soft_cap, sinks)
+    out[padding] = 0
     return out
 
 

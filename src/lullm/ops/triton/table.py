@@ -7,7 +7,7 @@ import torch
 from lullm.ops.activation import activate
 from lullm.ops.experts.grouped import experts_over
 from lullm.ops.table import ATTENTION_FEATURES, Ops
-from lullm.ops.triton import attention, block_copy, elementwise, gathered_attention, linear, rope_cache, sampling
+from lullm.ops.triton import attention, block_copy, elementwise, linear, rope_cache, sampling
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
 
 TRITON_OPS = Ops(
@@ -51,7 +51,7 @@ INVARIANT_OPS = dataclasses.replace(
 GATHERED_OPS = dataclasses.replace(
     TRITON_OPS,
     name="triton with torch's attention",
-    attention=gathered_attention.attention,
+    attention=attention.gathered_attention,
     is_recordable=False,
     attention_features=ATTENTION_FEATURES,
 )
