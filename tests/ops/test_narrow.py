@@ -9,7 +9,7 @@ from lullm.errors import ModelLoadError
 from lullm.ops.cpu import native, native_experts, quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.experts.routing import Routes
-from lullm.ops.experts.weights import ExpertWeights, Matrices
+from lullm.ops.experts.weights import ExpertSlots, ExpertWeights, Matrices
 from lullm.ops.quantized import expansion, reference
 from lullm.ops.quantized.narrow import MAGNITUDES, NarrowLayout, NarrowRows, narrow_layout
 
@@ -171,11 +171,13 @@ def test_experts(isa, is_e2m1, group):
     gate = ClampedGate(1.702, 7.0)
     narrow = ExpertWeights(
         Matrices([s for s, _, _ in ups], biases, [layout for _, layout, _ in ups]),
-        Matrices([s for s, _, _ in downs], None, [layout for _, layout, _ in downs]), gate,
+        Matrices([s for s, _, _ in downs], None, [layout for _, layout, _ in downs]),
+        gate, ExpertSlots.in_order(5),
     )  # fmt: skip
     plain = ExpertWeights(
         Matrices([packed(w.bfloat16()) for _, _, w in ups], biases, [None] * 5),
-        Matrices([packed(w.bfloat16()) for _, _, w in downs], None, [None] * 5), gate,
+        Matrices([packed(w.bfloat16()) for _, _, w in downs], None, [None] * 5),
+        gate, ExpertSlots.in_order(5),
     )  # fmt: skip
     for count in (1, 70):
         x = normal(count, 352, dtype=torch.bfloat16, seed=1)
