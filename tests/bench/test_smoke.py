@@ -28,6 +28,7 @@ RUNS = {
         "--shape tiny --num-prompts 2 --input-len 8 --output-len 4 --repeat 1",
         rf"plain {FIGURE} tokens/s, guided {FIGURE}, ratio {FIGURE} ",
     ),
+    "gpu_host": ("", r"a layer, mixed \| \d+ \| \d+ \|"),
     "gguf_file": (
         "--layers 1 --rounds 1 --threads 1 --vocab-size 2000",
         rf"lullm +prefill +\d+ tok/s +decode +{FIGURE} tok/s",

@@ -109,7 +109,7 @@ def is_gone(pid):
 
 def test_all_rows_in_order(check, tmp_path, monkeypatch, capsys):
     """One fails, one hangs with a process of its own; what they have found stays, and the others run."""
-    limits = {"kernels": 5}
+    limits = {"kernels": 12}
     rows = [check.Row(name, limits.get(name, 60), "something", "a:b") for name in ROWS]
     monkeypatch.setattr(check, "FIRST", rows)
     monkeypatch.setattr(check, "machine", lambda: FACTS)
@@ -123,8 +123,8 @@ def test_all_rows_in_order(check, tmp_path, monkeypatch, capsys):
     }  # fmt: skip
     assert outcomes["contact"].failed == {"b": "AssertionError: 1, not 2"} and outcomes["contact"].missed == ["d"]
     hung = outcomes["kernels"]
-    assert hung.passed == ["e"] and hung.missed == ["f"] and hung.failed == {"kernels": "not done within 5 s"}
-    assert hung.seconds < 30 and (tmp_path / "kernels.log").read_text().endswith("hangs\n")
+    assert hung.passed == ["e"] and hung.missed == ["f"] and hung.failed == {"kernels": "not done within 12 s"}
+    assert hung.seconds < 50 and (tmp_path / "kernels.log").read_text().endswith("hangs\n")
     assert is_gone(int((tmp_path / "gpu-check.jsonl.pid").read_text())), "what a row has started holds the device"
     assert outcomes["engine"].state == "not run", "a row that the summary has and nobody has begun"
     text = (tmp_path / "gpu-check.md").read_text()
