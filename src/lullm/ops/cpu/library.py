@@ -54,7 +54,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_draw_tokens": [_POINTER] * 7 + [_SIZE] * 3 + [_INT],
     "lullm_copy_blocks": [_POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _SIZE],
     "lullm_route": [_POINTER] * 5 + [_SIZE] * 7 + [_FLOAT] + [_INT] * 3,
-    "lullm_sort_rows": [_POINTER] * 4 + [_SIZE] * 3,
+    "lullm_sort_rows": [_POINTER] * 6 + [_SIZE] * 3,
     "lullm_grouped_linear": [_POINTER] * 6 + [_SIZE] * 6 + [_INT, _INT, _FLOAT, _FLOAT, _INT],
     "lullm_clamped_gate": [_POINTER] * 2 + [_SIZE] * 2 + [_FLOAT] * 2 + [_INT],
     "lullm_mix": [_POINTER] * 8 + [_SIZE] * 4 + [_INT],
