@@ -299,6 +299,10 @@ class Ops:
     NO_TOKEN where there is none; see `DrawTable`. Does not synchronise. None: the sampler's own way.
     """
 
+    compile_attention: Attention | None = None
+    """As `attention`, by every kernel that it may choose for such a cache, one after the other. None: there is nothing
+    to compile, in the whole table."""
+
     new_digest: NewDigest = Xxh3Digest
     """-> a checksum of bytes in host memory, without any yet. Versions agree on its guarantees, not on its values."""
 
