@@ -26,7 +26,7 @@ from lullm.weights.reading import source
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "enable_sleep_mode": True, "num_gpu_blocks_override": 64,
            "max_num_batched_tokens": 40, "max_num_seqs": 16, "enable_chunked_prefill": True}  # fmt: skip
 PROMPTS = [*random_prompts(4, 24), random_prompts(1, 100)[0]]
-"""Of 196 tokens four steps compute 160 at most, so the last one is in the middle of its prompt when the engine sleeps."""
+"""196 tokens, of which four steps compute 160 at most: the last prompt is not through when the engine sleeps."""
 PARAMS = [
     SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True),
     SamplingParams(temperature=0.9, seed=3, n=3, max_tokens=20, ignore_eos=True),
