@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from lullm.server.gate.descriptor import ExhaustionLog, connection_bound, raise_descriptor_limit
 from lullm.server.gate import connection, descriptor, request_body
+from lullm.server.gate.descriptor import ExhaustionLog, connection_bound, raise_descriptor_limit
 
 
 def read_all(sock: socket.socket) -> bytes:

@@ -1,4 +1,4 @@
-"""BoundedConnection: a connection of uvicorn's with bounds on their number and on heads, and time-outs of both sides."""
+"""BoundedConnection: a connection of uvicorn, with bounds on their number and on heads, and time-outs both ways."""
 
 import asyncio
 from collections.abc import Callable, Sized
