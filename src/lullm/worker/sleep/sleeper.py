@@ -35,6 +35,10 @@ ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")
 saved."""
 
 
+_NO_ROOM = (CacheSizeError, MemoryError, RuntimeError)
+"""No memory for a backup or its buffers, or no thread: torch's allocators and `Thread.start` raise a RuntimeError."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     """A sleep whose contents are saved and whose memory is not released yet."""
@@ -82,7 +86,7 @@ class Sleeper:
                     made[saving.tag] = self._backups.save(saving)
         except BaseException as error:
             self._backups.undo(made)
-            if isinstance(error, CacheSizeError):  # no memory for the backup, or for its buffers
+            if isinstance(error, _NO_ROOM):
                 raise OSError(errno.ENOMEM, str(error)) from error
             raise
         seconds = time.perf_counter() - started
@@ -151,7 +155,7 @@ class Sleeper:
                 saved.backup.restore(self._backups.blocks(saved.contents).places(), in_turn=True)
                 self._speeds.observe(f"restore {saved.backup.target}", num_saved, time.perf_counter() - started)
             self._device.synchronize()
-        except (LullmError, OSError, MemoryError, torch.OutOfMemoryError) as error:
+        except (LullmError, OSError, *_NO_ROOM) as error:
             self.cancel_wake_up(tag)
             hint = "; sleep(level=2, tags=['kv_cache']) gives them up" if tag == KV_CACHE else ""
             raise WakeUpError(f"{tag} still asleep: {error}{hint}") from error
