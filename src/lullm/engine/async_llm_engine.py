@@ -25,6 +25,7 @@ from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.engine.thread.stream_pace import StreamPace
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.outputs import RequestOutput
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
@@ -162,6 +163,14 @@ class AsyncLLMEngine(Reception, NamedCalls):
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
         """Replace weights; how many. The engine's thread iterates. Raises what iterating `weights` does."""
         return await self._call_foreign(lambda: self._engine.update_weights(weights))
+
+    async def expert_load(self, clear: bool = False) -> ExpertLoad:
+        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
+        return await self._call(lambda: self._engine.expert_load(clear))
+
+    async def rebalance_experts(self) -> ExpertMove:
+        """Move experts, so that all workers have as much to do. Raises as `LLMEngine.rebalance_experts` does."""
+        return await self._call(self._engine.rebalance_experts)
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; running requests keep theirs. Raises EngineDeadError."""

@@ -19,6 +19,7 @@ from lullm.llm.prompt import UseTqdm, as_prompts, one_each
 from lullm.llm.tally import Tally
 from lullm.metrics.reader import Metric
 from lullm.types.outputs import RequestOutput
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
@@ -319,6 +320,16 @@ class LLM(PoolingCalls):
         """Replace weights by a trainer's, under the checkpoint's names; how many. Raises as the engine's does."""
         with self._exclusive():
             return self.llm_engine.update_weights(weights)
+
+    def expert_load(self, clear: bool = False) -> ExpertLoad:
+        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
+        with self._exclusive():
+            return self.llm_engine.expert_load(clear)
+
+    def rebalance_experts(self) -> ExpertMove:
+        """Move experts, so that all workers have as much to do. Raises as `LLMEngine.rebalance_experts` does."""
+        with self._exclusive():
+            return self.llm_engine.rebalance_experts()
 
     def shutdown(self) -> None:
         """Give all memory back; the object cannot be used afterwards. Idempotent."""

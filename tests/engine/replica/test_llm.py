@@ -161,6 +161,12 @@ def pid_of_worker(worker):
     return os.getpid()
 
 
+def test_a_model_without_experts(llm):
+    assert llm.expert_load().tokens == {}
+    with pytest.raises(ConfigError, match="has no experts"):
+        llm.rebalance_experts()
+
+
 def test_requests_that_are_refused_and_aborted(llm, expected):
     engine = llm.llm_engine
     with pytest.raises(InvalidRequestError, match="sequences"):

@@ -104,7 +104,7 @@ VLLM_OPTIONS: dict[str, VllmOption] = {
     ),
     **_group("`data_parallel_size` has replicas behind one client", data_parallel_rank=None),
     **_group("CUDA_VISIBLE_DEVICES chooses", device_ids=None),
-    **_group("experts stay with their workers", enable_eplb=False),
+    **_group("LLM.rebalance_experts() moves experts, on request", enable_eplb=False, eplb_config=None),
     **_group("steps are planned one by one", num_scheduler_steps=1, num_lookahead_slots=0),
     **_group("a prompt's chunks are bounded by `max_num_batched_tokens`", long_prefill_token_threshold=0),
     **_group("`max_num_seqs` bounds the running sequences", max_num_active_seqs=None),

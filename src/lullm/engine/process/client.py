@@ -27,6 +27,7 @@ from lullm.errors import InvalidRequestError
 from lullm.executor.remote.codec import decode, encode
 from lullm.executor.remote.message import with_names
 from lullm.types.outputs import RequestOutput
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
@@ -157,6 +158,14 @@ class ProcessClient(Reception):
     def observe_sleep(self, observer: SleepObserver) -> None:
         """The observer hears on the event loop."""
         self._observers.append(observer)
+
+    async def expert_load(self, clear: bool = False) -> ExpertLoad:
+        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
+        return cast(ExpertLoad, await self._link.call("expert_load", ExpertLoad, clear=clear))
+
+    async def rebalance_experts(self) -> ExpertMove:
+        """See `LLMEngine`."""
+        return cast(ExpertMove, await self._link.call("rebalance_experts", ExpertMove))
 
     async def reset_prefix_cache(self) -> bool:
         return cast(bool, await self._link.call("reset_prefix_cache", bool))

@@ -171,6 +171,8 @@ class EngineService:
             "reset_prefix_cache": engine.reset_prefix_cache,
             "occupancy": engine.occupancy,
             "abort": engine.abort_request,
+            "expert_load": engine.expert_load,
+            "rebalance_experts": engine.rebalance_experts,
             "start_profile": engine.profiler.start,
             "stop_profile": lambda: str(engine.profiler.stop()),
             "collective_rpc": self._collective_rpc,

@@ -18,6 +18,8 @@ from lullm.engine.process.weight_feed import END, encode_weight
 from lullm.engine.replica.crew import Crew, gathered
 from lullm.engine.replica.merge import (
     merged_forecast,
+    merged_load,
+    merged_move,
     merged_occupancy,
     merged_sleep,
     merged_state,
@@ -30,6 +32,7 @@ from lullm.engine.start.model import open_model
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.kv.hashing import BlockHashes
 from lullm.types.outputs import RequestOutput
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
@@ -208,6 +211,14 @@ class ReplicaClient(Reception, NamedCalls):
     async def stop_profile(self) -> Path:
         """End the recording; the trace of the first engine, beside whose folder those of the others are."""
         return (await self._crew.all(lambda replica: replica.stop_profile()))[0]
+
+    async def expert_load(self, clear: bool = False) -> ExpertLoad:
+        """Of all engines, whose workers are numbered through."""
+        return merged_load(await self._crew.all(lambda replica: replica.expert_load(clear)))
+
+    async def rebalance_experts(self) -> ExpertMove:
+        """Each engine moves its own experts, by its own load."""
+        return merged_move(await self._crew.all(lambda replica: replica.rebalance_experts()))
 
     async def reset_prefix_cache(self) -> bool:
         found = await self._crew.all(lambda replica: replica.reset_prefix_cache())

@@ -17,6 +17,7 @@ from lullm.config.engine import EngineConfig
 from lullm.engine.assembly import check_threadless
 from lullm.engine.replica.client import ReplicaClient
 from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -162,6 +163,12 @@ class ReplicaEngine:
 
     def reload_weights(self) -> None:
         self.collective_rpc("reload_weights")
+
+    def expert_load(self, clear: bool = False) -> ExpertLoad:
+        return self._call(self._client.expert_load(clear))
+
+    def rebalance_experts(self) -> ExpertMove:
+        return self._call(self._client.rebalance_experts())
 
     def reset_prefix_cache(self) -> bool:
         return self._call(self._client.reset_prefix_cache())
