@@ -27,6 +27,7 @@ from lullm.worker.pages_ahead import touch_blocks
 from lullm.worker.setup import WorkerSetup, open_setup
 from lullm.worker.sizing import kv_memory_bytes, measure_speeds
 from lullm.worker.sleep.sleeper import Sleeper
+from lullm.worker.warm_up import compile_kernels
 
 logger = get_logger(__name__)
 
@@ -114,6 +115,7 @@ class Worker:
         self._undo.callback(self._sleeper.close)
         self.model_runner = setup.new_model_runner(model, self.pools.device, self.pools.host, self.pools.workspace)
         self._undo.callback(self.model_runner.graphs.drop)
+        compile_kernels(setup, model, self.pools)
         if setup.records_graphs:
             self.model_runner.capture_graphs()
         self.reset_kv_scales()

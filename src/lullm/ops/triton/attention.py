@@ -10,9 +10,9 @@ from lullm.ops import grouped_attention
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.triton.decode_attention import launch_decode
-from lullm.ops.triton.prefill_attention import launch_invariant, launch_prefill
+from lullm.ops.triton.prefill_attention import launch_invariant, launch_prefill, launch_tiles
 from lullm.ops.triton.rope_cache import check_cache
-from lullm.ops.triton.tile import decode_tile, invariant_tile, prefill_tile
+from lullm.ops.triton.tile import decode_tile, invariant_tile, prefill_tile, split_tile
 
 
 def prepare_attention(layout: DeviceLayout) -> DeviceLayout:
@@ -38,6 +38,23 @@ def attention(
         launch_prefill(out, q, cache, prepared, scale, prefill_tile(*kind))
     if prepared.num_prefill_spans < prepared.num_spans:  # a launch for none took the host 20 us per layer
         launch_decode(out, q, cache, prepared, scale, decode_tile(*kind))
+    return out
+
+
+def every_attention(
+    q: Tensor,
+    cache: LayerCache,
+    prepared: DeviceLayout,
+    scale: float,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """See `Ops.compile_attention`: the prefill kernel whole, with smaller tiles, and with split keys."""
+    out = _new_result(q, cache, soft_cap, sinks)
+    tile = prefill_tile(cache.key.dtype, q.shape[2])
+    for chosen, splits in ((tile, 1), (split_tile(tile), 1), (split_tile(tile), 2)):
+        launch_tiles(out, q, cache, prepared, scale, chosen, splits, takes_decodes=False)
+    launch_decode(out, q, cache, prepared, scale, decode_tile(cache.key.dtype, q.shape[2]))
     return out
 
 

@@ -286,17 +286,17 @@ def launch_prefill(
     if splits > 1:
         tile = split_tile(tile)
         splits = num_prefill_splits(layout, num_q_heads, num_kv_heads, head_size, tile)
-    _launch(out, q, cache, layout, scale, tile, splits, takes_decodes=False)
+    launch_tiles(out, q, cache, layout, scale, tile, splits, takes_decodes=False)
 
 
 def launch_invariant(
     out: Tensor, q: Tensor, cache: LayerCache, layout: DeviceLayout, scale: float, tile: PrefillTile
 ) -> None:
     """Fill all rows of `out`, each with bits that depend on its own sequence alone."""
-    _launch(out, q, cache, layout, scale, tile, 1, takes_decodes=True)
+    launch_tiles(out, q, cache, layout, scale, tile, 1, takes_decodes=True)
 
 
-def _launch(
+def launch_tiles(
     out: Tensor,
     q: Tensor,
     cache: LayerCache,

@@ -66,7 +66,8 @@ def _store_cached(cache_ptr, places, first, second, mask, scales_ptr, heads, hea
         tl.store(cache_ptr + places + HALF, second, mask=mask)
 
 
-@triton.jit
+# A group's slots begin anywhere among those of all groups, and are read one by one.
+@triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def _rope_and_cache_kernel(
     q_ptr,  # [T, Hq, D], written
     qkv_ptr,  # [T, Hq + 2 * Hkv, D]

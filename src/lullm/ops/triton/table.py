@@ -26,6 +26,7 @@ TRITON_OPS = Ops(
     write_cache=rope_cache.write_cache,
     prepare_attention=attention.prepare_attention,
     attention=attention.attention,
+    compile_attention=attention.every_attention,
     copy_blocks=block_copy.copy_blocks,
     swap_blocks=block_copy.swap_blocks,
     draw_tokens=sampling.draw_tokens,
@@ -44,6 +45,7 @@ INVARIANT_OPS = dataclasses.replace(
     gated_linear=linear.gated_linear,
     experts=experts_over(linear.linear),
     attention=attention.invariant_attention,
+    compile_attention=attention.invariant_attention,
     is_batch_invariant=lambda dtype, cache_dtype, head_size: True,
 )
 """Products and attention in an order of sums that depends on the row alone."""
@@ -52,6 +54,7 @@ GATHERED_OPS = dataclasses.replace(
     TRITON_OPS,
     name="triton with torch's attention",
     attention=attention.gathered_attention,
+    compile_attention=attention.gathered_attention,
     is_recordable=False,
     attention_features=ATTENTION_FEATURES,
 )
