@@ -24,9 +24,10 @@ ROPE_HEADS = 8
 COPY_WORDS = 2048
 """Words of 8 bytes per program and turn of a block copy."""
 
-HOST_COPY_PROGRAMS = 32
-"""Programs of a copy over the bus. They keep 512 KiB in flight, several times what the bus needs at its latency, and
-leave the other multiprocessors to other work."""
+HOST_COPY_PROGRAMS = 8
+"""Programs of a copy over the bus. They keep 128 KiB in flight; 55 GB/s at a latency of 2 us need 110. Beside compute
+each takes a multiprocessor for itself, since the registers of a prefill or of cuBLAS leave no room for it: 32 took a
+quarter of them."""
 
 SAMPLING_BLOCK = 1024 if IS_INTERPRETED else 8192
 """Logits per turn of the sampling kernel: a multiple of its chunks of 512."""
