@@ -47,8 +47,12 @@ class BoundedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._inner is None:
             return
+        is_body = self._is_busy and self._inner.cycle.more_body
         self._inner.data_received(data)
-        self._bound_head(len(data))
+        if is_body or self._inner.cycle is not self._cycle:
+            self._cycle, self._num_head_bytes = self._inner.cycle, 0
+        else:
+            self._bound_head(len(data))
         if self._is_busy:
             self._stop_timer()
         elif self._timer is None:
@@ -56,11 +60,6 @@ class BoundedConnection(asyncio.Protocol):
 
     def _bound_head(self, num_bytes: int) -> None:
         """End a connection whose next head is too long already, also while an answer is under way."""
-        cycle = self._inner.cycle
-        has_body_to_come = cycle is not None and cycle.more_body and not cycle.response_complete
-        if cycle is not self._cycle or has_body_to_come:
-            self._cycle, self._num_head_bytes = cycle, 0
-            return
         self._num_head_bytes += num_bytes
         if self._num_head_bytes > MAX_HEAD_BYTES:
             if not self._is_busy:

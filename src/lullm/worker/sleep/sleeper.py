@@ -78,6 +78,7 @@ class Sleeper:
         started, free = time.perf_counter(), self._free_bytes()
         savings = self._plan(order)
         made: dict[str, Saved] = {}
+        self._backups.pinned_bytes, self._backups.pinned_s = 0, 0.0
         try:
             check_room(savings, self._backups.directory)
             for saving in savings:
@@ -91,7 +92,9 @@ class Sleeper:
         seconds = time.perf_counter() - started
         for target in {saving.target for saving in savings}:
             num_bytes = sum(saving.num_bytes for saving in savings if saving.target == target)
-            self._speeds.observe(f"save {target}", num_bytes, seconds)
+            pinned_s = self._backups.pinned_s if target == "ram" else 0.0
+            self._speeds.observe(f"save {target}", num_bytes, seconds - pinned_s)
+        self._speeds.observe("pin", self._backups.pinned_bytes, self._backups.pinned_s)
         self._prepared = _Prepared(savings, made, free, seconds)
 
     def commit_sleep(self) -> Released:
@@ -181,6 +184,8 @@ class Sleeper:
                 released -= saving.ram_bytes
             frees += released
             sleep_s += self._speeds.seconds(f"save {saving.target}", saving.num_bytes)
+            if self._device.is_accelerator and saving.target == "ram" and saving.reuses == "nothing":
+                sleep_s += self._speeds.seconds("pin", saving.num_bytes)
             sleep_s += self._speeds.seconds("release", max(released, 0))
             wake_s += self._speeds.seconds(f"restore {saving.target}", saving.backup_bytes)
             if saving.tag == WEIGHTS and saving.backup_bytes < self._store.num_bytes:
