@@ -1,10 +1,13 @@
 """The private parts of an engine that benches measure: the one file that knows where they are."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from lullm import LLM
+from lullm.arena.arena import Arena
+from lullm.arena.pinned import PinnedArena
 from lullm.worker import loaded_model as builder
 
 
@@ -25,6 +28,55 @@ def captured_graphs_of(llm: LLM) -> dict[Any, Any]:
 def recorded_sizes_of(llm: LLM) -> list[int]:
     """Of decodes."""
     return _runner_of(llm).graphs.sizes
+
+
+def device_of(llm: LLM) -> Any:
+    return _runner_of(llm)._device
+
+
+def host_stages_of(llm: LLM) -> dict[str, tuple[Any, str]]:
+    """What a step makes the host do: the owner and the name of each function."""
+    engine: Any = llm.llm_engine
+    runner = _runner_of(llm)
+    return {
+        "plan": (engine._scheduler, "plan"),
+        "prepare": (runner._inputs, "prepare"),
+        "launch": (runner._device, "start"),
+        "apply": (engine._scheduler, "apply"),
+    }
+
+
+@contextlib.contextmanager
+def timed_parts() -> Iterator[dict[str, float]]:
+    """Seconds that a sleep or a wake-up spends on memory: mapping, unmapping, and pinned memory. The rest is copying.
+
+    By any thread: parts that run beside each other may be longer than the whole.
+    """
+    spent = {"map": 0.0, "unmap": 0.0, "pin": 0.0, "unpin": 0.0}
+
+    def timed(work: Callable[..., Any], part: str, is_pinned: bool) -> Callable[..., Any]:
+        def run(arena: Arena, *args: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return work(arena, *args)
+            finally:  # a pinned one's calls the other's
+                if isinstance(arena, PinnedArena) == is_pinned:
+                    spent[part] += time.perf_counter() - started
+
+        return run
+
+    with contextlib.ExitStack() as undo:
+        for owner, name, part in (
+            (Arena, "map", "map"),
+            (Arena, "release", "unmap"),
+            (PinnedArena, "map", "pin"),
+            (PinnedArena, "release", "unpin"),
+            (PinnedArena, "__init__", "pin"),
+        ):
+            original = getattr(owner, name)
+            setattr(owner, name, timed(original, part, owner is PinnedArena))
+            undo.callback(setattr, owner, name, original)
+        yield spent
 
 
 @contextlib.contextmanager

@@ -5,10 +5,12 @@ python bench/gpu.py --case ceilings --case decode-8b --json gpu.json
 
 Shapes have dummy weights, so that no file is needed. `mix` is nano-vLLM's published one: 256 requests of 100-1024
 tokens in and out, temperature 0.6. `mix-peer` runs the same through transformers' continuous batching.
+A case says what it knows as soon as it knows it, so that a time limit takes the rest only.
 No GPU has run this yet; `tests/gpu/test_rehearsal.py` runs every case at toy size without one.
 """
 
 import argparse
+import contextlib
 import json
 import random
 import statistics
@@ -16,12 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gpu_kernels
-from engine_part import captured_graphs_of, model_of
+from engine_part import captured_graphs_of, model_of, timed_parts
 from gpu_kernels import GIB, GPU_SHAPES, median_s, require_gpu
+from gpu_parts.line import Lines, write_whole
 
 # case: seconds it may take
 CASES = {
@@ -30,11 +34,13 @@ CASES = {
     "decode-0.6b": 35,
     "decode-8b": 40,
     "mix": 45,
-    "mix-peer": 45,
-    "sleep-8b": 45,
+    "mix-peer": 180,
+    "sleep-8b": 72,
 }
 PEER_OPTIONS: dict[str, int] = {}
 """Of transformers' continuous batching; none: it takes what it thinks best."""
+PEER_WINDOW_S = 150.0
+"""It may take so long; of a run that is not done then, the requests count that are."""
 
 
 def main() -> None:
@@ -47,46 +53,80 @@ def main() -> None:
     names = args.case or list(CASES)
     if args.here:
         [name] = names
-        print(json.dumps(measure(name)))
+        for part in measure(name):
+            print(json.dumps(part), flush=True)
         return
     figures: dict[str, Any] = {}
     for name in names:
         figures[name] = in_process(name)
         print(f"{name}: {json.dumps(figures[name])}", flush=True)
         if args.json:  # after every case: a time limit must not take what is known already
-            unfinished = args.json.with_suffix(".part")
-            unfinished.write_text(json.dumps(figures, indent=1))
-            unfinished.replace(args.json)
+            write_whole(args.json, json.dumps(figures, indent=1))
 
 
 def in_process(name: str) -> dict[str, Any]:
-    """A case's figures, or {'error': why there are none}; a fault on the device ends its process only."""
+    """A case's figures, with 'error' if it could not go on to its end; a fault on the device ends its process only."""
     command = [sys.executable, __file__, "--here", "--case", name]
     case = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         out, faults = case.communicate(timeout=CASES[name])
     except subprocess.TimeoutExpired:
         case.kill()
-        faults = case.communicate()[1]
-        return {"error": f"not done within {CASES[name]} s", "tail": faults.strip().splitlines()[-5:]}
-    lines = out.strip().splitlines()
-    if case.returncode != 0 or not lines:
+        out, faults = case.communicate()
+        faults += f"\nnot done within {CASES[name]} s"
+    figures: dict[str, Any] = {}
+    for line in out.splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            figures |= json.loads(line)
+    print(faults, file=sys.stderr, flush=True)
+    if case.returncode != 0 or not figures:
         tail = faults.strip().splitlines() or [f"no output, exit status {case.returncode}"]
-        return {"error": tail[-1], "tail": tail[-12:]}
-    return json.loads(lines[-1])
+        figures |= {"error": tail[-1], "tail": tail[-12:]}
+    return figures
 
 
-def measure(name: str) -> dict[str, Any]:
+def run_cases(lines: Lines, names: tuple[str, ...]) -> None:
+    """As a row of `gpu_check.py`."""
+    lines.plan(names)
+    for name in names:
+        figures = in_process(name)
+        figures.pop("tail", None)
+        error = figures.pop("error", None)
+        if error is None:
+            lines.passed(name, **figures)
+        elif name == "mix-peer":  # another's fault is no fault of ours
+            lines.skipped(name, error)
+        else:
+            lines.failed(name, error, **figures)
+
+
+def run_sleep(lines: Lines) -> None:
+    run_cases(lines, ("sleep-8b",))
+
+
+def run_goals(lines: Lines) -> None:
+    run_cases(lines, ("decode-8b", "decode-0.6b", "mix"))
+
+
+def run_kernels(lines: Lines) -> None:
+    run_cases(lines, ("kernels",))
+
+
+def run_peer(lines: Lines) -> None:
+    run_cases(lines, ("mix-peer",))
+
+
+def measure(name: str) -> Iterator[dict[str, Any]]:
+    """The figures of a case, part by part."""
     kind, _, shape = name.partition("-")
-    if kind == "ceilings":
-        return ceilings()
-    if kind == "kernels":
-        return gpu_kernels.kernels()
     if kind == "decode":
-        return decode(shape)
-    if kind == "sleep":
-        return sleep(shape)
-    return peer_mix() if shape == "peer" else mix()
+        yield from decode(shape)
+    elif kind == "sleep":
+        yield from sleep(shape)
+    elif kind == "mix":
+        yield peer_mix() if shape == "peer" else mix()
+    else:
+        yield ceilings() if kind == "ceilings" else gpu_kernels.kernels()
 
 
 def ceilings() -> dict[str, float]:
@@ -116,28 +156,19 @@ def build(shape: str, **options: Any) -> Any:
     sizes = gpu_kernels.SIZES
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(GPU_SHAPES[shape]))
-        return LLM(
-            model=folder,
-            tokenizer="demo",
-            load_format="dummy",
-            device="cuda",
-            max_model_len=sizes.max_model_len,
-            enable_prefix_caching=False,
-            swap_space=0,
-            **options,
-        )
+        usual = {"max_model_len": sizes.max_model_len, "enable_prefix_caching": False, "swap_space": 0}
+        return LLM(model=folder, tokenizer="demo", load_format="dummy", device="cuda", **{**usual, **options})
 
 
-def decode(shape: str) -> dict[str, float]:
+def decode(shape: str) -> Iterator[dict[str, float]]:
     """One stream, 32 tokens in and 256 out, with graphs and without. The prompt's step counts among the 256."""
     from lullm import SamplingParams
 
     sizes = gpu_kernels.SIZES
-    figures: dict[str, float] = {}
     for kind, eager in (("graphs", False), ("eager", True)):
         started = time.perf_counter()
         llm = build(shape, max_num_seqs=1, kv_cache_memory_bytes=sizes.kv_bytes, enforce_eager=eager)
-        figures[f"{kind}_ready_s"] = time.perf_counter() - started
+        yield {f"{kind}_ready_s": time.perf_counter() - started}
         params = SamplingParams(temperature=0.0, max_tokens=sizes.output_len, ignore_eos=True)
         seconds = []
         for _ in range(4):
@@ -149,10 +180,8 @@ def decode(shape: str) -> dict[str, float]:
         num_bytes = sum(parameter.nbytes for parameter in model.parameters())
         if not GPU_SHAPES[shape]["tie_word_embeddings"]:  # of the embedding one row is read
             num_bytes -= model.model.embed_tokens.weight.nbytes
-        figures[f"{kind}_tok_per_s"] = 1 / per_token
-        figures[f"{kind}_gb_per_s"] = num_bytes / per_token / 1e9
+        yield {f"{kind}_tok_per_s": 1 / per_token, f"{kind}_gb_per_s": num_bytes / per_token / 1e9}
         llm.shutdown()
-    return figures
 
 
 def mix_requests() -> list[tuple[list[int], int]]:
@@ -209,7 +238,7 @@ def peer_mix() -> dict[str, Any]:
     for number, (prompt, wanted) in enumerate(requests):
         manager.add_request(prompt, request_id=str(number), max_new_tokens=wanted)
     num_tokens = num_done = 0
-    while num_done < len(requests):
+    while num_done < len(requests) and time.perf_counter() - started < PEER_WINDOW_S:
         result = manager.get_result(timeout=1)
         if result is None:
             if not manager.is_running():
@@ -221,16 +250,17 @@ def peer_mix() -> dict[str, Any]:
             num_done += 1
             num_tokens += len(result.generated_tokens)
     seconds = time.perf_counter() - started
-    manager.stop(block=True)
+    manager.stop(block=True, hard_stop=num_done < len(requests))
     return {
         "output_tok_per_s": num_tokens / seconds,
         "seconds": seconds,
         "output_tokens": num_tokens,
+        "requests_done": num_done,
         "version": transformers.__version__,
     }
 
 
-def sleep(shape: str) -> dict[str, float]:
+def sleep(shape: str) -> Iterator[dict[str, float]]:
     """Level 1 and back: first, again (nothing to copy), and after a change (pinned memory is there); then level 2."""
     import torch
 
@@ -238,7 +268,10 @@ def sleep(shape: str) -> dict[str, float]:
 
     sizes = gpu_kernels.SIZES
     options = {"kv_cache_memory_bytes": 4 * sizes.kv_bytes, "enable_sleep_mode": True, "verify_wake": False}
+    yield {"available_before_gib": available_gib()}
+    started = time.perf_counter()
     llm = build(shape, max_num_seqs=sizes.sleep_seqs, **options)
+    yield {"ready_s": time.perf_counter() - started}
     params = SamplingParams(temperature=0.0, max_tokens=min(16, sizes.output_len), ignore_eos=True)
     prompt = [list(range(10, 10 + sizes.prompt_len))]
 
@@ -248,29 +281,40 @@ def sleep(shape: str) -> dict[str, float]:
     expected = tokens()
     captured = dict(captured_graphs_of(llm))
     held = torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0]
-    figures: dict[str, float] = {"awake_gib": held / GIB}
+    yield {"awake_gib": held / GIB}
     norm = model_of(llm).model.norm.weight.clone()
     for cycle, level in (("first", 1), ("unchanged", 1), ("level1", 1), ("level2", 2)):
         if cycle == "level1":
             llm.update_weights([("model.norm.weight", norm)])
-        report = llm.sleep(level=level)
+        with timed_parts() as parts:
+            report = llm.sleep(level=level)
         used = torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0]
+        sleeping = {f"{cycle}_sleep_{part}_s": seconds for part, seconds in parts.items()}
         started = time.perf_counter()
-        restored = llm.wake_up().restored_bytes
-        torch.cuda.synchronize()
+        with timed_parts() as parts:
+            restored = llm.wake_up().restored_bytes
+            torch.cuda.synchronize()
         wake_s = time.perf_counter() - started
-        figures |= {
+        yield {
             f"{cycle}_sleep_s": report.seconds,
             f"{cycle}_wake_s": wake_s,
             f"{cycle}_released": 1 - used / held,
             f"{cycle}_sleep_gb_per_s": report.backed_up_bytes / report.seconds / 1e9,
             f"{cycle}_wake_gb_per_s": restored / wake_s / 1e9,
+            f"{cycle}_available_gib": available_gib(),
+            **sleeping,
+            **{f"{cycle}_wake_{part}_s": seconds for part, seconds in parts.items()},
         }
         if tokens() != expected:
             raise SystemExit(f"other tokens after {cycle}")
-    figures["recaptured"] = float(captured_graphs_of(llm) != captured)
+    yield {"recaptured": float(captured_graphs_of(llm) != captured)}
     llm.shutdown()
-    return figures
+
+
+def available_gib() -> float:
+    """Of the host's memory, as the kernel says."""
+    found = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(found["MemAvailable"].split()[0]) * 1024 / GIB
 
 
 if __name__ == "__main__":

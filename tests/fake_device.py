@@ -1,12 +1,18 @@
 """A device for tests: an accelerator whose memory is the host's, and whose work is done late, as a real one's is.
 
-A `FakeDevice` records the calls it gets. Capturing runs the function, and replaying runs it again, on the same tensors
-with their present contents.
+A `FakeDevice` records the calls it gets. Capturing writes down what the function launches (`Launches`): a replay runs
+that again, on the same tensors with their present contents, and none of the function's own Python. What other
+recordings have given is rubbish afterwards.
 """
 
 import dataclasses
+import functools
+import sys
 
+import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from lullm.arena.host import HostArena
 from lullm.device.cpu import CpuDevice
@@ -30,6 +36,63 @@ class FakeWork:
         return self.outcome
 
 
+class Launches(TorchDispatchMode):
+    """What torch computes inside, and the kernels among it, with their arguments."""
+
+    current = None
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __enter__(self):
+        Launches.current = self
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        Launches.current = None
+        return super().__exit__(*error)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            raise RuntimeError("the host would wait inside a recording")
+        return self.launch(func, args, kwargs or {})
+
+    def launch(self, func, args, kwargs):
+        with _disable_current_modes():
+            outcome = func(*args, **kwargs)
+        self.calls.append((func, args, kwargs, tensors_of(outcome)))
+        return outcome
+
+    def replay(self):
+        for func, args, kwargs, results in self.calls:
+            for old, new in zip(results, tensors_of(func(*args, **kwargs)), strict=True):
+                if old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+def tensors_of(tree):
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def kernel(function):
+    """A function that a recording keeps as one launch: it may look at its arguments."""
+
+    @functools.wraps(function)
+    def launched(*args, **kwargs):
+        recording = Launches.current
+        return function(*args, **kwargs) if recording is None else recording.launch(function, args, kwargs)
+
+    return launched
+
+
+def record_interpreted_kernels(patch):
+    """Triton's kernels are launches, too."""
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    if interpreter is not None:
+        patch.setattr(interpreter.GridExecutor, "__call__", kernel(interpreter.GridExecutor.__call__))
+
+
 class FakeDevice(CpuDevice):
     """Work is done when a result is asked for, and all work before it; `calls` are (name, details) in order."""
 
@@ -42,6 +105,7 @@ class FakeDevice(CpuDevice):
         self.peaks = []
         self._queue = []
         self._late = []
+        self._recorded = []  # what the recordings have given
 
     def memory_info(self):
         return self.memory
@@ -78,12 +142,18 @@ class FakeDevice(CpuDevice):
 
     def capture(self, work, workspace):
         self.calls.append(("capture", None))
-        outcome = work()
+        with pytest.MonkeyPatch.context() as patch:
+            record_interpreted_kernels(patch)
+            with Launches() as launches:
+                outcome = work()
+        self._recorded.append(outcome)
 
         def replay():
             self.calls.append(("replay", None))
-            for old, new in zip(outcome, work(), strict=True):
-                old.copy_(new)
+            for other in self._recorded:
+                for tensor in other if other is not outcome else ():
+                    tensor.fill_(-7 if tensor.dtype == torch.int64 else torch.nan)
+            launches.replay()
 
         return Captured(outcome, replay)
 
@@ -118,9 +188,9 @@ def reference_attention(q, cache, layout, scale, *extras):
 
 FAKE_OPS = dataclasses.replace(
     TORCH_CPU_OPS,
-    rope_and_cache=REFERENCE_OPS.rope_and_cache,
+    rope_and_cache=kernel(REFERENCE_OPS.rope_and_cache),
     prepare_attention=lambda layout: layout,
-    attention=reference_attention,
+    attention=kernel(reference_attention),
     is_recordable=True,
     index_dtype=torch.int32,
 )

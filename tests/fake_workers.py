@@ -16,6 +16,7 @@ class FakeWorker:
         self.failures = {}
         self.version = 0
         self.lacks_memory = False
+        self.experts = []
 
     def _note(self, verb, *args):
         self.calls.append((self.rank, verb, *args))
@@ -89,6 +90,16 @@ class FakeWorker:
 
     def reset_kv_scales(self):
         self._note("reset_kv_scales")
+
+    def layer_experts(self):
+        self._note("layer_experts")
+        return self.experts
+
+    def clear_expert_load(self):
+        self._note("clear_expert_load")
+
+    def swap_experts(self, swaps):
+        self._note("swap_experts", swaps)
 
     def weights_version(self):
         return self.version

@@ -22,7 +22,7 @@ def pytest_unconfigure(config):
 def pytest_terminal_summary(terminalreporter, config):
     gpu = config.fake_cuda
     terminalreporter.write_line(
-        f"fake GPU: {len(gpu.races)} races, {gpu.num_replays} replays, {len(gpu.copies)} copies"
+        f"fake GPU: {len(gpu.faults)} faults, {gpu.num_replays} replays, {len(gpu.copies)} copies"
     )
-    for race in list(dict.fromkeys(gpu.races))[:3]:
-        terminalreporter.write_line(race)
+    for fault in list(dict.fromkeys(gpu.faults))[:3]:
+        terminalreporter.write_line(fault)

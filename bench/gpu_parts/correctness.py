@@ -3,14 +3,19 @@
 Run by itself: `python bench/gpu_check.py --only kernels`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import multiprocessing
+import multiprocessing.connection
+import os
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from gpu_parts.attention_case import AttentionCase, all_cases, expected_of, new_step, worst_row
-from gpu_parts.draw_case import DrawCase, all_draws, check_draw, num_runs
-from gpu_parts.row_case import row_cases
+from gpu_parts.case.attention import AttentionCase, all_cases, expected_of, new_step, worst_row
+from gpu_parts.case.draw import DrawCase, all_draws, check_draw, num_runs
+from gpu_parts.case.rows import row_cases
+from gpu_parts.line import Lines
 
 BOUNDS = {torch.bfloat16: 8e-3, torch.float16: 1.5e-3, torch.float32: 1e-5}
 """Of the worst row and head, by the type of the results: three to four times what rounding weights and results costs
@@ -81,6 +86,41 @@ def _rows(shrink: int) -> list[Check]:
     return [(name, lambda device, name=name: check(name, device)) for name in names]
 
 
-def checks_in_order() -> Iterator[Check]:
-    for group in all_checks():
-        yield from group
+def run(lines: Lines, num_processes: int = 6) -> None:
+    """As a row of `gpu_check.py`: a process for each group, several at a time, since most of the time is compiling.
+
+    A fault breaks the device for its process alone; another one goes on behind the case that had it.
+    """
+    waiting = all_checks()
+    lines.plan([name for group in waiting for name, _ in group])
+    running: dict[int, tuple[Any, list[Check], Any]] = {}
+    forks = multiprocessing.get_context("fork")  # torch and Triton are loaded once, and the device is not in use yet
+    while waiting or running:
+        while waiting and len(running) < num_processes:
+            group, at = waiting.pop(0), forks.Value("i", 0)
+            process = forks.Process(target=run_group, args=(lines, group, at))
+            process.start()
+            running[process.sentinel] = process, group, at
+        for sentinel in multiprocessing.connection.wait(list(running)):
+            process, group, at = running.pop(sentinel)
+            process.join()
+            if process.exitcode == 0:
+                continue
+            if process.exitcode < 0:  # it could not say so itself
+                lines.failed(group[at.value][0], f"ended by signal {-process.exitcode}")
+            if group[at.value + 1 :]:
+                waiting.insert(0, group[at.value + 1 :])
+
+
+def run_group(lines: Lines, group: list[Check], at: Any) -> None:
+    """Exit status 1: the device is broken for this process."""
+    from lullm.ops.triton.device import launch_device
+
+    for at.value, (name, check) in enumerate(group):
+        with lines.case(name) as figures, torch.inference_mode():
+            figures |= check(launch_device())
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)

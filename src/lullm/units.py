@@ -10,6 +10,11 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def next_power_of_2(a: int) -> int:
+    """The smallest power of two that is not below `a`, which is positive."""
+    return 1 << (a - 1).bit_length()
+
+
 def round_up(a: int, multiple: int) -> int:
     """The smallest multiple of `multiple` that is not below `a`."""
     return cdiv(a, multiple) * multiple

@@ -4,11 +4,12 @@ import resource
 
 import pytest
 import torch
+from digests import DIGESTS, wrong_copies
 
 from lullm.arena.backup import Backup
+from lullm.arena.checksum import Xxh3Digest
 from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.arena.host import HostArena
-from lullm.arena.transfer import Transfer
 from lullm.errors import WakeUpError
 
 SIZES = [1, 5000, 0, CHUNK_BYTES - 5001, 2 * CHUNK_BYTES + 3, 7]  # within a chunk, to its end, across several
@@ -50,9 +51,10 @@ def damage(backup, position):
     store._file.write(bytes([byte[0] ^ 1]))
 
 
-def test_round_trip(make_store, tmp_path):
+@pytest.mark.parametrize("new_digest", DIGESTS)
+def test_round_trip(make_store, tmp_path, new_digest):
     store = make_store()
-    backup = Backup(store, "x")
+    backup = Backup(store, "x", new_digest)
     saved = contents()
     backup.save(saved)
     assert backup.num_bytes == sum(SIZES) and backup.target == store.target
@@ -98,11 +100,11 @@ def test_other_dtypes_keep_their_bits(make_store):
 def test_a_flipped_bit(make_store, position):
     saved = contents()
     places = [torch.zeros_like(tensor) for tensor in saved]
-    for verify in (True, False):
-        backup = Backup(make_store(), "some things", verify)
+    for new_digest in (Xxh3Digest, None):
+        backup = Backup(make_store(), "some things", new_digest)
         backup.save(saved)
         damage(backup, position)
-        if verify:
+        if new_digest is not None:
             with pytest.raises(WakeUpError, match="some things is damaged"):
                 backup.restore(places)
             with pytest.raises(WakeUpError):
@@ -114,12 +116,13 @@ def test_a_flipped_bit(make_store, position):
         backup.close()
 
 
+@pytest.mark.parametrize("new_digest", DIGESTS)
 @pytest.mark.parametrize("in_turn", [False, True])
-def test_every_flip_right_after_the_save_is_noticed(make_store, in_turn):
+def test_every_flip_right_after_the_save_is_noticed(make_store, in_turn, new_digest):
     """The checksums are complete when `save` returns; they were once computed behind it, of the damaged bytes."""
     saved = contents()
     places = [torch.zeros_like(tensor) for tensor in saved]
-    backup = Backup(make_store(), "x")
+    backup = Backup(make_store(), "x", new_digest)
     for position in range(0, sum(SIZES), sum(SIZES) // 30):
         backup.save(saved, in_turn)
         damage(backup, position)
@@ -127,19 +130,12 @@ def test_every_flip_right_after_the_save_is_noticed(make_store, in_turn):
             backup.restore(places)
 
 
+@pytest.mark.parametrize("new_digest", DIGESTS)
 @pytest.mark.parametrize("in_turn", [False, True])
-def test_a_copy_that_goes_wrong_is_noticed(make_store, monkeypatch, in_turn):
-    """The checksum is of the tensor that was saved, not of its copy."""
-    copy = Transfer.copy_on_host
-
-    def wrong(transfer, destination, source):
-        copy(transfer, destination, source)
-        destination[len(destination) // 2] ^= 1
-
-    backup = Backup(make_store(), "x")
-    with monkeypatch.context() as patch:
-        patch.setattr(Transfer, "copy_on_host", wrong)
-        backup.save(contents(), in_turn)
+def test_a_copy_that_goes_wrong_is_noticed(make_store, in_turn, new_digest):
+    """The checksum is of the tensor that was saved, not of its copy, whatever the pieces it comes back in."""
+    backup = Backup(make_store(), "x", wrong_copies(new_digest))
+    backup.save(contents(), in_turn)
     with pytest.raises(WakeUpError, match="damaged"):
         backup.restore([torch.zeros(sum(SIZES), dtype=torch.uint8)])
 

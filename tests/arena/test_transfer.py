@@ -11,6 +11,7 @@ import torch
 
 from lullm.arena.arena import Arena
 from lullm.arena.backup import Backup
+from lullm.arena.checksum import Xxh3Digest
 from lullm.arena.chunk_store import FileStore, MemoryStore
 from lullm.arena.host import HostArena
 from lullm.arena.pinned import PinnedArena
@@ -49,7 +50,7 @@ def test_out_and_in_again(fake, kind, make_store, target, num_threads):
     arena = Arena(backend, "weights", 6 * MIB)
     tensors = filled(arena)
     contents = [tensor.clone() for tensor in tensors]
-    backup = Backup(make_store(target), "x", True, backend, num_threads)
+    backup = Backup(make_store(target), "x", Xxh3Digest, backend, num_threads)
     for _ in range(2):  # the second time over what is kept
         backup.save(tensors)
         arena.release()
@@ -71,7 +72,7 @@ def test_a_chunk_is_on_its_way_while_the_one_before_is_waited_for(fake, make_sto
     backend = fake.build("cuda")
     arena = Arena(backend, "weights", 6 * MIB)
     [tensor] = filled(arena, [3 * MIB])
-    backup = Backup(make_store("ram"), "x", True, backend)
+    backup = Backup(make_store("ram"), "x", Xxh3Digest, backend)
     short = {"cuMemcpyDtoHAsync_v2": "copy", "cuMemcpyHtoDAsync_v2": "copy", "cuEventSynchronize": "wait",
              "cuStreamSynchronize": "drain"}  # fmt: skip
 
@@ -98,7 +99,7 @@ def test_one_room_for_all(fake, make_store, target):
         for value in range(5):
             yield room.fill_(value)
 
-    backup = Backup(make_store(target), "x", True, backend)
+    backup = Backup(make_store(target), "x", Xxh3Digest, backend)
     backup.save(gathered(), in_turn=True)
     found = []
 
@@ -115,7 +116,7 @@ def test_one_room_for_all(fake, make_store, target):
 def test_host_tensors_beside_a_device(fake, make_store):
     """The host pool is saved with the device pool. Its tensors are no business of the driver."""
     backend = dataclasses.replace(fake.build("cuda"), dlpack_device=(2, 0))
-    backup = Backup(make_store("ram"), "x", True, backend)
+    backup = Backup(make_store("ram"), "x", Xxh3Digest, backend)
     tensor = torch.arange(1000)
     fake.reset()
     backup.save([tensor])
@@ -131,7 +132,7 @@ def test_a_driver_that_fails_on_the_way(fake, make_store, step):
     backend = fake.build("cuda")
     arena = Arena(backend, "weights", 6 * MIB)
     tensors = filled(arena)
-    backup = Backup(make_store("ram"), "x", True, backend)
+    backup = Backup(make_store("ram"), "x", Xxh3Digest, backend)
     fake.fail(step, 1, 700)
     with pytest.raises(LullmError, match=f"{step} failed with 700"):
         backup.save(tensors)
@@ -147,7 +148,7 @@ def test_a_flipped_bit_with_many_threads(fake, make_store):
     backend = fake.build("cuda")
     arena = Arena(backend, "weights", 8 * MIB)
     [tensor] = filled(arena, [7 * MIB])
-    backup = Backup(make_store("ram"), "the weights", True, backend, 4)
+    backup = Backup(make_store("ram"), "the weights", Xxh3Digest, backend, 4)
     backup.save([tensor])
     backup.store.get(5, MIB)[3] ^= 1
     with pytest.raises(WakeUpError, match="the weights is damaged"):

@@ -28,6 +28,7 @@ RUNS = {
         "--shape tiny --num-prompts 2 --input-len 8 --output-len 4 --repeat 1",
         rf"plain {FIGURE} tokens/s, guided {FIGURE}, ratio {FIGURE} ",
     ),
+    "gpu_host": ("", r"a layer, mixed \| \d+ \| \d+ \|"),
     "gguf_file": (
         "--layers 1 --rounds 1 --threads 1 --vocab-size 2000",
         rf"lullm +prefill +\d+ tok/s +decode +{FIGURE} tok/s",
@@ -138,6 +139,7 @@ def test_a_runner_of_an_engine_says_its_options(script):
 
 def test_every_file_is_run_here():
     files = {str(path.relative_to(BENCH).with_suffix("")) for path in BENCH.rglob("*.py")}
+    files -= {file for file in files if file.startswith("gpu_parts/")}  # tests/gpu/test_rehearsal_rows.py runs those
     assert files == {script.split()[0] for script in RUNS.keys() | ALONE} | FOR_A_GPU | PARTS | PEERS
 
 

@@ -1,6 +1,7 @@
 """CudaDevice without a GPU: what it asks torch for, in which order, on which stream; and which arenas it takes."""
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -56,6 +57,7 @@ class Recorder:
             "Stream": Stream, "Event": Event, "stream": stream, "graph": graph, "CUDAGraph": CUDAGraph,
             "graph_pool_handle": lambda: "pool", "device": lambda device: contextlib.nullcontext(),
             "set_device": lambda device: None, "default_stream": lambda device: "default",
+            "get_device_properties": lambda device: SimpleNamespace(),
         }  # fmt: skip
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)

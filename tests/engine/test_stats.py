@@ -18,6 +18,10 @@ def test_an_idle_scheduler():
     assert stats.kv_cache_usage == 0 and stats.num_preemptions == 0
 
 
+def test_the_balance_of_experts_is_handed_on():
+    assert take_stats(Simulation().scheduler, 7, {}, 0.75).expert_balance == 0.75
+
+
 def test_the_numbers_of_a_run():
     sim = Simulation(num_blocks=16, block_size=4, max_num_seqs=2)
     for name in "abc":

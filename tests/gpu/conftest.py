@@ -29,10 +29,10 @@ def fake_driver(tmp_path_factory):
 
 @pytest.fixture
 def gpu(fake_driver):
-    """A `FakeCuda` in torch's place. No race may have been seen when the test ends."""
+    """A `FakeCuda` in torch's place. No fault may have been seen when the test ends."""
     pytest.importorskip("triton")
     from fake_cuda import FakeCuda
 
     with FakeCuda(fake_driver) as gpu:
         yield gpu
-        assert gpu.races == []
+    assert not gpu.faults, gpu.faults[0]

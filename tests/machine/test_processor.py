@@ -96,3 +96,10 @@ def test_names_from_cpuinfo(write):
     assert processor.model_name(root) == "Some CPU"
     assert processor.flags(root) == {"sse", "avx2"}
     assert processor.allowed_cpus()
+
+
+def test_the_node_next_to_a_pci_device(write):
+    root = write("sys/bus/pci/devices/0000:8a:00.0/numa_node", "1\n")
+    write("sys/bus/pci/devices/0000:8b:00.0/numa_node", "-1\n")
+    found = [processor.node_of_pci_device(0, bus, 0, root) for bus in (0x8A, 0x8B, 0x8C)]
+    assert found == [1, None, None], "-1: a machine with one node"

@@ -9,7 +9,7 @@ from lullm.config.experts import ClampedGate, ExpertsConfig
 from lullm.ops.cpu import native, native_experts
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.experts.routing import Routes, route
-from lullm.ops.experts.weights import ExpertWeights, Matrices
+from lullm.ops.experts.weights import ExpertSlots, ExpertWeights, Matrices
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
 
@@ -124,12 +124,27 @@ def random_routes(num_rows, num_experts, num_used):
     return Routes(experts, torch.rand(num_rows, num_used, generator=generator))
 
 
+def shuffled(weights, first=0, last=None):
+    """The same experts in other slots; those from slot `first` to `last` are here."""
+    order = torch.randperm(len(weights.slots), generator=torch.Generator().manual_seed(5))  # by slot
+    numbers = order[first:last].tolist()
+
+    def pick(matrices):
+        biases = matrices.biases and [matrices.biases[number] for number in numbers]
+        layouts = [matrices.layouts[number] for number in numbers]
+        return Matrices([matrices.weights[number] for number in numbers], biases, layouts)
+
+    slots = ExpertSlots(order.argsort(), torch.zeros_like(order), first)
+    return ExpertWeights(pick(weights.gate_up), pick(weights.down), weights.gate, slots)
+
+
 def cases(ops, shape, kind, dtype):
     num_experts, num_used, hidden, size = SHAPES[shape]
     gate, options = KINDS[kind]
     ups = matrices(ops, num_experts, 2 * size, hidden, dtype, **options)
     downs = matrices(ops, num_experts, hidden, size, dtype, seed=200, **options)
-    gold, fast = (ExpertWeights(up, down, gate) for up, down in zip(ups, downs, strict=True))
+    gold = ExpertWeights(ups[0], downs[0], gate, ExpertSlots.in_order(num_experts))
+    fast = shuffled(ExpertWeights(ups[1], downs[1], gate, ExpertSlots.in_order(num_experts)))
     return gold, fast, lambda count: random_routes(count, num_experts, num_used), hidden
 
 
@@ -149,6 +164,28 @@ def test_experts(ops, shape, kind, dtype):
         bound = {torch.float32: 2e-5 if not any(gold.down.layouts) else 1e-3, torch.bfloat16: 6e-2}[dtype]
         torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
         assert (found.float() - expected.float()).abs().mean() < bound / 8
+
+
+@DTYPES
+def test_workers_that_have_some_slots(ops, dtype):
+    """Their results together are one worker's, and each counts the tokens of all experts."""
+    gold, fast, routes_of, hidden = cases(ops, "panels", "silu", dtype)
+    x, routes = normal(20, hidden, dtype=dtype, seed=9), routes_of(20)
+    in_order = ExpertWeights(*(Matrices(m.weights, None, m.layouts) for m in _by_number(fast)), gold.gate, gold.slots)
+    parts = [shuffled(in_order, 0, 2), shuffled(in_order, 2, 6)]
+    found = sum(ops.experts(x, routes, part, None, None).float() for part in parts)
+    expected = REFERENCE_OPS.experts(x, routes, gold, None, None).float()
+    bound = {torch.float32: 2e-5, torch.bfloat16: 6e-2}[dtype]
+    torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+    for part in (gold, *parts):
+        assert part.slots.load.tolist() == routes.experts.flatten().bincount(minlength=6).tolist()
+
+
+def _by_number(weights):
+    """The matrices by expert."""
+    order = weights.slots.of_experts.tolist()
+    for matrices in (weights.gate_up, weights.down):
+        yield Matrices([matrices.weights[slot] for slot in order], None, [matrices.layouts[slot] for slot in order])
 
 
 def test_no_rows(ops):

@@ -17,7 +17,7 @@ from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.cpu.recording import Recording
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
-from lullm.ops.experts.weights import ExpertWeights, Matrices
+from lullm.ops.experts.weights import ExpertSlots, ExpertWeights, Matrices
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.units import MIB
 
@@ -212,7 +212,9 @@ def test_the_experts_of_a_replay_follow_its_contents(isa, dtype, workspace):
         native.pack_weight_(weight)
     clamp = ClampedGate(alpha=1.5, limit=2.0)
     layers = [
-        ExpertWeights(Matrices(gate_up, None, [None] * 9), Matrices(down, None, [None] * 9), gate)
+        ExpertWeights(
+            Matrices(gate_up, None, [None] * 9), Matrices(down, None, [None] * 9), gate, ExpertSlots.in_order(9)
+        )
         for gate in ("silu", clamp)
     ]
     x, products = torch.zeros(5, HIDDEN, dtype=dtype), torch.zeros(5, 9, dtype=dtype)

@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from lullm.server.gate import connection, descriptor, request_body
+from lullm.server.gate import descriptor, request_body
 from lullm.server.gate.descriptor import ExhaustionLog, connection_bound, raise_descriptor_limit
+from lullm.server.http import connection
 
 
 def read_all(sock: socket.socket) -> bytes:
@@ -132,3 +133,47 @@ def test_a_half_open_connection_ends(start, scripted, share):
         assert answer == b"" or (share == 1.0 and answer.startswith(b"HTTP/1.1 200 "))
     with server.http() as http:
         assert http.get("/health").status_code == 200 and http.get("/load").json() == {"server_load": 0}
+
+
+def test_requests_behind_each_other_are_answered_in_order(start, scripted):
+    """Pipelined: one has a body in chunks, one streams, and the last ends the connection."""
+    body = json.dumps({"prompt": "x", "max_tokens": 2}).encode()
+    stream = json.dumps({"prompt": "x", "max_tokens": 2, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    wire = head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    wire += head + b"Content-Length: %d\r\n\r\n%b" % (len(stream), stream)
+    wire += b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(start(scripted()).address, timeout=10) as sock:
+        sock.sendall(wire)
+        answers = read_all(sock)
+    assert answers.count(b"HTTP/1.1 200 OK") == 3
+    assert answers.index(b'"usage"') < answers.index(b"[DONE]") < answers.index(b'"is_sleeping"')
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"\x16\x03\x01\x02\x00\x01",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+    ],
+    ids=["TLS", "no Host", "chunk"],
+)
+def test_what_is_no_http_is_refused_at_once(start, scripted, wire):
+    with socket.create_connection(start(scripted()).address, timeout=10) as sock:
+        sock.sendall(wire)
+        assert read_all(sock).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def test_a_body_that_nobody_reads_stays_in_the_socket(start, scripted):
+    """The request before it is still being answered."""
+    engine = scripted()
+    body = json.dumps({"prompt": "hold", "max_tokens": 9}).encode()
+    wire = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    with socket.create_connection(start(engine).address, timeout=10) as sock:
+        sock.sendall(wire)
+        engine.wait_held()
+        sock.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 67108864\r\n\r\n")
+            sock.sendall(b" " * (64 << 20))

@@ -86,7 +86,7 @@ def test_metrics(start, scripted):
     assert samples["lullm_kv_cache_usage_ratio",] == 0.25
     assert samples["lullm_prefix_cache_queries_total",] == 10 and samples["lullm_prefix_cache_hits_total",] == 4
     assert samples["lullm_preemptions_total", "swap", "cheaper"] == 5
-    assert samples["lullm_kv_cache_full_total",] == 3
+    assert samples["lullm_kv_cache_full_total",] == 3 and samples["lullm_expert_balance_ratio",] == 0.875
     assert samples["lullm_prompt_tokens_total",] == 100 and samples["lullm_generation_tokens_total",] == 50
     assert samples["lullm_requests_finished_total", "stop"] == 3
     for name in ("time_to_first_token", "time_per_output_token", "e2e_request_latency", "request_queue_time"):

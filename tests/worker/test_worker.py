@@ -141,3 +141,17 @@ def test_steps_with_states_are_recorded_by_ops_that_have_kernels(has_kernels, re
     model_config = SimpleNamespace(family=family, is_all_ops=True, generates=True)
     setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None, Seat())
     assert setup.records_graphs == (has_kernels or recurrent is None)
+
+
+def test_a_device_that_has_failed_keeps_no_memory_and_hides_no_error(build, caplog):
+    """After an illegal access every call to a GPU raises; `shutdown` raised, too, and closed nothing."""
+    device = CountingDevice()
+    worker = build(device)
+    worker.initialize_cache(4, 4, 64)
+
+    def fail():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    device.synchronize = device.trim = fail
+    worker.shutdown()
+    assert device.held() == [] and "an illegal memory access" in caplog.text

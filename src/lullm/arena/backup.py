@@ -1,10 +1,9 @@
 """Backup: contents of tensors with checksums, kept in memory or in a file while the tensors' memory is released.
 
-Contents stream through chunks, and each chunk is a job of its own (`ChunkCopies`). What the host can read is hashed on
-its way, a part at a time: a part that was just hashed is still in the core's cache when it is copied. What a device
-held is hashed once it has reached the host. `save` returns once every checksum is there, so that no later change of the
-backup goes unnoticed. Copies from and to a device run beside the host (`Transfer`); with pinned memory the bus sets the
-pace.
+Contents stream through chunks, and each chunk is a job of its own (`ChunkCopies`). What the host can read is hashed by
+the pass that copies it (`Digest.copy`). What a device held is hashed once it has reached the host. `save` returns once
+every checksum is there, so that no later change of the backup goes unnoticed. Copies from and to a device run beside
+the host (`Transfer`); with pinned memory the bus sets the pace.
 """
 
 import os
@@ -16,7 +15,7 @@ from typing import Literal
 import torch
 
 from lullm.arena.backend import Backend
-from lullm.arena.checksum import bytes_of, checksum
+from lullm.arena.checksum import NewDigest, Xxh3Digest, bytes_of, checksum
 from lullm.arena.chunk_copies import ChunkCopies
 from lullm.arena.chunk_store import ChunkStore
 from lullm.arena.host import HOST
@@ -31,22 +30,27 @@ class Backup:
 
     Args:
         what: the tensors' owner in words, for errors.
-        verify: keep checksums, and compare them in `restore`.
+        new_digest: makes the checksums that are kept, and compared in `restore`; None: there are none.
         backend: the memory of those tensors that are not on the host.
         num_threads: threads for the checksums, and for the copies of what the host can read; None: one per core, and
             at most 8, which hash 100 GB/s from memory, more than a device's bus carries.
     """
 
     def __init__(
-        self, store: ChunkStore, what: str, verify: bool = True, backend: Backend = HOST, num_threads: int | None = None
+        self,
+        store: ChunkStore,
+        what: str,
+        new_digest: NewDigest | None = Xxh3Digest,
+        backend: Backend = HOST,
+        num_threads: int | None = None,
     ):
         self.store = store
         self._what = what
-        self._verify = verify
+        self._new_digest = new_digest
         self._backend = backend
         self._num_threads = num_threads or min(_MAX_THREADS, len(os.sched_getaffinity(0)))
         self._lens: list[int] = []  # bytes of each chunk
-        self._checksums: list[int] = []  # XXH3-64 of each chunk
+        self._checksums: list[int] = []  # of each chunk
 
     @property
     def target(self) -> Literal["ram", "disk"]:
@@ -97,7 +101,7 @@ class Backup:
 
     def moved(self, store: ChunkStore) -> "Backup":
         """A backup of the same contents in another store, verified while it is copied. Raises OSError, WakeUpError."""
-        other = Backup(store, self._what, self._verify, self._backend, self._num_threads)
+        other = Backup(store, self._what, self._new_digest, self._backend, self._num_threads)
         other._write(self._verified(), in_turn=True)
         return other
 
@@ -148,7 +152,7 @@ class Backup:
 
         for piece in pieces:
             while len(piece):
-                chunk = chunk or ChunkCopies(self.store.new_chunk(), transfer, self._verify)
+                chunk = chunk or ChunkCopies(self.store.new_chunk(), transfer, self._new_digest)
                 piece = chunk.fill(piece)
                 if chunk.is_through:
                     flying.append((chunk, transfer.mark()))
@@ -174,7 +178,7 @@ class Backup:
         with ThreadPoolExecutor(1) as reader:
             ahead = deque(reader.submit(self.store.get, number, size) for number, size in enumerate(self._lens[:1]))
             for number in range(len(self._lens)):
-                chunk = ChunkCopies(ahead.popleft().result(), transfer, self._verify)
+                chunk = ChunkCopies(ahead.popleft().result(), transfer, self._new_digest)
                 if number + 1 < len(self._lens):
                     ahead.append(reader.submit(self.store.get, number + 1, self._lens[number + 1]))
                 yield chunk
@@ -189,8 +193,8 @@ class Backup:
         """The chunks as they lie in the store, each verified."""
         for number, size in enumerate(self._lens):
             chunk = self.store.get(number, size)
-            if self._verify:
-                self._check(number, checksum(chunk))
+            if self._new_digest is not None:
+                self._check(number, checksum(chunk, self._new_digest))
             yield chunk
         self.store.drop_buffers()
 

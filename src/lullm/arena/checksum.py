@@ -1,7 +1,62 @@
-"""Checksums: XXH3-64 of tensors' bytes. One core does 13 GB/s, which is faster than most copies."""
+"""Checksums of tensors' bytes, and copies that take the checksum of what they read.
 
+A `Digest` is one running checksum. The kind is chosen once per worker (`Ops.new_digest`): native code that copies and
+hashes in one pass, or `Xxh3Digest`. A checksum is compared with one of the same kind and the same process only.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
 import torch
 import xxhash
+
+from lullm.units import MIB
+
+_PART_BYTES = MIB
+"""What is hashed, then copied: it fits in a core's second-level cache, where XXH3 reads 43 GB/s; 18 from memory."""
+
+
+class Digest(Protocol):
+    """A checksum of 64 bits or more over bytes that come piece by piece; where they are cut does not matter.
+
+    Pieces are flat uint8 in memory that the host can read. Blocking, on the calling thread, and without the
+    interpreter's lock. One call at a time.
+    """
+
+    def update(self, source: torch.Tensor) -> None:
+        """Add bytes."""
+        ...
+
+    def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
+        """Copy bytes, and add those that were read from the source. Both have one size."""
+        ...
+
+    def value(self) -> int:
+        """The checksum of all bytes so far."""
+        ...
+
+
+NewDigest = Callable[[], Digest]
+
+
+class Xxh3Digest:
+    """XXH3-64 (https://xxhash.com) by the package xxhash: each part is hashed just before numpy copies it."""
+
+    def __init__(self) -> None:
+        self._hash = xxhash.xxh3_64()
+
+    def update(self, source: torch.Tensor) -> None:
+        self._hash.update(source.numpy().data)
+
+    def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
+        for start in range(0, len(source), _PART_BYTES):
+            part = slice(start, start + _PART_BYTES)
+            self.update(source[part])
+            np.copyto(destination[part].numpy(), source[part].numpy())
+
+    def value(self) -> int:
+        return self._hash.intdigest()
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -9,6 +64,8 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(-1).view(torch.uint8)
 
 
-def checksum(tensor: torch.Tensor) -> int:
-    """The checksum of a contiguous tensor's bytes."""
-    return xxhash.xxh3_64_intdigest(bytes_of(tensor).cpu().numpy().data)
+def checksum(tensor: torch.Tensor, new_digest: NewDigest = Xxh3Digest) -> int:
+    """The checksum of a contiguous tensor's bytes, on any device."""
+    digest = new_digest()
+    digest.update(bytes_of(tensor).cpu())
+    return digest.value()

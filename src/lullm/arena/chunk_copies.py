@@ -1,13 +1,9 @@
 """ChunkCopies: the copies into or out of one chunk of a backup, and the checksum of the bytes that they move."""
 
 import torch
-import xxhash
 
+from lullm.arena.checksum import NewDigest
 from lullm.arena.transfer import Transfer
-from lullm.units import MIB
-
-_PART_BYTES = MIB
-"""What is hashed, then copied: it fits in a core's second-level cache, where XXH3 reads 43 GB/s; 18 from memory."""
 
 
 class ChunkCopies:
@@ -17,16 +13,16 @@ class ChunkCopies:
 
     Args:
         chunk: uint8 in host memory.
-        verify: compute the checksum.
+        new_digest: makes the checksum; None: there is none.
     """
 
-    def __init__(self, chunk: torch.Tensor, transfer: Transfer, verify: bool):
+    def __init__(self, chunk: torch.Tensor, transfer: Transfer, new_digest: NewDigest | None):
         self.chunk = chunk
         self.num_bytes = 0
         """Bytes moved so far, or that `run` will move."""
         self._transfer = transfer
-        self._hash = xxhash.xxh3_64() if verify else None
-        self._hashed: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # what `run` hashes; where it copies it
+        self._digest = None if new_digest is None else new_digest()
+        self._hashed: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # what `run` hashes, and where it copies that
 
     @property
     def is_through(self) -> bool:
@@ -61,18 +57,19 @@ class ChunkCopies:
     def run(self) -> None:
         """Do the host's copies so far, and hash what was moved so far: its memory may change afterwards. Blocking."""
         for hashed, place in self._hashed:
-            for start in range(0, len(hashed), _PART_BYTES):
-                part = slice(start, start + _PART_BYTES)
-                if self._hash is not None:
-                    self._hash.update(hashed[part].numpy().data)
-                if place is not None:
-                    self._transfer.copy_on_host(place[part], hashed[part])
+            if place is None:
+                if self._digest is not None:
+                    self._digest.update(hashed)
+            elif self._digest is None:
+                self._transfer.copy_on_host(place, hashed)
+            else:
+                self._digest.copy(place, hashed)
         self._hashed = []
 
     def digest(self) -> int:
-        """`run`, then the checksum of all that was moved: XXH3-64; 0 without `verify`."""
+        """`run`, then the checksum of all that was moved; 0 where there is none."""
         self.run()
-        return self._hash.intdigest() if self._hash is not None else 0
+        return 0 if self._digest is None else self._digest.value()
 
     def _next(self, tensor: torch.Tensor) -> torch.Tensor:
         """The chunk's next bytes, as many as the tensor has, or as are left."""

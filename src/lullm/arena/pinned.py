@@ -10,6 +10,7 @@ from lullm.arena.backend import Backend
 from lullm.arena.host import HOST
 from lullm.errors import LullmError, WakeUpError
 from lullm.log import get_logger
+from lullm.machine.numa import place_near
 from lullm.units import MIB, format_bytes
 
 logger = get_logger(__name__)
@@ -27,14 +28,16 @@ class PinnedArena(Arena):
 
     Args:
         device: the back end that pins. tag, capacity_bytes: see `Arena`.
+        node: the memory node next to the device, whose pages it reaches without the link between two processors (up to
+            a fifth faster); None: unknown.
 
     Raises:
         CacheSizeError, LullmError: the operating system or the driver refuses; nothing is left behind.
     """
 
-    def __init__(self, device: Backend, tag: str, capacity_bytes: int):
+    def __init__(self, device: Backend, tag: str, capacity_bytes: int, node: int | None = None):
         super().__init__(HOST, tag, capacity_bytes)
-        self._range = _PinnedRange(device, self.base_address, self.capacity_bytes)
+        self._range = _PinnedRange(device, self.base_address, self.capacity_bytes, node)
         try:
             self._range.pin()
         except LullmError:
@@ -63,15 +66,18 @@ class PinnedArena(Arena):
 class _PinnedRange:
     """A piece of host memory and whether it is pinned."""
 
-    def __init__(self, device: Backend, address: int, num_bytes: int):
+    def __init__(self, device: Backend, address: int, num_bytes: int, node: int | None):
         self._device = device
         self._address = address
         self._num_bytes = num_bytes
+        self._node = node
         self._is_pinned = False
 
     def pin(self) -> None:
         """Idempotent. Raises LullmError."""
         if not self._is_pinned:
+            if self._node is not None:
+                place_near(self._address, self._num_bytes, self._node)
             _populate(self._address, self._num_bytes)
             self._device.pin(self._address, self._num_bytes)
             self._is_pinned = True

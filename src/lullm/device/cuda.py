@@ -3,7 +3,10 @@
 Torch for ROCm uses the same names, so a GPU of AMD differs in its arenas only.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+import gc
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -19,9 +22,13 @@ from lullm.arena.pinned import PinnedArena
 from lullm.arena.workspace import Workspace
 from lullm.device.device import Captured, MemoryInfo, Tensors
 from lullm.machine.memory import resident_bytes_within
+from lullm.machine.processor import node_of_pci_device
 from lullm.types.step import Running
 
 T = TypeVar("T")
+
+_RECORDING = threading.Lock()
+"""Torch records one graph at a time in a process."""
 
 
 def gpu_backend(index: int) -> Backend:
@@ -45,6 +52,7 @@ class CudaDevice:
         self.torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self.torch_device)  # Triton launches on the current device of the thread
         self._backend = gpu_backend(index)
+        self._host_node = _host_node(index)
         self._stream = torch.cuda.Stream(self.torch_device)
         self._side = torch.cuda.Stream(self.torch_device)
         self._graph_pool: Any = None
@@ -61,10 +69,11 @@ class CudaDevice:
         return Arena(self._backend, tag, capacity_bytes)
 
     def new_host_arena(self, tag: str, capacity_bytes: int) -> Arena:
-        return PinnedArena(self._backend, tag, capacity_bytes)
+        return PinnedArena(self._backend, tag, capacity_bytes, self._host_node)
 
     def staging(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        return torch.zeros(tuple(shape), dtype=dtype, pin_memory=True)
+        with torch.cuda.device(self.torch_device):  # else a thread of its own makes a context on GPU 0 for it
+            return torch.zeros(tuple(shape), dtype=dtype, pin_memory=True)
 
     def to_host(self, tensor: Tensor) -> Tensor:
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
@@ -78,7 +87,7 @@ class CudaDevice:
         return start.elapsed_time(end) / 1e3
 
     def start(self, work: Callable[[], T]) -> Running[T]:
-        with torch.cuda.device(self.torch_device), torch.cuda.stream(self._stream):
+        with self._current(), torch.cuda.stream(self._stream):
             # Wait for work outside of steps: filled weights, restored blocks.
             self._stream.wait_stream(torch.cuda.default_stream(self.torch_device))
             outcome = work()
@@ -102,13 +111,30 @@ class CudaDevice:
         # workspace that cuBLAS keeps for each stream would come from the graphs' pool. 'thread_local': the thread of
         # another engine may use the device meanwhile.
         recording = torch.cuda.graph(graph, self._graph_pool, self._stream, capture_error_mode="thread_local")
-        with torch.cuda.device(self.torch_device), recording:
+        with _undisturbed(), self._current(), recording:
             outcome = work()
         # Borrowed, so that the next graphs can use the same memory: 0.6 MB of logits per row.
         borrowed = [self._borrowed(tensor, graph) for tensor in outcome]
         kept: Tensors = type(outcome)(*borrowed)
         del outcome
         return Captured(kept, graph.replay)
+
+    @contextlib.contextmanager
+    def _current(self) -> Iterator[None]:
+        """The device of this thread, as long as work is enqueued: every thread starts with GPU 0.
+
+        cuBLAS adds up the parts of a long bfloat16 or float16 product in float32: by torch's default it rounds them
+        before, and the sums of a product would follow from how it was split.
+        """
+        products = torch.backends.cuda.matmul
+        before = products.allow_bf16_reduced_precision_reduction, products.allow_fp16_reduced_precision_reduction
+        with torch.cuda.device(self.torch_device):
+            products.allow_bf16_reduced_precision_reduction = products.allow_fp16_reduced_precision_reduction = False
+            try:
+                yield
+            finally:
+                products.allow_bf16_reduced_precision_reduction = before[0]
+                products.allow_fp16_reduced_precision_reduction = before[1]
 
     def _borrowed(self, tensor: Tensor, graph: torch.cuda.CUDAGraph) -> Tensor:
         """The same tensor, valid until another graph of the pool is replayed. The graph keeps the pool."""
@@ -127,6 +153,30 @@ class CudaDevice:
 
     def trim(self) -> None:
         torch.cuda.empty_cache()
+
+
+def _host_node(index: int) -> int | None:
+    """The memory node next to a GPU; None: unknown."""
+    facts = torch.cuda.get_device_properties(index)
+    domain, bus, device = (getattr(facts, f"pci_{name}_id", None) for name in ("domain", "bus", "device"))
+    return None if domain is None or bus is None or device is None else node_of_pci_device(domain, bus, device)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No other recording in this process, and no garbage collection.
+
+    A collection may find a dead engine. To unmap its arenas, or to drop its graphs, breaks a recording of this thread.
+    Torch collects before a recording no longer, and never kept a collection out of it.
+    """
+    with _RECORDING:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 @dataclass(slots=True)

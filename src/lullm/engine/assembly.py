@@ -26,8 +26,8 @@ def check_single(config: EngineConfig) -> None:
     """Return if one engine is meant. Raises UnsupportedError: several are."""
     if config.data_parallel_size > 1:
         raise UnsupportedError(
-            f"data_parallel_size={config.data_parallel_size} needs engines in processes of their own: `lullm serve "
-            f"--data-parallel-size {config.data_parallel_size}`, or lullm.engine.replica.client.ReplicaClient"
+            f"data_parallel_size={config.data_parallel_size} is for LLM, AsyncLLMEngine and `lullm serve`, which start "
+            "several engines; an LLMEngine is one"
         )
 
 

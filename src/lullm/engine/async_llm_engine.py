@@ -4,7 +4,6 @@ Everything here runs on the callers' event loops and asks for work, which the `E
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, cast
@@ -14,21 +13,21 @@ import torch
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.config.option.sleep_after import SleepRung
 from lullm.engine.caller.entry import Entry
+from lullm.engine.caller.named_calls import NamedCalls
 from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
 from lullm.engine.llm_engine import LLMEngine
+from lullm.engine.replica.client import ReplicaClient
 from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.engine_thread import EngineThread
 from lullm.engine.thread.mailbox import EngineCall, Mailbox
 from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.engine.thread.stream_pace import StreamPace
 from lullm.machine.memory_ahead import MemoryAhead
-from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
-from lullm.types.pooling.params import PoolingParams
-from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
     ForecastArguments,
     SleepArguments,
@@ -44,8 +43,10 @@ from lullm.types.watch.stats import EngineStats
 T = TypeVar("T")
 
 
-class AsyncLLMEngine(Reception):
+class AsyncLLMEngine(Reception, NamedCalls):
     """Builds its engine in the constructor, which blocks until the model is loaded, and starts the thread.
+
+    With a `data_parallel_size` above 1 the constructor gives a `ReplicaClient`, which has the same methods.
 
     Args:
         stream_pause_s: seconds between two outputs of a stream, at least, and longer with many (`StreamPace`); tokens
@@ -53,6 +54,9 @@ class AsyncLLMEngine(Reception):
 
     Attributes and raised errors: see `EngineClient` and `LLMEngine`.
     """
+
+    def __new__(cls, config: EngineConfig, ahead: MemoryAhead | None = None, stream_pause_s: float = 0.0) -> Any:
+        return super().__new__(cls) if config.data_parallel_size == 1 else ReplicaClient(config, stream_pause_s)
 
     def __init__(self, config: EngineConfig, ahead: MemoryAhead | None = None, stream_pause_s: float = 0.0):
         self._engine = LLMEngine(config, has_thread=True, ahead=ahead, pace=StreamPace(stream_pause_s))
@@ -77,45 +81,15 @@ class AsyncLLMEngine(Reception):
         """Outputs of one request that `prepare` has made, as they come; closing the generator aborts it."""
         return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
 
-    async def generate(
-        self,
-        prompt: Prompt | Conversation,
-        sampling_params: SamplingParams,
-        request_id: str,
-        priority: int = 0,
-        keep_alive: float | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """`prepare` and `stream` in one; errors of either come at the first item."""
-        request = await self.prepare(request_id, prompt, sampling_params, priority)
-        async with contextlib.aclosing(self.stream(request, keep_alive)) as outputs:
-            async for output in outputs:
-                yield output
-
     async def pool(
         self, request: GenerateRequest, keep_alive: float | None = None
     ) -> PoolingRequestOutput[PoolingOutput]:
         """The output of a request that `prepare` has made for `PoolingParams`; cancelling the call aborts it."""
         return await self._entry.vector(request, keep_alive)
 
-    async def encode(
-        self,
-        prompt: Input,
-        pooling_params: PoolingParams,
-        request_id: str,
-        priority: int = 0,
-        keep_alive: float | None = None,
-    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
-        """`prepare` and `pool` in one, as a generator of the one output; errors of either come at the first item."""
-        request = await self.prepare(request_id, prompt, pooling_params, priority)
-        yield await self.pool(request, keep_alive)
-
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored."""
         await self._call(lambda: self._engine.abort_request(request_id))
-
-    async def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, with its chat template."""
-        return self.tokenizer
 
     def get_num_unfinished_requests(self) -> int:
         """How many requests have not ended; from any thread."""
@@ -146,10 +120,6 @@ class AsyncLLMEngine(Reception):
     async def resume_generation(self) -> None:
         """End a pause. Idempotent. Raises EngineAsleepError if memory is released, which is for `wake_up`."""
         await self._call(self._watch.resume)
-
-    async def is_sleeping(self) -> bool:
-        """Whether something is released, or the engine paused (level 0)."""
-        return self._engine.is_sleeping()
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
@@ -194,6 +164,14 @@ class AsyncLLMEngine(Reception):
         """Replace weights; how many. The engine's thread iterates. Raises what iterating `weights` does."""
         return await self._call_foreign(lambda: self._engine.update_weights(weights))
 
+    async def expert_load(self, clear: bool = False) -> ExpertLoad:
+        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
+        return await self._call(lambda: self._engine.expert_load(clear))
+
+    async def rebalance_experts(self) -> ExpertMove:
+        """Move experts, so that all workers have as much to do. Raises as `LLMEngine.rebalance_experts` does."""
+        return await self._call(self._engine.rebalance_experts)
+
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; running requests keep theirs. Raises EngineDeadError."""
         return await self._call(self._engine.reset_prefix_cache)
@@ -230,10 +208,6 @@ class AsyncLLMEngine(Reception):
     def check_running(self) -> None:
         """Return if the engine takes requests. Raises EngineDeadError otherwise, with the cause."""
         self._mailbox.check_running()
-
-    async def check_health(self) -> None:
-        """As `check_running`, under vLLM's name."""
-        self.check_running()
 
     async def shutdown(self, drain: bool = True) -> None:
         """Stop taking requests, end those that run, release everything. Idempotent.

@@ -34,6 +34,7 @@ from lullm.types.sleep import (
     SleepState,
     UsedBlocks,
     WakeReport,
+    check_awake,
     check_tags,
 )
 from lullm.units import format_bytes
@@ -102,10 +103,7 @@ class Lifecycle:
 
     def check_awake(self) -> None:
         """Return if everything is there. Raises EngineAsleepError otherwise."""
-        if self.sleeping_tags:
-            raise EngineAsleepError(f"the engine is asleep ({', '.join(self.sleeping_tags)} released); call wake_up()")
-        if self._is_paused:
-            raise EngineAsleepError("the engine is paused (sleep level 0); call wake_up()")
+        check_awake(self.state, self.sleeping_tags)
 
     def check(self, options: SleepOptions) -> None:
         """Return if this engine can sleep so. Raises ConfigError: sleep mode is off; InvalidRequestError."""

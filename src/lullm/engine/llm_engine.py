@@ -16,7 +16,7 @@ from lullm.engine.start.model import open_model
 from lullm.engine.stats import take_stats
 from lullm.engine.step_loop import StepLoop
 from lullm.engine.thread.stream_pace import StreamPace as Pace
-from lullm.errors import ConfigError, WorkerLostError
+from lullm.errors import ConfigError, EngineAsleepError, UnsupportedError, WorkerLostError
 from lullm.executor.factory import open_executor
 from lullm.executor.profiling import WorkersProfiler
 from lullm.kv.snapshot import MemorySnapshot
@@ -24,6 +24,7 @@ from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.stages import with_stages
 from lullm.sched.occupancy import take_occupancy
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -287,6 +288,34 @@ class LLMEngine:
         self._loop.drain()
         self.lifecycle.reload_weights()
 
+    def expert_load(self, clear: bool = False) -> ExpertLoad:
+        """How many tokens have used each expert, and who has it. `clear`: it is counted anew from now on."""
+        self.check_health()
+        return self.model_executor.expert_load(clear)
+
+    def rebalance_experts(self) -> ExpertMove:
+        """Have experts change places between workers, so that all have as much to do, by the load so far. Blocking.
+
+        Requests that run go on. Level 2 sleep, updates and reloading keep the new places; new workers
+        (`restart_workers`) begin with the old ones.
+
+        Raises:
+            ConfigError, UnsupportedError: experts cannot move. EngineAsleepError: the weights are asleep.
+            EngineDeadError: it failed half-way.
+        """
+        self.check_health()
+        self._loop.drain()
+        try:
+            return self.model_executor.rebalance_experts()
+        except (ConfigError, UnsupportedError, EngineAsleepError):
+            raise
+        except WorkerLostError as loss:
+            self._loop.recover(loss)
+            raise
+        except Exception as error:
+            self._loop.fail(error, "rebalance_experts")
+            raise
+
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; running requests keep theirs. Always True: it cannot fail."""
         self._block_space.reset_prefix_cache()
@@ -294,7 +323,7 @@ class LLMEngine:
 
     def stats(self) -> EngineStats:
         """A snapshot; may be called from another thread."""
-        return take_stats(self._scheduler, self._loop.num_steps, self._loop.finished)
+        return take_stats(self._scheduler, self._loop.num_steps, self._loop.finished, self._loop.expert_balance)
 
     def memory_snapshot(self) -> MemorySnapshot:
         """Every block of both pools: owners, fill, content. For the thread that steps, between steps; O(blocks)."""

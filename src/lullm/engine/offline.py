@@ -12,10 +12,11 @@ from lullm.types.request import GenerateRequest
 
 if TYPE_CHECKING:
     from lullm.engine.llm_engine import LLMEngine  # loads torch
+    from lullm.engine.replica.engine import ReplicaEngine
 
 
 def run_all(
-    engine: "LLMEngine",
+    engine: "LLMEngine | ReplicaEngine",
     requests: Sequence[GenerateRequest],
     use_tqdm: bool | Callable[..., Any],
     interrupt: threading.Event,

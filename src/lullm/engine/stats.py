@@ -6,7 +6,9 @@ from lullm.sched.scheduler import Scheduler
 from lullm.types.watch.stats import EngineStats
 
 
-def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]) -> EngineStats:
+def take_stats(
+    scheduler: Scheduler, num_steps: int, finished: Mapping[str, int], expert_balance: float | None = None
+) -> EngineStats:
     """A snapshot. Any thread may call it while another one steps. `finished`: requests by finish reason."""
     space = scheduler.block_space
     return EngineStats(
@@ -29,4 +31,5 @@ def take_stats(scheduler: Scheduler, num_steps: int, finished: Mapping[str, int]
         steps_total=num_steps,
         finished_total=dict(finished),
         token_gaps=scheduler.stats.gaps.snapshot(),
+        expert_balance=expert_balance,
     )

@@ -1,12 +1,22 @@
 """MergedExecutor: the verbs of an executor over any workers, wherever they are. Implements `Executor`."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lullm.errors import ModelLoadError, UnsupportedError
+from lullm.executor.expert_balance import (
+    after_swaps,
+    check_movable,
+    even_swaps,
+    load_of,
+    merged_experts,
+    num_moved,
+)
 from lullm.executor.merge import agreed, merged_forecast, merged_release, minimum, values
 from lullm.executor.protocol import Answer, Workers, WorkerVerb
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove, LayerExperts
 from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.weights.store import explain_applied
@@ -91,6 +101,27 @@ class MergedExecutor:
 
     def reset_kv_scales(self) -> None:
         self._call("reset_kv_scales")
+
+    def expert_load(self, clear: bool = False) -> ExpertLoad:
+        load = load_of(self._experts())
+        if clear:
+            self._call("clear_expert_load")
+        return load
+
+    def rebalance_experts(self) -> ExpertMove:
+        started = time.perf_counter()
+        layers = self._experts()
+        check_movable(layers)
+        swaps = {each.layer: found for each in layers if (found := even_swaps(each))}
+        if swaps:
+            self._call("swap_experts", swaps)
+        after = [after_swaps(each, swaps.get(each.layer, ())) for each in layers]
+        return ExpertMove(
+            num_moved(layers, after), load_of(layers).balance, load_of(after).balance, time.perf_counter() - started
+        )
+
+    def _experts(self) -> list[LayerExperts]:
+        return merged_experts(self._call("layer_experts"))
 
     def collective_rpc(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
 from lullm.types.step import Running, StepPlan, StepResult
 
@@ -33,6 +34,9 @@ WorkerVerb = Literal[
     "reload_weights",
     "has_pushed_weights",
     "reset_kv_scales",
+    "layer_experts",
+    "clear_expert_load",
+    "swap_experts",
 ]
 """What a worker is asked to do, beside steps: the methods of `Worker` by these names."""
 
@@ -174,6 +178,19 @@ class Executor(Protocol):
 
     def reset_kv_scales(self) -> None:
         """Start over with the scales of an fp8 cache. No block may hold anything."""
+        ...
+
+    def expert_load(self, clear: bool = False) -> ExpertLoad:
+        """What the experts have had to do. `clear`: it is counted anew from now on."""
+        ...
+
+    def rebalance_experts(self) -> ExpertMove:
+        """Have experts change places, so that the workers of each stage have as much to do, by the load so far.
+
+        Raises:
+            ConfigError, UnsupportedError: experts cannot move. EngineAsleepError: the weights are asleep. Then nothing
+                has moved. After any other error the weights are mixed.
+        """
         ...
 
     def collective_rpc(

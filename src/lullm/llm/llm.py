@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.offline import run_all
-from lullm.engine.start.head_start import head_start
+from lullm.engine.start.client import start_engine
 from lullm.errors import InvalidRequestError, UnsupportedError
 from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output
 from lullm.llm.pooling import PoolingCalls
@@ -19,6 +19,7 @@ from lullm.llm.prompt import UseTqdm, as_prompts, one_each
 from lullm.llm.tally import Tally
 from lullm.metrics.reader import Metric
 from lullm.types.outputs import RequestOutput
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
@@ -48,11 +49,7 @@ class LLM(PoolingCalls):
     """
 
     def __init__(self, model: str = "demo", **options: Any):
-        config = EngineConfig.from_options({"model": model, **options})
-        with head_start(config) as ahead:
-            from lullm.engine.llm_engine import LLMEngine  # torch is loaded here, beside the head start
-
-            self.llm_engine = LLMEngine(config, ahead=ahead)
+        self.llm_engine = start_engine(EngineConfig.from_options({"model": model, **options}))
         self._tally = Tally(self.llm_engine)
         self._request_ids = itertools.count()
         self._turn = threading.RLock()
@@ -323,6 +320,16 @@ class LLM(PoolingCalls):
         """Replace weights by a trainer's, under the checkpoint's names; how many. Raises as the engine's does."""
         with self._exclusive():
             return self.llm_engine.update_weights(weights)
+
+    def expert_load(self, clear: bool = False) -> ExpertLoad:
+        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
+        with self._exclusive():
+            return self.llm_engine.expert_load(clear)
+
+    def rebalance_experts(self) -> ExpertMove:
+        """Move experts, so that all workers have as much to do. Raises as `LLMEngine.rebalance_experts` does."""
+        with self._exclusive():
+            return self.llm_engine.rebalance_experts()
 
     def shutdown(self) -> None:
         """Give all memory back; the object cannot be used afterwards. Idempotent."""

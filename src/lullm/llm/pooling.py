@@ -21,12 +21,13 @@ from lullm.types.request import Input, Prompt
 
 if TYPE_CHECKING:
     from lullm.engine.llm_engine import LLMEngine  # loads torch
+    from lullm.engine.replica.engine import ReplicaEngine
 
 
 class PoolingCalls:
     """What a model that pools is asked for. `LLM` is one."""
 
-    llm_engine: "LLMEngine"
+    llm_engine: "LLMEngine | ReplicaEngine"
 
     def _pool_all(self, prompts: Sequence[Input], params: Sequence[PoolingParams], use_tqdm: UseTqdm) -> list[Any]:
         """The output of each prompt, in their order."""

@@ -11,8 +11,7 @@ from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from lullm.engine.llm_engine import LLMEngine
-    from lullm.metrics.vllm import VllmMetrics
+    from lullm.metrics.vllm import VllmMetrics, Watched
 
 _MOST_KEPT = 1024
 
@@ -30,7 +29,7 @@ class _End:
 class Tally:
     """The metrics of one engine. The library for them (25 ms) is loaded once somebody asks, or many have ended."""
 
-    def __init__(self, engine: "LLMEngine"):
+    def __init__(self, engine: "Watched"):
         self._engine = engine
         self._ends: list[_End] = []
         self._metrics: VllmMetrics | None = None

@@ -31,6 +31,12 @@ def spread(address: int, num_bytes: int) -> None:
         logger.debug("memory is not spread over the nodes %s: the system refuses", nodes)
 
 
+def place_near(address: int, num_bytes: int, node: int) -> None:
+    """Take new pages of a range from one node, and from others once it is full, unless the process has a policy."""
+    if not has_policy() and not interleave(address, num_bytes, [node]):
+        logger.debug("memory is not placed on the node %d: the system refuses", node)
+
+
 def interleave(address: int, num_bytes: int, nodes: Collection[int]) -> bool:
     """Take the pages of a range from these nodes in turn (`mbind(2)`). Returns whether the system agreed."""
     if platform.machine() not in _SYSCALLS:

@@ -89,6 +89,12 @@ def node_of_cpus(root: Path = _ROOT) -> dict[int, int]:
     }
 
 
+def node_of_pci_device(domain: int, bus: int, device: int, root: Path = _ROOT) -> int | None:
+    """The memory node next to a PCI device; None: the system does not say, or has but one."""
+    text = _read(root / f"sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0/numa_node")
+    return int(text) if text and int(text) >= 0 else None
+
+
 def model_name(root: Path = _ROOT) -> str | None:
     """The processor's name, such as 'AMD EPYC 7763'; None if unknown."""
     return next((value for key, value in _cpuinfo(root) if key == "model name"), None)

@@ -133,6 +133,5 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
         model.rules, model.cuts = whole.rules, cuts_of(model, whole, config.share)
         experts = config.family.experts
         if experts is not None and experts.own is not None:
-            others = (number for number in range(experts.num_experts) if number not in experts.own)
-            model.rules = without_experts(model.rules, others, experts.num_experts)
+            model.rules = without_experts(model.rules, experts.num_experts)
     return model

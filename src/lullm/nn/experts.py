@@ -9,7 +9,7 @@ from lullm.config.experts import ExpertsConfig
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.mlp import GatedMLP
 from lullm.ops.experts.routing import Routes
-from lullm.ops.experts.weights import ExpertWeights, Matrices
+from lullm.ops.experts.weights import ExpertSlots, ExpertWeights, Matrices
 from lullm.ops.table import Ops
 from lullm.types.arithmetic import Activation
 
@@ -57,15 +57,22 @@ class MixtureOfExperts(nn.Module):
     Only experts that a token of the step has chosen are read.
     """
 
+    slot_of_expert: Tensor
+    load: Tensor
+
     def __init__(self, config: ExpertsConfig, hidden_size: int, activation: Activation, dtype: torch.dtype):
         super().__init__()
         self.config = config
         self.activation: Activation = activation
         self.gate = Router(config, hidden_size, dtype)
-        self.own = config.own or range(config.num_experts)
+        own = config.own or range(config.num_experts)
+        slots = ExpertSlots.in_order(config.num_experts, own.start)
+        self.register_buffer("slot_of_expert", slots.of_experts, persistent=False)
+        self.register_buffer("load", slots.load, persistent=False)
+        self._first_slot = own.start
+        self.in_slots = [Expert(config, hidden_size, dtype) for _ in own]  # of this worker
         self.experts = nn.ModuleList(
-            Expert(config, hidden_size, dtype) if number in self.own else Elsewhere()
-            for number in range(config.num_experts)
+            self.in_slots[number - own.start] if number in own else Elsewhere() for number in range(config.num_experts)
         )
         self.shared_expert: GatedMLP | None = None
         self.shared_expert_gate: Gate | None = None
@@ -83,10 +90,35 @@ class MixtureOfExperts(nn.Module):
     @cached_property
     def weights(self) -> ExpertWeights:
         """The experts' matrices, once they have memory."""
-        experts = [expert for expert in self.experts if isinstance(expert, Expert)]
-        gate_ups, downs = [expert.gate_up_proj for expert in experts], [expert.down_proj for expert in experts]
+        gate_ups = [expert.gate_up_proj for expert in self.in_slots]
+        downs = [expert.down_proj for expert in self.in_slots]
         gate = self.config.clamped_gate or self.activation
-        return ExpertWeights(_matrices(gate_ups), _matrices(downs), gate, self.own.start, len(self.experts))
+        return ExpertWeights(_matrices(gate_ups), _matrices(downs), gate, self.slots)
+
+    @property
+    def slots(self) -> ExpertSlots:
+        """Where all experts are."""
+        return ExpertSlots(self.slot_of_expert, self.load, self._first_slot)
+
+    @cached_property
+    def form(self) -> str:
+        """How an expert lies in memory, once it has some: another of this form has room in its place.
+
+        Empty: not all that are here lie in one way.
+        """
+        forms = {
+            str([(last, list(p.shape), str(p.dtype)) for last, p in expert.named_parameters()])
+            + str((expert.gate_up_proj.layout, expert.down_proj.layout))
+            for expert in self.in_slots
+        }
+        return forms.pop() if len(forms) == 1 else ""
+
+    def swap_names(self, slot: int, other: int) -> None:
+        """The experts of two slots have changed places: their modules have the other's name from now on."""
+        experts = self.slots.of_experts.argsort()  # by slot
+        first, second = int(experts[slot]), int(experts[other])
+        self.slots.of_experts[first], self.slots.of_experts[second] = other, slot
+        self.experts[first], self.experts[second] = self.experts[second], self.experts[first]
 
 
 def _matrices(layers: list[FusedLinear] | list[Linear]) -> Matrices:

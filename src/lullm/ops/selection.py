@@ -11,6 +11,7 @@ from lullm.machine.processor import default_num_threads
 from lullm.ops import grouped_attention, reference, torch_cpu
 from lullm.ops.activation import activate
 from lullm.ops.cpu import native, native_attention, native_experts, native_state, quantized_native
+from lullm.ops.cpu.digest import NativeDigest
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.experts import reference as expert_reference
 from lullm.ops.experts.grouped import experts_over
@@ -121,6 +122,7 @@ NATIVE_CPU_OPS = Ops(
     quantized_gated_linear=quantized_native.quantized_gated_linear,
     forbid_=native.forbid_,
     draw_tokens=native.draw_tokens,
+    new_digest=NativeDigest,
     is_recordable=True,
     records_experts=True,
     has_state_kernels=True,

@@ -13,6 +13,7 @@ from typing import Any, Protocol, get_args
 import torch
 from torch import Tensor
 
+from lullm.arena.checksum import NewDigest, Xxh3Digest
 from lullm.collective.collective import Alone
 from lullm.config.experts import ExpertsConfig
 from lullm.ops import head_products, in_place
@@ -293,6 +294,13 @@ class Ops:
 
     NO_TOKEN where there is none; see `DrawTable`. Does not synchronise. None: the sampler's own way.
     """
+
+    compile_attention: Attention | None = None
+    """As `attention`, by every kernel that it may choose for such a cache, one after the other. None: there is nothing
+    to compile, in the whole table."""
+
+    new_digest: NewDigest = Xxh3Digest
+    """-> a checksum of bytes in host memory, without any yet. Versions agree on its guarantees, not on its values."""
 
     is_recordable: bool = False
     """Whether a graph may record attention: no function waits for the device, and launches follow from bounds.

@@ -1,33 +1,28 @@
 """build_app: the FastAPI application over one engine."""
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import Response
-from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 import lullm
 from lullm.engine.client import EngineClient
 from lullm.server import admin, route
 from lullm.server.anthropic import route as anthropic
+from lullm.server.application import Application
 from lullm.server.context import ServerContext
 from lullm.server.error import install_error_handlers
 from lullm.server.gate.gate import Gate
 from lullm.server.llama_cpp import route as llama_cpp
 from lullm.server.ollama import route as ollama
 from lullm.server.openai import route as openai
+from lullm.server.openai.endpoint import Endpoint
 from lullm.server.openai.responses import route as responses
 from lullm.server.options import ServerOptions
 from lullm.server.page import route as page
 from lullm.server.pooling import route as pooling
 from lullm.server.reference import route as reference
-from lullm.server.sse import ClientDisconnectedError
 from lullm.server.tracing import TraceParent
-
-CLIENT_CLOSED_REQUEST = 499
-
-
-async def _answer_nothing(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=CLIENT_CLOSED_REQUEST)  # the client has gone
 
 
 def build_app(engine: EngineClient, options: ServerOptions, admin_port: int | None = None) -> FastAPI:
@@ -37,27 +32,32 @@ def build_app(engine: EngineClient, options: ServerOptions, admin_port: int | No
         admin_port: the only port on which the sleep endpoints answer; None: any.
     """
     context = ServerContext(engine, options, admin_port)
-    # FastAPI's pages would load their scripts from the network, and know no bodies: those are parsed by hand.
-    app = FastAPI(title="lullm", version=lullm.__version__, openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.context = context
-    install_error_handlers(app, context.error_response)
-    for kind in (ClientDisconnect, ClientDisconnectedError):
-        app.add_exception_handler(kind, _answer_nothing)
     parts = [openai, responses, anthropic, ollama, llama_cpp, pooling, route]
     parts += [page] * options.page + [admin] * engine.config.enable_sleep_mode
     routers = [part.router(context) for part in parts]
-    for router in [*routers, reference.router(routers)]:
-        app.include_router(router)
-    app.add_middleware(Gate, context=context)
-    if context.tracing.is_on:
-        app.add_middleware(TraceParent)
-    if options.allowed_origins:
+
+    def outside(app: ASGIApp) -> ASGIApp:
+        app = Gate(app, context)
+        if context.tracing.is_on:
+            app = TraceParent(app)
+        if not options.allowed_origins:
+            return app
         # Outermost: a browser's preflight request carries no key.
-        app.add_middleware(
-            CORSMiddleware,
+        return CORSMiddleware(
+            app,
             allow_origins=list(options.allowed_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
             expose_headers=["X-Request-Id", "X-Lullm-Ignored"],
         )
+
+    routes = [route for each in routers for route in each.routes if isinstance(route, Route)]
+    endpoints = {route.path: route.endpoint for route in routes if isinstance(route.endpoint, Endpoint)}
+    # FastAPI's pages would load their scripts from the network, and know no bodies: those are parsed by hand.
+    about = {"title": "lullm", "version": lullm.__version__, "openapi_url": None, "docs_url": None, "redoc_url": None}
+    app = Application(outside, endpoints, **about)
+    app.state.context = context
+    install_error_handlers(app, context.error_response)
+    for each in [*routers, reference.router(routers)]:
+        app.include_router(each)
     return app

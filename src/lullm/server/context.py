@@ -7,13 +7,21 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
+from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from lullm.engine.client import EngineClient
 from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
 from lullm.log import get_logger
-from lullm.server.error import ApiError, Envelope, shutting_down, to_api_error
+from lullm.server.error import (
+    CLIENT_CLOSED_REQUEST,
+    ApiError,
+    ClientDisconnectedError,
+    Envelope,
+    shutting_down,
+    to_api_error,
+)
 from lullm.server.gate.queue_bound import QueueBound
 from lullm.server.metrics.registry import Metrics
 from lullm.server.options import ServerOptions
@@ -154,7 +162,9 @@ class ServerContext:
             return shutting_down()
         return to_api_error(error)
 
-    def error_response(self, error: Exception, path: str) -> JSONResponse:
-        """The answer to a request that failed, in the dialect of its path."""
+    def error_response(self, error: Exception, path: str) -> Response:
+        """The answer to a request that failed, in the dialect of its path; to a client that has gone, nothing."""
+        if isinstance(error, ClientDisconnect | ClientDisconnectedError):
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
         envelope = next((written for prefix, written in self.envelopes.items() if path.startswith(prefix)), None)
         return self.api_error(error).response(envelope)

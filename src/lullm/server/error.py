@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from lullm.errors import (
     ConfigError,
@@ -27,6 +28,14 @@ logger = get_logger(__name__)
 MAX_MESSAGE_CHARS = 1000
 ASLEEP_RETRY_S = 5  # when to ask a sleeping engine again; its wake-up cannot be foreseen, and asking costs little
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status, which nobody reads; it stands in the log."""
+
+
+class ClientDisconnectedError(Exception):
+    """The client has gone and reads no answer."""
 
 
 class ApiError(Exception):
@@ -106,11 +115,11 @@ def to_api_error(error: Exception) -> ApiError:
     return ApiError(500, "internal server error", code="internal_error")
 
 
-def install_error_handlers(app: FastAPI, response: Callable[[Exception, str], JSONResponse]) -> None:
+def install_error_handlers(app: FastAPI, response: Callable[[Exception, str], Response]) -> None:
     """Make the failures of the app's routes, and its 404 and 405, leave as the `response` of an error at a path."""
 
-    async def answer(request: Request, error: Exception) -> JSONResponse:
+    async def answer(request: Request, error: Exception) -> Response:
         return response(error, request.url.path)
 
-    for kind in (ApiError, HTTPException, LullmError):
+    for kind in (ApiError, HTTPException, LullmError, ClientDisconnect, ClientDisconnectedError):
         app.add_exception_handler(kind, answer)

@@ -1,25 +1,25 @@
 """Server-sent events, and work that ends when its client disconnects.
 
-A token costs one small dict and one `json` call on its way to the socket; no pydantic model is validated.
+A token costs one small dict on its way to the socket; no pydantic model is validated.
 """
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
+import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lullm.server.error import ApiError
+from lullm.server.error import ApiError, ClientDisconnectedError
 from lullm.server.gate.request_log import RECORD, RequestRecord
 
 T = TypeVar("T")
 
 EVENTS = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
-_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_to_json = msgspec.json.Encoder().encode
 
 
 START_S = 0.5
@@ -28,13 +28,9 @@ SILENCE_S = 10.0
 _COMMENT = b": keep-alive\n\n"
 
 
-class ClientDisconnectedError(Exception):
-    """The client has gone and reads no answer."""
-
-
-def encode(data: dict[str, Any]) -> bytes:
-    """JSON as the server writes it. Raises ValueError: a number is not finite."""
-    return _to_json(data).encode()
+def encode(data: Any) -> bytes:
+    """JSON as the server writes it; a number that is not finite is null."""
+    return _to_json(data)
 
 
 def event(data: dict[str, Any]) -> bytes:
@@ -54,20 +50,31 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T], timeo
     Raises:
         ClientDisconnectedError: the client went first. ApiError: 504, the work took longer than `timeout_s`.
     """
-    worker = asyncio.create_task(work)
-    watcher = asyncio.create_task(_disconnect(receive))
-    try:
-        await asyncio.wait({worker, watcher}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if worker.done():
-            return worker.result()
-        if watcher.done():
-            raise ClientDisconnectedError
-        raise ApiError(504, f"the answer took longer than {timeout_s:g} s (--request-timeout)", code="request_timeout")
-    finally:
-        for task in (worker, watcher):
+    task = asyncio.current_task()
+    assert task is not None
+    is_working, has_left = True, False
+
+    def leave(_: object) -> None:
+        nonlocal has_left
+        if is_working:
+            has_left = True
             task.cancel()
-        # The worker's clean-up (aborting its request) is over before the caller goes on.
-        await asyncio.gather(worker, watcher, return_exceptions=True)
+
+    watcher = asyncio.ensure_future(_disconnect(receive))
+    watcher.add_done_callback(leave)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await work
+    except asyncio.CancelledError:
+        if has_left and task.uncancel() == 0:  # else the server itself ends the task
+            raise ClientDisconnectedError from None
+        raise
+    except TimeoutError:
+        message = f"the answer took longer than {timeout_s:g} s (--request-timeout)"
+        raise ApiError(504, message, code="request_timeout") from None
+    finally:
+        is_working = False
+        watcher.cancel()
 
 
 async def _disconnect(receive: Receive) -> None:
@@ -81,7 +88,8 @@ class EventStream(Response):
     The headers leave with the first chunk, so that a request which fails before it has an ordinary error answer; but
     after `START_S` at the latest, and events have a comment in every `SILENCE_S` without one: a CPU may work on a
     prompt for minutes, and proxies give up after one. A later failure is one last chunk, `failure` of what
-    `to_api_error` says that the client reads of it.
+    `to_api_error` says that the client reads of it. Once the source `is_over`, the chunks that are left leave in one
+    write with the answer's end.
     """
 
     def __init__(
@@ -91,16 +99,19 @@ class EventStream(Response):
         failure: Callable[[ApiError], bytes],
         media_type: str,
         timeout_s: float | None = None,
+        is_over: Callable[[], bool] = lambda: False,
     ):
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}, media_type=media_type)
         del self.headers["content-length"]
         self._chunks = chunks
+        self._is_over = is_over
         self._to_api_error = to_api_error
         self._failure = failure
         self._comment = _COMMENT if media_type == EVENTS else b""
         self._timeout_s = timeout_s
         self._is_started = False
         self._is_silent = False
+        self._tail = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record: RequestRecord = scope[RECORD]
@@ -110,41 +121,43 @@ class EventStream(Response):
             record.ending = "the client left"
             return
         except Exception as error:
-            if not self._is_started:
+            if not self._is_started and not self._tail:
                 raise
             failure = self._to_api_error(error)
             record.ending = f"failed: {failure.code}"
-            await _send_body(send, self._failure(failure))
-        await _send_body(send, b"", more=False)
+            self._tail += self._failure(failure)
+        await self._send(send, self._tail, more=False)
 
     async def _send_all(self, send: Send) -> None:
-        keeper = asyncio.create_task(self._keep_alive(send))
+        keepers: list[asyncio.Task[None]] = []
+        timer = asyncio.get_running_loop().call_later(
+            START_S, lambda: keepers.append(asyncio.ensure_future(self._keep_alive(send)))
+        )
         try:
             async with contextlib.aclosing(self._chunks):
                 async for chunk in self._chunks:
-                    if not self._is_started:
-                        await self._start(send)
                     self._is_silent = False
-                    await _send_body(send, chunk)
+                    if self._is_over():
+                        self._tail += chunk
+                    else:
+                        await self._send(send, chunk)
         finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            timer.cancel()
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
 
     async def _keep_alive(self, send: Send) -> None:
-        await asyncio.sleep(START_S)
         if not self._is_started:
-            await self._start(send)
-            await _send_body(send, self._comment)
+            await self._send(send, self._comment)
         while self._comment:
             self._is_silent = True
             await asyncio.sleep(SILENCE_S)
             if self._is_silent:
-                await _send_body(send, self._comment)
+                await self._send(send, self._comment)
 
-    async def _start(self, send: Send) -> None:
-        self._is_started = True
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-
-
-async def _send_body(send: Send, body: bytes, more: bool = True) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": more})
+    async def _send(self, send: Send, body: bytes, more: bool = True) -> None:
+        if not self._is_started:
+            self._is_started = True
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": body, "more_body": more})

@@ -124,6 +124,10 @@ class DecodeGraphs(Generic[Output]):
             logger.debug("decode steps are not recorded: %s", captured.refusal)
         return captured
 
+    def drop(self) -> None:
+        """Give up all recordings, and the memory that only they hold. Nothing of them may be used any more."""
+        self._captured.clear()
+
     @property
     def sizes(self) -> list[int]:
         """The recorded sizes."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
-from lullm.errors import InvalidRequestError
+from lullm.errors import EngineAsleepError, InvalidRequestError
 
 SleepMode = Literal["keep", "wait", "abort"]
 """What happens to requests that are not finished: kept and continued after waking, waited for, or aborted."""
@@ -74,6 +74,14 @@ class SleepArguments(ForecastArguments, total=False):
     """What `sleep` takes by keyword; see `SleepOptions`."""
 
     mode: SleepMode
+
+
+def check_awake(state: SleepState, tags: Sequence[str]) -> None:
+    """Return if an engine in this state computes. Raises EngineAsleepError otherwise. `tags`: what is released."""
+    if tags:
+        raise EngineAsleepError(f"the engine is asleep ({', '.join(tags)} released); call wake_up()")
+    if state != "awake":
+        raise EngineAsleepError("the engine is paused (sleep level 0); call wake_up()")
 
 
 def check_tags(tags: Sequence[str] | None) -> None:

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lullm.types.parallel.stage import PipelineStage
@@ -165,14 +164,9 @@ class WeightRules:
         return None
 
 
-def without_experts(rules: WeightRules, others: Iterable[int], num_experts: int) -> WeightRules:
-    """The rules of a worker that has some of so many experts; those of the numbers `others` are elsewhere."""
-    numbers = "|".join(map(str, others))
-    return replace(
-        rules,
-        stacks=tuple(replace(stack, num_modules=num_experts) for stack in rules.stacks),
-        elsewhere=(*rules.elsewhere, re.compile(rf"\.experts\.({numbers})\.")),
-    )
+def without_experts(rules: WeightRules, num_experts: int) -> WeightRules:
+    """The rules of a worker that has some of so many experts."""
+    return replace(rules, stacks=tuple(replace(stack, num_modules=num_experts) for stack in rules.stacks))
 
 
 TRAINER_RENAMES = tuple(

@@ -6,9 +6,9 @@ tells others that results of the old weights (the KV cache) are stale.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import nn
@@ -126,6 +126,20 @@ class WeightStore:
         if not self.is_resident:
             raise EngineAsleepError("the weights are asleep; call wake_up(tags=['weights']) before changing them")
 
+    def facts_of(self, names: Iterable[str]) -> dict[str, tuple[int | None, bool]]:
+        """What is known of parameters: the checksum of what was read, and whether it was changed since."""
+        return {name: (self._checksums.get(name), name in self.modified) for name in names}
+
+    def rename(self, gone: Collection[str], come: Mapping[str, tuple[int | None, bool]]) -> None:
+        """Parameters have other names from now on, and contents of which these facts are known."""
+        for name in gone:
+            self._checksums.pop(name, None)
+            self.modified.discard(name)
+        self._checksums |= {name: checksum for name, (checksum, _) in come.items() if checksum is not None}
+        self.modified |= {name for name, (_, is_modified) in come.items() if is_modified}
+        for cached in ("names", "targets", "_packed_names"):
+            vars(self).pop(cached, None)
+
     def parameters(self, names: Collection[str]) -> Iterator[nn.Parameter]:
         """The parameters of these names, packed, always in the same order."""
         for name, parameter in self._model.named_parameters():
@@ -164,7 +178,8 @@ class WeightStore:
 
     def _measure(self, parameters: dict[str, nn.Parameter]) -> dict[str, int]:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            return dict(zip(parameters, pool.map(checksum, parameters.values()), strict=True))
+            measure = partial(checksum, new_digest=self._ops.new_digest)
+            return dict(zip(parameters, pool.map(measure, parameters.values()), strict=True))
 
     def open_packed(self, target: WeightTarget) -> None:
         """Unpack the target's parameters into the checkpoint's order; they are modified from now on."""

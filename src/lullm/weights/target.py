@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from lullm.errors import ModelLoadError
+from lullm.nn.experts import Elsewhere
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear
 from lullm.ops.table import Ops
@@ -78,6 +79,7 @@ class WeightTargets:
         self._rules = model.rules if rules is None else rules
         self._targets: dict[str, WeightTarget] = {}
         scale_targets: dict[str, WeightTarget] = {}
+        self._elsewhere = {name for name, layer in model.named_modules() if isinstance(layer, Elsewhere)}
         seen: set[nn.Parameter] = set()
         for layer_name, layer in model.named_modules():
             prefix, _, last = layer_name.rpartition(".")
@@ -141,10 +143,15 @@ class WeightTargets:
                 if stack.modules == modules:
                     slices = [[found[number][part] for part in stack.parts] for number in sorted(found)]
                     name = f"{prefix}.{stack.name}"
-                    self._targets[name] = _stacked(name, slices, stack, min(found))
+                    self._targets[name] = _stacked(name, slices, stack, sorted(found))
                     if not stack.or_apart:
                         for target in itertools.chain.from_iterable(slices):
                             del self._targets[target.name]
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """Whether other workers have the tensor of this canonical name, and this one need not."""
+        modules = itertools.accumulate(name.split("."), lambda path, part: f"{path}.{part}")
+        return self._rules.is_elsewhere(name) or not self._elsewhere.isdisjoint(modules)
 
     def shape_of(self, name: str) -> torch.Size | None:
         """Of the tensor of this name in a checkpoint of the whole model; None: there is none."""
@@ -162,7 +169,7 @@ class WeightTargets:
         if target is None:
             if self._rules.is_dropped(canonical):
                 return None
-            if self._rules.is_elsewhere(canonical):
+            if self._is_elsewhere(canonical):
                 return WeightTarget(canonical, {}, NoRows(tensor.shape))
             whole = whole_name(self._rules.joins, name)
             hint = "" if whole == name else f": alone it is no weight; take {whole} as floating point numbers"
@@ -176,8 +183,8 @@ class WeightTargets:
         return target
 
 
-def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], stack: Stack, first: int) -> WeightTarget:
-    """The target of a tensor whose slices, from number `first` on, hold the rows of these targets."""
+def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], stack: Stack, numbers: Sequence[int]) -> WeightTarget:
+    """The target of a tensor whose slices of these numbers hold the rows of these targets."""
     parameters: dict[str, torch.Tensor] = {}
     places: list[Rows] = []
     for targets in slices:
@@ -189,4 +196,5 @@ def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], stack: Stack, 
             rows = join(tuple(target.rows for target in targets))
         places.append(TransposedRows(rows) if stack.is_transposed else rows)
     apart = frozenset(target.name for targets in slices for target in targets) if stack.or_apart else frozenset()
-    return WeightTarget(name, parameters, StackedRows(tuple(places), first, stack.num_modules or len(places)), apart)
+    rows = StackedRows(dict(zip(numbers, places, strict=True)), stack.num_modules or len(places))
+    return WeightTarget(name, parameters, rows, apart)

@@ -1,5 +1,6 @@
 """Sizing: measures a worker's memory for KV blocks, and its speeds of copying and computing, before any request."""
 
+import gc
 from collections.abc import Sequence
 
 import torch
@@ -33,9 +34,11 @@ def kv_memory_bytes(setup: WorkerSetup, model: Model) -> int:
     allocator keeps its activations), less an estimate for the graphs.
     """
     config, device = setup.config, setup.device
-    info = device.memory_info()
     if not device.is_accelerator:
-        return info.free_bytes
+        return device.memory_info().free_bytes
+    gc.collect()  # an engine that was dropped without `shutdown` holds its graphs until then
+    device.trim()
+    info = device.memory_info()
     if config.num_gpu_blocks_override is not None or config.kv_cache_memory_bytes is not None:
         return info.free_bytes
     largest = _profile(setup, model, max(config.max_num_batched_tokens // config.max_num_seqs, 1))

@@ -1,6 +1,6 @@
 """Worker: one device's share of the model, behind the calls an executor makes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,18 +12,24 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.profiler import Profiler
 from lullm.kv.layout import num_blocks_within, num_host_blocks_within
+from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.step.runner import ModelRunner
+from lullm.types.parallel.experts import LayerExperts
 from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.weights.rule import trainer_name
 from lullm.weights.store import WeightUpdate
+from lullm.worker import expert_places
 from lullm.worker.kv_pools import KVPools, map_pools
 from lullm.worker.loaded_model import LoadedModel, load_model
 from lullm.worker.pages_ahead import touch_blocks
 from lullm.worker.setup import WorkerSetup, open_setup
 from lullm.worker.sizing import kv_memory_bytes, measure_speeds
 from lullm.worker.sleep.sleeper import Sleeper
+from lullm.worker.warm_up import compile_kernels
+
+logger = get_logger(__name__)
 
 
 class Worker:
@@ -108,6 +114,8 @@ class Worker:
         self._sleeper = Sleeper(setup, self.loaded.store, self.pools, self.arenas)
         self._undo.callback(self._sleeper.close)
         self.model_runner = setup.new_model_runner(model, self.pools.device, self.pools.host, self.pools.workspace)
+        self._undo.callback(self.model_runner.graphs.drop)
+        compile_kernels(setup, model, self.pools)
         if setup.records_graphs:
             self.model_runner.capture_graphs()
         self.reset_kv_scales()
@@ -124,6 +132,7 @@ class Worker:
         """(bytes per second between the pools, tokens per second of prefill). See `sizing.measure_speeds`."""
         speeds = measure_speeds(self.setup, self.model_runner, self.pools)
         self.reset_kv_scales()  # those found belong to a prompt of the measurement
+        self.clear_expert_load()
         return speeds
 
     def touch_blocks(self, block_ids: Sequence[int]) -> bool:
@@ -183,6 +192,16 @@ class Worker:
         self.loaded.store.check_resident()
         self.loaded.store.load()
 
+    def layer_experts(self) -> list[LayerExperts]:
+        """See `expert_places`, for this and the two that follow."""
+        return expert_places.layer_experts(self.loaded.model)
+
+    def clear_expert_load(self) -> None:
+        expert_places.clear_expert_load(self.loaded.model)
+
+    def swap_experts(self, swaps: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+        expert_places.swap_experts(self.loaded.model, self.loaded.store, self.setup.seat.tensor, swaps)
+
     def weights_version(self) -> int:
         """See `WeightStore`."""
         return self.loaded.store.version
@@ -208,6 +227,15 @@ class Worker:
         return self._profiler.stop()
 
     def shutdown(self) -> None:
-        """Give all memory back. Idempotent."""
-        self.setup.device.synchronize()
+        """Give all memory back, on a device that has failed, too. Idempotent."""
+        self._unless_broken(self.setup.device.synchronize)
         self._undo.close()
+        if self.is_accelerator:
+            self._unless_broken(self.setup.device.trim)
+
+    def _unless_broken(self, call: Callable[[], None]) -> None:
+        """After an illegal access every call to a GPU fails: that must not hide the first error, nor keep memory."""
+        try:
+            call()
+        except RuntimeError as error:
+            logger.error("the device has failed, and with it every engine of this process on it: %s", error)

@@ -123,8 +123,11 @@ def test_errors_keep_their_class(client):
         with pytest.raises(InvalidRequestError) as info:
             await client.sleep(3)
         assert info.value.param == "level"
-        with pytest.raises(UnsupportedError, match="by its name"):
-            await client.collective_rpc(print)
+        with pytest.raises(UnsupportedError, match="only a function's name"):
+            await client.collective_rpc(lambda worker: 0)
+        assert await client.collective_rpc(print) == [None], "a function that the other process finds"
+        with pytest.raises(InvalidRequestError, match="plain data or tensors"):
+            await client.collective_rpc(print, args=(object(),))
         with pytest.raises(InvalidRequestError, match="cannot be called by name"):
             await client.collective_rpc("shutdown")
         assert await client.reset_prefix_cache() is True

@@ -8,13 +8,13 @@ import signal
 import pytest
 from async_client import OPTIONS, Observer, until
 
-from lullm import LLM
-from lullm.config.engine import EngineConfig
+from lullm import LLM, AsyncEngineArgs, AsyncLLMEngine
 from lullm.engine.replica.client import ReplicaClient
-from lullm.errors import CacheSizeError, EngineDeadError, InvalidRequestError, UnsupportedError
+from lullm.errors import CacheSizeError, EngineDeadError, InvalidRequestError
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
 DRAWN = SamplingParams(n=4, temperature=0.8, seed=11, max_tokens=40, ignore_eos=True, output_kind=OutputKind.DELTA)
+FINAL = DRAWN.replace(output_kind=OutputKind.FINAL_ONLY)
 SHARED = "the quick brown fox jumps over the lazy dog and runs far away from all of the others "
 PROMPTS = [*(SHARED + end for end in ("a", "b", "c")), "hello world", "a b c", "one two three"]
 
@@ -33,7 +33,7 @@ def build(qwen3_folder):
 
         def build_client(**options):
             options = OPTIONS | {"num_gpu_blocks_override": 256, "threads": 1, "data_parallel_size": 2} | options
-            client = ReplicaClient(EngineConfig(model=str(qwen3_folder), **options))
+            client = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(str(qwen3_folder), **options))
             stack.callback(lambda: asyncio.run(client.shutdown(drain=False)))
             return client
 
@@ -105,6 +105,28 @@ def test_calls_reach_all_and_errors_are_the_callers(client):
     asyncio.run(main())
 
 
+def test_an_async_engine_has_the_same_methods(client, expected):
+    assert isinstance(client, ReplicaClient)
+    own = {name for name in dir(AsyncLLMEngine) if not name.startswith("_")}
+    assert own - {"from_engine_args"} <= set(dir(client))
+
+    async def main():
+        *_, last = [output async for output in client.generate(PROMPTS[0], FINAL, "whole")]
+        assert [completion.token_ids for completion in last.outputs] == expected[0]
+        assert not await client.is_sleeping() and client.get_num_unfinished_requests() == 0
+        stream = client.generate("hello", FINAL.replace(output_kind=OutputKind.DELTA), "broken-off")
+        await anext(stream)
+        assert client.get_num_unfinished_requests() == 1
+        await client.abort("broken-off")
+        *_, last = [output async for output in stream]
+        assert last.outputs[0].finish_reason == "abort"
+        assert await client.update_weights([]) == 0
+        await client.check_health()
+        assert (await client.get_tokenizer()).decode([5]) == client.tokenizer.decode([5])
+
+    asyncio.run(main())
+
+
 def test_all_sleep_or_none(client, monkeypatch):
     async def fail(level=1, **arguments):
         raise OSError(28, "No space left on device")
@@ -152,5 +174,3 @@ def test_a_killed_engine_fails_its_own_requests_and_turns_health_red(build):
 def test_a_start_that_fails_leaves_none_behind(build):
     with pytest.raises(CacheSizeError):
         build(num_gpu_blocks_override=4)
-    with pytest.raises(UnsupportedError, match="data-parallel-size 2"):
-        LLM("demo", data_parallel_size=2)

@@ -1,6 +1,17 @@
 """One answer of several engines."""
 
-from lullm.engine.replica.merge import merged_occupancy, merged_sleep, merged_state, merged_stats, merged_wake
+import pytest
+
+from lullm.engine.replica.merge import (
+    merged_load,
+    merged_move,
+    merged_occupancy,
+    merged_sleep,
+    merged_state,
+    merged_stats,
+    merged_wake,
+)
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.sleep import SleepReport, WakeReport
 from lullm.types.watch.occupancy import (
     CACHED_CELL,
@@ -23,6 +34,19 @@ def test_counters_and_gauges_are_summed():
     assert found.preemptions_total == {("swap", "cheaper"): 2} and found.finished_total == {"stop": 3, "abort": 1}
     assert found.token_gaps == gaps
     assert merged_stats([other]) == other, "nothing is left out"
+
+
+def test_experts_of_all_engines():
+    one = ExpertLoad({3: [1, 2]}, {3: [[0], [1]]})
+    other = ExpertLoad({3: [5, 0]}, {3: [[1], [0]]})
+    found = merged_load([one, other, one])
+    assert found.tokens == {3: [7, 4]} and found.workers == {3: [[0, 3, 4], [1, 2, 5]]}
+    assert merged_load([one]) == one and merged_load([ExpertLoad({}, {})] * 2) == ExpertLoad({}, {})
+    assert merged_move([ExpertMove(2, 0.5, 1.0, 0.1), ExpertMove(4, 0.7, 0.9, 0.3)]) == ExpertMove(
+        6, 0.6, pytest.approx(0.95), 0.3
+    )
+    stats = [EngineStats(expert_balance=0.5), EngineStats(expert_balance=0.7), EngineStats()]
+    assert merged_stats(stats).expert_balance == pytest.approx(0.6)
 
 
 def test_sleeps_that_ran_at_the_same_time():

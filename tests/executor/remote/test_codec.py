@@ -13,6 +13,7 @@ from golden import SIZES, model_class
 from lullm.config.model import ModelConfig
 from lullm.executor.remote.codec import decode, encode
 from lullm.types.draw import Draw, DrawParams
+from lullm.types.parallel.experts import LayerExperts
 from lullm.types.parallel.placement import placements
 from lullm.types.sleep import Released, Residence, SleepForecast, SleepOrder, UsedBlocks
 from lullm.types.step import StepPlan
@@ -32,6 +33,7 @@ VALUES = {
     "released": Released(("weights",), 10, 5, 0.5, "locked"),
     "forecast": SleepForecast(1, ("weights",), 7, 3, 1.0, 4.0),
     "places": placements(2, 3),
+    "experts": [LayerExperts(3, (5, 0), (1, 0), 1, "float32 [4, 8]"), {3: [(0, 1)], 7: []}],
     "structs": [StepPlan([]), Draw(1, 0, DrawParams(seed=5))],
     "dtype": torch.bfloat16,
 }

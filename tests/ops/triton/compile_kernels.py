@@ -31,7 +31,15 @@ INTEGERS = ("query_starts", "context_lens", "block_tables", "semaphores", "top_k
 LONGS = ("slots", "positions", "tokens", "table", "keys")
 DOUBLES = ("top_p",)
 FLOATS = ("scales", "partial", "cos_sin", "logits", "scratch", "temperatures", "floors")
-UNALIGNED = ("query_starts_ptr", "context_lens_ptr", "block_tables_ptr", "num_spans", "num_pairs", "table_stride")
+UNALIGNED = (
+    "query_starts_ptr",
+    "context_lens_ptr",
+    "block_tables_ptr",
+    "num_spans",
+    "num_pairs",
+    "num_caches",
+    "table_stride",
+)
 
 
 def type_of(name, activation, cache):
@@ -110,7 +118,7 @@ def compile_named(name):
     if name == "silu":
         return compile_kernel(_silu_mul_kernel, {"SIZE": 12288, "BLOCK": tile.ACTIVATION_BLOCK}, 4, 3)
     if name == "copy":
-        constants = {"NUM_CACHES": 72, "BLOCK_WORDS": 4096, "CHUNK": tile.COPY_WORDS}
+        constants = {"BLOCK_WORDS": 4096, "CHUNK": tile.COPY_WORDS}
         return compile_kernel(_copy_kernel, constants, 8, 3)
     if name == "linear":
         chosen = tile.linear_tile(torch.bfloat16)

@@ -12,8 +12,8 @@ from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout, new_semaphores
 from lullm.ops.selection import REFERENCE_OPS, with_features
-from lullm.ops.triton import gathered_attention, prefill_attention
-from lullm.ops.triton.attention import attention
+from lullm.ops.triton import prefill_attention
+from lullm.ops.triton.attention import attention, gathered_attention
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS, MAX_SPLITS, launch_decode, num_splits
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
 from lullm.ops.triton.prefill_attention import launch_prefill, num_prefill_splits
@@ -143,7 +143,7 @@ def test_rows_that_fill_up_a_graph_give_zeros():
         max_context_len=800,
     )
     q = torch.cat((q, torch.full((2, 4, 16), 3.0))).to(DEVICE)
-    for version in (attention, gathered_attention.attention):
+    for version in (attention, gathered_attention):
         actual = version(q, on_device(caches, 7.0), prepared, 0.25).cpu()
         torch.testing.assert_close(actual[:2], expected, atol=5e-6, rtol=5e-6)
         assert not actual[2:].any()
@@ -178,7 +178,7 @@ def test_float8_cache(shape, with_scales, dtype):
     scales = [torch.tensor([0.5, 3.0]), torch.tensor([2.0, 0.25])] if with_scales else []
     expected = REFERENCE_OPS.attention(q, LayerCache(*cached, *scales), layout, 0.25)
     given = LayerCache(*on_device(cached).tensors, *(scale.to(DEVICE) for scale in scales))
-    for version in (attention, gathered_attention.attention):
+    for version in (attention, gathered_attention):
         actual = version(q.to(DEVICE), given, prepare_attention(layout), 0.25)
         torch.testing.assert_close(actual.cpu(), expected, atol=2 * TOLERANCE[dtype], rtol=2 * TOLERANCE[dtype])
 
@@ -243,7 +243,7 @@ def test_other_tiles():
 def test_gathered_attention(shape):
     layout, q, caches = make_step(shape, window=24)
     prepared = prepare_attention(layout)
-    actual = gathered_attention.attention(q.to(DEVICE), on_device(caches), prepared, 0.25)
+    actual = gathered_attention(q.to(DEVICE), on_device(caches), prepared, 0.25)
     torch.testing.assert_close(actual.cpu(), expected_of(layout, q, caches), atol=5e-6, rtol=5e-6)
 
 

@@ -4,9 +4,9 @@ import functools
 
 import pytest
 import torch
-from gpu_parts.attention_case import AttentionCase, all_cases, expected_of, new_step, worst_row
+from gpu_parts.case.attention import AttentionCase, all_cases, expected_of, new_step, worst_row
+from gpu_parts.case.draw import SMALL_VOCAB_SIZE
 from gpu_parts.correctness import BOUNDS, all_checks
-from gpu_parts.draw_case import SMALL_VOCAB_SIZE
 
 from lullm.ops.selection import REFERENCE_OPS
 from lullm.ops.triton import tile

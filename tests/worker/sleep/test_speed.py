@@ -9,14 +9,14 @@ from lullm.worker.sleep.speed import SleepSpeeds
 
 @pytest.mark.parametrize("what", ["save ram", "restore ram", "save disk", "restore disk", "release"])
 def test_what_was_never_done_is_tried_out(tmp_path, what):
-    speeds = SleepSpeeds(CpuDevice(), tmp_path)
+    speeds = SleepSpeeds(CpuDevice(), directory=tmp_path)
     one, two = speeds.seconds(what, 64 * MIB), speeds.seconds(what, 128 * MIB)
     assert 0 < one < 60 and two == pytest.approx(2 * one)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_last_measurement_counts(tmp_path):
-    speeds = SleepSpeeds(CpuDevice(), tmp_path / "nowhere")
+    speeds = SleepSpeeds(CpuDevice(), directory=tmp_path / "nowhere")
     assert speeds.seconds("save disk", 0) == 0
     with pytest.raises(OSError, match="nowhere"):
         speeds.seconds("save disk", 1)

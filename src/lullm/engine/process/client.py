@@ -4,9 +4,11 @@ Requests are rendered, tokenized and checked here; the engine's process computes
 text: what ends a sequence must be known before its next step.
 """
 
+import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Unpack, cast
 
 import msgspec
@@ -19,9 +21,13 @@ from lullm.engine.client import SleepObserver
 from lullm.engine.process.link import EngineLink
 from lullm.engine.process.message import Heard
 from lullm.engine.process.spawn import EngineProcess
+from lullm.engine.process.weight_feed import WeightFeed
 from lullm.engine.start.model import OpenedModel, open_model
-from lullm.errors import UnsupportedError
+from lullm.errors import InvalidRequestError
+from lullm.executor.remote.codec import decode, encode
+from lullm.executor.remote.message import with_names
 from lullm.types.outputs import RequestOutput
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
@@ -73,6 +79,7 @@ class ProcessClient(Reception):
         self.default_params = model.default_params
         super().__init__(model.input_processor(self.config))
         self._observers: list[SleepObserver] = []
+        self._updates = asyncio.Lock()
         self._link = EngineLink(self._process, ready.status, self.tokenizer.decode_token, self._hear)
         self._entry = Entry(self._link, self.idle)
 
@@ -105,18 +112,30 @@ class ProcessClient(Reception):
 
     async def collective_rpc(
         self,
-        method: str,
+        method: str | Callable[..., Any],
         timeout: float | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Raises UnsupportedError: `method` is a function, which cannot go to another process."""
-        if not isinstance(method, str):
-            raise UnsupportedError("a function cannot go to an engine in another process; call a method by its name")
-        found = await self._link.call(
-            "collective_rpc", list[Any], method=method, timeout=timeout, args=list(args), kwargs=dict(kwargs or {})
-        )
-        return cast(list[Any], found)
+        """Functions go by their names. Raises UnsupportedError: one has none that another process finds."""
+        try:
+            given = encode([*with_names([method]), timeout, with_names(args), dict(kwargs or {})])
+        except TypeError as error:
+            raise InvalidRequestError(f"collective_rpc: {error}; give plain data or tensors", "args") from None
+        found = await self._link.call("collective_rpc", bytes, given=b"".join(given))
+        return cast(list[Any], decode(memoryview(found)))
+
+    def weight_feed(self) -> WeightFeed:
+        """For an update whose weights come one by one."""
+        return WeightFeed(self._link, self._updates)
+
+    async def start_profile(self, folder: str | Path = "profile") -> None:
+        """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
+        await self._link.call("start_profile", None, folder=str(Path(folder).absolute()))
+
+    async def stop_profile(self) -> Path:
+        """End the recording; the trace in the folder. Raises as `Profiler.stop` does."""
+        return Path(await self._link.call("stop_profile", str))
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
@@ -139,6 +158,14 @@ class ProcessClient(Reception):
     def observe_sleep(self, observer: SleepObserver) -> None:
         """The observer hears on the event loop."""
         self._observers.append(observer)
+
+    async def expert_load(self, clear: bool = False) -> ExpertLoad:
+        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
+        return cast(ExpertLoad, await self._link.call("expert_load", ExpertLoad, clear=clear))
+
+    async def rebalance_experts(self) -> ExpertMove:
+        """See `LLMEngine`."""
+        return cast(ExpertMove, await self._link.call("rebalance_experts", ExpertMove))
 
     async def reset_prefix_cache(self) -> bool:
         return cast(bool, await self._link.call("reset_prefix_cache", bool))

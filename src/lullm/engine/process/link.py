@@ -23,6 +23,7 @@ from lullm.engine.process.message import (
     Status,
     Stop,
     Taken,
+    Weight,
     Withdraw,
     decode_news,
     encode,
@@ -112,17 +113,29 @@ class EngineLink:
             raise InvalidRequestError(
                 f"{verb}: the arguments cannot be sent to the engine's process: {error}"
             ) from None
-        answer = self._calls[serial] = asyncio.get_running_loop().create_future()
         self._num_sleeps += verb == "sleep"
         try:
+            return msgspec.msgpack.decode(await self._answer_to(serial, data), type=kind)
+        finally:
+            self._num_sleeps -= verb == "sleep"
+
+    async def give(self, data: bytes) -> None:
+        """Send a weight of the update that runs; returns once the engine takes it. Raises EngineDeadError."""
+        serial = next(self._serials)
+        await self._answer_to(serial, encode(Weight(serial, data)))
+
+    async def _answer_to(self, serial: int, data: bytes) -> bytes:
+        """Send an order that has an answer; that answer."""
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._calls[serial] = answer
+        try:
             self._send(data)
-            return msgspec.msgpack.decode(await answer, type=kind)
+            return await answer
         except asyncio.CancelledError:
             if self._error is None:
                 self._order(Cancel(serial))
             raise
         finally:
-            self._num_sleeps -= verb == "sleep"
             self._calls.pop(serial, None)
 
     async def stop(self, drain: bool) -> None:

@@ -133,6 +133,13 @@ class Call(Message, tag="call"):
     arguments: dict[str, Any]
 
 
+class Weight(Message, tag="weight"):
+    """A weight of the update that runs, and the number by which its acceptance comes back; see `weight_feed`."""
+
+    serial: int
+    data: bytes
+
+
 class Cancel(Message, tag="cancel"):
     """Nobody waits for the answer any more."""
 
@@ -145,7 +152,7 @@ class Stop(Message, tag="stop"):
     drain: bool
 
 
-Order = Start | Admit | Withdraw | Call | Cancel | Stop
+Order = Start | Admit | Withdraw | Call | Weight | Cancel | Stop
 
 # -- from the engine -------------------------------------------------------------------------------------------------
 

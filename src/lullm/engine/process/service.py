@@ -4,11 +4,14 @@ Orders are read on a thread that never writes, so that they are always read: who
 it. News are written on the engine's thread: a server that cannot keep up slows the engine down, and no memory grows.
 """
 
+import contextlib
 import dataclasses
 import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import msgspec
 
 from lullm.config.resolved import IdleConfig
 from lullm.engine.client import SleepCause
@@ -30,21 +33,28 @@ from lullm.engine.process.message import (
     Status,
     Stop,
     Taken,
+    Weight,
     Withdraw,
     encode,
 )
 from lullm.engine.process.output_codec import encode_output
 from lullm.engine.process.request_codec import decode_request
+from lullm.engine.process.weight_feed import WeightInbox
 from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.engine_thread import EngineThread
 from lullm.engine.thread.mailbox import Command, EngineCall, Mailbox
 from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.errors import EngineDeadError, LullmError
+from lullm.executor.remote.codec import decode as decode_value
+from lullm.executor.remote.codec import encode as encode_value
+from lullm.executor.remote.message import with_functions
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import SleepOptions, SleepReport, WakeReport
 from lullm.types.wire.plain_error import plain_error
 
+_FOREIGN = ("collective_rpc", "update_weights")
+"""Calls of code that callers bring along: their errors are not the engine's."""
 STATUS_S = 0.02
 """Between two reports of a busy engine's status: one takes 15 us."""
 
@@ -161,8 +171,14 @@ class EngineService:
             "reset_prefix_cache": engine.reset_prefix_cache,
             "occupancy": engine.occupancy,
             "abort": engine.abort_request,
+            "expert_load": engine.expert_load,
+            "rebalance_experts": engine.rebalance_experts,
+            "start_profile": engine.profiler.start,
+            "stop_profile": lambda: str(engine.profiler.stop()),
             "collective_rpc": self._collective_rpc,
+            "update_weights": self._update_weights,
         }
+        self._weights = WeightInbox(self._accept)
 
     def start(self) -> EngineThread:
         """Tell that the engine is there, and let its thread run."""
@@ -185,6 +201,8 @@ class EngineService:
                     self._withdraw(order.serial)
                 case Call():
                     self._call(order)
+                case Weight():
+                    self._weights.put(order.serial, order.data)
                 case Cancel():
                     if (call := self._calls.get(order.serial)) is not None:
                         call.answer.cancel()
@@ -218,9 +236,10 @@ class EngineService:
             sleep = EngineCall(lambda: self._watch.sleep(options))
             return sleep, lambda: self._watch.begin_sleep(sleep, options)
         function = self._verbs[order.verb]
-        call: EngineCall[Any] = EngineCall(
-            lambda: function(**order.arguments), is_foreign=order.verb == "collective_rpc"
-        )
+        arguments = order.arguments
+        if order.verb == "update_weights":  # those of the last one may have been left over
+            self._weights = arguments["weights"] = WeightInbox(self._accept)
+        call: EngineCall[Any] = EngineCall(lambda: function(**arguments), is_foreign=order.verb in _FOREIGN)
         return call, call.run
 
     def _answer(self, serial: int, call: EngineCall[Any]) -> None:
@@ -238,9 +257,24 @@ class EngineService:
         status = self._outbox.status()
         self._outbox.send(Answer(serial, status, result, None if error is None else plain_error(error, HERE)))
 
-    def _collective_rpc(self, **arguments: Any) -> list[Any]:
+    def _collective_rpc(self, given: bytes) -> bytes:
         self._watch.restart_clock()
-        return self._engine.collective_rpc(**arguments)
+        function, timeout, args, kwargs = decode_value(memoryview(given))
+        [method] = with_functions([function])
+        found = self._engine.collective_rpc(method, timeout, with_functions(args), kwargs)
+        try:
+            return b"".join(encode_value(found))
+        except TypeError as error:
+            with contextlib.suppress(TypeError):  # records of the caller's own cross as dicts
+                return b"".join(encode_value(msgspec.to_builtins(found)))
+            raise LullmError(f"the result cannot leave the engine's process: {error}") from None
+
+    def _update_weights(self, weights: WeightInbox) -> int:
+        self._watch.restart_clock()
+        return self._engine.update_weights(weights)
+
+    def _accept(self, serial: int) -> None:
+        self._outbox.send(Answer(serial, self._outbox.status()))
 
     def _status(self) -> Status:
         now = time.monotonic()

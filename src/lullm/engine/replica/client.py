@@ -5,18 +5,21 @@ Every request goes to one of them, by the `Router`. Calls go to all, and have on
 
 import asyncio
 import contextlib
-import dataclasses
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, Unpack
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from lullm.config.engine import DEFAULT_CPU_KV_SHARE, EngineConfig
+from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
+from lullm.engine.caller.named_calls import NamedCalls
 from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
-from lullm.engine.process.client import ProcessClient
+from lullm.engine.process.weight_feed import END, encode_weight
+from lullm.engine.replica.crew import Crew, gathered
 from lullm.engine.replica.merge import (
     merged_forecast,
+    merged_load,
+    merged_move,
     merged_occupancy,
     merged_sleep,
     merged_state,
@@ -26,11 +29,10 @@ from lullm.engine.replica.merge import (
 )
 from lullm.engine.replica.router import Router, Ticket
 from lullm.engine.start.model import open_model
-from lullm.errors import EngineDeadError, InvalidRequestError, LullmError
+from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.kv.hashing import BlockHashes
-from lullm.log import get_logger
-from lullm.machine.cores import cpus_of_workers, read_cores
 from lullm.types.outputs import RequestOutput
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
@@ -44,37 +46,23 @@ from lullm.types.sleep import (
 from lullm.types.watch.occupancy import Occupancy
 from lullm.types.watch.stats import EngineStats
 
-T = TypeVar("T")
-
-logger = get_logger(__name__)
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MAX_HASHED = 512
 """Blocks of a prompt that say where it goes: 8,192 tokens are hashed in a millisecond."""
 
 
-class ReplicaClient(Reception):
+class ReplicaClient(Reception, NamedCalls):
     """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are there.
 
     Methods, attributes and raised errors: see `EngineClient` and `ProcessClient`. An error of one engine names it.
     """
 
     def __init__(self, config: EngineConfig, stream_pause_s: float = 0.0):
-        count = config.data_parallel_size
         model = open_model(config)
-        cpus = cpus_of_workers(read_cores(), count)
-
-        def start(number: int) -> ProcessClient:
-            return ProcessClient(_of_one(config), stream_pause_s, sorted(cpus[number]), model)
-
-        with ThreadPoolExecutor(count) as pool:
-            starting = [pool.submit(start, number) for number in range(count)]
-        self._replicas = [each.result() for each in starting if each.exception() is None]
-        for number, each in enumerate(starting):
-            if (error := each.exception()) is not None:
-                for replica in self._replicas:
-                    replica.close()
-                logger.error("engine %d of %d could not be started", number, count)
-                raise error
+        self._crew = Crew(config, stream_pause_s, model)
+        self._replicas = self._crew.engines
         shortest = min((replica.config for replica in self._replicas), key=lambda each: each.max_model_len)
         self.config = shortest
         self.idle = config.idle
@@ -82,7 +70,8 @@ class ReplicaClient(Reception):
         self.tokenizer = model.tokenizer
         self.default_params = model.default_params
         self.remote_methods = self._replicas[0].remote_methods
-        super().__init__(model.input_processor(shortest))
+        self.input_processor = model.input_processor(shortest)
+        super().__init__(self.input_processor)
         stats = [replica.stats() for replica in self._replicas]
         has_cache = self.config.enable_prefix_caching
         self._router = Router([each.num_blocks * has_cache for each in stats], self.config.block_size)
@@ -111,9 +100,14 @@ class ReplicaClient(Reception):
         with self._sent(request) as ticket:
             return await self._replicas[ticket.engine].pool(request, keep_alive)
 
-    async def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests: each has a last output with the reason 'abort'. Unknown ids are ignored."""
-        await self._all(lambda replica: replica.abort(request_ids))
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored."""
+        request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        await self._crew.all(lambda replica: replica.abort(request_ids))
+
+    def get_num_unfinished_requests(self) -> int:
+        """How many requests have not ended."""
+        return len(self._ids)
 
     @contextlib.contextmanager
     def _sent(self, request: GenerateRequest) -> Iterator[Ticket]:
@@ -125,7 +119,7 @@ class ReplicaClient(Reception):
         try:
             yield ticket
         except EngineDeadError as error:
-            raise self._named(ticket.engine, error) from None
+            raise self._crew.named(ticket.engine, error) from None
         finally:
             self._ids.discard(request.request_id)
             self._router.end(ticket)
@@ -143,22 +137,22 @@ class ReplicaClient(Reception):
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         """All sleep, or none: those that were awake are woken if another could not. The error names that one."""
         were_awake = [replica.sleep_state == "awake" for replica in self._replicas]  # each has a ladder of its own
-        reports, errors = await self._each(lambda replica: replica.sleep(level, **arguments))
+        reports, errors = await self._crew.each(lambda replica: replica.sleep(level, **arguments))
         if errors:
             asleep = [self._replicas[number] for number in reports if were_awake[number]]
-            _, stuck = await _gathered({number: replica.wake_up() for number, replica in enumerate(asleep)})
-            self._raise_first(errors, f"; {len(stuck)} other engines sleep still" if stuck else "")
+            _, stuck = await gathered({number: replica.wake_up() for number, replica in enumerate(asleep)})
+            self._crew.raise_first(errors, f"; {len(stuck)} other engines sleep still" if stuck else "")
         return merged_sleep(list(reports.values()))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         """Those that can wake are awake, also if another could not; the error names that one."""
-        return merged_wake(await self._all(lambda replica: replica.wake_up(tags)))
+        return merged_wake(await self._crew.all(lambda replica: replica.wake_up(tags)))
 
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        return merged_forecast(await self._all(lambda replica: replica.explain_sleep(level, **arguments)))
+        return merged_forecast(await self._crew.all(lambda replica: replica.explain_sleep(level, **arguments)))
 
     async def resume_generation(self) -> None:
-        await self._all(lambda replica: replica.resume_generation())
+        await self._crew.all(lambda replica: replica.resume_generation())
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
@@ -187,16 +181,47 @@ class ReplicaClient(Reception):
 
     async def collective_rpc(
         self,
-        method: str,
+        method: str | Callable[..., Any],
         timeout: float | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        found = await self._all(lambda replica: replica.collective_rpc(method, timeout, args, kwargs))
+        found = await self._crew.all(lambda replica: replica.collective_rpc(method, timeout, args, kwargs))
         return [answer for answers in found for answer in answers]
 
+    async def update_weights(self, weights: "Iterable[tuple[str, Tensor]]") -> int:
+        """Replace weights of all engines; how many. A thread iterates. Raises what iterating `weights` does.
+
+        After an error the engines may differ in the tensor that it is about; the same update again makes them equal.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            feeds = {each: await stack.enter_async_context(each.weight_feed()) for each in self._replicas}
+            items = iter(weights)
+            while (item := await asyncio.to_thread(next, items, END)) is not END:
+                data = await asyncio.to_thread(encode_weight, cast(Any, item))
+                if not all(await asyncio.gather(*(feed.put(data) for feed in feeds.values()))):
+                    break
+            return (await self._crew.all(lambda replica: feeds[replica].end()))[0]
+
+    async def start_profile(self, folder: str | Path = "profile") -> None:
+        """Record where the time goes, until `stop_profile`; each engine has a folder of its own in this one."""
+        folders = {each: Path(folder) / f"engine-{number}" for number, each in enumerate(self._replicas)}
+        await self._crew.all(lambda replica: replica.start_profile(folders[replica]))
+
+    async def stop_profile(self) -> Path:
+        """End the recording; the trace of the first engine, beside whose folder those of the others are."""
+        return (await self._crew.all(lambda replica: replica.stop_profile()))[0]
+
+    async def expert_load(self, clear: bool = False) -> ExpertLoad:
+        """Of all engines, whose workers are numbered through."""
+        return merged_load(await self._crew.all(lambda replica: replica.expert_load(clear)))
+
+    async def rebalance_experts(self) -> ExpertMove:
+        """Each engine moves its own experts, by its own load."""
+        return merged_move(await self._crew.all(lambda replica: replica.rebalance_experts()))
+
     async def reset_prefix_cache(self) -> bool:
-        found = await self._all(lambda replica: replica.reset_prefix_cache())
+        found = await self._crew.all(lambda replica: replica.reset_prefix_cache())
         for known in self._router.replicas:
             known.forget()
         return all(found)
@@ -206,7 +231,7 @@ class ReplicaClient(Reception):
 
     async def occupancy(self, max_cells: int) -> Occupancy:
         num_cells = max(max_cells // len(self._replicas), 1)
-        return merged_occupancy(await self._all(lambda replica: replica.occupancy(num_cells)))
+        return merged_occupancy(await self._crew.all(lambda replica: replica.occupancy(num_cells)))
 
     def check_running(self) -> None:
         """Raises EngineDeadError: one of them is dead, or all are being shut down."""
@@ -214,34 +239,14 @@ class ReplicaClient(Reception):
             try:
                 replica.check_running()
             except EngineDeadError as error:
-                raise self._named(number, error) from None
+                raise self._crew.named(number, error) from None
 
     async def shutdown(self, drain: bool = True) -> None:
         await asyncio.gather(*(replica.shutdown(drain) for replica in self._replicas))
 
-    async def _all(self, call: Callable[[ProcessClient], Awaitable[T]]) -> list[T]:
-        """The answers of all engines. Raises the first error, once all have answered."""
-        answers, errors = await self._each(call)
-        if errors:
-            self._raise_first(errors)
-        return list(answers.values())
-
-    async def _each(self, call: Callable[[ProcessClient], Awaitable[T]]) -> tuple[dict[int, T], dict[int, Exception]]:
-        return await _gathered({number: call(replica) for number, replica in enumerate(self._replicas)})
-
-    def _raise_first(self, errors: Mapping[int, Exception], more: str = "") -> None:
-        number, error = next(iter(errors.items()))
-        if len(errors) == len(self._replicas) and not isinstance(error, EngineDeadError):
-            raise error  # a caller's mistake is not one engine's
-        raise self._named(number, error, more) from None
-
-    def _named(self, number: int, error: Exception, more: str = "") -> Exception:
-        """The same error, with the number of the engine before its text."""
-        text = f"engine {number} of {len(self._replicas)}: {error}{more}"
-        if isinstance(error, InvalidRequestError):
-            return InvalidRequestError(text, error.param, error.code)
-        kind = type(error) if isinstance(error, (LullmError, OSError)) else LullmError
-        return kind(text)
+    def close(self) -> None:
+        """End all processes now, without an event loop. Idempotent."""
+        self._crew.close()
 
 
 class _Forgetting:
@@ -259,25 +264,3 @@ class _Forgetting:
     def sleep_failed(self, cause: str) -> None: ...
 
     def wake_up_failed(self, cause: str) -> None: ...
-
-
-async def _gathered(calls: Mapping[int, Awaitable[T]]) -> tuple[dict[int, T], dict[int, Exception]]:
-    """(answers, errors) of calls that run at the same time, all of which end first."""
-    found = await asyncio.gather(*calls.values(), return_exceptions=True)
-    answers: dict[int, T] = {}
-    errors: dict[int, Exception] = {}
-    for number, result in zip(calls, found, strict=True):
-        if isinstance(result, Exception):
-            errors[number] = result
-        elif isinstance(result, BaseException):
-            raise result
-        else:
-            answers[number] = result
-    return answers, errors
-
-
-def _of_one(config: EngineConfig) -> EngineConfig:
-    """The options of one of the engines: shares of a CPU's memory are of all together."""
-    share = config.gpu_memory_utilization or DEFAULT_CPU_KV_SHARE
-    count = config.data_parallel_size
-    return dataclasses.replace(config, data_parallel_size=1, gpu_memory_utilization=share / count)

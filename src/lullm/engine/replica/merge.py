@@ -3,8 +3,10 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.sleep import TAGS, SleepForecast, SleepReport, SleepState, WakeReport
 from lullm.types.watch.occupancy import (
     FIRST_OWNER_CELL,
@@ -20,12 +22,14 @@ from lullm.types.watch.stats import EngineStats, TokenGaps
 def merged_stats(parts: Sequence[EngineStats]) -> EngineStats:
     """The counters and gauges of all."""
     names = [field.name for field in dataclasses.fields(EngineStats) if field.type is int]
+    balances = [part.expert_balance for part in parts if part.expert_balance is not None]
     gaps = [part.token_gaps for part in parts]
     counts = tuple(map(sum, zip(*(each.counts for each in gaps), strict=True)))
     return EngineStats(
         **{name: sum(getattr(part, name) for part in parts) for name in names},
         preemptions_total=_summed([part.preemptions_total for part in parts]),
         finished_total=_summed([part.finished_total for part in parts]),
+        expert_balance=sum(balances) / len(balances) if balances else None,
         token_gaps=TokenGaps(gaps[0].bounds_s, counts, sum(each.sum_s for each in gaps)),
     )
 
@@ -57,6 +61,35 @@ def merged_forecast(parts: Sequence[SleepForecast]) -> SleepForecast:
         max(part.sleep_seconds for part in parts),
         max(part.wake_seconds for part in parts),
     )
+
+
+def merged_load(parts: Sequence[ExpertLoad]) -> ExpertLoad:
+    """The tokens of all; the workers of one engine have numbers behind those of the one before it."""
+    num_workers = [
+        1 + max((w for each in part.workers.values() for having in each for w in having), default=0) for part in parts
+    ]
+    firsts = list(accumulate(num_workers, initial=0))
+    return ExpertLoad(
+        {
+            layer: [sum(each) for each in zip(*(part.tokens[layer] for part in parts), strict=True)]
+            for layer in parts[0].tokens
+        },
+        {
+            layer: [
+                [first + worker for first, having in zip(firsts, each, strict=False) for worker in having]
+                for each in zip(*(part.workers[layer] for part in parts), strict=True)
+            ]
+            for layer in parts[0].workers
+        },
+    )
+
+
+def merged_move(parts: Sequence[ExpertMove]) -> ExpertMove:
+    """What engines have moved at the same time, and the mean of what they have gained."""
+    before, after = (
+        sum(values) / len(parts) for values in zip(*((part.before, part.after) for part in parts), strict=True)
+    )
+    return ExpertMove(sum(part.num_moved for part in parts), before, after, max(part.seconds for part in parts))
 
 
 def merged_tags(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:

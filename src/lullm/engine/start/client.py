@@ -1,10 +1,15 @@
-"""start_client: the engine of a server, on a thread of this process or in a process of its own."""
+"""The engines that options ask for: of a server, and of a script. One in this process, or others."""
 
 import gc
+from typing import TYPE_CHECKING
 
 from lullm.config.engine import EngineConfig
 from lullm.engine.client import EngineClient
 from lullm.engine.start.head_start import head_start
+
+if TYPE_CHECKING:
+    from lullm.engine.llm_engine import LLMEngine  # loads torch
+    from lullm.engine.replica.engine import ReplicaEngine
 
 
 def start_client(config: EngineConfig, stream_pause_s: float, has_process: bool) -> EngineClient:
@@ -28,3 +33,15 @@ def start_client(config: EngineConfig, stream_pause_s: float, has_process: bool)
             client = AsyncLLMEngine(config, ahead, stream_pause_s)
     gc.freeze()  # a full round over 280,000 objects that stay would hold up all streams for 0.1 s
     return client
+
+
+def start_engine(config: EngineConfig) -> "LLMEngine | ReplicaEngine":
+    """What calls of `step` drive. Blocks, and raises, as the constructor of `LLMEngine` does."""
+    if config.data_parallel_size > 1:
+        from lullm.engine.replica.engine import ReplicaEngine
+
+        return ReplicaEngine(config)
+    with head_start(config) as ahead:
+        from lullm.engine.llm_engine import LLMEngine  # torch is loaded here, beside the head start
+
+        return LLMEngine(config, ahead=ahead)

@@ -1,13 +1,15 @@
 """Messages between an engine and its workers: a command has a number, and its answers have it, too."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from lullm.errors import ConfigError, UnsupportedError
 from lullm.executor.remote.codec import Buffer, decode, encode
 from lullm.types.step import StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
+from lullm.types.wire.importable import find_importable, importable_name
 
 _HEADER = struct.Struct("<QB7x")
 
@@ -22,9 +24,31 @@ OPENING = 0
 
 @dataclass(frozen=True, slots=True)
 class FunctionName:
-    """Stands for a function or a class among the arguments of a method: 'package.module:name'."""
+    """Stands for a function or a class among what crosses: 'package.module:name'."""
 
     name: str
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "FunctionName":
+        """Under which other processes import it. Raises UnsupportedError: they cannot."""
+        try:
+            name = importable_name(function)
+            if find_importable(name) is function:
+                return cls(name)
+            reason = f"{name} is another function"
+        except ConfigError as error:
+            reason = str(error)
+        raise UnsupportedError(f"collective_rpc sends no code to other processes, only a function's name: {reason}")
+
+
+def with_names(values: Sequence[Any]) -> list[Any]:
+    """The same, with names for what can be called. Raises UnsupportedError: one has none."""
+    return [FunctionName.of(value) if callable(value) else value for value in values]
+
+
+def with_functions(values: Sequence[Any]) -> list[Any]:
+    """The reverse of `with_names`. Raises ConfigError: a name stands for nothing here."""
+    return [find_importable(value.name) if isinstance(value, FunctionName) else value for value in values]
 
 
 @dataclass(frozen=True, slots=True)

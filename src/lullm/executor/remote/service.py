@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from lullm.errors import InvalidRequestError
-from lullm.executor.remote.message import OPENING, Command, FunctionName, Link, Reply
+from lullm.executor.remote.message import OPENING, Command, Link, Reply, with_functions
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.types.wire.importable import find_importable
 from lullm.types.wire.plain_error import plain_error
@@ -124,7 +124,7 @@ def _run(worker: ServedWorker, command: Command) -> Any:
         verb, args = command.content
         return getattr(worker, verb)(*args)
     method, given, kwargs = command.content
-    args = [find_importable(arg.name) if isinstance(arg, FunctionName) else arg for arg in given]
+    args = with_functions(given)
     if ":" in method:
         return find_importable(method)(worker, *args, **kwargs)
     return _method_of(worker, method)(*args, **kwargs)

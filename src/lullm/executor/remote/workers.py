@@ -5,11 +5,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lullm.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError, WorkerLostError
+from lullm.errors import EngineDeadError, InvalidRequestError, WorkerLostError
 from lullm.executor.protocol import Answer, WorkerVerb
-from lullm.executor.remote.message import OPENING, Command, CommandKind, FunctionName, Reply, Transport
+from lullm.executor.remote.message import OPENING, Command, CommandKind, FunctionName, Reply, Transport, with_names
 from lullm.types.step import Running, StepPlan, StepResult
-from lullm.types.wire.importable import find_importable, importable_name
 from lullm.types.wire.plain_error import error_of
 
 STOP_S = 10.0
@@ -63,8 +62,8 @@ class RemoteWorkers:
     def run(
         self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Answer]:
-        name = _name_of(method) if callable(method) else method
-        given = [FunctionName(_name_of(arg)) if callable(arg) else arg for arg in args]
+        name = FunctionName.of(method).name if callable(method) else method
+        given = with_names(args)
         try:
             number = self._send("run", [name, given, dict(kwargs)])
         except TypeError as error:
@@ -183,15 +182,3 @@ def _error_in(reply: Reply) -> Exception | None:
 def _answer(reply: Reply) -> Answer:
     error = _error_in(reply)
     return Answer(reply.content[1]) if error is None else Answer(error=error)
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    """Under which other processes import it. Raises UnsupportedError: they cannot."""
-    try:
-        name = importable_name(function)
-        if find_importable(name) is function:
-            return name
-        reason = f"{name} is another function"
-    except ConfigError as error:
-        reason = str(error)
-    raise UnsupportedError(f"collective_rpc sends no code to other processes, only a function's name: {reason}")

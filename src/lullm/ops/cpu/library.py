@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 15
+_ABI_VERSION = 16
 _SOURCES = Path(__file__).parent / "csrc"
 """In a checkout; an installed package has none."""
 
@@ -55,7 +55,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_draw_tokens": [_POINTER] * 7 + [_SIZE] * 3 + [_INT],
     "lullm_copy_blocks": [_POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _SIZE],
     "lullm_route": [_POINTER] * 5 + [_SIZE] * 7 + [_FLOAT] + [_INT] * 3,
-    "lullm_sort_rows": [_POINTER] * 4 + [_SIZE] * 3,
+    "lullm_sort_rows": [_POINTER] * 6 + [_SIZE] * 3,
     "lullm_grouped_linear": [_POINTER] * 6 + [_SIZE] * 6 + [_INT, _INT, _FLOAT, _FLOAT, _INT],
     "lullm_clamped_gate": [_POINTER] * 2 + [_SIZE] * 2 + [_FLOAT] * 2 + [_INT],
     "lullm_mix": [_POINTER] * 8 + [_SIZE] * 4 + [_INT],
@@ -79,6 +79,10 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_broadcast": [_POINTER] * 2 + [_SIZE] * 2,
     "lullm_send": [_POINTER] * 2 + [_SIZE] * 2,
     "lullm_receive": [_POINTER] * 2 + [_SIZE] * 2,
+    "lullm_digest_bytes": [],
+    "lullm_begin_digest": [_POINTER],
+    "lullm_extend_digest": [_POINTER] * 3 + [_SIZE],
+    "lullm_digest_value": [_POINTER] * 2,
     "lullm_spin_products": [_SIZE, _INT],
     "lullm_operation_number": [ctypes.c_char_p],
     "lullm_replay": [_POINTER, _SIZE],
@@ -120,7 +124,8 @@ def load_library() -> Library | None:
         function.argtypes, function.restype = argument_types, None
     for name in _RETURN_INT:
         getattr(handle, name).restype = _INT
-    handle.lullm_spin_products.restype = handle.lullm_group_bytes.restype = _SIZE
+    for name in ("lullm_spin_products", "lullm_group_bytes", "lullm_digest_bytes"):
+        getattr(handle, name).restype = _SIZE
     handle.lullm_open_group.restype = _POINTER
     available = _available_isas(handle)
     wanted = os.environ.get(ISA_VARIABLE) or available[-1]

@@ -16,7 +16,7 @@ from lullm.ops.cpu.quantized_native import quantized_linear
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.experts import grouped, routing
 from lullm.ops.experts.routing import Routes
-from lullm.ops.experts.weights import ExpertWeights, Matrices
+from lullm.ops.experts.weights import ExpertSlots, ExpertWeights, Matrices
 
 _torch_experts = grouped.experts_over(torch_cpu.linear)
 _CLAMPED_SILU = 5
@@ -80,19 +80,20 @@ def experts(
 
 
 class _Sorted(NamedTuple):
-    """The rows of a step by expert; see `lullm_sort_rows`."""
+    """The rows of a step by slot; see `lullm_sort_rows`."""
 
     starts: Tensor  # [E + 1]
     rows: Tensor  # [T * K]
     places: Tensor  # [T * K]
 
 
-def _sort(routes: Routes, num_experts: int) -> _Sorted:
+def _sort(routes: Routes, slots: ExpertSlots) -> _Sorted:
     num_rows, num_used = routes.experts.shape
+    num_experts = len(slots)
     sizes = (num_experts + 1, num_rows * num_used, num_rows * num_used)
     found = _Sorted(*(new_result((size,), torch.int64) for size in sizes))
-    pointers = [tensor.data_ptr() for tensor in found]
-    if not call("lullm_sort_rows", routes.experts.data_ptr(), *pointers, num_rows, num_used, num_experts):
+    pointers = [tensor.data_ptr() for tensor in (routes.experts, slots.of_experts, slots.load, *found)]
+    if not call("lullm_sort_rows", *pointers, num_rows, num_used, num_experts):
         raise IndexError(f"a token chose an expert outside the {num_experts}")
     return found
 
@@ -101,8 +102,8 @@ def _mix_experts(
     y: Tensor, x: Tensor, routes: Routes, weights: ExpertWeights, shared: Tensor | None, shared_gate: Tensor | None
 ) -> None:
     """Writes the results of some rows, some columns at a time."""
-    places = _sort(routes, weights.num_all)
-    own = places.starts[weights.first : weights.first + len(weights.down.weights) + 1]
+    places = _sort(routes, weights.slots)
+    own = places.starts[weights.own.start : weights.own.stop + 1]
     gated = _gated(x, own, places.rows, weights)
     step = max(32, _PIECE_BYTES // (gated.shape[0] * x.dtype.itemsize) // 32 * 32)
     for first in range(0, y.shape[1], step):

@@ -31,11 +31,12 @@ def experts_over(linear: Linear, quantized_linear: QuantizedLinear = expansion.q
         x: Tensor, routes: Routes, weights: ExpertWeights, shared: Tensor | None, shared_gate: Tensor | None
     ) -> Tensor:
         num_used = routes.experts.shape[1]
-        order = routes.experts.flatten().argsort(stable=True)  # [T * K]: by expert
-        counts = routes.experts.flatten().bincount(minlength=weights.num_all).tolist()
-        last = weights.first + len(weights.down.weights)
+        weights.slots.count(routes.experts)
+        slots = weights.slots.of_experts[routes.experts].flatten()
+        order = slots.argsort(stable=True)  # [T * K]: by slot
+        counts = slots.bincount(minlength=len(weights.slots)).tolist()
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-        for expert, places in enumerate(order.split(counts)[weights.first : last]):
+        for expert, places in enumerate(order.split(counts)[weights.own]):
             if len(places):
                 rows = places // num_used
                 part = multiply(weights.join(multiply(x[rows], weights.gate_up, expert)), weights.down, expert)

@@ -12,11 +12,12 @@ from lullm.ops.quantized import reference as quantized_reference
 def experts(
     x: Tensor, routes: Routes, weights: ExpertWeights, shared: Tensor | None, shared_gate: Tensor | None
 ) -> Tensor:
+    weights.slots.count(routes.experts)
     totals = []
     for row in range(len(x)):
         total = torch.zeros(x.shape[1], dtype=torch.float32, device=x.device)
         for number, share in zip(routes.experts[row].tolist(), routes.shares[row], strict=True):
-            expert = number - weights.first
+            expert = int(weights.slots.of_experts[number]) - weights.slots.first
             if not 0 <= expert < len(weights.down.weights):
                 continue
             gated = weights.join(_multiply(x[row : row + 1], weights.gate_up, expert))

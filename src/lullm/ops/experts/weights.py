@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from lullm.config.experts import ClampedGate
@@ -18,9 +19,9 @@ class Matrices:
     """One matrix per expert, all of one shape, at addresses that stay.
 
     Args:
-        weights: by expert, `[out, in]`, or the storage of a quantized weight.
-        biases: by expert, `[out]`; None: there are none.
-        layouts: by expert, of quantized weights; None: it is not quantized.
+        weights: `[out, in]`, or the storage of a quantized weight.
+        biases: `[out]`; None: there are none.
+        layouts: of quantized weights; None: it is not quantized.
     """
 
     weights: Sequence[Tensor]
@@ -59,24 +60,53 @@ def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_uint64]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExpertWeights:
-    """`down(gate(gate_up(x)))` of every expert.
+class ExpertSlots:
+    """Where the experts of a layer are: each has a slot, and a worker has some that follow each other.
+
+    Both tensors change in place, at addresses that recorded steps know.
 
     Args:
-        gate_up: matrices `[2 * I, H]`, gates first. down: matrices `[H, I]`.
+        of_experts: `[E]` int64, by expert. load: `[E]` int64, how many tokens have used it since it was last cleared.
+        first: of this worker's.
+    """
+
+    of_experts: Tensor
+    load: Tensor
+    first: int = 0
+
+    @classmethod
+    def in_order(cls, num_experts: int, first: int = 0) -> "ExpertSlots":
+        """The slot of each expert is its number."""
+        numbers = torch.arange(num_experts, device="cpu")
+        return cls(numbers, torch.zeros_like(numbers), first)
+
+    def __len__(self) -> int:
+        return len(self.of_experts)
+
+    def count(self, experts: Tensor) -> None:
+        """Add tokens to the load. `experts`: of each token, those that it uses; in torch on any device."""
+        self.load.add_(experts.flatten().bincount(minlength=len(self)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpertWeights:
+    """`down(gate(gate_up(x)))` of every expert that is here.
+
+    Args:
+        gate_up: matrices `[2 * I, H]`, gates first. down: matrices `[H, I]`. Both by slot.
         gate: `activation(gate) * up`, or a `ClampedGate`.
-        first, num_all: these are the experts from number `first` on, of so many; other workers have the others.
+        slots: of all experts.
     """
 
     gate_up: Matrices
     down: Matrices
     gate: Activation | ClampedGate
-    first: int = 0
-    num_all: int = 0
+    slots: ExpertSlots
 
-    def __post_init__(self) -> None:
-        if not self.num_all:
-            object.__setattr__(self, "num_all", len(self.down.weights))
+    @property
+    def own(self) -> slice:
+        """The slots that are here."""
+        return slice(self.slots.first, self.slots.first + len(self.down.weights))
 
     def join(self, gate_up: Tensor) -> Tensor:
         """Gates and ups `[N, 2 * I]` -> `[N, I]`, in torch on any device."""

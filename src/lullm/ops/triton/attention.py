@@ -1,15 +1,18 @@
 """Attention over the paged cache: the decode kernel for spans of one token, the prefill kernel for longer ones."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from lullm.errors import UnsupportedError
+from lullm.ops import grouped_attention
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.triton.decode_attention import launch_decode
-from lullm.ops.triton.prefill_attention import launch_invariant, launch_prefill
+from lullm.ops.triton.prefill_attention import launch_invariant, launch_prefill, launch_tiles
 from lullm.ops.triton.rope_cache import check_cache
-from lullm.ops.triton.tile import decode_tile, invariant_tile, prefill_tile
+from lullm.ops.triton.tile import decode_tile, invariant_tile, prefill_tile, split_tile
 
 
 def prepare_attention(layout: DeviceLayout) -> DeviceLayout:
@@ -33,8 +36,25 @@ def attention(
     kind = cache.key.dtype, q.shape[2]
     if prepared.max_query_len > 1:
         launch_prefill(out, q, cache, prepared, scale, prefill_tile(*kind))
-    if prepared.max_query_len == 1 or len(q) < prepared.max_query_len * prepared.num_spans:  # not all are longest
+    if prepared.num_prefill_spans < prepared.num_spans:  # a launch for none took the host 20 us per layer
         launch_decode(out, q, cache, prepared, scale, decode_tile(*kind))
+    return out
+
+
+def every_attention(
+    q: Tensor,
+    cache: LayerCache,
+    prepared: DeviceLayout,
+    scale: float,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """See `Ops.compile_attention`: the prefill kernel whole, with smaller tiles, and with split keys."""
+    out = _new_result(q, cache, soft_cap, sinks)
+    tile = prefill_tile(cache.key.dtype, q.shape[2])
+    for chosen, splits in ((tile, 1), (split_tile(tile), 1), (split_tile(tile), 2)):
+        launch_tiles(out, q, cache, prepared, scale, chosen, splits, takes_decodes=False)
+    launch_decode(out, q, cache, prepared, scale, decode_tile(cache.key.dtype, q.shape[2]))
     return out
 
 
@@ -49,6 +69,34 @@ def invariant_attention(
     """The same in one launch of one tile, so that a row's bits depend on its own sequence alone."""
     out = _new_result(q, cache, soft_cap, sinks)
     launch_invariant(out, q, cache, prepared, scale, invariant_tile(cache.key.dtype, q.shape[2]))
+    return out
+
+
+def gathered_attention(
+    q: Tensor,
+    cache: LayerCache,
+    prepared: DeviceLayout,
+    scale: float,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """The same in torch: gathers keys and values through the block tables, then calls torch's fused kernels.
+
+    For comparison, and for what the kernels lack. It reads the lengths on the host, so every layer waits for the
+    device, and no graph can record it.
+    """
+    layout = prepared.on_host()
+    # Rows of padding see one key, any key, and give zeros in the end.
+    starts = prepared.query_starts.tolist()
+    padding = [start for start, context_len in zip(starts, layout.context_lens, strict=False) if not context_len]
+    layout = replace(
+        layout,
+        context_lens=[max(context_len, 1) for context_len in layout.context_lens],
+        block_tables=layout.block_tables.clamp(0, cache.num_blocks - 1),
+    )
+    grouped = grouped_attention.prepare_attention(layout).to(q.device)
+    out = grouped_attention.attention(q, cache, grouped, scale, soft_cap, sinks)
+    out[padding] = 0
     return out
 
 

@@ -16,34 +16,39 @@ import triton.language as tl
 from lullm.errors import UnsupportedError
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device, num_multiprocessors
+from lullm.ops.triton.launch import Kernel
 from lullm.ops.triton.tile import COPY_WORDS, HOST_COPY_PROGRAMS
+from lullm.units import cdiv
 
 BlockPairs = list[tuple[int, int]]
 
 
-@triton.jit(do_not_specialize=["num_pairs"])
+@triton.jit(do_not_specialize=["num_pairs", "num_caches"])
 def _copy_kernel(
     table_ptr,  # [2 * num_caches + 2 * num_pairs] int64: addresses from, addresses to, block ids from, block ids to
     num_pairs,
-    NUM_CACHES: tl.constexpr,
+    num_caches,
     BLOCK_WORDS: tl.constexpr,  # 8 bytes each, per block and cache
     CHUNK: tl.constexpr,
 ):
     CHUNKS: tl.constexpr = (BLOCK_WORDS + CHUNK - 1) // CHUNK
     words = tl.arange(0, CHUNK)
-    for item in range(tl.program_id(0), num_pairs * NUM_CACHES * CHUNKS, tl.num_programs(0)):
+    for item in range(tl.program_id(0), num_pairs * num_caches * CHUNKS, tl.num_programs(0)):
         chunk = item % CHUNKS
-        cache = item // CHUNKS % NUM_CACHES
-        pair = item // (CHUNKS * NUM_CACHES)
+        cache = item // CHUNKS % num_caches
+        pair = item // (CHUNKS * num_caches)
         source = tl.load(table_ptr + cache).to(tl.pointer_type(tl.int64))
-        target = tl.load(table_ptr + NUM_CACHES + cache).to(tl.pointer_type(tl.int64))
-        pair_ptr = table_ptr + 2 * NUM_CACHES + pair
+        target = tl.load(table_ptr + num_caches + cache).to(tl.pointer_type(tl.int64))
+        pair_ptr = table_ptr + 2 * num_caches + pair
         places = chunk * CHUNK + words
         source += tl.load(pair_ptr) * BLOCK_WORDS
         target += tl.load(pair_ptr + num_pairs) * BLOCK_WORDS
         mask = places < BLOCK_WORDS
         content = tl.load(tl.multiple_of(source, 16) + places, mask=mask)
         tl.store(tl.multiple_of(target, 16) + places, content, mask=mask)
+
+
+COPY = Kernel(_copy_kernel)
 
 
 def copy_blocks(caches: list[LayerCache], pairs: BlockPairs) -> None:
@@ -92,11 +97,11 @@ def _copy(sources: list[LayerCache], destinations: list[LayerCache], pairs: Bloc
     addresses = [side.data_ptr() for side in from_sides + to_sides]
     table = torch.tensor(addresses + [pair[0] for pair in pairs] + [pair[1] for pair in pairs], dtype=torch.int64)
     device = launch_device()
-    num_items = len(pairs) * len(from_sides) * triton.cdiv(block_bytes // 8, COPY_WORDS)
-    _copy_kernel[(min(num_items, max_programs),)](
+    num_items = len(pairs) * len(from_sides) * cdiv(block_bytes // 8, COPY_WORDS)
+    COPY[(min(num_items, max_programs),)](
         table if device.type == "cpu" else table.pin_memory().to(device, non_blocking=True),
         len(pairs),
-        NUM_CACHES=len(from_sides),
+        len(from_sides),
         BLOCK_WORDS=block_bytes // 8,
         CHUNK=COPY_WORDS,
         num_warps=8,

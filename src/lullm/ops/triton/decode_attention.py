@@ -19,7 +19,9 @@ from torch import Tensor
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.triton.device import num_multiprocessors
+from lullm.ops.triton.launch import Kernel
 from lullm.ops.triton.tile import PROGRAMS_PER_MULTIPROCESSOR, DecodeTile
+from lullm.units import cdiv, next_power_of_2
 
 MAX_SPLITS = 32
 MAX_NUM_KV_HEADS = 128
@@ -34,9 +36,9 @@ def num_splits(num_seqs: int, num_kv_heads: int, max_context_len: int, tile: Dec
     """
     if max_context_len <= tile.min_split_keys:
         return 1  # as every other number would do, without scratch memory
-    num_programs = triton.next_power_of_2(num_seqs) * num_kv_heads
-    wanted = triton.cdiv(num_multiprocessors() * PROGRAMS_PER_MULTIPROCESSOR, num_programs)
-    return min(triton.next_power_of_2(wanted), MAX_SPLITS)
+    num_programs = next_power_of_2(num_seqs) * num_kv_heads
+    wanted = cdiv(num_multiprocessors() * PROGRAMS_PER_MULTIPROCESSOR, num_programs)
+    return min(next_power_of_2(wanted), MAX_SPLITS)
 
 
 @triton.jit
@@ -166,6 +168,9 @@ def _decode_kernel(
             tl.store(semaphore, 0)
 
 
+DECODE = Kernel(_decode_kernel)
+
+
 def launch_decode(
     out: Tensor,
     q: Tensor,
@@ -182,7 +187,7 @@ def launch_decode(
     splits = num_splits(layout.num_spans, num_kv_heads, layout.max_context_len, tile)
     lanes = layout.num_spans * num_kv_heads * splits * group
     scratch = torch.empty(lanes * (head_size + 1) if splits > 1 else 1, dtype=torch.float32, device=q.device)
-    _decode_kernel[(num_kv_heads, layout.num_spans, splits)](
+    DECODE[(num_kv_heads, layout.num_spans, splits)](
         out,
         q,
         cache.key,
@@ -200,9 +205,9 @@ def launch_decode(
         layout.block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
-        ROWS=max(triton.next_power_of_2(group), 16),
+        ROWS=max(next_power_of_2(group), 16),
         HEAD_SIZE=head_size,
-        BLOCK_D=max(triton.next_power_of_2(head_size), 16),
+        BLOCK_D=max(next_power_of_2(head_size), 16),
         BLOCK_SIZE=cache.block_size,
         BLOCK_KEYS=tile.block_keys,
         WINDOW=layout.window or 0,

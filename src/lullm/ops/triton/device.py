@@ -24,10 +24,15 @@ def num_multiprocessors() -> int:
     """Multiprocessors of the launch device; 4 if kernels are interpreted, so that tests have several splits."""
     if IS_INTERPRETED:
         return 4
-    return torch.cuda.get_device_properties(launch_device()).multi_processor_count
+    return _num_multiprocessors(torch.cuda.current_device())
 
 
-@cache  # asked at every launch
+@cache  # asked at every launch; torch takes 3 to 8 us for it
+def _num_multiprocessors(index: int) -> int:
+    return torch.cuda.get_device_properties(index).multi_processor_count
+
+
+@cache
 def converts_float8() -> bool:
     """Whether the launch device has instructions for e4m3, without which the compiler has none."""
     return IS_INTERPRETED or torch.cuda.get_device_capability(launch_device()) >= (8, 9)

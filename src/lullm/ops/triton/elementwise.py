@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lullm.ops.activation import gate
+from lullm.ops.triton.launch import Kernel
 from lullm.ops.triton.tile import ACTIVATION_BLOCK, num_row_warps
 from lullm.types.arithmetic import Activation
+from lullm.units import cdiv, next_power_of_2
 
 
 def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
@@ -63,6 +65,9 @@ def _rms_norm_kernel(
     tl.store(out_ptr + row * SIZE + columns, out, mask=mask)
 
 
+RMS_NORM = Kernel(_rms_norm_kernel)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     size = x.shape[-1]
     if x.dim() != 2 or x.stride(1) != 1:
@@ -89,8 +94,8 @@ def _launch_rms_norm(out: Tensor, x: Tensor, residual: Tensor | None, weight: Te
     if not num_rows:
         return
     assert residual is None or residual.is_contiguous()
-    block = triton.next_power_of_2(size)
-    _rms_norm_kernel[(num_rows,)](
+    block = next_power_of_2(size)
+    RMS_NORM[(num_rows,)](
         out,
         x,
         x if residual is None else residual,
@@ -116,12 +121,15 @@ def _silu_mul_kernel(out_ptr, gate_up_ptr, SIZE: tl.constexpr, BLOCK: tl.constex
     tl.store(out_ptr + row * SIZE + columns, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+SILU_MUL = Kernel(_silu_mul_kernel)
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """`silu(gate) * up` of `gate_up [T, 2 * I]`, gates first -> `[T, I]`."""
     gate_up = gate_up.contiguous()
     num_rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((num_rows, size), dtype=gate_up.dtype, device=gate_up.device)
     if num_rows:
-        block = min(ACTIVATION_BLOCK, triton.next_power_of_2(size))
-        _silu_mul_kernel[(num_rows, triton.cdiv(size, block))](out, gate_up, SIZE=size, BLOCK=block, num_warps=4)
+        block = min(ACTIVATION_BLOCK, next_power_of_2(size))
+        SILU_MUL[(num_rows, cdiv(size, block))](out, gate_up, SIZE=size, BLOCK=block, num_warps=4)
     return out

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from lullm.ops.activation import gate
 from lullm.ops.triton.elementwise import silu_mul
+from lullm.ops.triton.launch import Kernel
 from lullm.ops.triton.tile import linear_tile
 from lullm.types.arithmetic import Activation
+from lullm.units import cdiv
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -64,6 +66,9 @@ def _linear_kernel(
     tl.store(places, acc.to(out_ptr.dtype.element_ty), mask=row_mask[:, None] & output_mask[None, :])
 
 
+LINEAR = Kernel(_linear_kernel)
+
+
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> Tensor:
     if x.stride(1) != 1:
         x = x.contiguous()
@@ -72,7 +77,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None, out_dtype: torch.dt
     out = torch.empty(num_rows, num_outputs, dtype=out_dtype, device=x.device)
     if num_rows:
         tile = linear_tile(x.dtype)
-        _linear_kernel[(triton.cdiv(num_outputs, tile.block_outputs), triton.cdiv(num_rows, tile.block_rows))](
+        LINEAR[(cdiv(num_outputs, tile.block_outputs), cdiv(num_rows, tile.block_rows))](
             out,
             x,
             weight,

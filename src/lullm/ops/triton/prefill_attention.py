@@ -11,9 +11,8 @@ of its tiles, and a program finds its span by bisection.
 If the tiles are too few to fill the device (a short chunk on a long prefix), each tile's keys are split among several
 programs, as in `decode_attention`: parts go to scratch memory, and the program that ends last adds them up in order.
 
-`launch_invariant` serves all spans, those of one token too, with one tile and without splits. So a row adds up its keys
-in turns that begin at multiples of the tile's keys, and its bits depend on its own sequence alone: turns in which a row
-sees nothing change nothing of it.
+`launch_invariant` serves all spans with one tile and without splits. So a row's turns begin at multiples of the tile's
+keys, and its bits depend on its own sequence alone: turns in which a row sees nothing change nothing of it.
 """
 
 import torch
@@ -25,14 +24,16 @@ from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.triton.decode_attention import LOG2_E, MAX_SPLITS
 from lullm.ops.triton.device import num_multiprocessors
+from lullm.ops.triton.launch import Kernel
 from lullm.ops.triton.tile import PrefillTile, split_tile
+from lullm.units import next_power_of_2
 
 MAX_SCRATCH_VALUES = 1 << 24
 """The most float32 numbers of scratch memory for the parts of one launch."""
 
 
 def rows_of_tile(tile: PrefillTile, group: int) -> int:
-    return max(tile.block_rows, triton.next_power_of_2(group))
+    return max(tile.block_rows, next_power_of_2(group))
 
 
 def num_prefill_splits(
@@ -267,6 +268,9 @@ def _prefill_kernel(
         tl.store(out_places, acc.to(out_ptr.dtype.element_ty), mask=out_mask)
 
 
+PREFILL = Kernel(_prefill_kernel)
+
+
 def launch_prefill(
     out: Tensor,
     q: Tensor,
@@ -282,17 +286,17 @@ def launch_prefill(
     if splits > 1:
         tile = split_tile(tile)
         splits = num_prefill_splits(layout, num_q_heads, num_kv_heads, head_size, tile)
-    _launch(out, q, cache, layout, scale, tile, splits, takes_decodes=False)
+    launch_tiles(out, q, cache, layout, scale, tile, splits, takes_decodes=False)
 
 
 def launch_invariant(
     out: Tensor, q: Tensor, cache: LayerCache, layout: DeviceLayout, scale: float, tile: PrefillTile
 ) -> None:
     """Fill all rows of `out`, each with bits that depend on its own sequence alone."""
-    _launch(out, q, cache, layout, scale, tile, 1, takes_decodes=True)
+    launch_tiles(out, q, cache, layout, scale, tile, 1, takes_decodes=True)
 
 
-def _launch(
+def launch_tiles(
     out: Tensor,
     q: Tensor,
     cache: LayerCache,
@@ -310,7 +314,7 @@ def _launch(
     num_tiles = num_tokens // tile_len + layout.num_spans
     lanes = num_tokens * num_q_heads * splits
     scratch = torch.empty(lanes * (head_size + 1) if splits > 1 else 1, dtype=torch.float32, device=q.device)
-    _prefill_kernel[(num_kv_heads, num_tiles, splits)](
+    PREFILL[(num_kv_heads, num_tiles, splits)](
         out,
         q,
         cache.key,
@@ -332,7 +336,7 @@ def _launch(
         TILE_LEN=tile_len,
         BLOCK_ROWS=block_rows,
         HEAD_SIZE=head_size,
-        BLOCK_D=max(triton.next_power_of_2(head_size), 16),
+        BLOCK_D=max(next_power_of_2(head_size), 16),
         BLOCK_SIZE=cache.block_size,
         BLOCK_KEYS=tile.block_keys,
         WINDOW=layout.window or 0,

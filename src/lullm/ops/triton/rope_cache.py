@@ -12,7 +12,9 @@ from torch import Tensor
 from lullm.errors import UnsupportedError
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.triton.device import converts_float8
+from lullm.ops.triton.launch import Kernel
 from lullm.ops.triton.tile import ROPE_HEADS
+from lullm.units import cdiv, next_power_of_2
 
 
 @triton.jit
@@ -64,7 +66,8 @@ def _store_cached(cache_ptr, places, first, second, mask, scales_ptr, heads, hea
         tl.store(cache_ptr + places + HALF, second, mask=mask)
 
 
-@triton.jit
+# A group's slots begin anywhere among those of all groups, and are read one by one.
+@triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def _rope_and_cache_kernel(
     q_ptr,  # [T, Hq, D], written
     qkv_ptr,  # [T, Hq + 2 * Hkv, D]
@@ -135,6 +138,9 @@ def _rope_and_cache_kernel(
                               IS_FLOAT8, HAS_SCALES)  # fmt: skip
 
 
+ROPE_AND_CACHE = Kernel(_rope_and_cache_kernel)
+
+
 def rope_and_cache(
     qkv: Tensor,
     head_norm: HeadNorm | None,
@@ -152,9 +158,9 @@ def rope_and_cache(
     q = torch.empty((num_rows, num_q_heads, head_size), dtype=qkv.dtype, device=qkv.device)
     if not num_rows:
         return q
-    heads = min(ROPE_HEADS, triton.next_power_of_2(num_kv_heads))
-    num_tiles = triton.cdiv(num_q_heads, heads) + 2 * triton.cdiv(num_kv_heads, heads)
-    _rope_and_cache_kernel[(num_rows, num_tiles)](
+    heads = min(ROPE_HEADS, next_power_of_2(num_kv_heads))
+    num_tiles = cdiv(num_q_heads, heads) + 2 * cdiv(num_kv_heads, heads)
+    ROPE_AND_CACHE[(num_rows, num_tiles)](
         q,
         qkv,
         qkv if head_norm is None else head_norm.q_weight,
@@ -171,7 +177,7 @@ def rope_and_cache(
         NUM_Q_HEADS=num_q_heads,
         NUM_KV_HEADS=num_kv_heads,
         HEAD_SIZE=head_size,
-        BLOCK_HALF=triton.next_power_of_2(head_size // 2),
+        BLOCK_HALF=next_power_of_2(head_size // 2),
         HEADS=heads,
         HAS_NORM=head_norm is not None,
         IS_FLOAT8=cache.key.dtype == torch.float8_e4m3fn,

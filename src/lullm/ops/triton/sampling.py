@@ -21,7 +21,9 @@ import triton.language as tl
 from torch import Tensor
 
 from lullm.ops.draw_table import DrawTable
+from lullm.ops.triton.launch import Kernel
 from lullm.ops.triton.tile import SAMPLING_BLOCK, SAMPLING_ROOM, SAMPLING_WARPS
+from lullm.units import cdiv, next_power_of_2
 
 _CHUNK = 512
 _GOLDEN_GAMMA = tl.constexpr(0x9E3779B97F4A7C15)
@@ -231,6 +233,9 @@ def _draw_kernel(
             tl.store(logits_ptr + all_ids, drawn_from, mask=in_row)
 
 
+DRAW = Kernel(_draw_kernel)
+
+
 def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -> Tensor:
     """Token ids `[N]` int64, -1 where there is none to draw. One launch; does not synchronise.
 
@@ -241,11 +246,11 @@ def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -
     """
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
     num_rows, vocab_size = logits.shape
-    num_chunks = triton.cdiv(vocab_size, _CHUNK)
+    num_chunks = cdiv(vocab_size, _CHUNK)
     tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
     scratch = torch.empty(num_rows * (num_chunks + SAMPLING_ROOM), dtype=torch.float32, device=logits.device)
     if num_rows:
-        _draw_kernel[(num_rows,)](
+        DRAW[(num_rows,)](
             tokens,
             logits,
             scratch,
@@ -258,7 +263,7 @@ def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -
             VOCAB_SIZE=vocab_size,
             CHUNK=_CHUNK,
             NUM_CHUNKS=num_chunks,
-            BLOCK_CHUNKS=triton.next_power_of_2(num_chunks),
+            BLOCK_CHUNKS=next_power_of_2(num_chunks),
             ROOM=SAMPLING_ROOM,
             BLOCK=SAMPLING_BLOCK,
             WRITES_LOGITS=writes_logits,

@@ -7,7 +7,7 @@ import torch
 from lullm.ops.activation import activate
 from lullm.ops.experts.grouped import experts_over
 from lullm.ops.table import ATTENTION_FEATURES, Ops
-from lullm.ops.triton import attention, block_copy, elementwise, gathered_attention, linear, rope_cache, sampling
+from lullm.ops.triton import attention, block_copy, elementwise, linear, rope_cache, sampling
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
 
 TRITON_OPS = Ops(
@@ -26,6 +26,7 @@ TRITON_OPS = Ops(
     write_cache=rope_cache.write_cache,
     prepare_attention=attention.prepare_attention,
     attention=attention.attention,
+    compile_attention=attention.every_attention,
     copy_blocks=block_copy.copy_blocks,
     swap_blocks=block_copy.swap_blocks,
     draw_tokens=sampling.draw_tokens,
@@ -44,6 +45,7 @@ INVARIANT_OPS = dataclasses.replace(
     gated_linear=linear.gated_linear,
     experts=experts_over(linear.linear),
     attention=attention.invariant_attention,
+    compile_attention=attention.invariant_attention,
     is_batch_invariant=lambda dtype, cache_dtype, head_size: True,
 )
 """Products and attention in an order of sums that depends on the row alone."""
@@ -51,7 +53,8 @@ INVARIANT_OPS = dataclasses.replace(
 GATHERED_OPS = dataclasses.replace(
     TRITON_OPS,
     name="triton with torch's attention",
-    attention=gathered_attention.attention,
+    attention=attention.gathered_attention,
+    compile_attention=attention.gathered_attention,
     is_recordable=False,
     attention_features=ATTENTION_FEATURES,
 )

@@ -11,9 +11,9 @@ import functools
 from dataclasses import dataclass
 
 import torch
-import triton
 
 from lullm.ops.triton.device import IS_INTERPRETED
+from lullm.units import next_power_of_2
 
 ACTIVATION_BLOCK = 1024
 """Outputs of the gated activation per program."""
@@ -162,7 +162,7 @@ def _key(cache_dtype: torch.dtype, head_size: int) -> tuple[str, int, int]:
     return (
         f"{'gfx' if torch.version.hip else 'sm'}{major}{minor}",
         cache_dtype.itemsize,
-        max(triton.next_power_of_2(head_size), 64),
+        max(next_power_of_2(head_size), 64),
     )
 
 

@@ -64,6 +64,11 @@ class EngineCollector(Collector):
         states = {(name,): name == state for name in get_args(SleepState)}
         yield self._gauge("engine_sleep_state", "1 for the state the engine is in.", states, "state")
         yield self._gauge("engine_idle_seconds", "Time since the last request.", {(): self._engine.idle_s})
+        yield self._gauge(
+            "expert_balance_ratio",
+            "Work of the mean worker's experts by that of the busiest worker's, 1 is even; absent without experts.",
+            {} if stats.expert_balance is None else {(): stats.expert_balance},
+        )
         step = self._engine.next_sleep
         yield self._gauge(
             "engine_next_sleep_seconds",

@@ -79,14 +79,16 @@ class ChoicesAnswer:
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events."""
         head = self.generation.head(self.form.chunk_name)
+        begin = b"data: " + encode(head)[:-1] + b',"choices":['
         opening = self.form.opening()
         tail: dict[str, Any] = {"usage": None} if self.with_usage else {}
+        end = _end(tail)
         async with contextlib.aclosing(self.generation.outputs()) as outputs:
             async for number, output in outputs:
                 if self.with_running_usage:
-                    tail = {"usage": self._usage()}
+                    end = _end(tail := {"usage": self._usage()})
                 for choice in self.form.deltas(number, output):
-                    yield event({**head, "choices": [choice], **tail, **opening})
+                    yield begin + encode(choice) + (_end(tail | opening) if opening else end)
                     opening = {}
         if self.with_usage:
             yield event({**head, "choices": [], "usage": self._usage()})
@@ -98,3 +100,8 @@ class ChoicesAnswer:
 
     def _usage(self) -> dict[str, Any]:
         return self.form.usage(self.generation.usage).as_dict()
+
+
+def _end(fields: dict[str, Any]) -> bytes:
+    """What stands behind the choice in a chunk."""
+    return b"]," + encode(fields)[1:] + b"\n\n" if fields else b"]}\n\n"

@@ -86,7 +86,8 @@ class Endpoint(Generic[Body]):
         form = await self.open_form(generation, body)
         timeout_s = self.context.options.request_timeout_s
         if asked.stream:
-            return EventStream(form.chunks(), self.context.api_error, form.failure, form.media_type, timeout_s)
+            error, is_over = self.context.api_error, generation.is_over
+            return EventStream(form.chunks(), error, form.failure, form.media_type, timeout_s, is_over)
         return JsonPieces(await until_disconnect(request.receive, form.whole(), timeout_s))
 
 

@@ -16,7 +16,7 @@ from lullm.server.context import ServerContext
 from lullm.server.gate.gate import request_id
 from lullm.server.gate.request_log import RequestRecord
 from lullm.server.openai.schema import ChatBody, CompletionBody
-from lullm.server.tracing import Operation
+from lullm.server.tracing import Operation, RequestSpans
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -62,6 +62,9 @@ class Generation:
     created: int = field(default_factory=lambda: int(time.time()))
     usage: Usage = field(default_factory=Usage)
     record: RequestRecord = field(default_factory=RequestRecord)
+    _num_tokens: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By prompt and completion: outputs are deltas, or one final output, each of which counts once."""
+    _num_ended: int = 0
 
     def head(self, kind: str) -> dict[str, Any]:
         """The first fields of every answer and chunk; `kind` is OpenAI's name of the object."""
@@ -77,34 +80,44 @@ class Generation:
             EngineDeadError: the engine stopped first.
         """
         self.usage.prompt_tokens = sum(len(request.prompt_token_ids) for request in self.requests)
-        source = _numbered(self.streams[0]) if len(self.streams) == 1 else _merged(self.streams)
-        num_tokens: dict[int, dict[int, int]] = {number: {} for number in range(len(self.requests))}
-        async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(self.context.queue.holding(self.requests))
-            operation: Operation = "chat" if isinstance(self.asked, ChatBody) else "text_completion"
-            spans = stack.enter_context(self.context.tracing.spans(self.requests, operation))
-            await stack.enter_async_context(contextlib.aclosing(source))
-            async for number, output in source:
-                counts = num_tokens[number]  # completion -> its tokens; deltas or one final output, each counts once
-                for completion in output.outputs:
-                    counts[completion.index] = counts.get(completion.index, 0) + len(completion.token_ids)
-                    self.usage.completion_tokens += len(completion.token_ids)
-                    if completion.finish_reason == "abort":
-                        raise self.context.aborted(completion.stop_reason)
-                if output.finished:
-                    if len(counts) < self.requests[number].params.n:  # aborted before its first token
-                        raise self.context.aborted()
-                    self.usage.cached_tokens += output.num_cached_tokens
-                    self.record.observe(output.metrics)
-                    self.context.metrics.observe(output, tuple(counts.values()), self.requests[number].params)
-                    spans.finish(number, output, tuple(counts.values()))
-                yield number, output
+        operation: Operation = "chat" if isinstance(self.asked, ChatBody) else "text_completion"
+        with (
+            self.context.queue.holding(self.requests),
+            self.context.tracing.spans(self.requests, operation) as spans,
+        ):
+            if len(self.streams) == 1:
+                async with contextlib.aclosing(self.streams[0]) as stream:
+                    async for output in stream:
+                        self._count(0, output, spans)
+                        yield 0, output
+            else:
+                async with contextlib.aclosing(_merged(self.streams)) as streams:
+                    async for number, output in streams:
+                        self._count(number, output, spans)
+                        yield number, output
 
+    def is_over(self) -> bool:
+        """Whether the last output of every prompt has come."""
+        return self._num_ended == len(self.requests)
 
-async def _numbered(stream: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    async with contextlib.aclosing(stream):
-        async for output in stream:
-            yield 0, output
+    def _count(self, number: int, output: RequestOutput, spans: RequestSpans) -> None:
+        """Take in the output of a prompt. Raises as `outputs` does: it was aborted."""
+        counts = self._num_tokens.setdefault(number, {})
+        for completion in output.outputs:
+            counts[completion.index] = counts.get(completion.index, 0) + len(completion.token_ids)
+            self.usage.completion_tokens += len(completion.token_ids)
+            if completion.finish_reason == "abort":
+                raise self.context.aborted(completion.stop_reason)
+        if not output.finished:
+            return
+        params, num_tokens = self.requests[number].params, tuple(counts.values())
+        if len(counts) < params.n:  # aborted before its first token
+            raise self.context.aborted()
+        self._num_ended += 1
+        self.usage.cached_tokens += output.num_cached_tokens
+        self.record.observe(output.metrics)
+        self.context.metrics.observe(output, num_tokens, params)
+        spans.finish(number, output, num_tokens)
 
 
 async def _merged(

@@ -27,7 +27,8 @@ class EngineStats:
     Requests are counted as sequence groups, blocks in KV blocks, the prefix cache in tokens. A block whose content is
     only kept for the prefix cache counts as free. `preemptions_total` is by (action, reason): ('swap', 'cheaper').
     `pooled_total` counts requests whose prompts were pooled, `kv_cache_full_total` those cut because they alone needed
-    more than all KV blocks. `finished_total` has a request's first completion's finish reason.
+    more than all KV blocks. `finished_total` has a request's first completion's finish reason. `expert_balance`: see
+    `ExpertLoad.balance`, as it was lately; None: there are no experts, or nothing is known yet.
     """
 
     num_running: int = 0
@@ -49,6 +50,7 @@ class EngineStats:
     kv_cache_full_total: int = 0
     finished_total: dict[str, int] = field(default_factory=dict)
     token_gaps: TokenGaps = TokenGaps()
+    expert_balance: float | None = None
 
     @property
     def num_preemptions(self) -> int:

@@ -1,5 +1,6 @@
 """Rows made of others: in another order, transposed, taking turns, one behind the other."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -138,31 +139,30 @@ class CopiedRows:
 class StackedRows:
     """Places of one shape, of which one tensor holds all: a row here is all of one place.
 
-    `num_all`: of the tensor, whose rows from `first` on are here.
+    `places`: by their numbers in the tensor, those that are here. `num_all`: of the tensor.
     """
 
-    places: tuple[Rows, ...]
-    first: int
+    places: Mapping[int, Rows]
     num_all: int
 
     bits: ClassVar[int] = 0
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size((self.num_all, *self.places[0].shape))
+        return torch.Size((self.num_all, *next(iter(self.places.values())).shape))
 
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
     def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
         assert isinstance(values, Tensor), "floating point numbers only"
-        for number, part in enumerate(values, first_row - self.first):
-            if 0 <= number < len(self.places):
+        for number, part in enumerate(values, first_row):
+            if number in self.places:
                 self.places[number].write(part)
 
     def takes(self, first_row: int, num_rows: int) -> bool:
         """Whether some of these rows are here."""
-        return first_row < self.first + len(self.places) and self.first < first_row + num_rows
+        return any(number in self.places for number in range(first_row, first_row + num_rows))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,6 +28,7 @@ class Backups:
 
     Attributes:
         directory: the folder for files; None: the system's folder for temporary ones.
+        new_digest: makes the checksums; None: `verify_wake` is off.
         saved: backups of sleeping tags. kept: backups in host memory that awake tags have left.
     """
 
@@ -36,7 +37,7 @@ class Backups:
         self._store = store
         self._pools = pools
         self._backend = backend
-        self._verify = setup.config.verify_wake
+        self.new_digest = setup.ops.new_digest if setup.config.verify_wake else None
         self._keeps = setup.config.keep_backup
         self.directory = Path(setup.config.sleep_dir) if setup.config.sleep_dir else None
         self.saved: dict[str, Saved] = {}
@@ -61,7 +62,7 @@ class Backups:
             self.kept.pop(saving.tag).backup.close()
         with self._new_store(saving.num_bytes, saving.target) as store:
             what = "the KV cache" if saving.tag == KV_CACHE else "changed weights"
-            backup = Backup(store, what, self._verify, self._backend)
+            backup = Backup(store, what, self.new_digest, self._backend)
             self._write(backup, saving)
         return Saved(backup, saving.contents, version)
 

@@ -59,7 +59,7 @@ class Sleeper:
         self._all_arenas = arenas
         self._backups = Backups(setup, store, pools, self._backend)
         self._prepared: _Prepared | None = None
-        self._speeds = SleepSpeeds(self._device, self._backups.directory)
+        self._speeds = SleepSpeeds(self._device, self._backups.new_digest, self._backups.directory)
 
     @torch.inference_mode()
     def prepare_sleep(self, order: SleepOrder) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from lullm.arena.backup import Backup
+from lullm.arena.checksum import NewDigest, Xxh3Digest
 from lullm.arena.chunk_store import FileStore, MemoryStore
 from lullm.device.device import Device
 from lullm.units import MIB
@@ -23,12 +24,13 @@ class SleepSpeeds:
     The last measurement counts. A speed without one is measured with 16 MiB when it is first asked for.
 
     Args:
-        device: the owner of the memory. directory: the folder of the files for 'disk'; None: the system's folder for
-            temporary files.
+        device: the owner of the memory. new_digest: makes the backups' checksums; None: they have none.
+        directory: the folder of the files for 'disk'; None: the system's folder for temporary files.
     """
 
-    def __init__(self, device: Device, directory: Path | None = None):
+    def __init__(self, device: Device, new_digest: NewDigest | None = Xxh3Digest, directory: Path | None = None):
         self._device = device
+        self._new_digest = new_digest
         self._directory = directory
         self._speeds: dict[str, float] = {}
 
@@ -56,7 +58,7 @@ class SleepSpeeds:
                     store: MemoryStore | FileStore = MemoryStore(self._device.new_host_arena("probe", PROBE_BYTES))
                 else:
                     store = FileStore(self._directory)
-                backup = Backup(store, "a probe", backend=arena.backend)
+                backup = Backup(store, "a probe", self._new_digest, arena.backend)
                 stack.callback(backup.close)
 
                 def restore() -> None:

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attention/arguments.h"
+#include "digest/digest.h"
 #include "dtype.h"
 #include "experts/arguments.h"
 #include "quantized.h"
@@ -178,6 +179,9 @@ struct Kernels {
 
   // The elements [first, last) of equal parts, added in their order.
   void (*sum_parts[3])(const void* const* parts, int64_t num_parts, void* out, int64_t first, int64_t last);
+
+  // Whole stripes into the sums of a `Digest`, and to `to` if that is not null.
+  void (*absorb)(DigestSums& sums, const char* from, char* to, int64_t num_stripes);
 
   QuantizedKernels quantized;
 };

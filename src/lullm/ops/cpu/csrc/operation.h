@@ -69,10 +69,12 @@ LULLM_EXPORT void lullm_route(const void* products, const float* correction, con
                               float* shares, int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
                               int64_t num_groups, int64_t num_used_groups, int64_t num_group_scores, float scale,
                               int is_sigmoid, int normalizes, int dtype);
-// Sorts (row, expert) by expert: the sorted rows starts[e] .. starts[e + 1] are those of expert e, `rows` [num_rows *
-// num_used] are their rows, and `places` [num_rows, num_used] is where each has gone. 0 if an expert is out of range.
-LULLM_EXPORT int lullm_sort_rows(const int64_t* experts, int64_t* starts, int64_t* rows, int64_t* places,
-                                 int64_t num_rows, int64_t num_used, int64_t num_experts);
+// Sorts (row, expert) by the expert's slot: the sorted rows starts[s] .. starts[s + 1] are those of the slot s, `rows`
+// [num_rows * num_used] are their rows, and `places` [num_rows, num_used] is where each has gone. Adds the rows of each
+// expert to `load`. 0 if an expert is out of range.
+LULLM_EXPORT int lullm_sort_rows(const int64_t* experts, const int64_t* slots, int64_t* load, int64_t* starts,
+                                 int64_t* rows, int64_t* places, int64_t num_rows, int64_t num_used,
+                                 int64_t num_experts);
 // Sorted rows times the matrix [out, in] of their expert; `rows` null: x is sorted itself. With `bits` the matrices are
 // quantized, with 0 packed. Of the outputs `out` from `first_out`, a multiple of 32, on; with an activation all, as
 // `lullm_gated_linear`. Experts without rows are not read.

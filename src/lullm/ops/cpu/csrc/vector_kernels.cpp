@@ -16,6 +16,7 @@ void fill_quantized_weight(Kernels&);
 void fill_grid(Kernels&);
 void fill_state(Kernels&);
 void fill_collective(Kernels&);
+void fill_digest(Kernels&);
 
 void fill(Kernels& kernels) {
   fill_elementwise(kernels);
@@ -29,6 +30,7 @@ void fill(Kernels& kernels) {
   fill_grid(kernels);
   fill_state(kernels);
   fill_collective(kernels);
+  fill_digest(kernels);
 }
 
 }  // namespace LULLM_ISA

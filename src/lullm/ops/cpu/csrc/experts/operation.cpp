@@ -27,10 +27,10 @@ constexpr int64_t kManyRows = 32;               // from here on panels are multi
 // What a call multiplies: `Args` of one expert, but for its matrix and its rows.
 struct Call {
   const void* x;
-  const void* const* weights;  // by expert
-  const void* const* biases;   // by expert, or null
+  const void* const* weights;  // by slot
+  const void* const* biases;   // by slot, or null
   char* y;
-  const int64_t* starts;       // [num_groups + 1]: the sorted rows of each expert
+  const int64_t* starts;       // [num_groups + 1]: the sorted rows of each slot
   const int64_t* rows;         // of x, by sorted row; null: x is sorted itself
   int64_t x_stride, y_stride, num_groups, in;
   int64_t first_out, out;      // of the outputs of each matrix, those that are computed
@@ -202,21 +202,23 @@ LULLM_EXPORT void lullm_route(const void* products, const float* correction, con
   });
 }
 
-LULLM_EXPORT int lullm_sort_rows(const int64_t* experts, int64_t* starts, int64_t* rows, int64_t* places,
-                                 int64_t num_rows, int64_t num_used, int64_t num_experts) {
+LULLM_EXPORT int lullm_sort_rows(const int64_t* experts, const int64_t* slots, int64_t* load, int64_t* starts,
+                                 int64_t* rows, int64_t* places, int64_t num_rows, int64_t num_used,
+                                 int64_t num_experts) {
   const int64_t count = num_rows * num_used;
   std::fill_n(starts, num_experts + 1, 0);
   for (int64_t i = 0; i < count; i++) {
     if (experts[i] < 0 || experts[i] >= num_experts) return 0;
-    starts[experts[i] + 1]++;
+    starts[slots[experts[i]] + 1]++;
   }
-  for (int64_t expert = 0; expert < num_experts; expert++) starts[expert + 1] += starts[expert];
+  for (int64_t expert = 0; expert < num_experts; expert++) load[expert] += starts[slots[expert] + 1];
+  for (int64_t slot = 0; slot < num_experts; slot++) starts[slot + 1] += starts[slot];
   for (int64_t i = 0; i < count; i++) {
-    const int64_t place = starts[experts[i]]++;
+    const int64_t place = starts[slots[experts[i]]]++;
     rows[place] = i / num_used;
     places[i] = place;
   }
-  for (int64_t expert = num_experts; expert > 0; expert--) starts[expert] = starts[expert - 1];  // they have moved on
+  for (int64_t slot = num_experts; slot > 0; slot--) starts[slot] = starts[slot - 1];  // they have moved on
   starts[0] = 0;
   return 1;
 }

@@ -1,0 +1,1 @@
+"""What `correctness` checks: data, references, bounds."""

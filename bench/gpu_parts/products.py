@@ -1,0 +1,44 @@
+"""What the machine does at most, and cuBLAS at the few rows of decoding: the bounds of all other figures."""
+
+from gpu_kernels import GPU_SHAPES, median_s, replayed_s
+
+from gpu_parts.line import Lines
+
+ROWS = (1, 2, 4, 8, 32)
+
+
+def matrices(shape: str) -> dict[str, tuple[int, int]]:
+    """(outputs, inputs) of the five products of a layer and the head."""
+    s = GPU_SHAPES[shape]
+    heads, inner, hidden = s["head_dim"], s["intermediate_size"], s["hidden_size"]
+    return {
+        "qkv": ((s["num_attention_heads"] + 2 * s["num_key_value_heads"]) * heads, hidden),
+        "o": (hidden, s["num_attention_heads"] * heads),
+        "gate_up": (2 * inner, hidden),
+        "down": (hidden, inner),
+        "head": (s["vocab_size"], hidden),
+    }
+
+
+def run(lines: Lines) -> None:
+    import torch
+    from gpu import ceilings
+
+    names = {f"{matrix} of {shape}": (shape, matrix) for shape in ("8b", "0.6b") for matrix in matrices(shape)}
+    lines.plan(["ceilings", *names, "launch"])
+    with lines.case("ceilings") as figures:
+        figures |= ceilings()
+    for name, (shape, matrix) in names.items():
+        with lines.case(name) as figures, torch.inference_mode():
+            dims = matrices(shape)[matrix]
+            # Several of them in turn: one of 0.6B would stay in the second-level cache.
+            num = max(1, min(8, (256 << 20) // (2 * dims[0] * dims[1])))
+            weights = [torch.randn(dims, device="cuda", dtype=torch.bfloat16) for _ in range(num)]
+            for rows in ROWS:
+                x = torch.randn(rows, dims[1], device="cuda", dtype=torch.bfloat16)
+                seconds = replayed_s(lambda x=x, weights=weights: [x @ weight.T for weight in weights]) / num
+                figures[f"{rows}_rows_gb_per_s"] = weights[0].nbytes / seconds / 1e9
+    with lines.case("launch") as figures:
+        one = torch.zeros(1, device="cuda")
+        figures["empty_node_us"] = 1e6 * replayed_s(lambda: one.add_(1.0))
+        figures["small_copy_us"] = 1e6 * median_s(lambda: one.add_(1.0))

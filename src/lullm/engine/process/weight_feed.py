@@ -1,0 +1,121 @@
+"""Weights of an update, on their way to an engine in another process: one after the other, each once it is wanted.
+
+The engine's thread waits for each, as it does for a caller's iterable in its own process: no step comes between.
+"""
+
+import asyncio
+import queue
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from lullm.errors import InvalidRequestError, LullmError
+from lullm.executor.remote.codec import decode, encode
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+END = b""
+BROKEN = b"\0"
+"""In place of a weight: there are no more. Or: the caller could not go on."""
+
+
+def encode_weight(item: "tuple[str, Tensor]") -> bytes:
+    """One of the caller's items as it goes to any number of engines. Raises InvalidRequestError."""
+    try:
+        name, tensor = item
+        if not hasattr(tensor, "dtype"):
+            raise TypeError(f"{type(tensor).__name__} is no tensor")
+        return b"".join(encode([name, tensor]))
+    except (TypeError, ValueError) as error:
+        raise InvalidRequestError(f"update_weights takes pairs of a name and a tensor: {error}", "weights") from None
+
+
+class Wire(Protocol):
+    """What a feed needs of the connection to an engine's process."""
+
+    async def call(self, verb: str, kind: Any, **arguments: Any) -> Any: ...
+
+    async def give(self, data: bytes) -> None:
+        """Send a weight; returns once the engine takes it. Raises EngineDeadError."""
+        ...
+
+
+class WeightFeed:
+    """An update of one engine, within `async with`, whose error breaks it off. One at a time per engine.
+
+    Args:
+        turn: held meanwhile.
+    """
+
+    def __init__(self, wire: Wire, turn: asyncio.Lock):
+        self._wire = wire
+        self._turn = turn
+        self._update: asyncio.Future[Any]
+
+    async def __aenter__(self) -> Self:
+        await self._turn.acquire()
+        self._update = asyncio.ensure_future(self._wire.call("update_weights", int))
+        return self
+
+    async def put(self, data: bytes) -> bool:
+        """The next weight (`encode_weight`); returns once the engine takes it. Whether it wants more: see `end`."""
+        if not self._update.done():
+            await self._give(data)
+        return not self._update.done()
+
+    async def end(self) -> int:
+        """There are no more, or no more are wanted: how many were of use. Raises what the update does."""
+        await self.put(END)
+        num_weights: int = await self._update
+        return num_weights
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if not self._update.done():
+                await self._give(BROKEN)
+            await asyncio.wait([self._update])
+            if error is not None and (end := self._update.exception()) is not error:
+                for note in getattr(end, "__notes__", ()):
+                    error.add_note(note)  # what was replaced
+        finally:
+            self._turn.release()
+
+    async def _give(self, data: bytes) -> None:
+        """Returns once the engine takes it, or the update has ended: an engine that has failed takes no more."""
+        given: asyncio.Future[Any] = asyncio.ensure_future(self._wire.give(data))
+        try:
+            await asyncio.wait([self._update, given], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            given.cancel()
+            await asyncio.gather(given, return_exceptions=True)
+
+
+class WeightInbox:
+    """The other end: the weights of one update as an iterable for the engine's thread.
+
+    Args:
+        accept: tells the caller that the weight of this number is wanted. On the engine's thread.
+    """
+
+    def __init__(self, accept: Callable[[int], None]):
+        self._accept = accept
+        self._weights: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+
+    def put(self, serial: int, data: bytes) -> None:
+        """On the thread that reads orders."""
+        self._weights.put((serial, data))
+
+    def __iter__(self) -> "Iterator[tuple[str, Tensor]]":
+        """Raises LullmError: the caller could not go on."""
+        while True:
+            serial, data = self._weights.get()
+            self._accept(serial)
+            if data == END:
+                return
+            if data == BROKEN:
+                raise LullmError("the caller has broken the update off")
+            name, tensor = decode(memoryview(data))
+            yield name, tensor

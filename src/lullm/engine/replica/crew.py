@@ -1,0 +1,100 @@
+"""Crew: the engines behind one client: started together, called together, with one error of all."""
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from lullm.config.engine import DEFAULT_CPU_KV_SHARE, EngineConfig
+from lullm.engine.process.client import ProcessClient
+from lullm.engine.start.model import OpenedModel
+from lullm.errors import EngineDeadError, InvalidRequestError, LullmError
+from lullm.log import get_logger
+from lullm.machine.cores import cpus_of_workers, read_cores
+
+T = TypeVar("T")
+
+logger = get_logger(__name__)
+
+
+class Crew:
+    """Engines in processes of their own, each on its part of the cores. The constructor returns once all are there.
+
+    Attributes:
+        engines: by number.
+
+    Raises:
+        LullmError and others: the error of the first engine that could not be started; the others are stopped.
+    """
+
+    def __init__(self, config: EngineConfig, stream_pause_s: float, model: OpenedModel):
+        count = config.data_parallel_size
+        cpus = cpus_of_workers(read_cores(), count)
+
+        def start(number: int) -> ProcessClient:
+            return ProcessClient(_of_one(config), stream_pause_s, sorted(cpus[number]), model)
+
+        with ThreadPoolExecutor(count) as pool:
+            starting = [pool.submit(start, number) for number in range(count)]
+        self.engines = [each.result() for each in starting if each.exception() is None]
+        errors = {number: error for number, each in enumerate(starting) if (error := each.exception()) is not None}
+        if errors:
+            self.close()
+            number, first = next(iter(errors.items()))
+            if len(errors) < count:  # else it is an error of what all were asked for
+                logger.error("engine %d of %d could not be started", number, count)
+            raise first
+
+    async def all(self, call: Callable[[ProcessClient], Awaitable[T]]) -> list[T]:
+        """The answers of all engines. Raises the first error, once all have answered."""
+        answers, errors = await self.each(call)
+        if errors:
+            self.raise_first(errors)
+        return list(answers.values())
+
+    async def each(self, call: Callable[[ProcessClient], Awaitable[T]]) -> tuple[dict[int, T], dict[int, Exception]]:
+        """(answers, errors) by the engine's number, once all have ended."""
+        return await gathered({number: call(engine) for number, engine in enumerate(self.engines)})
+
+    def raise_first(self, errors: Mapping[int, Exception], more: str = "") -> None:
+        """Raise the error of the first engine; `more` behind its text."""
+        number, error = next(iter(errors.items()))
+        if len(errors) == len(self.engines) and not isinstance(error, EngineDeadError):
+            raise error  # a caller's mistake is not one engine's
+        raise self.named(number, error, more) from None
+
+    def named(self, number: int, error: Exception, more: str = "") -> Exception:
+        """The same error, with the number of the engine before its text."""
+        text = f"engine {number} of {len(self.engines)}: {error}{more}"
+        if isinstance(error, InvalidRequestError):
+            return InvalidRequestError(text, error.param, error.code)
+        kind = type(error) if isinstance(error, (LullmError, OSError)) else LullmError
+        return kind(text)
+
+    def close(self) -> None:
+        """End all processes now, without an event loop. Idempotent."""
+        for engine in self.engines:
+            engine.close()
+
+
+async def gathered(calls: Mapping[int, Awaitable[T]]) -> tuple[dict[int, T], dict[int, Exception]]:
+    """(answers, errors) of calls that run at the same time, all of which end first."""
+    found = await asyncio.gather(*calls.values(), return_exceptions=True)
+    answers: dict[int, T] = {}
+    errors: dict[int, Exception] = {}
+    for number, result in zip(calls, found, strict=True):
+        if isinstance(result, Exception):
+            errors[number] = result
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            answers[number] = result
+    return answers, errors
+
+
+def _of_one(config: EngineConfig) -> EngineConfig:
+    """The options of one of the engines: shares of a CPU's memory are of all together."""
+    share = config.gpu_memory_utilization or DEFAULT_CPU_KV_SHARE
+    count = config.data_parallel_size
+    return dataclasses.replace(config, data_parallel_size=1, gpu_memory_utilization=share / count)

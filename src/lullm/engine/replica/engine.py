@@ -1,0 +1,240 @@
+"""ReplicaEngine: several engines, driven by calls of `step` as an `LLMEngine` is. Loads no torch.
+
+They compute by themselves, in processes of their own; `step` takes in what has come.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from lullm.config.engine import EngineConfig
+from lullm.engine.assembly import check_threadless
+from lullm.engine.replica.client import ReplicaClient
+from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
+from lullm.types.pooling.outputs import EngineOutput
+from lullm.types.pooling.params import PoolingParams
+from lullm.types.request import GenerateRequest, Input
+from lullm.types.sampling_params import SamplingParams
+from lullm.types.sleep import (
+    ForecastArguments,
+    SleepArguments,
+    SleepForecast,
+    SleepReport,
+    SleepState,
+    WakeReport,
+    check_awake,
+)
+from lullm.types.watch.stats import EngineStats
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+
+_STEP_S = 0.05
+"""Without an output `step` returns after so long, so that its caller hears of Ctrl-C."""
+
+
+class ReplicaEngine:
+    """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are there.
+
+    Not safe to share between threads.
+
+    Attributes and raised errors: see `LLMEngine`, but a request that no engine takes fails in `step`. An error of one
+    engine names it.
+    """
+
+    def __init__(self, config: EngineConfig):
+        check_threadless(config)
+        self._client = ReplicaClient(config)
+        self.config = self._client.config
+        self.model_config = self._client.model_config
+        self.tokenizer = self._client.tokenizer
+        self.default_params = self._client.default_params
+        self.input_processor = self._client.input_processor
+        self.profiler = ReplicaProfiler(self._client, self._call)
+        self._unfinished: dict[str, concurrent.futures.Future[None]] = {}
+        self._news: queue.SimpleQueue[tuple[str, EngineOutput | Exception]] = queue.SimpleQueue()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="lullm-replicas", daemon=True)
+        self._thread.start()
+        self._end = weakref.finalize(self, _end, self._client, self._loop, self._thread)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Input,
+        params: SamplingParams | PoolingParams | None = None,
+        priority: int = 0,
+    ) -> None:
+        """See `LLMEngine`, as for the methods below."""
+        given = self.default_params if params is None else params
+        self.add_processed(self.input_processor.process(request_id, prompt, given, priority))
+
+    def add_processed(self, request: GenerateRequest) -> None:
+        self._check_open()
+        if request.request_id in self._unfinished:
+            raise InvalidRequestError(f"request id {request.request_id!r} is already in use", "request_id")
+        check_awake(self.sleep_state, self.sleeping_tags)
+        reading = _read(self._client, request, self._news)
+        self._unfinished[request.request_id] = asyncio.run_coroutine_threadsafe(reading, self._loop)
+
+    def step(self) -> list[EngineOutput]:
+        """What has come since the last call. Waits for a moment if that is nothing."""
+        outputs: list[EngineOutput] = []
+        while self._unfinished:
+            try:
+                request_id, news = self._news.get(timeout=0 if outputs else _STEP_S)
+            except queue.Empty:
+                break
+            if request_id not in self._unfinished:  # nobody wants its output
+                continue
+            if isinstance(news, Exception):
+                if outputs:
+                    self._news.put((request_id, news))  # for the next call
+                    break
+                del self._unfinished[request_id]
+                raise news
+            if news.finished:
+                del self._unfinished[request_id]
+            outputs.append(news)
+        return outputs
+
+    def abort_request(self, request_id: str | Iterable[str], wants_output: bool = True) -> None:
+        request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        if wants_output:
+            self._call(self._client.abort(request_ids))
+            return
+        for each in request_ids:
+            if (reading := self._unfinished.pop(each, None)) is not None:
+                reading.cancel()
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._unfinished)
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self._unfinished)
+
+    def unfinished_request_ids(self) -> list[str]:
+        return list(self._unfinished)
+
+    def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
+        return self._call(self._client.sleep(level, **arguments))
+
+    def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
+        return self._call(self._client.explain_sleep(level, **arguments))
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
+        return self._call(self._client.wake_up(tags))
+
+    def is_sleeping(self) -> bool:
+        return self.sleep_state != "awake"
+
+    @property
+    def sleeping_tags(self) -> tuple[str, ...]:
+        return self._client.sleeping_tags
+
+    @property
+    def sleep_state(self) -> SleepState:
+        return self._client.sleep_state
+
+    @property
+    def remote_methods(self) -> frozenset[str]:
+        return self._client.remote_methods
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        return self._call(self._client.collective_rpc(method, timeout, args, kwargs))
+
+    def update_weights(self, weights: "Iterable[tuple[str, Tensor]]") -> int:
+        return self._call(self._client.update_weights(weights))
+
+    def reload_weights(self) -> None:
+        self.collective_rpc("reload_weights")
+
+    def expert_load(self, clear: bool = False) -> ExpertLoad:
+        return self._call(self._client.expert_load(clear))
+
+    def rebalance_experts(self) -> ExpertMove:
+        return self._call(self._client.rebalance_experts())
+
+    def reset_prefix_cache(self) -> bool:
+        return self._call(self._client.reset_prefix_cache())
+
+    def stats(self) -> EngineStats:
+        return self._client.stats()
+
+    def check_health(self) -> None:
+        self._check_open()
+        self._call(self._client.check_health())
+
+    def shutdown(self) -> None:
+        """Abort everything and end the engines. Idempotent."""
+        if self._end.alive:
+            self.abort_request(self.unfinished_request_ids(), wants_output=False)
+            self._call(self._client.shutdown(drain=False))
+            self._end()
+
+    def _call(self, call: Coroutine[Any, Any, T]) -> T:
+        """The result of a call on the thread that reads."""
+        try:
+            self._check_open()
+        except EngineDeadError:
+            call.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    def _check_open(self) -> None:
+        if not self._end.alive:
+            raise EngineDeadError("the engine has been shut down")
+
+
+class ReplicaProfiler:
+    """See `WorkersProfiler`. Each engine has a folder of its own in the given one."""
+
+    def __init__(self, client: ReplicaClient, call: Callable[[Coroutine[Any, Any, Any]], Any]):
+        self._client = client
+        self._call = call
+
+    def start(self, folder: str | Path) -> None:
+        self._call(self._client.start_profile(folder))
+
+    def stop(self) -> Path:
+        """End; the trace of the first engine."""
+        path: Path = self._call(self._client.stop_profile())
+        return path
+
+
+async def _read(
+    client: ReplicaClient, request: GenerateRequest, news: "queue.SimpleQueue[tuple[str, EngineOutput | Exception]]"
+) -> None:
+    """Put down the outputs of a request, or the error that ends it. It does not keep a `ReplicaEngine`."""
+    try:
+        async with contextlib.aclosing(client.stream(request)) as outputs:
+            async for output in outputs:
+                news.put((request.request_id, output))
+    except Exception as error:
+        news.put((request.request_id, error))
+
+
+def _end(client: ReplicaClient, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """End what is left: processes, and the thread that reads."""
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    client.close()
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()

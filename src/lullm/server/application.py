@@ -1,0 +1,43 @@
+"""Application: FastAPI's routes behind the gate, and a shorter way for the requests that there are many of."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Application(FastAPI):
+    """FastAPI with another middleware stack.
+
+    Args:
+        outside: what a request passes first, around the app that it is given; outside of FastAPI's own middleware.
+        handlers: of POST requests, by path. They are called without FastAPI's stack, its search through all routes
+            and its dependencies, which cost 0.1 ms. FastAPI knows these routes, too, for other methods.
+    """
+
+    def __init__(self, outside: Callable[[ASGIApp], ASGIApp], handlers: Mapping[str, Handler], **arguments: Any):
+        super().__init__(**arguments)
+        self._outside = outside
+        self._handlers = handlers
+        self.add_exception_handler(Exception, _raise)  # what no route foresaw is answered outside
+
+    def build_middleware_stack(self) -> ASGIApp:
+        routes, handlers = super().build_middleware_stack(), self._handlers
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            handler = handlers.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+            if handler is None:
+                await routes(scope, receive, send)
+                return
+            response = await handler(Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        return self._outside(answer)
+
+
+async def _raise(_request: Request, error: Exception) -> Response:
+    raise error
