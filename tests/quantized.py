@@ -152,11 +152,14 @@ FORMATS = {
     "fp8 of Meta": lambda: float8(per_row=True, name="weight_scale", quant_method="fbgemm_fp8"),
 }  # fmt: skip
 BYTES, DIGITS, GROUPS, BYTE_GROUPS, ZERO_POINTS = 8, 4, 16, 17, 22
+FLOAT_ROWS, FLOAT_BLOCKS = 32 | 3 << 8, 32 | 1 << 8  # e4m3: the blocks of 32 inputs that share a scale, of 96
 NATIVE = {
     "w8a8": (BYTES,), "w8 tensor": (BYTES,), "w8a16": (BYTES,), "w4a16 channel": (DIGITS, BYTES),
     "gptq rows": (DIGITS, BYTES), "w4a16": (GROUPS, ZERO_POINTS), "gptq symmetric": (GROUPS, ZERO_POINTS),
     "w4a16 asymmetric": (ZERO_POINTS,), "awq": (ZERO_POINTS,), "gptq v1": (ZERO_POINTS,), "gptq v2": (ZERO_POINTS,),
     "gptq 2 bits": (ZERO_POINTS,), "gptq 8 bits symmetric": (BYTE_GROUPS,),
+    "fp8 tensor": (FLOAT_ROWS,), "fp8 channel": (FLOAT_ROWS,), "fp8 of Mistral": (FLOAT_ROWS,),
+    "fp8 of Meta": (FLOAT_ROWS,), "fp8 blocks": (FLOAT_BLOCKS,),
 }  # fmt: skip
 """The native formats (`Layout.format`) that hold what a checkpoint holds exactly, the smallest first."""
 

@@ -64,6 +64,10 @@ RUNS = {
         "--shape tiny --streams 2 --input-len 8 --output-len 4 --rounds 1",
         rf"(?s)offline +{FIGURE} tok/s.*thread +{FIGURE} tok/s.*thread +/ offline {FIGURE}",
     ),
+    "narrow": (
+        "--size 256",
+        rf"512 rows: bfloat16 {FIGURE} ms; FP8, blocks {FIGURE} ms, x {FIGURE}; MXFP4 {FIGURE} ms",
+    ),
     "sleep": ("--shape tiny --repeat 1 --num-prompts 2", rf"(?s)\| 2, disk \| 2 \| .*first token: {FIGURE} s"),
     "sleep_verify": (
         "--shape tiny --repeat 1 --num-prompts 1 --input-len 16 --targets ram",

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ModelLoadError
+from lullm.ops.quantized.narrow import NarrowLayout
 
 OPTIONS = {"dtype": "float32", "max_model_len": 176, "block_size": 8}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True, logprobs=5)
@@ -57,7 +58,7 @@ def written(qwen3_folder, tmp_path):
     return write
 
 
-@pytest.mark.parametrize("name", ["gptq 8 bits", "gptq act-order", "fp8 tensor", "fp8 blocks", "fp8 of Qwen"])
+@pytest.mark.parametrize("name", ["gptq 8 bits", "gptq act-order", "fp8 of Qwen"])
 def test_decoded_while_it_is_read(written, name, caplog):
     """Exactly the tokens of the numbers that are stored. 21 matrices; the head is none of them."""
     written(name, leave=["layers.1.mlp", "lm_head"])
@@ -86,6 +87,21 @@ def test_kept_as_it_is_stored(written, name, caplog):
         assert arenas_of(llm)["weights"].used_bytes > 1.7 * size
 
 
+@pytest.mark.parametrize("name", ["fp8 tensor", "fp8 channel", "fp8 blocks"])
+def test_floats_of_8_bits_stay_as_they_are_stored(written, name, caplog):
+    """Exactly the tokens of the decoded checkpoint, from a fourth of its bytes."""
+    written(name)
+    with caplog.at_level("INFO", logger="lullm"), LLM(str(written.encoded), **OPTIONS) as llm:
+        found = answers_of(llm)
+        size = arenas_of(llm)["weights"].used_bytes
+        layouts = [module.layout for _, module in model_of(llm).named_modules() if getattr(module, "layout", None)]
+    assert all(isinstance(layout, NarrowLayout) for layout in layouts) and len(layouts) == 12
+    assert "12 matrices quantized as they are stored" in caplog.text and "are decoded" not in caplog.text
+    with LLM(str(written.dense), **OPTIONS) as llm:
+        assert answers_of(llm) == found
+        assert arenas_of(llm)["weights"].used_bytes > 1.7 * size
+
+
 def test_a_fused_matrix_of_which_a_part_is_not_quantized_is_decoded(written):
     written("w8a8", leave=["layers.0.self_attn.k_proj", "layers.1.mlp.up_proj"])
     with LLM(str(written.encoded), **OPTIONS) as llm:
@@ -109,7 +125,7 @@ def test_quantized_once_more(written):
         assert answers_of(llm)
 
 
-@pytest.mark.parametrize("name", ["awq", "gptq act-order", "w8a8"])
+@pytest.mark.parametrize("name", ["awq", "gptq act-order", "w8a8", "fp8 channel"])
 def test_sleep_and_updates(written, name):
     """Levels 1 and 2 bring back the same. A trainer pushes floating point numbers, but not into groups of integers."""
     written(name)
@@ -119,13 +135,15 @@ def test_sleep_and_updates(written, name):
             llm.sleep(level=level)
             llm.wake_up()
             assert tokens(answers_of(llm)) == expected
-        module, part = "model.layers.1.mlp.down_proj", "weight_scale" if name == "w8a8" else "qweight"
+        module, part = "model.layers.1.mlp.down_proj", "weight_scale" if name in ("w8a8", "fp8 channel") else "qweight"
         stored = load_file(written.encoded / "model.safetensors")[f"{module}.{part}"]
         with pytest.raises(ModelLoadError, match=f"{module}.{part}.*take {module}.weight as floating point"):
             model_of(llm).load_weights([(f"{module}.{part}", stored)])
         weight = torch.zeros_like(load_file(written.dense / "model.safetensors")[f"{module}.weight"])
         if name == "awq":
-            with pytest.raises(ModelLoadError, match=f"{module}.weight holds groups of integers.*quantization='int8'"):
+            with pytest.raises(
+                ModelLoadError, match=f"{module}.weight: it holds groups of integers.*quantization='int8'"
+            ):
                 model_of(llm).load_weights([(f"{module}.weight", weight)])
             assert tokens(answers_of(llm)) == expected
             return

@@ -6,14 +6,16 @@ import json
 import pytest
 import torch
 from conftest import write_tokenizer
+from engine_parts import model_of
 from golden import SIZES, PagedRun, assert_close, golden_logits, load_model, prompt, random_model
-from mxfp4 import EXPERT_MATRICES, encode_experts
+from mxfp4 import EXPERT_MATRICES, encode_experts, quantize
 from safetensors.torch import save_file
 
 from lullm import LLM, SamplingParams
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.weights.encoding.mxfp4 import MXFP4Tensor
 
 OPTIONS = {
     "hidden_size": 64, "intermediate_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 20,
@@ -87,6 +89,33 @@ def test_logits(tmp_path, theirs, caplog):
     assert "6 quantized tensors" in caplog.text and "in memory they take" in caplog.text
 
 
+def test_experts_stay_as_they_are_stored(tmp_path, theirs):
+    """An eighth of float32 and the scales, also of a worker that has half of every expert."""
+    write(tmp_path, encode_experts(theirs.state_dict()))
+    write_tokenizer(tmp_path)
+    with LLM(str(tmp_path), dtype="float32", max_model_len=120) as llm:
+        expert = model_of(llm).model.layers[0].mlp.experts[1]
+        assert expert.gate_up_proj.weight.nbytes == 64 * 64 * (4 + 8 / 32) / 8
+        assert expert.down_proj.weight.nbytes == 64 * 32 * (4 + 8 / 32) / 8
+        expected = tokens_of(llm)
+        assert expected == generate(theirs)
+    with LLM(str(tmp_path), dtype="float32", max_model_len=120, quantization="int8") as llm:
+        assert model_of(llm).model.layers[0].mlp.experts[1].down_proj.layout.format == 8
+
+
+def test_a_scale_that_no_number_has(tmp_path, theirs):
+    """NaN, and powers beyond what a product can be; numbers that are nearly nothing are nothing."""
+    for exponent, expected in ((255, None), (245, None), (1, 0.0), (240, 2.0**113)):
+        tensor = MXFP4Tensor(
+            "x", (torch.full((1, 1, 1, 16), 0x22, dtype=torch.uint8), torch.tensor([[[exponent]]]).byte())
+        )
+        if expected is None:
+            with pytest.raises(ModelLoadError, match="x: .*a scale that is NaN, or too large"):
+                tensor.rows(33)
+        else:
+            assert (tensor.rows(33).decode() == expected).all()
+
+
 def test_a_file_may_hold_both_forms(tmp_path, theirs):
     tensors = theirs.state_dict()
     encoded = encode_experts({name: tensor for name, tensor in tensors.items() if EXPERTS in name})
@@ -137,13 +166,20 @@ def test_config():
 
 
 def test_an_update_replaces_the_experts_of_a_layer(tmp_path, theirs):
-    """A trainer pushes the stacked tensors, in floating point; the halves of an encoded one are refused."""
+    """A trainer pushes the stacked tensors, in floating point; the halves of an encoded one are refused.
+
+    What is pushed is rounded to what the matrices hold.
+    """
     write(tmp_path, encode_experts(theirs.state_dict()))
     write_tokenizer(tmp_path)
     changed = copy.deepcopy(theirs)
     drawn = random_model("GptOss", SIZES | OPTIONS, seed=3).state_dict()
     pushed = {name: tensor for name, tensor in drawn.items() if EXPERTS in name}
     assert len(pushed) == 4
+    for name in (name for name in pushed if name.endswith(EXPERT_MATRICES)):
+        blocks, scales = quantize(pushed[name])
+        pushed[name] = MXFP4Tensor(name, (blocks, scales)).decode()
+        pushed[name] = pushed[name].float().contiguous()
     changed.load_state_dict(pushed, strict=False)
     expected = generate(changed)
     assert expected != generate(theirs)

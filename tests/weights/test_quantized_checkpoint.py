@@ -10,6 +10,7 @@ from lullm.config.encoding.table import read_encoding
 from lullm.errors import ModelLoadError
 from lullm.ops.quantized.grid import GridLayout
 from lullm.ops.quantized.integer_rows import rows_of_storage, store_rows_
+from lullm.ops.quantized.narrow import NarrowLayout
 from lullm.ops.quantized.weight import QuantizedLayout, dequantize
 from lullm.weights.encoding.checkpoint import with_encoding
 from lullm.weights.encoding.joining import Joining
@@ -52,20 +53,20 @@ def test_integers(name):
     _, found = decoded(config, parts)
     native = NATIVE.get(name, ())
     assert getattr(found, "native_formats", ()) == native
-    assert all(found.integers(number) is None for number in {4, 8, 16, 17, 22} - set(native))
+    assert all(found.rows(number) is None for number in {4, 8, 16, 17, 22} - set(native))
     for number in native:
-        layout = _layout(number, 70, 96)
+        layout = _layout(number, 96, 96)
         storage = torch.zeros(layout.shape, dtype=torch.uint8)
         first = 5
         for piece in found.split(40):
-            rows = piece.integers(number)
-            if isinstance(layout, GridLayout):
+            rows = piece.rows(number)
+            if isinstance(layout, GridLayout | NarrowLayout):
                 layout.store_(storage, first, rows)
             else:
                 store_rows_(storage, layout, first, rows)
             first += len(rows)
         torch.testing.assert_close(dequantize(storage, layout, 5, 69), expected, rtol=2e-6, atol=2e-6)
-        assert not dequantize(storage, layout, 0, 5).any() and not dequantize(storage, layout, 69, 70).any()
+        assert not dequantize(storage, layout, 0, 5).any() and not dequantize(storage, layout, 69, 96).any()
 
 
 def test_scales_that_are_no_float16():
@@ -91,7 +92,7 @@ def test_symmetric_by_the_config_and_not_in_the_file():
     config, encode = quantized.gptq(size=-1)
     parts, expected = encode(weight())
     _, found = decoded(config | {"sym": True}, parts)
-    assert found.native_formats == (22,) and found.integers(4) is None
+    assert found.native_formats == (22,) and found.rows(4) is None
     torch.testing.assert_close(found.decode(), expected, rtol=2e-6, atol=0)
 
 
@@ -100,7 +101,7 @@ def test_the_smallest_byte():
     config, encode = compressed({"num_bits": 8, "strategy": "channel"}, "int-quantized")
     parts, _ = encode(weight())
     parts["weight"][:, ::2] = -128
-    rows = decoded(config, parts)[1].integers(8)
+    rows = decoded(config, parts)[1].rows(8)
     layout = QuantizedLayout(8, 64, 96)
     storage = torch.zeros(layout.shape, dtype=torch.uint8)
     store_rows_(storage, layout, 0, rows)

@@ -116,6 +116,7 @@ NATIVE_CPU_OPS = Ops(
     quantize_rows_=quantized_native.quantize_rows_,
     store_rows_=quantized_native.store_rows_,
     store_groups_=quantized_native.store_groups_,
+    store_narrow_=quantized_native.store_narrow_,
     quantized_embedding=quantized_native.quantized_embedding,
     quantized_linear=quantized_native.quantized_linear,
     quantized_logits=quantized_native.quantized_logits,

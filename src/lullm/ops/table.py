@@ -26,6 +26,7 @@ from lullm.ops.experts.weights import ExpertWeights
 from lullm.ops.quantized import expansion
 from lullm.ops.quantized.grid import GridLayout, GridRows, store_groups_
 from lullm.ops.quantized.integer_rows import IntegerRows, store_rows_
+from lullm.ops.quantized.narrow import NarrowLayout, NarrowRows, store_narrow_
 from lullm.ops.quantized.weight import Layout, QuantizedLayout, quantize_rows_
 from lullm.ops.state import mixing, recurrence
 from lullm.ops.state.layout import LayerState
@@ -218,6 +219,9 @@ class Ops:
 
     store_groups_: Callable[[Tensor, GridLayout, int, GridRows], None] = store_groups_
     """weight, its layout, first row, rows -> None. See `quantized.grid.store_groups_`."""
+
+    store_narrow_: Callable[[Tensor, NarrowLayout, int, NarrowRows], None] = store_narrow_
+    """weight, its layout, first row, rows -> None. See `quantized.narrow.store_narrow_`."""
 
     quantized_embedding: Callable[[Tensor, Tensor, Layout, torch.dtype], Tensor] = expansion.quantized_embedding
     """token_ids `[T]` int64, a quantized weight, its layout (`quantized.weight`), dtype -> `[T, H]` of that dtype."""

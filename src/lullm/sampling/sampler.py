@@ -23,6 +23,7 @@ from lullm.sampling.penalties import apply_penalties_
 from lullm.sampling.race import choose_tokens
 from lullm.sampling.randomness import keys_of
 from lullm.sampling.restrictions import Forbid, apply_restrictions_
+from lullm.sampling.token_counts import TokenCounts
 from lullm.sampling.truncation import scale_by_temperature_, truncate_
 from lullm.types.draw import Draw
 from lullm.types.step import NO_TOKEN, DrawnToken, TokenLogprobs
@@ -63,7 +64,10 @@ class Sampled:
 
 
 class Sampler:
-    """Draws tokens and ranks log-probabilities. Keeps no state between calls.
+    """Draws tokens and ranks log-probabilities.
+
+    What it returns follows from the arguments of one call. With `choose` it keeps token counts from call to call
+    (`TokenCounts`), to save work.
 
     Args:
         vocab_size: V, the width of the logits.
@@ -88,6 +92,7 @@ class Sampler:
         self._vocab_size = vocab_size
         self._choose = choose
         self._forbid = forbid
+        self._penalize_ = apply_penalties_ if choose is None else TokenCounts(vocab_size).apply_
         self._wants_raw_logprobs = logprobs_mode == "raw_logprobs"
 
     @torch.inference_mode()
@@ -112,7 +117,7 @@ class Sampler:
         logprobs = _log_softmax(logits, ranked_rows) if ranked_rows and self._wants_raw_logprobs else None
         if self._choose is not None and draws:
             table = self._table(draws).to(logits.device) if table is None else table
-            apply_penalties_(logits, draws)
+            self._penalize_(logits, draws)
             apply_restrictions_(logits, draws, masks, self._forbid)
             tokens = self._choose(logits, table, bool(ranked_rows) and not self._wants_raw_logprobs)
         else:

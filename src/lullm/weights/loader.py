@@ -73,8 +73,8 @@ class _Piece:
             if isinstance(values, Tensor):
                 self.rows.write(values, self.first_row)
             else:
-                integers = values.integers(self.rows.bits) if self.rows.bits else None
-                self.rows.write(values.decode() if integers is None else integers, self.first_row)
+                stored = values.rows(self.rows.bits) if self.rows.bits else None
+                self.rows.write(values.decode() if stored is None else stored, self.first_row)
         return self.num_bytes
 
 

@@ -4,11 +4,13 @@ Linear layers take the chosen format. The embedding and the head, often one matr
 depend on it, and 4 bits there cost more accuracy than 4 bits in all layers. Norms, biases and the gates of experts
 are not quantized.
 
-A checkpoint that is quantized already keeps its own integers, in those matrices whose integers a native format holds.
+A checkpoint that is quantized already keeps its own numbers, in those matrices whose numbers a native format holds.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from math import gcd
 from typing import Literal
 
 from torch import Tensor
@@ -19,11 +21,16 @@ from lullm.nn.experts import Gate
 from lullm.nn.linear import FusedLinear, Matrix
 from lullm.ops.quantized.grid import GRIDS as ALL_GRIDS
 from lullm.ops.quantized.grid import GridLayout
-from lullm.ops.quantized.weight import Layout, QuantizedLayout
+from lullm.ops.quantized.narrow import BLOCK_INPUTS, narrow_format, narrow_layout
+from lullm.ops.quantized.weight import PANEL_ROWS, Layout, QuantizedLayout
 from lullm.weights.encoding.digits import DigitTensor
 from lullm.weights.encoding.encoded import EncodedTensor
+from lullm.weights.encoding.float8 import Float8Tensor
 from lullm.weights.encoding.integer import IntegerTensor
 from lullm.weights.encoding.joining import Joining
+from lullm.weights.encoding.mxfp4 import MXFP4Tensor
+from lullm.weights.rows.cut import Cut
+from lullm.weights.rule import WeightRules
 from lullm.weights.target import Loadable
 
 BITS: dict[str, Literal[8, 4]] = {"int8": 8, "int4": 4}
@@ -50,26 +57,46 @@ def quantize_as_stored(
     for name, tensor in tensors:
         with contextlib.suppress(ModelLoadError):
             whole = joining.add(name, tensor) if isinstance(tensor, Tensor) else None
-            if whole is not None and isinstance(whole[1], IntegerTensor | DigitTensor):
+            if whole is not None and isinstance(whole[1], IntegerTensor | DigitTensor | Float8Tensor | MXFP4Tensor):
                 formats[model.rules.canonical_name(whole[0])] = whole[1].native_formats
     num_quantized = 0
     for name, module in _matrices(model):
         prefix, _, last = name.rpartition(".")
         parts = model.rules.parts_of(last) if isinstance(module, FusedLinear) else None
         wholes = [f"{name}.weight"] if parts is None else [f"{prefix}.{part}.weight" for part in parts]
-        fitting = set.intersection(*(set(formats.get(whole, ())) for whole in wholes))
+        fitting = set.intersection(*(set(_formats_of(whole, formats, model.rules)) for whole in wholes))
         if any(model.rules.scale_of(whole) != 1.0 for whole in wholes):
             fitting -= GRIDS.keys()
-        if fitting:
-            module.lay_out(_layout(min(fitting), *module.weight.shape))
+        num_outputs, num_inputs = module.weight.shape
+        cut = model.cuts.get(f"{name}.weight")
+        layout = _layout(min(fitting), num_outputs, num_inputs, cut) if fitting else None
+        if layout is not None:
+            module.lay_out(layout)
             num_quantized += 1
     return num_quantized
 
 
-def _layout(number: int, num_outputs: int, num_inputs: int) -> Layout:
+def _formats_of(whole: str, formats: Mapping[str, tuple[int, ...]], rules: WeightRules) -> tuple[int, ...]:
+    """Of the tensor of this name, or of the one that holds it beside those of other modules."""
+    for stack in rules.stacks:
+        match = re.fullmatch(rf"(.+\.{stack.modules})\.\d+\.(.+)", whole)
+        if match and match[2] in stack.parts and f"{match[1]}.{stack.name}" in formats:
+            return formats[f"{match[1]}.{stack.name}"]
+    return formats.get(whole, ())
+
+
+def _layout(number: int, num_outputs: int, num_inputs: int, cut: Cut | None = None) -> Layout | None:
+    """None: a worker's share of the matrix has no whole blocks."""
     if number in GRIDS:
         return GridLayout(GRIDS[number], num_outputs, num_inputs)
-    return QuantizedLayout(4 if number == 4 else 8, num_outputs, num_inputs)
+    layout = narrow_layout(number, num_outputs, num_inputs)
+    if layout is None:
+        return QuantizedLayout(4 if number == 4 else 8, num_outputs, num_inputs)
+    first = cut.runs[0].source if cut is not None and cut.dim == 1 else 0
+    if num_inputs % BLOCK_INPUTS or first % BLOCK_INPUTS or num_outputs % PANEL_ROWS:
+        return None
+    group = min(gcd(layout.group_inputs, first), num_inputs)  # a share may begin within a group
+    return narrow_layout(narrow_format(layout.is_e2m1, group), num_outputs, num_inputs)
 
 
 def _matrices(model: Loadable) -> Iterator[tuple[str, Matrix]]:

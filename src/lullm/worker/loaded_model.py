@@ -17,7 +17,7 @@ from lullm.weights.headers import check_headers, check_num_weights
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
-from lullm.weights.quantization import quantize_as_stored, quantize_model
+from lullm.weights.quantization import quantize_model
 from lullm.weights.reading.source import open_source
 from lullm.weights.store import WeightStore
 from lullm.worker.setup import WorkerSetup
@@ -72,17 +72,14 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
 
 
 def _quantize(setup: WorkerSetup, model: Model, folder: Path) -> int:
-    """Choose how the matrices of a meta model are stored. Returns how many keep the integers of the checkpoint."""
+    """Choose how the matrices of a meta model are stored. Returns how many keep what the checkpoint holds."""
     config, encoding = setup.config, setup.model_config.encoding
     if encoding is not None:
         model.rules = with_encoding(model.rules, encoding)
     if config.quantization is not None:
         quantize_model(model, config.quantization)
     elif config.load_format != "dummy" and config.device == "cpu":
-        source = open_source(folder)
-        if encoding is None:
-            return source.keep_blocks(model)
-        return quantize_as_stored(model, ((name, tensor) for name, tensor, _ in source.tensors()), source.names())
+        return open_source(folder).keep_blocks(model)
     return 0
 
 

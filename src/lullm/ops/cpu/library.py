@@ -62,6 +62,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_quantize_rows": [_POINTER] * 2 + [_SIZE] * 3 + [_INT] * 2,
     "lullm_store_rows": [_POINTER] * 4 + [_SIZE] * 3 + [_INT],
     "lullm_store_groups": [_POINTER] * 4 + [_SIZE] * 3 + [_INT],
+    "lullm_store_narrow": [_POINTER] * 3 + [_SIZE] * 3 + [_INT],
     "lullm_quantized_linear": [_POINTER] * 4 + [_SIZE] * 5 + [_INT] * 3,
     "lullm_quantized_logits": [_POINTER] * 3 + [_SIZE] * 4 + [_INT] * 2,
     "lullm_quantized_embedding": [_POINTER] * 3 + [_SIZE] * 3 + [_INT] * 2,
@@ -88,7 +89,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_replay": [_POINTER, _SIZE],
 }
 _RETURN_INT = (
-    "lullm_embedding", "lullm_gated_linear", "lullm_quantize_rows", "lullm_quantized_embedding",
+    "lullm_embedding", "lullm_gated_linear", "lullm_quantize_rows", "lullm_store_narrow", "lullm_quantized_embedding",
     "lullm_sort_rows", "lullm_grouped_linear", "lullm_operation_number", "lullm_replay",
     "lullm_group_failure", "lullm_meet", "lullm_all_reduce", "lullm_all_gather", "lullm_broadcast", "lullm_send",
     "lullm_receive",

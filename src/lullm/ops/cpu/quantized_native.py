@@ -15,6 +15,7 @@ from lullm.ops.quantized import expansion, integer_rows
 from lullm.ops.quantized.grid import GridLayout, GridRows
 from lullm.ops.quantized.grid import store_groups_ as store_groups_of_codes_
 from lullm.ops.quantized.integer_rows import IntegerRows
+from lullm.ops.quantized.narrow import NOT_A_NUMBER, NarrowLayout, NarrowRows
 from lullm.ops.quantized.weight import NOT_FINITE, PANEL_ROWS, Layout, QuantizedLayout
 from lullm.types.arithmetic import Activation
 
@@ -84,8 +85,25 @@ def store_groups_(storage: Tensor, layout: GridLayout, first_row: int, rows: Gri
     )
 
 
+def store_narrow_(storage: Tensor, layout: NarrowLayout, first_row: int, rows: NarrowRows) -> None:
+    """See `quantized.narrow.store_narrow_`. The bytes are the same."""
+    rows = rows.in_groups_of(layout.group_inputs)
+    codes, scales = rows.codes.contiguous(), rows.scales.contiguous()
+    if not call(
+        "lullm_store_narrow",
+        codes.data_ptr(),
+        scales.data_ptr(),
+        storage.data_ptr(),
+        len(rows),
+        layout.in_features,
+        first_row,
+        layout.format,
+    ):
+        raise ModelLoadError(NOT_A_NUMBER)
+
+
 def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
-    if dtype not in DTYPES or layout.format == 4:
+    if dtype not in DTYPES or layout.format == 4 or isinstance(layout, NarrowLayout):
         return expansion.quantized_embedding(token_ids, weight, layout, dtype)
     token_ids = token_ids.contiguous()
     out = new_result((token_ids.shape[0], layout.in_features), dtype)

@@ -61,8 +61,8 @@ class DigitTensor:
         """4 bits are what they are made of; multiplied out, they are bytes."""
         return 4, 8
 
-    def integers(self, bits: int) -> IntegerRows | None:
-        if bits in self.native_formats:
+    def rows(self, number: int) -> IntegerRows | None:
+        if number in self.native_formats:
             return self._rows()
         return None
 

@@ -6,8 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lullm.ops.quantized.grid import GridRows
-from lullm.ops.quantized.integer_rows import IntegerRows
+from lullm.ops.quantized.stored import StoredRows
 
 
 class EncodedTensor(Protocol):
@@ -32,8 +31,8 @@ class EncodedTensor(Protocol):
         """Raises ModelLoadError: what is stored means no number."""
         ...
 
-    def integers(self, bits: int) -> IntegerRows | GridRows | None:
-        """The same as integers that a matrix of so many bits (`Layout.format`) holds exactly; None: it does not.
+    def rows(self, number: int) -> StoredRows | None:
+        """The same as a matrix of this format (`Layout.format`) holds it exactly; None: it does not.
 
         Raises ModelLoadError as `decode` does.
         """

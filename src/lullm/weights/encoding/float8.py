@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lullm.config.encoding.scheme import Float8Scheme
-from lullm.ops.quantized.integer_rows import IntegerRows
+from lullm.ops.quantized.narrow import BLOCK_INPUTS, NarrowRows, narrow_format, narrow_layout
 from lullm.units import cdiv
 from lullm.weights.encoding.integer import check
 
@@ -55,8 +55,19 @@ class Float8Tensor:
         blocks *= scales.unsqueeze(-1)
         return blocks.flatten(1)
 
-    def integers(self, bits: int) -> IntegerRows | None:
-        """None: these numbers are no integers."""
+    @property
+    def native_formats(self) -> tuple[int, ...]:
+        """Formats (`Layout.format`) that hold the matrix exactly: none where scales or rows are no whole blocks."""
+        group = min(self.block[1], self.shape[1])
+        return () if self.shape[1] % BLOCK_INPUTS or group % BLOCK_INPUTS else (narrow_format(False, group),)
+
+    def rows(self, number: int) -> NarrowRows | None:
+        layout = narrow_layout(number, *self.shape)
+        if layout is None or layout.is_e2m1:
+            return None
+        rows = torch.arange(self.first, self.first + len(self)) // self.block[0]
+        group = min(self.block[1], self.shape[1])
+        return NarrowRows(self.values.view(torch.uint8), self.scales.index_select(0, rows), group)
 
 
 def encode_float8(name: str, parts: Mapping[str, Tensor], scheme: Float8Scheme) -> Float8Tensor:

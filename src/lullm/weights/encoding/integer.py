@@ -82,11 +82,11 @@ class IntegerTensor:
             return (grid.Q4_0.number, grid.ZERO_POINTS.number) if self._is_symmetric else (grid.ZERO_POINTS.number,)
         return (grid.Q8_0.number,) if self._is_symmetric else ()
 
-    def integers(self, bits: int) -> IntegerRows | GridRows | None:
-        if bits not in self.native_formats:
+    def rows(self, number: int) -> IntegerRows | GridRows | None:
+        if number not in self.native_formats:
             return None
         integers = self.read(self.first, self.last)
-        if bits == grid.ZERO_POINTS.number:
+        if number == grid.ZERO_POINTS.number:
             zeros, scales = self._zeros(), self._scales().half().expand(len(self), -1)
             if isinstance(zeros, int):
                 zeros = torch.tensor([[zeros]])
@@ -94,7 +94,7 @@ class IntegerTensor:
         if integers.dtype == torch.uint8:
             integers = (integers - self.centre).view(torch.int8)  # modulo 256
         scales = self._scales().expand(len(self), -1)
-        return GridRows(integers, scales.half()) if bits > 8 else IntegerRows(integers, scales.float().reshape(-1))
+        return GridRows(integers, scales.half()) if number > 8 else IntegerRows(integers, scales.float().reshape(-1))
 
     @cached_property
     def _is_symmetric(self) -> bool:

@@ -1,7 +1,7 @@
 """MXFP4 (OCP Microscaling Formats 1.0, https://arxiv.org/abs/2310.10537) as gpt-oss's checkpoints hold it.
 
-32 inputs of a row are 32 numbers of 4 bits (e2m1: 1 bit sign, 2 exponent, 1 mantissa) and one scale of 8 bits, a power
-of two (e8m0). bfloat16 and float32 hold every product exactly.
+32 inputs of a row are 32 numbers of 4 bits (e2m1) and one scale of 8 bits, a power of two (e8m0). bfloat16 and float32
+hold every product exactly.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,17 @@ import torch
 from torch import Tensor
 
 from lullm.errors import ModelLoadError
-from lullm.ops.quantized.integer_rows import IntegerRows
+from lullm.ops.quantized.narrow import (
+    BLOCK_INPUTS,
+    LEAST_EXPONENT,
+    MAGNITUDES,
+    MOST_EXPONENT,
+    NarrowRows,
+    narrow_format,
+)
 
 GROUP_BYTES = 16
 """Of 32 inputs; the first of two is in the low bits."""
-MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""By the low three bits; the fourth is the sign."""
 _SCALE_BIAS = 127
 _NAN_SCALE = 255
 
@@ -92,8 +97,21 @@ class MXFP4Tensor:
         values *= scales[exponents.int()].unsqueeze(-1)
         return values.flatten(2).transpose(1, 2)
 
-    def integers(self, bits: int) -> IntegerRows | None:
-        """None: no native format holds these numbers."""
+    @property
+    def native_formats(self) -> tuple[int, ...]:
+        return (narrow_format(True, BLOCK_INPUTS),)
+
+    def rows(self, number: int) -> NarrowRows | None:
+        """Several matrices, each by its outputs. Numbers below 2**-122 become zeros."""
+        if number not in self.native_formats:
+            return None
+        blocks, exponents = self.parts
+        if (exponents > MOST_EXPONENT).any():
+            raise ModelLoadError(f"{self.name}: the checkpoint holds a scale that is NaN, or too large; fetch it again")
+        is_zero = exponents < LEAST_EXPONENT
+        if is_zero.any():
+            blocks, exponents = blocks.masked_fill(is_zero.unsqueeze(-1), 0), exponents.clamp(min=LEAST_EXPONENT)
+        return NarrowRows(blocks.flatten(2), exponents, BLOCK_INPUTS)
 
 
 def encode_mxfp4(name: str, parts: Mapping[str, Tensor]) -> MXFP4Tensor:

@@ -55,9 +55,9 @@ class GGUFTensor:
     def decode(self) -> Tensor:
         return decode_rows(self.block, self.raw).view(self.shape)
 
-    def integers(self, bits: int) -> GridRows | None:
+    def rows(self, number: int) -> GridRows | None:
         """The blocks taken apart, for a matrix that stores them; see `EncodedTensor`."""
-        return take_apart(self.block, self.raw) if bits in _GRIDS else None
+        return take_apart(self.block, self.raw) if number in _GRIDS else None
 
 
 _GRIDS = {grid.number for grid in GRIDS}

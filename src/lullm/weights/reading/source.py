@@ -10,6 +10,7 @@ from torch import Tensor
 from lullm.config.gguf.file import is_gguf
 from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.gguf.checkpoint import GGUFSource
+from lullm.weights.quantization import quantize_as_stored
 from lullm.weights.reading.files import damaged, stored_names, weight_files
 from lullm.weights.rule import WeightRules
 from lullm.weights.target import Loadable
@@ -70,7 +71,8 @@ class SafetensorsSource:
         return found
 
     def keep_blocks(self, model: Loadable) -> int:
-        return 0  # what is quantized there is several tensors (`encoding/`)
+        tensors = ((name, tensor) for name, tensor, _ in self.tensors())
+        return quantize_as_stored(model, tensors, self.names()) if model.rules.joins else 0
 
     def tensors(self) -> Iterator[tuple[str, Tensor, int]]:
         for path, names in self._files.items():

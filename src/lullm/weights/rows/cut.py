@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from lullm.config.model import Share
 from lullm.nn.embedding import Embedding, LMHead
 from lullm.nn.linear import FusedLinear, Matrix
-from lullm.ops.quantized.grid import GridRows
-from lullm.ops.quantized.integer_rows import IntegerRows
+from lullm.ops.quantized.stored import StoredRows
 from lullm.ops.table import Ops
 from lullm.weights.rows.place import PlainRows, QuantizedRows
 
@@ -74,7 +73,7 @@ class CutRows:
         last = first_row + num_rows
         return any(run.source < last and first_row < run.source + run.num_rows for run in self.cut.runs)
 
-    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         if self.cut.dim == 1:
             [columns] = self.cut.runs
             self.rows.write_columns(values, columns.source, first_row)

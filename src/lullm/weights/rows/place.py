@@ -9,6 +9,8 @@ from torch import Tensor
 from lullm.errors import ModelLoadError
 from lullm.ops.quantized.grid import GridLayout, GridRows
 from lullm.ops.quantized.integer_rows import IntegerRows, rows_of_storage
+from lullm.ops.quantized.narrow import NarrowLayout, NarrowRows
+from lullm.ops.quantized.stored import StoredRows
 from lullm.ops.quantized.weight import Layout, QuantizedLayout
 from lullm.ops.table import Ops
 
@@ -21,17 +23,17 @@ class Rows(Protocol):
 
     @property
     def bits(self) -> int:
-        """The format (`Layout.format`) of integers that `write` stores as they are; 0: it takes numbers only."""
+        """The format (`Layout.format`) of rows that `write` stores as they are; 0: it takes numbers only."""
         ...
 
     def fits(self, shape: torch.Size) -> bool:
         """Whether a tensor of this shape can be written."""
         ...
 
-    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         """Write into the rows from `first_row` on; any floating point type, from any device. Blocking.
 
-        `IntegerRows` and `GridRows` are taken where `bits` says so.
+        `StoredRows` are taken where `bits` says so.
 
         Raises:
             ModelLoadError: the values cannot be stored; nothing has been written.
@@ -56,13 +58,13 @@ class PlainRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         assert isinstance(values, Tensor), "floating point numbers only"
         if self.offset or self.scale != 1.0:
             values = values.float() * self.scale + self.offset
         torch.atleast_1d(self.tensor)[first_row : first_row + len(values)].copy_(values)
 
-    def write_columns(self, values: Tensor | IntegerRows | GridRows, first_column: int, first_row: int) -> None:
+    def write_columns(self, values: Tensor | StoredRows, first_column: int, first_row: int) -> None:
         """`write` of those columns of the values, from `first_column` on, that there are here."""
         assert isinstance(values, Tensor), "floating point numbers only"
         self.write(values[:, first_column : first_column + self.shape[1]], first_row)
@@ -101,18 +103,22 @@ class QuantizedRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
-        if not isinstance(values, Tensor) or not isinstance(self.layout, QuantizedLayout):
-            self._store(values, self.first_row + first_row)
-            return
-        if self.scale != 1.0:
-            values = values.float() * self.scale
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
+        layout, first_row = self.layout, self.first_row + first_row
         try:
-            self.ops.quantize_rows_(self.storage, self.layout, self.first_row + first_row, values)
+            if not isinstance(values, Tensor) or isinstance(layout, GridLayout):
+                self._store(values, first_row)
+                return
+            if self.scale != 1.0:
+                values = values.float() * self.scale
+            if isinstance(layout, NarrowLayout):
+                self.ops.store_narrow_(self.storage, layout, first_row, layout.quantize(values))
+            elif isinstance(layout, QuantizedLayout):
+                self.ops.quantize_rows_(self.storage, layout, first_row, values)
         except ModelLoadError as error:
             raise ModelLoadError(f"{self.name}: {error}") from None
 
-    def write_columns(self, values: Tensor | IntegerRows | GridRows, first_column: int, first_row: int) -> None:
+    def write_columns(self, values: Tensor | StoredRows, first_column: int, first_row: int) -> None:
         """`write` of those columns of the values, from `first_column` on, that there are here.
 
         What is quantized here has the scales of whole rows, so that all workers' columns together are what one has.
@@ -141,15 +147,17 @@ class QuantizedRows:
             raise ModelLoadError(f"{self.name}: {error}") from None
         return rows_of_storage(storage, layout)
 
-    def _store(self, values: Tensor | IntegerRows | GridRows, first_row: int) -> None:
+    def _store(self, values: Tensor | StoredRows, first_row: int) -> None:
         layout = self.layout
         if isinstance(values, IntegerRows) and isinstance(layout, QuantizedLayout):
             self.ops.store_rows_(self.storage, layout, first_row, values.scaled(self.scale))
+        elif isinstance(values, NarrowRows) and isinstance(layout, NarrowLayout):
+            self.ops.store_narrow_(self.storage, layout, first_row, values.scaled(self.scale))
         elif isinstance(values, GridRows) and isinstance(layout, GridLayout) and self.scale == 1.0:
             self.ops.store_groups_(self.storage, layout, first_row, values)
         else:
             raise ModelLoadError(
-                f"{self.name} holds groups of integers as the checkpoint (or GGUF file) has them, which numbers cannot "
+                "it holds groups of integers as the checkpoint (or GGUF file) has them, which numbers cannot "
                 "replace; load it with quantization='int8', or the model's unquantized safetensors"
             )
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from lullm.errors import ModelLoadError
-from lullm.ops.quantized.grid import GridRows
-from lullm.ops.quantized.integer_rows import IntegerRows
+from lullm.ops.quantized.stored import StoredRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +31,7 @@ class ScaleRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape.numel() in (1, *self.shape)
 
-    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         assert isinstance(values, Tensor), "floating point numbers only"
         assert first_row == 0, "scales are written as a whole"
         if not (values.isfinite() & (values > 0)).all():

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lullm.ops.quantized.grid import GridRows
-from lullm.ops.quantized.integer_rows import IntegerRows
+from lullm.ops.quantized.narrow import NarrowRows
+from lullm.ops.quantized.stored import StoredRows
 from lullm.weights.rows.cut import CutRows, Run
 from lullm.weights.rows.place import PlainRows, QuantizedRows, Rows
 from lullm.weights.rule import HeadOrder
@@ -32,7 +32,7 @@ class OrderedRows:
     def fits(self, shape: torch.Size) -> bool:
         return self.rows.fits(shape)
 
-    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         for run in self.runs:
             start = max(run.source, first_row)
             end = min(run.source + run.num_rows, first_row + len(values))
@@ -47,7 +47,9 @@ class TransposedRows:
 
     rows: Rows
 
-    bits: ClassVar[int] = 0
+    @property
+    def bits(self) -> int:
+        return self.rows.bits
 
     @property
     def shape(self) -> torch.Size:
@@ -56,10 +58,12 @@ class TransposedRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
-        assert isinstance(values, Tensor), "floating point numbers only"
-        assert first_row == 0 and values.shape == self.shape, "its rows are columns here"
-        self.rows.write(values.t().contiguous())
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
+        assert first_row == 0, "its rows are columns here"
+        if isinstance(values, Tensor):
+            assert values.shape == self.shape
+            values = values.t().contiguous()
+        self.rows.write(values)  # what is quantized is stored by outputs, whatever its shape is said to be
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +72,9 @@ class InterleavedRows:
 
     places: tuple[Rows, ...]
 
-    bits: ClassVar[int] = 0
+    @property
+    def bits(self) -> int:
+        return self.places[0].bits
 
     @property
     def shape(self) -> torch.Size:
@@ -78,8 +84,7 @@ class InterleavedRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
-        assert isinstance(values, Tensor), "floating point numbers only"
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         count = len(self.places)
         for number, place in enumerate(self.places):
             start = (number - first_row) % count
@@ -89,11 +94,13 @@ class InterleavedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConsecutiveRows:
-    """Rows of several places, one place after the other."""
+    """Rows of several places of one parameter, one place after the other."""
 
     places: tuple[Rows, ...]
 
-    bits: ClassVar[int] = 0
+    @property
+    def bits(self) -> int:
+        return self.places[0].bits
 
     @property
     def shape(self) -> torch.Size:
@@ -102,8 +109,7 @@ class ConsecutiveRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
-        assert isinstance(values, Tensor), "floating point numbers only"
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         start = 0
         for place in self.places:
             end = start + place.shape[0]
@@ -130,7 +136,7 @@ class CopiedRows:
     def fits(self, shape: torch.Size) -> bool:
         return self.places[0].fits(shape)
 
-    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         for place in self.places:
             place.write(values, first_row)
 
@@ -145,7 +151,9 @@ class StackedRows:
     places: Mapping[int, Rows]
     num_all: int
 
-    bits: ClassVar[int] = 0
+    @property
+    def bits(self) -> int:
+        return next(iter(self.places.values())).bits
 
     @property
     def shape(self) -> torch.Size:
@@ -154,11 +162,11 @@ class StackedRows:
     def fits(self, shape: torch.Size) -> bool:
         return shape == self.shape
 
-    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
-        assert isinstance(values, Tensor), "floating point numbers only"
-        for number, part in enumerate(values, first_row):
-            if number in self.places:
-                self.places[number].write(part)
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor | NarrowRows), "floating point numbers, or several matrices of narrow ones"
+        for number in range(len(values)):
+            if first_row + number in self.places:
+                self.places[first_row + number].write(values[number])
 
     def takes(self, first_row: int, num_rows: int) -> bool:
         """Whether some of these rows are here."""
@@ -179,7 +187,7 @@ class NoRows:
     def takes(self, first_row: int, num_rows: int) -> bool:
         return False
 
-    def write(self, values: Tensor | IntegerRows | GridRows, first_row: int = 0) -> None:
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         """Nothing is here."""
 
 

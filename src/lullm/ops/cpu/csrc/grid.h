@@ -42,7 +42,7 @@ constexpr Grid kGrids[] = {
 };
 constexpr int kNumGrids = sizeof(kGrids) / sizeof(Grid);
 
-inline bool is_grid(int format) { return format >= kFirstGrid; }
+inline bool is_grid(int format) { return format >= kFirstGrid && format < kFirstGrid + kNumGrids; }
 inline const Grid& grid_of(int format) { return kGrids[format - kFirstGrid]; }
 inline int64_t grid_panel_bytes(int format, int64_t in) {
   const Grid& grid = grid_of(format);

@@ -15,6 +15,8 @@ namespace lullm {
 
 constexpr int64_t kMaxMembers = 64;  // of a group of workers
 
+constexpr int kPacked = 0;
+
 struct LinearArgs {
   const void* x;        // [num_rows, in]
   const void* weight;   // [out, in], packed
@@ -29,6 +31,7 @@ struct LinearArgs {
   Activation activation;
   bool y_is_float;      // whatever the dtype of the rest
   float alpha = 0, limit = 0;  // of kClampedSilu
+  int format = kPacked;  // of the weight: that, or narrow floats (`narrow/narrow.h`), in whole panels
 
   int64_t num_sides() const { return activation != kNoActivation ? 2 : 1; }
   int64_t out_of_side() const { return out / num_sides(); }

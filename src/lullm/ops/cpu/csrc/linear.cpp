@@ -14,6 +14,8 @@
 #include "activation.h"
 #include "flush_denormals.h"
 #include "kernel_table.h"
+#include "narrow/expand.h"
+#include "narrow/narrow.h"
 #include "processor.h"
 #include "simd.h"
 
@@ -199,7 +201,8 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
   const int64_t depth = units_of(a.in, sizeof(T) == 4 ? kFloat32 : kBFloat16) / kTileUnits;  // blocks of a panel
   const bool expands = Line::kSteps == 2 && groups >= kExpandedGroups;
   const int64_t growth = expands ? 2 : 1, passes = groups * 2 / tiles_at_once(rows);
-  const int64_t part = passes == 1 ? depth : kPartBytes / kBlockBytes / growth;
+  const bool widens = is_narrow(a.format);
+  const int64_t part = passes == 1 && !widens ? depth : kPartBytes / kBlockBytes / growth;
   const Multiply multiply_group = expands ? multiply_of<FloatLine>(rows) : multiply_of<Line>(rows);
   const int64_t lines = (kQuarterLines / growth + passes - 1) / passes;
   const int64_t side_panels = a.out_of_side() / kPanelRows, side_floats = groups * rows * kPanelRows;
@@ -207,19 +210,27 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
   const char* weight = static_cast<const char*>(a.weight);
   float* sums = static_cast<float*>(scratch);
   char* expanded = static_cast<char*>(scratch) + kSumsBytes;
+  char* widened = expanded + kPartBytes;
+  const int64_t panel_bytes = widens ? narrow_panel_bytes(a.format, a.in) : depth * kBlockBytes;
   for (int64_t panel = first_panel; panel < last_panel; panel++) {
     for (int64_t side = 0; side < a.num_sides(); side++) {
-      const char* whole = weight + (panel + side * side_panels) * depth * kBlockBytes;
-      const char* next_panel = weight + (side + 1 < a.num_sides() ? panel + side_panels : panel + 1) * depth * kBlockBytes;
+      const char* whole = weight + (panel + side * side_panels) * panel_bytes;
+      const char* next_panel = weight + (side + 1 < a.num_sides() ? panel + side_panels : panel + 1) * panel_bytes;
       for (int64_t begin = 0; begin < depth; begin += part) {
         const int64_t blocks = begin + part < depth ? part : depth - begin;
         const char* w = whole + begin * kBlockBytes;
         const char* next = begin + blocks < depth ? w + blocks * kBlockBytes : next_panel;
         const int64_t fetched = blocks * growth * 4 * lines * 64;  // by a pass
+        if (widens) {
+          constexpr int64_t kOfNarrow = kNarrowInputs / (kTileUnits * 4 / static_cast<int64_t>(sizeof(T)));
+          w = widened;
+          expand_narrow(reinterpret_cast<const uint8_t*>(whole), a.format, a.in, begin / kOfNarrow, blocks / kOfNarrow,
+                        reinterpret_cast<T*>(widened));
+        }
         if (expands) expand_blocks(w, blocks, expanded);
         for (int64_t group = 0; group < groups; group++) {
           const int64_t done = group * passes / groups * fetched;
-          Fetch fetch = {next + done, done < blocks * kBlockBytes ? lines : 0};
+          Fetch fetch = {next + done, !widens && done < blocks * kBlockBytes ? lines : 0};
           if (passes == 1) fetch.at = w + kFarBytes;
           multiply_group(expands ? expanded : w,
                          x + group * rows * row_bytes<Line>(a) + begin * kTileUnits * Line::kSteps * rows * 4,
@@ -313,7 +324,7 @@ void fill_line(Kernels& kernels) {
   kernels.prepare_rows[dtype] = prepare_rows<Line>;
   kernels.row_group[dtype] = rows_at_once;
   kernels.cached_row_bytes[dtype] = row_bytes<Line>;
-  kernels.linear_scratch_bytes[dtype] = kSumsBytes + kPartBytes;
+  kernels.linear_scratch_bytes[dtype] = kSumsBytes + 2 * kPartBytes;
   kernels.spin_products[dtype] = spin_products<std::conditional_t<Line::kSteps == 2, FloatLine, Line>>;
 }
 

@@ -5,10 +5,14 @@
 // blocks whose part of a panel, 32 KiB, stays in the first level while all rows pass over it, and the rows are loaded as
 // what is not needed again. That way they reach 4.5, of the 6.0 that products without loads reach.
 
+#include <algorithm>
+
 #include "activation.h"
 #include "fetch.h"
 #include "flush_denormals.h"
 #include "kernel_table.h"
+#include "narrow/expand.h"
+#include "narrow/narrow.h"
 #include "simd.h"
 #include "tile.h"
 
@@ -33,6 +37,7 @@ constexpr int64_t kMostLines = 4;      // of what follows, to fetch per step, on
 constexpr int64_t kBlockSteps = 16;    // of the depth, where several pairs of row tiles share a block
 constexpr int64_t kChunkSteps = 16;    // and of a chunk, where
 constexpr int64_t kWholeSteps = 32;    // the depth is more than this
+constexpr int64_t kNarrowSteps = 8;    // of narrow floats that are expanded at a time where one or two row tiles follow
 
 // x as [ceil(num_rows / 16)][in / 32][16][32].
 int64_t prepared_bytes(const LinearArgs& a) { return a.num_rows < 2 ? 0 : (a.num_rows + 15) / 16 * 16 * a.in * 2; }
@@ -108,6 +113,8 @@ class Results {
   V bias_[4];  // of a panel's two tiles, and of its partner's
 };
 
+constexpr int64_t kSumsBytes = kLinearRows / 32 * kLinearPanels * kImage * 4;
+
 // Adds two row tiles (or one) times `steps` steps of a panel to an image, or starts it. From `ahead` it fetches, with
 // kReads, what it will read itself, otherwise `lines` cache lines per step.
 template <bool kTwo, bool kReads>
@@ -164,8 +171,8 @@ inline void multiply(const char* x0, const char* x1, const char* w, int64_t step
 // One row times 32 rows of a weight, to sums [32]. A single row is a matter of reading, where vectors are as good; they
 // follow the order of a tile's product, so that a row has the same bits in any batch. TDPBF16PS (Intel SDM, volume 2) sums
 // the first inputs of 16 pairs from zero with fused products, and the second ones, adds the two, and then that to the sum.
-void multiply_row(const Bf16* x, const char* w, int64_t depth, float* sums) {
-  V totals[2] = {zero(), zero()};
+void multiply_row(const Bf16* x, const char* w, int64_t depth, float* sums, bool is_first = true) {
+  V totals[2] = {is_first ? zero() : load(sums), is_first ? zero() : load(sums + kTileRows)};
   for (int64_t step = 0; step < depth; step++, w += 2 * kTileBytes, x += kTileDepth) {
     V firsts[2] = {zero(), zero()}, seconds[2] = {zero(), zero()};
     for (int unit = 0; unit < kTileUnits; unit++) {
@@ -184,13 +191,22 @@ void multiply_row(const Bf16* x, const char* w, int64_t depth, float* sums) {
   store(sums + kTileRows, totals[1]);
 }
 
+void multiply_narrow_row(const LinearArgs& a, const char* panel, float* sums, void* expanded) {
+  for (int64_t step = 0; step < a.in / kTileDepth; step += kNarrowSteps) {
+    const int64_t steps = std::min(kNarrowSteps, a.in / kTileDepth - step);
+    expand_narrow(reinterpret_cast<const uint8_t*>(panel), a.format, a.in, step, steps, static_cast<Bf16*>(expanded));
+    multiply_row(static_cast<const Bf16*>(a.x) + step * kTileDepth, static_cast<const char*>(expanded), steps, sums, step == 0);
+  }
+}
+
 void linear_panels_of_one_row(const LinearArgs& a, int64_t first_panel, int64_t last_panel, Results& results, float* sums) {
-  const int64_t panel_bytes = kPanelRows * a.in * 2;
+  const int64_t panel_bytes = is_narrow(a.format) ? narrow_panel_bytes(a.format, a.in) : kPanelRows * a.in * 2;
   for (int64_t panel = first_panel; panel < last_panel; panel++) {
     for (int64_t side = 0; side < a.num_sides(); side++) {
       const int64_t of_side = panel + side * (a.out_of_side() / kPanelRows);
-      multiply_row(static_cast<const Bf16*>(a.x), static_cast<const char*>(a.weight) + of_side * panel_bytes,
-                   a.in / kTileDepth, sums + side * kImage);
+      const char* w = static_cast<const char*>(a.weight) + of_side * panel_bytes;
+      if (is_narrow(a.format)) multiply_narrow_row(a, w, sums + side * kImage, sums + 2 * kImage);
+      else multiply_row(static_cast<const Bf16*>(a.x), w, a.in / kTileDepth, sums + side * kImage);
     }
     results.take(sums, 0, 1, panel);
     results.store_rows(1);
@@ -209,12 +225,15 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
   if (a.num_rows == 1)
     return linear_panels_of_one_row(a, first_panel, last_panel, results, static_cast<float*>(scratch));
   TileSession session;
-  const int64_t depth = a.in / kTileDepth, row_tile_bytes = 16 * a.in * 2, panel_bytes = kPanelRows * a.in * 2;
+  const bool widens = is_narrow(a.format);
+  const int64_t depth = a.in / kTileDepth, row_tile_bytes = 16 * a.in * 2;
+  const int64_t panel_bytes = widens ? narrow_panel_bytes(a.format, a.in) : kPanelRows * a.in * 2;
   const int64_t num_pairs = (last_row - first_row + 31) / 32, share = kLinesPerStep / num_pairs;
-  const int64_t lines = share > kMostShare ? 0 : share < kMostLines ? share : kMostLines;
+  const int64_t lines = share > kMostShare || widens ? 0 : share < kMostLines ? share : kMostLines;
   const int64_t sides = a.num_sides(), side_panels = a.out_of_side() / kPanelRows;  // from a gate panel to its up panel
+  char* expanded = static_cast<char*>(scratch) + kSumsBytes;
   const bool is_chunked = num_pairs > 1 && depth > kWholeSteps;
-  const int64_t block = num_pairs > 1 ? kBlockSteps : depth, chunk = is_chunked ? kChunkSteps : depth;
+  const int64_t block = num_pairs > 1 ? kBlockSteps : widens ? kNarrowSteps : depth, chunk = is_chunked ? kChunkSteps : depth;
   for (int64_t begin = 0; begin < depth; begin += chunk) {
     const int64_t end_step = begin + chunk < depth ? begin + chunk : depth;
     for (int64_t panel = first_panel; panel < last_panel; panel++) {
@@ -228,13 +247,15 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
           next = weight + end_step * 2 * kTileBytes + first_panel * panel_bytes;
         for (int64_t step = begin; step < end_step; step += block) {
           const int64_t steps = end_step - step < block ? end_step - step : block;
+          if (widens)
+            expand_narrow(reinterpret_cast<const uint8_t*>(w), a.format, a.in, step, steps, reinterpret_cast<Bf16*>(expanded));
           for (int64_t pair = 0; pair < num_pairs; pair++) {
             const int64_t row = first_row + pair * 32, end = row + 32 < last_row ? row + 32 : last_row;
             const char* x0 = static_cast<const char*>(a.x_prepared) + row / 16 * row_tile_bytes + step * kTileBytes;
             const char* x1 = x0 + row_tile_bytes;
-            const char* from = w + step * 2 * kTileBytes;
+            const char* from = widens ? expanded : w + step * 2 * kTileBytes;
             float* sums = panel_sums + (pair * sides + side) * kImage;
-            const bool is_reading = pair == 0 && (share > kMostShare || (panel == first_panel && side == 0 && step == 0));
+            const bool is_reading = !widens && pair == 0 && (share > kMostShare || (panel == first_panel && side == 0 && step == 0));
             const char* ahead =
                 is_reading ? from + kFarBytes : next + ((step - begin) * num_pairs + pair * steps) * lines * 64;
             
@@ -274,7 +295,7 @@ void fill(Kernels& kernels) {
   kernels.prepared_bytes[kBFloat16] = prepared_bytes;
   kernels.prepare_rows[kBFloat16] = prepare_rows;
   kernels.linear_panels[kBFloat16] = linear_panels;
-  kernels.linear_scratch_bytes[kBFloat16] = kLinearRows / 32 * kLinearPanels * kImage * 4;
+  kernels.linear_scratch_bytes[kBFloat16] = kSumsBytes + kBlockSteps * 2 * kTileBytes;
   kernels.row_group[kBFloat16] = [](const LinearArgs&) -> int64_t { return kTileRows; };
   kernels.cached_row_bytes[kBFloat16] = [](const LinearArgs& a) { return (a.in < kWholeSteps * kTileDepth ? a.in : kWholeSteps * kTileDepth) * 2; };
   kernels.spin_products[kBFloat16] = spin_products;

@@ -9,6 +9,7 @@
 
 #include "isa.h"
 #include "kernel_table.h"
+#include "linear_item.h"
 #include "operation.h"
 #include "thread_pool.h"
 
@@ -30,9 +31,11 @@ void for_ranges(int64_t count, int64_t bytes, Body&& body) {
   parallel_for((count + size - 1) / size, [&](int64_t item) { body(item * size, std::min(count, (item + 1) * size)); });
 }
 
-void linear(LinearArgs a, int dtype) {
+}  // namespace
+
+void lullm::linear(LinearArgs a, int dtype) {
   const Kernels& k = kernels();
-  const int64_t panels = num_panels(a.out_of_side(), a.in, dtype);  // of the gates, or of all
+  const int64_t panels = panels_of(a, dtype);  // of the gates, or of all
   if (panels > 0) {
     const int64_t group = k.row_group[dtype](a);
     if (const int64_t bytes = k.prepared_bytes[dtype](a); bytes > 0) {
@@ -41,7 +44,7 @@ void linear(LinearArgs a, int dtype) {
         k.prepare_rows[dtype](a, item * group, std::min(a.num_rows, (item + 1) * group));
       });
     }
-    const int64_t panel_bytes = kPanelRows * a.in * size_of(dtype);
+    const int64_t panel_bytes = panel_bytes_of(a, dtype);
     // As many rows as fit into the cache beside two panels, in equal blocks of two groups.
     const int64_t step = 2 * group, fitting = kCacheBytes / k.cached_row_bytes[dtype](a) / step * step - 2 * kPanelRows;
     const int64_t most_rows = std::clamp(fitting, int64_t{64}, kLinearRows);
@@ -55,21 +58,21 @@ void linear(LinearArgs a, int dtype) {
         std::max({int64_t{1}, kItemBytes / item_bytes,
                   a.num_rows > 32 ? std::min(kLinearPanels / a.num_sides(), panels * row_blocks / items) : 1});
     const int64_t columns = (panels + item_panels - 1) / item_panels;
-    const int64_t scratch_bytes = k.linear_scratch_bytes[dtype];
     // Items that run at the same time share a block of rows, which then stays in the cache. A few rows are one block,
     // and weights are read in long pieces then.
     const int64_t most = a.num_rows > 32 ? 1 : std::max<int64_t>(1, kRunBytes / (item_panels * item_bytes));
     parallel_for_runs(row_blocks * columns, most, [&](int64_t first, int64_t last) {
       const int64_t row = first / columns * rows, panel = first % columns * item_panels;
-      k.linear_panels[dtype](a, row, std::min(a.num_rows, row + rows), panel,
-                             std::min(panels, panel + (last - first) * item_panels),
-                             scratch_bytes > 0 ? scratch(kItemScratch, scratch_bytes) : nullptr);
+      multiply_panels(a, dtype, row, std::min(a.num_rows, row + rows), panel,
+                      std::min(panels, panel + (last - first) * item_panels));
     });
   }
-  const int64_t first = a.num_sides() * panels * kPanelRows;
+  const int64_t first = a.out - tail_of(a, dtype);
   for_ranges(a.out - first, a.in * size_of(dtype) * a.num_rows,
              [&](int64_t begin, int64_t end) { k.linear_tail[dtype](a, first + begin, first + end); });
 }
+
+namespace {
 
 void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)(void*, int64_t, void*)) {
   const int64_t panel_bytes = kPanelRows * in * size_of(dtype);

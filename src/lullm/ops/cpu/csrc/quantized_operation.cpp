@@ -6,6 +6,7 @@
 
 #include "isa.h"
 #include "kernel_table.h"
+#include "linear_item.h"
 #include "operation.h"
 #include "thread_pool.h"
 
@@ -19,6 +20,11 @@ constexpr int64_t kRowBlockBytes = 640 * 1024;
 constexpr int64_t kPreparedRows = 16;
 
 void linear(QuantizedArgs a, int dtype) {
+  if (is_narrow(a.bits)) {
+    LinearArgs narrow = {a.x, a.weight, a.bias, a.y, a.x_stride, a.y_stride, a.num_rows, a.in, a.out, nullptr, a.activation, a.y_is_float};
+    narrow.format = a.bits;
+    return lullm::linear(narrow, dtype);
+  }
   const QuantizedKernels& k = kernels().quantized;
   a.x_prepared = static_cast<char*>(scratch(kSharedScratch, k.prepared_bytes[dtype](a)));
   const int64_t groups = (a.num_rows + kPreparedRows - 1) / kPreparedRows;

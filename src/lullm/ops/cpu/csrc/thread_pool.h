@@ -36,6 +36,6 @@ void parallel_for(int64_t num_items, Body&& body) {
 // At least `num_bytes` of memory, aligned to 64 bytes, of the calling thread; valid until its next call with this slot.
 void* scratch(int slot, int64_t num_bytes);
 
-enum ScratchSlot { kItemScratch, kSharedScratch, kPartialScratch, kGatheredScratch, kNumScratchSlots };
+enum ScratchSlot { kItemScratch, kSharedScratch, kPartialScratch, kGatheredScratch, kGatheredResults, kNumScratchSlots };
 
 }  // namespace lullm

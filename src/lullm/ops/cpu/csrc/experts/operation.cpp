@@ -11,6 +11,7 @@
 
 #include "../isa.h"
 #include "../kernel_table.h"
+#include "../linear_item.h"
 #include "../operation.h"
 #include "../thread_pool.h"
 
@@ -49,19 +50,20 @@ struct Block {
   int64_t group, first_row, num_rows, first_item;
 };
 
-// The kernels of weights that lie in the dtype of the activations ...
+// The kernels of weights that are packed, or narrow floats ...
 struct PlainKernels {
   using Args = LinearArgs;
   const Kernels& k = kernels();
 
   static Args args(const Call& c, int64_t group, int64_t num_rows) {
-    const char* weight = static_cast<const char*>(c.weights[group]) + c.first_out * c.in * size_of(c.dtype);
-    return {nullptr, weight, c.bias_of(group), nullptr, c.in,  c.y_stride, num_rows,
-            c.in,    c.out,  nullptr,          c.activation, false, c.alpha,    c.limit};
+    LinearArgs a = {nullptr, nullptr, c.bias_of(group), nullptr, c.in,  c.y_stride, num_rows,
+                    c.in,    c.out,   nullptr, c.activation, false, c.alpha, c.limit, c.bits};
+    a.weight = static_cast<const char*>(c.weights[group]) + c.first_out / kPanelRows * panel_bytes_of(a, c.dtype);
+    return a;
   }
-  static int64_t panels(const Args& a, int dtype) { return num_panels(a.out_of_side(), a.in, dtype); }
-  static int64_t tail(const Args& a, int dtype) { return a.out - a.num_sides() * panels(a, dtype) * kPanelRows; }
-  static int64_t panel_bytes(const Call& c) { return kPanelRows * c.in * size_of(c.dtype); }
+  static int64_t panels(const Args& a, int dtype) { return panels_of(a, dtype); }
+  static int64_t tail(const Args& a, int dtype) { return tail_of(a, dtype); }
+  static int64_t panel_bytes(const Call& c) { return panel_bytes_of(args(c, 0, 1), c.dtype); }
   static int64_t most_panels(const Args& a) { return kLinearPanels / a.num_sides(); }
   int64_t most_rows(const Args& a, int dtype) const {
     const int64_t step = 2 * k.row_group[dtype](a);
@@ -74,9 +76,7 @@ struct PlainKernels {
     for (int64_t row = 0; row < a.num_rows; row += group) k.prepare_rows[dtype](a, row, std::min(a.num_rows, row + group));
   }
   void multiply(const Args& a, int dtype, int64_t first, int64_t last) const {
-    const int64_t bytes = k.linear_scratch_bytes[dtype];
-    void* memory = bytes > 0 ? scratch(kItemScratch, bytes) : nullptr;
-    k.linear_panels[dtype](a, 0, a.num_rows, first, last, memory);
+    multiply_panels(a, dtype, 0, a.num_rows, first, last);
   }
   void multiply_tail(const Args& a, int dtype) const {
     k.linear_tail[dtype](a, a.out - tail(a, dtype), a.out);
@@ -227,12 +227,12 @@ LULLM_EXPORT int lullm_grouped_linear(const void* x, const void* const* weights,
                                       const int64_t* starts, const int64_t* rows, int64_t x_stride, int64_t y_stride,
                                       int64_t num_groups, int64_t in, int64_t first_out, int64_t out, int bits,
                                       int activation, float alpha, float limit, int dtype) {
-  if (activation != kNoActivation && (out % (2 * kPanelRows) != 0 || (bits == 0 && num_panels(out, in, dtype) == 0)))
+  if (activation != kNoActivation && (out % (2 * kPanelRows) != 0 || (bits == kPacked && num_panels(out, in, dtype) == 0)))
     return 0;
   const Call c = {x,         weights,  biases,     static_cast<char*>(y), starts,    rows,
                   x_stride,  y_stride, num_groups, in,                    first_out, out,
                   bits,      static_cast<Activation>(activation), alpha, limit, dtype};
-  if (bits == 0) multiply_groups<PlainKernels>(c);
+  if (bits == kPacked || is_narrow(bits)) multiply_groups<PlainKernels>(c);
   else multiply_groups<PanelKernels>(c);
   return 1;
 }

@@ -1,0 +1,27 @@
+// Items of linear layers: some panels times some rows on one thread, as they are packed, or expanded before.
+#pragma once
+
+#include "kernel_table.h"
+#include "narrow/narrow.h"
+
+namespace lullm {
+
+// Of one side. Rows of a packed weight that fill no panel are its tail.
+inline int64_t panels_of(const LinearArgs& a, int dtype) {
+  return is_narrow(a.format) ? (a.out_of_side() + kPanelRows - 1) / kPanelRows : num_panels(a.out_of_side(), a.in, dtype);
+}
+inline int64_t panel_bytes_of(const LinearArgs& a, int dtype) {
+  return is_narrow(a.format) ? narrow_panel_bytes(a.format, a.in) : kPanelRows * a.in * size_of(dtype);
+}
+inline int64_t tail_of(const LinearArgs& a, int dtype) {
+  return is_narrow(a.format) ? 0 : a.out - a.num_sides() * panels_of(a, dtype) * kPanelRows;
+}
+
+// `Kernels::linear_panels` of any format.
+void multiply_panels(const LinearArgs& a, int dtype, int64_t first_row, int64_t last_row, int64_t first_panel,
+                     int64_t last_panel);
+
+// All of a linear layer, on all threads.
+void linear(LinearArgs a, int dtype);
+
+}  // namespace lullm
