@@ -84,6 +84,7 @@ OLMO3_ROPES = {
 }
 MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 5}
 GLM = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_routed_experts": 6}
+DOTS = GLM | {"n_shared_experts": 1}
 GROUPS = {"n_group": 3, "topk_group": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.7}
 LATENT = {
     "kv_lora_rank": 24, "q_lora_rank": 12, "qk_nope_head_dim": 10, "qk_rope_head_dim": 8, "v_head_dim": 14,
@@ -279,8 +280,35 @@ CASES = {
         "as Gemma 4, without embeddings per layer and experts",
         loss=0.2,
     ),
+    "Glm": Cases(
+        "GLM-4-9B (2024), GLM-Edge",
+        {
+            "plain": {},
+            "no bias, tied, a quarter turns": TIED | {"attention_bias": False} | partial(HALF, 0.25),
+        },
+        {"head_dim": 8},
+        features="heads that turn in part, pairs of neighbours",
+    ),
+    "Ernie4_5": Cases(
+        "ERNIE 4.5, dense (0.3B)",
+        {"plain": {"tie_word_embeddings": False}, "biases, tied": {"use_bias": True, "tie_word_embeddings": True}},
+        {"head_dim": 8},
+        features="pairs of neighbours turn",
+    ),
+    "Dots1": Cases(
+        "dots.llm1",
+        {
+            "plain": DOTS,
+            "windows from a layer on, groups, biases": DOTS
+            | GROUPS
+            | {"sliding_window": 20, "max_window_layers": 1, "attention_bias": True, "first_k_dense_replace": 1},
+        },
+        DOTS | GROUPS,
+        DOTS | GROUPS | {"sliding_window": 32, "max_window_layers": 1},
+        "sigmoid router with correction and groups, shared experts; head norms; windows from a layer on",
+    ),
     "Glm4": Cases(
-        "GLM-4-0414, GLM-4-9B",
+        "GLM-4-0414 (9B, 32B)",
         {
             "plain": {},
             "no bias, tied, a quarter turns": TIED | {"attention_bias": False} | partial(HALF, 0.25),

@@ -25,6 +25,7 @@ def imported(folder):
     """Module -> a file that imports it, without Python's own modules and those beside the file."""
     files = sorted(folder.rglob("*.py"))
     beside = {path.stem for path in files} | {path.name for path in folder.rglob("*") if path.is_dir()}
+    beside |= {path.stem for path in (ROOT / "bench").iterdir()}  # whose scripts have tests
     found = {}
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):

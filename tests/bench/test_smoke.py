@@ -28,6 +28,10 @@ RUNS = {
         "--shape tiny --num-prompts 2 --input-len 8 --output-len 4 --repeat 1",
         rf"plain {FIGURE} tokens/s, guided {FIGURE}, ratio {FIGURE} ",
     ),
+    "gpu_occupancy": (
+        "--kind decode --capability 90 --shipped",
+        r"decode, bf16, D 128 \| 64, 4, 5 \| 90 \| \d+ \| \d+ \|",
+    ),
     "gpu_host": ("", r"a layer, mixed \| \d+ \| \d+ \|"),
     "gguf_file": (
         "--layers 1 --rounds 1 --threads 1 --vocab-size 2000",

@@ -308,6 +308,25 @@ def test_a_reload_that_fails_puts_the_weights_to_sleep(llm, tmp_path):
     assert llm.generate(PROMPT, PARAMS, use_tqdm=False)[0].outputs[0].token_ids == expected
 
 
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), MemoryError(), KeyboardInterrupt()], ids=repr
+)
+def test_a_reload_that_breaks_off_leaves_no_mixed_weights(llm, monkeypatch, error):
+    """Whatever ended it: a thread that could not start once left an engine awake with half of the weights packed."""
+    expected = llm.generate(PROMPT, PARAMS, use_tqdm=False)[0].outputs[0].token_ids
+
+    def break_off(*args):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lullm.worker.loaded_model.pack_weights", break_off)
+        with pytest.raises(type(error)):
+            llm.collective_rpc("reload_weights")
+    assert state_of(llm) == "DR"
+    llm.wake_up()
+    assert llm.generate(PROMPT, PARAMS, use_tqdm=False)[0].outputs[0].token_ids == expected
+
+
 def test_misuse(llm):
     for arguments, param in (
         ({"backup": "tape"}, "backup"),

@@ -11,9 +11,8 @@ import time
 
 import pytest
 
-from lullm.server.gate import descriptor, request_body
+from lullm.server.gate import connection, descriptor, request_body
 from lullm.server.gate.descriptor import ExhaustionLog, connection_bound, raise_descriptor_limit
-from lullm.server.http import connection
 
 
 def read_all(sock: socket.socket) -> bytes:
@@ -154,10 +153,9 @@ def test_requests_behind_each_other_are_answered_in_order(start, scripted):
     "wire",
     [
         b"\x16\x03\x01\x02\x00\x01",
-        b"GET /health HTTP/1.1\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
     ],
-    ids=["TLS", "no Host", "chunk"],
+    ids=["TLS", "chunk"],
 )
 def test_what_is_no_http_is_refused_at_once(start, scripted, wire):
     with socket.create_connection(start(scripted()).address, timeout=10) as sock:
@@ -177,3 +175,29 @@ def test_a_body_that_nobody_reads_stays_in_the_socket(start, scripted):
         with pytest.raises(TimeoutError):
             sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 67108864\r\n\r\n")
             sock.sendall(b" " * (64 << 20))
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_an_endless_head_is_cut(start, scripted, is_busy):
+    """Also one behind a request that is still being answered, and long before its time is up."""
+    engine = scripted()
+    body = json.dumps({"prompt": "hold", "max_tokens": 9, "stream": True}).encode()
+    wire = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    with socket.create_connection(start(engine).address, timeout=10) as sock:
+        if is_busy:
+            sock.sendall(wire)
+            engine.wait_held()
+        with contextlib.suppress(ConnectionError):
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * (1 << 20))
+        answer = read_all(sock)
+        engine.released.set()
+    assert b"[DONE]" not in answer
+    assert is_busy or answer.startswith(b"HTTP/1.1 431 ") or answer == b"", "or lost in the reset that follows"
+
+
+def test_a_long_body_is_no_head(start, scripted):
+    """Twice on one connection."""
+    with start(scripted()).http() as http:
+        for _ in range(2):
+            body = {"prompt": "x", "max_tokens": 2, "user": "a" * 200_000}
+            assert http.post("/v1/completions", json=body).status_code == 200

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lullm.errors import ConfigError, EngineAsleepError, InvalidRequestError, ModelLoadError
+from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, InvalidRequestError
 from lullm.executor.protocol import Executor
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.log import get_logger
@@ -208,8 +208,8 @@ class Lifecycle:
         they have pushed their own by then or not.
 
         Raises:
-            EngineAsleepError: the weights are asleep. ModelLoadError, OSError: the checkpoint cannot be read; the
-                weights are asleep now (level 2), `wake_up` tries again.
+            EngineAsleepError: the weights are asleep. ModelLoadError, OSError: the checkpoint cannot be read. After
+                these, and after any other error, the weights are asleep (level 2), and `wake_up` tries again.
         """
         if self._residence[WEIGHTS] is not _RESIDENT:
             raise EngineAsleepError("the weights are asleep; wake_up() reads them from their checkpoint again")
@@ -218,9 +218,11 @@ class Lifecycle:
             return
         try:
             self._executor.reload_weights()
-        except (ModelLoadError, OSError):
+        except EngineDeadError:
+            raise
+        except BaseException:  # a thread could not start, or Ctrl-C: the weights are a mixture, whatever it was
             self._release(SleepOrder(2, ((WEIGHTS, "discard"),), UsedBlocks([], [])))
-            logger.warning("the checkpoint cannot be read again: the weights are asleep (level 2)")
+            logger.warning("the checkpoint was not read again: the weights are asleep (level 2)")
             raise
         finally:
             self.drop_stale_kv()

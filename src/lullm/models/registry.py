@@ -11,6 +11,7 @@ from lullm.config.model import ModelConfig
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.models.family.deepseek import build_deepseek
 from lullm.models.family.experts import (
+    build_dots1,
     build_glm4_moe,
     build_mixtral,
     build_olmoe,
@@ -19,7 +20,7 @@ from lullm.models.family.experts import (
 )
 from lullm.models.family.gemma.gemma3 import build_gemma2, build_gemma3
 from lullm.models.family.gemma.gemma4 import build_gemma4
-from lullm.models.family.glm import build_glm4
+from lullm.models.family.glm import build_ernie4_5, build_glm, build_glm4
 from lullm.models.family.gpt import build_gpt2, build_opt
 from lullm.models.family.gpt_oss import build_gpt_oss
 from lullm.models.family.hybrid.lfm2 import build_lfm2
@@ -46,6 +47,8 @@ BUILDERS: dict[str, Builder] = {
     "BambaForCausalLM": build_bamba,
     "DeepseekV2ForCausalLM": build_deepseek,
     "DeepseekV3ForCausalLM": build_deepseek,
+    "Dots1ForCausalLM": build_dots1,
+    "Ernie4_5ForCausalLM": build_ernie4_5,
     "Exaone4ForCausalLM": build_exaone4,
     "FalconH1ForCausalLM": build_falcon_h1,
     "GPT2LMHeadModel": build_gpt2,
@@ -53,6 +56,7 @@ BUILDERS: dict[str, Builder] = {
     "Gemma3ForCausalLM": build_gemma3,
     "Gemma4ForCausalLM": build_gemma4,
     "Gemma4UnifiedForCausalLM": build_gemma4,
+    "GlmForCausalLM": build_glm,
     "Glm4ForCausalLM": build_glm4,
     "Glm4MoeForCausalLM": build_glm4_moe,
     "Glm4MoeLiteForCausalLM": build_deepseek,

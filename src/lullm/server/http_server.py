@@ -11,6 +11,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Generator
+from typing import Any
 
 import uvicorn
 
@@ -19,8 +20,8 @@ from lullm.errors import EngineDeadError
 from lullm.log import get_logger
 from lullm.server.app import build_app
 from lullm.server.context import ServerContext
+from lullm.server.gate.connection import BoundedConnection
 from lullm.server.gate.descriptor import ExhaustionLog, connection_bound
-from lullm.server.http.connection import connections_of
 from lullm.server.listen.listener import Listener
 from lullm.server.options import ServerOptions
 
@@ -46,10 +47,15 @@ class _Uvicorn(uvicorn.Server):
         self._on_ready = on_ready
 
     def guard(self, max_connections: int, tls: ssl.SSLContext | None) -> None:
-        """Take `HttpConnection`s in place of uvicorn's own, with TLS before them. Call before `serve`."""
+        """Put a `BoundedConnection` in front of uvicorn's protocol, and TLS before both. Call before `serve`."""
         self.config.load()
         self.config.ssl = tls
-        vars(self.config)["http_protocol_class"] = connections_of(max_connections)  # uvicorn only calls it
+        protocol, connections = self.config.http_protocol_class, self.server_state.connections
+
+        def make(**arguments: Any) -> BoundedConnection:
+            return BoundedConnection(lambda: protocol(**arguments), connections, max_connections)
+
+        vars(self.config)["http_protocol_class"] = make  # uvicorn only calls it
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -1,19 +1,23 @@
 """The kernels compile for compute capability 9.0, with the shipped tiles: they fit into its shared memory and
-its registers.
+its registers. What docs/gpu-tiles.md says of tiles is what the compiler says.
 
 Triton's package brings all that this takes; no GPU is needed. In a process of its own, since here they are interpreted.
 """
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import triton
+from gpu_parts.compiled import MULTIPROCESSORS, Compiled
 
 from lullm.ops.triton import tile
 
-MAX_SHARED_BYTES = 227 * 1024
+ROOT = Path(__file__).parents[3]
+TABLE = ROOT / "docs" / "gpu-tiles.md"
 MAX_SPILLED_BYTES = 16
 """Of a thread: a few registers that are set aside once cost nothing. Drawing has 12 with Triton 3.9, none with 3.6."""
 
@@ -30,35 +34,55 @@ SHIPPED = [
 ]
 
 
-def assert_compiles(names, tmp_path):
-    script = Path(__file__).with_name("compile_kernels.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, str(script), *names]
+def output_of(script, *arguments, cache):
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "bench"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}
+    command = [sys.executable, str(script), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = {name: (int(shared), int(spilled)) for name, shared, spilled in map(str.split, done.stdout.splitlines())}
+    return done.stdout.splitlines()
+
+
+def assert_compiles(names, tmp_path):
+    found = {}
+    for line in output_of(Path(__file__).with_name("compile_kernels.py"), *names, cache=tmp_path):
+        name, values = json.loads(line)
+        found[name] = Compiled(**values)
     assert list(found) == names
-    assert all(shared <= MAX_SHARED_BYTES and spilled <= MAX_SPILLED_BYTES for shared, spilled in found.values()), found
+    wrong = {n: c for n, c in found.items() if not c.programs_at_once or c.spilled_bytes > MAX_SPILLED_BYTES}
+    assert not wrong
+    return found
 
 
 def test_usual_kernels(tmp_path):
-    assert_compiles(
-        [
-            "decode-bf16-128",
-            "prefill-bf16-128",
-            "split-bf16-128",
-            "invariant-bf16-128",
-            "rope",
-            "norm",
-            "silu",
-            "copy",
-            "draw",
-            "linear",
-        ],
-        tmp_path,
-    )
+    attention = ["decode-bf16-128", "prefill-bf16-128", "split-bf16-128", "invariant-bf16-128"]
+    found = assert_compiles([*attention, "rope", "norm", "silu", "copy", "draw", "linear"], tmp_path)
+    chosen = tile._DECODE["sm90", 2, 128]
+    assert found["decode-bf16-128"].shared_bytes > 2 * 2 * chosen.block_keys * 128 * 2, "keys and values in two buffers"
+    assert found["decode-bf16-128"].programs_at_once >= 3
 
 
 @pytest.mark.slow
 def test_all_shipped_tiles(tmp_path):
     assert_compiles(SHIPPED, tmp_path)
+
+
+@pytest.mark.parametrize("arguments", [("--kind", "decode", "--shipped")], ids=str)
+def test_the_table_of_tiles_is_what_the_compiler_says(arguments, tmp_path):
+    """Of the shipped tile, for each compute capability; the whole table takes minutes."""
+    text = TABLE.read_text()
+    if f"Triton {triton.__version__}" not in text:
+        pytest.skip("the table is another version's")
+    rows = output_of(ROOT / "bench" / "gpu_occupancy.py", *arguments, cache=tmp_path)
+    assert len(rows) == 2 + len(MULTIPROCESSORS)
+    behind = [row for row in rows if row not in text]
+    assert not behind, "docs/gpu-tiles.md is behind: run bench/gpu_occupancy.py"
+
+
+def test_programs_at_once():
+    """By registers (in pieces of 256 a warp), by shared memory and what each program takes of it, and none."""
+    assert Compiled(90, 4, 118, 39424, 0, ()).programs_at_once == 4
+    assert Compiled(90, 4, 80, 38400, 0, ()).programs_at_once == 5
+    assert Compiled(90, 8, 250, 165000, 0, ()).programs_at_once == 1
+    assert Compiled(80, 4, 32, 170 << 10, 0, ()).programs_at_once == 0
+    assert Compiled(90, 1, 16, 0, 0, ()).programs_at_once == 32

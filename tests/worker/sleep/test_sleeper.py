@@ -104,6 +104,23 @@ def test_weights_stay_in_host_memory_until_they_change(build, fake):
     assert tokens(llm) == expected
 
 
+def test_a_forecast_says_what_pinning_costs(build):
+    """The first sleep of 16 GB pins for seconds and copies for 0.3; the next one finds the memory."""
+    llm = build()
+    num_weights, speeds = store_of(llm).num_bytes, worker_of(llm)._sleeper._speeds
+    speeds._speeds = {"save ram": 1e15, "restore ram": 1e15, "release": 1e15, "pin": num_weights / 7.0}
+    assert llm.explain_sleep().sleep_seconds == pytest.approx(7.0, abs=0.1)
+    seen = []
+    speeds.observe = lambda what, num_bytes, seconds: seen.append((what, num_bytes > 0, seconds))
+    llm.sleep()
+    llm.wake_up()
+    assert llm.explain_sleep().sleep_seconds < 0.1, "it stays pinned"
+    llm.sleep()
+    found = [(what, took_some) for what, took_some, _ in seen]
+    assert found.count(("pin", True)) == 1 and found.count(("pin", False)) == 1
+    assert all(seconds > 0 for what, took_some, seconds in seen if what == "save ram" and took_some)
+
+
 def test_nothing_is_kept_if_nobody_wants_it(build, fake):
     llm = build(keep_backup=False)
     expected = tokens(llm)

@@ -7,7 +7,7 @@ from lullm.units import MIB
 from lullm.worker.sleep.speed import SleepSpeeds
 
 
-@pytest.mark.parametrize("what", ["save ram", "restore ram", "save disk", "restore disk", "release"])
+@pytest.mark.parametrize("what", ["save ram", "restore ram", "save disk", "restore disk", "release", "pin"])
 def test_what_was_never_done_is_tried_out(tmp_path, what):
     speeds = SleepSpeeds(CpuDevice(), directory=tmp_path)
     one, two = speeds.seconds(what, 64 * MIB), speeds.seconds(what, 128 * MIB)

@@ -11,6 +11,7 @@ from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import (
     num_layers,
     window_but_every,
+    window_from,
     window_if_switched_on_for_all,
     window_in_odd,
     window_unless_null,
@@ -110,6 +111,12 @@ def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
     )
 
 
+def _read_dots1(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    first = integer(data, "first_k_dense_replace", 0)
+    experts = read_grouped_experts(data, tuple(layer >= first for layer in range(len(kinds))))
+    return replace(read_dense(data, kinds, head_dim), experts=experts, has_head_norms=True)
+
+
 TRAINING = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
 _READS = DENSE_READS | {"num_experts_per_tok"}
 _QWEN = _READS | {
@@ -172,6 +179,27 @@ GLM4_MOE = Family(
     fixed=NO_WINDOW,
     # Layers behind the last one draft tokens; they are not loaded.
     ignores=TRAINING | UNUSED_WINDOW | {"num_mtp_layers", "num_nextn_predict_layers"},
+)
+
+DOTS1 = Family(
+    _read_dots1,
+    defaults={"sliding_window": 4096, "norm_topk_prob": False},
+    reads=_READS
+    | {
+        "attention_bias",
+        "moe_intermediate_size",
+        "n_routed_experts",
+        "n_shared_experts",
+        "routed_scaling_factor",
+        "n_group",
+        "topk_group",
+        "first_k_dense_replace",
+        "norm_topk_prob",
+        "sliding_window",
+        "max_window_layers",
+    },
+    ignores=TRAINING,
+    layer_kinds=window_from,
 )
 
 _OSS_ROPE = {

@@ -43,6 +43,12 @@ def window_if_switched_on(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     )
 
 
+def window_from(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """dots.llm1: layers from `max_window_layers` on have a window, unless there is none."""
+    last_full = num_layers(data) if data.get("sliding_window") is None else integer(data, "max_window_layers", 62)
+    return _mixed(data, [SLIDING if layer >= last_full else FULL for layer in range(num_layers(data))])
+
+
 def window_if_switched_on_for_all(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     """Qwen3 MoE: windows in all layers, or in none."""
     return _uniform(data, SLIDING if _is_switched_on(data) else FULL)

@@ -1,4 +1,4 @@
-"""Dense families near Llama: Phi-3 and 4, SmolLM3, OLMo 2 and 3, Granite, Ministral, Seed-OSS, GLM-4, EXAONE 4."""
+"""Dense families near Llama: Phi-3, 4, SmolLM3, OLMo 2, 3, Granite, Ministral, Seed-OSS, GLM-4, EXAONE 4, ERNIE 4.5."""
 
 from dataclasses import replace
 from functools import partial
@@ -111,6 +111,11 @@ def _read_glm4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int
     return read_partial(data, kinds, head_dim, default=0.5)
 
 
+def _read_ernie4_5(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    bias = boolean(data, "use_bias", False)
+    return replace(read_dense(data, kinds, head_dim), attention_bias=bias, mlp_bias=bias)
+
+
 def _exaone4_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     if data.get("sliding_window") is None:
         return full_attention(data)
@@ -200,6 +205,13 @@ GLM4 = Family(
     _read_glm4,
     defaults={"rms_norm_eps": 1.5625e-7, "head_dim": 128, "attention_bias": True},
     reads=DENSE_READS | {"attention_bias", "partial_rotary_factor"},
+    fixed=NO_WINDOW,
+    ignores=UNUSED_WINDOW,
+)
+ERNIE4_5 = Family(
+    _read_ernie4_5,
+    defaults={"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True, "head_dim": 128},
+    reads=DENSE_READS | {"use_bias"},
     fixed=NO_WINDOW,
     ignores=UNUSED_WINDOW,
 )

@@ -4,7 +4,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
-from lullm.config.family.experts import GLM4_MOE, GPT_OSS, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+from lullm.config.family.experts import DOTS1, GLM4_MOE, GPT_OSS, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from lullm.config.family.family import Family
 from lullm.config.family.gemma.gemma3 import GEMMA2, GEMMA3
 from lullm.config.family.gemma.gemma4 import GEMMA4, GEMMA4_UNIFIED
@@ -15,6 +15,7 @@ from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEX
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from lullm.config.family.llama_like import (
+    ERNIE4_5,
     EXAONE4,
     GLM4,
     GRANITE,
@@ -36,6 +37,8 @@ FAMILIES: dict[str, Family] = {
     "BambaForCausalLM": BAMBA,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
+    "Dots1ForCausalLM": DOTS1,
+    "Ernie4_5ForCausalLM": ERNIE4_5,
     "Exaone4ForCausalLM": EXAONE4,
     "FalconH1ForCausalLM": FALCON_H1,
     "GPT2LMHeadModel": GPT2,
@@ -43,6 +46,7 @@ FAMILIES: dict[str, Family] = {
     "Gemma3ForCausalLM": GEMMA3,
     "Gemma4ForCausalLM": GEMMA4,
     "Gemma4UnifiedForCausalLM": GEMMA4_UNIFIED,
+    "GlmForCausalLM": GLM4,
     "Glm4ForCausalLM": GLM4,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,

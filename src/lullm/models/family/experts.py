@@ -1,7 +1,8 @@
 """Families with a mixture of experts over the shared decoder.
 
 Mixtral (https://arxiv.org/abs/2401.04088), Qwen2 MoE (https://arxiv.org/abs/2407.10671), Qwen3 MoE
-(https://arxiv.org/abs/2505.09388), OLMoE (https://arxiv.org/abs/2409.02060), GLM-4.5 (https://arxiv.org/abs/2508.06471).
+(https://arxiv.org/abs/2505.09388), OLMoE (https://arxiv.org/abs/2409.02060), GLM-4.5
+(https://arxiv.org/abs/2508.06471), dots.llm1 (https://arxiv.org/abs/2506.05767).
 They differ in the router, the shared expert and the attention, all of which are data.
 """
 
@@ -58,6 +59,13 @@ def build_qwen3_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int)
 def build_olmoe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     bias = config.family.attention_bias
     style = DecoderStyle(rules_of(config), row_norms=True, qkv_bias=bias, o_bias=bias, make_mlp=experts_or_mlp)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_dots1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules, bias = rules_of(config), config.family.attention_bias
+    rules = replace(rules, renames=(*rules.renames, *GLM_RENAMES))
+    style = DecoderStyle(rules, head_norms=True, qkv_bias=bias, o_bias=bias, make_mlp=experts_or_mlp)
     return CausalLM(config, style, dtype, max_model_len)
 
 

@@ -1,14 +1,18 @@
-"""GLM-4 (https://arxiv.org/abs/2406.12793), dense: norms on both sides, and neighbours turn in a part of every head."""
+"""GLM-4 (https://arxiv.org/abs/2406.12793), dense, and ERNIE 4.5: pairs of neighbours turn, in GLM in a part of a head.
+
+The newer GLM-4-0414 has norms on both sides of attention and MLP.
+"""
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
+from lullm.models.decoder import CausalLM, DecoderStyle, gated_mlp, rules_of
 from lullm.models.family.gemma.gemma3 import GemmaLayer
-from lullm.weights.rule import HeadOrder, Rename, rotated_first
+from lullm.weights.rule import HeadOrder, Rename, WeightRules, rotated_first
 
 GLM4_RENAMES = tuple(
     Rename(re.compile(rf"\.{theirs}_layernorm\."), f".{ours}_layernorm.")
@@ -20,14 +24,33 @@ GLM4_RENAMES = tuple(
 )
 
 
-def build_glm4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules, size = rules_of(config), config.head_dim
+def _with_neighbours(config: ModelConfig) -> WeightRules:
+    """Llama's rules, with queries and keys in the order in which pairs are halves apart."""
+    size = config.head_dim
     order = rotated_first(size, config.family.rotary_dim(size), has_neighbours=True)
-    rules = replace(
-        rules,
-        renames=(*rules.renames, *GLM4_RENAMES),
-        fusions=tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj"),  # one tensor already
-        head_orders=(HeadOrder(re.compile(r"\.self_attn\.[qk]_proj\."), order),),
-    )
+    return replace(rules_of(config), head_orders=(HeadOrder(re.compile(r"\.self_attn\.[qk]_proj\."), order),))
+
+
+def _with_one_gate_up(rules: WeightRules) -> WeightRules:
+    """Where a checkpoint holds gates and ups as one tensor."""
+    return replace(rules, fusions=tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj"))
+
+
+def build_glm(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = _with_one_gate_up(_with_neighbours(config))
+    return CausalLM(config, DecoderStyle(rules, qkv_bias=config.family.attention_bias), dtype, max_model_len)
+
+
+def build_glm4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = _with_one_gate_up(_with_neighbours(config))
+    rules = replace(rules, renames=(*rules.renames, *GLM4_RENAMES))
     style = DecoderStyle(rules, qkv_bias=config.family.attention_bias, make_layer=GemmaLayer)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_ernie4_5(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    bias = config.family.attention_bias
+    style = DecoderStyle(
+        _with_neighbours(config), qkv_bias=bias, o_bias=bias, make_mlp=partial(gated_mlp, bias=config.family.mlp_bias)
+    )
     return CausalLM(config, style, dtype, max_model_len)

@@ -24,9 +24,10 @@ ROPE_HEADS = 8
 COPY_WORDS = 2048
 """Words of 8 bytes per program and turn of a block copy."""
 
-HOST_COPY_PROGRAMS = 32
-"""Programs of a copy over the bus. They keep 512 KiB in flight, several times what the bus needs at its latency, and
-leave the other multiprocessors to other work."""
+HOST_COPY_PROGRAMS = 8
+"""Programs of a copy over the bus. They keep 128 KiB in flight; 55 GB/s at a latency of 2 us need 110. Beside compute
+each takes a multiprocessor for itself, since the registers of a prefill or of cuBLAS leave no room for it: 32 took a
+quarter of them."""
 
 SAMPLING_BLOCK = 1024 if IS_INTERPRETED else 8192
 """Logits per turn of the sampling kernel: a multiple of its chunks of 512."""
@@ -60,14 +61,15 @@ class PrefillTile:
 
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
-"""Programs of decode attention to aim at by splits: two run at a time, and twice as many even out the load."""
+"""Programs of decode attention to aim at by splits: three run at a time, and some more even out the load."""
 
 DECODE_CANDIDATES = [
     DecodeTile(block_keys, num_warps, num_stages, min_split_keys)
     for block_keys in (32, 64, 128)
-    for num_warps in (2, 4, 8)
-    for num_stages in (2, 3, 4)
-    for min_split_keys in (128, 256, 512)
+    for num_warps in (2, 4)
+    for num_stages in (3, 5)  # 4 gives what 3 gives, and 6 what 5 gives: one buffer of keys and values, or two
+    for min_split_keys in (64, 128, 256)
+    if block_keys < 128 or num_warps > 2  # spills
 ]
 PREFILL_CANDIDATES = [
     PrefillTile(block_rows, block_keys, num_warps, num_stages)
@@ -79,12 +81,12 @@ PREFILL_CANDIDATES = [
 
 # By (architecture, bytes of a cached value, the head size's power of two); sizes below 64 count as 64.
 _DECODE = {
-    ("sm90", 2, 64): DecodeTile(128, 4, 3),
-    ("sm90", 2, 128): DecodeTile(64, 4, 3),
-    ("sm90", 2, 256): DecodeTile(32, 4, 3),
-    ("sm90", 1, 64): DecodeTile(128, 4, 3),
-    ("sm90", 1, 128): DecodeTile(128, 4, 3),
-    ("sm90", 1, 256): DecodeTile(64, 4, 3),
+    ("sm90", 2, 64): DecodeTile(128, 4, 5),
+    ("sm90", 2, 128): DecodeTile(64, 4, 5),
+    ("sm90", 2, 256): DecodeTile(32, 4, 5),
+    ("sm90", 1, 64): DecodeTile(128, 4, 5),
+    ("sm90", 1, 128): DecodeTile(128, 4, 5),
+    ("sm90", 1, 256): DecodeTile(64, 4, 5),
     ("sm90", 4, 64): DecodeTile(32, 4, 2),
     ("sm90", 4, 128): DecodeTile(32, 4, 2),
     ("sm90", 4, 256): DecodeTile(16, 4, 2),

@@ -1,5 +1,6 @@
 """Backups: the saved weights and KV blocks of one worker, in host memory or in a file."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +30,8 @@ class Backups:
     Attributes:
         directory: the folder for files; None: the system's folder for temporary ones.
         new_digest: makes the checksums; None: `verify_wake` is off.
+        pinned_bytes, pinned_s: host memory that was taken for backups, and the seconds for it, until somebody sets them
+            to 0. A GPU's is pinned, slower than it is filled.
         saved: backups of sleeping tags. kept: backups in host memory that awake tags have left.
     """
 
@@ -40,6 +43,7 @@ class Backups:
         self.new_digest = setup.ops.new_digest if setup.config.verify_wake else None
         self._keeps = setup.config.keep_backup
         self.directory = Path(setup.config.sleep_dir) if setup.config.sleep_dir else None
+        self.pinned_bytes, self.pinned_s = 0, 0.0
         self.saved: dict[str, Saved] = {}
         self.kept: dict[str, Saved] = {}
 
@@ -109,7 +113,11 @@ class Backups:
             store = FileStore(self.directory)
         else:
             chunk_bytes = _DEVICE_CHUNK_BYTES if self._device.is_accelerator else CHUNK_BYTES
-            store = MemoryStore(self._device.new_host_arena("backup", round_up(num_bytes, chunk_bytes)), chunk_bytes)
+            started = time.perf_counter()
+            arena = self._device.new_host_arena("backup", round_up(num_bytes, chunk_bytes))
+            self.pinned_bytes += arena.capacity_bytes
+            self.pinned_s += time.perf_counter() - started
+            store = MemoryStore(arena, chunk_bytes)
         try:
             yield store
         except BaseException:

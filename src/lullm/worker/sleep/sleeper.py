@@ -35,6 +35,10 @@ ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")
 saved."""
 
 
+_NO_ROOM = (CacheSizeError, MemoryError, RuntimeError)
+"""No memory for a backup or its buffers, or no thread: torch's allocators and `Thread.start` raise a RuntimeError."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     """A sleep whose contents are saved and whose memory is not released yet."""
@@ -74,6 +78,7 @@ class Sleeper:
         started, free = time.perf_counter(), self._free_bytes()
         savings = self._plan(order)
         made: dict[str, Saved] = {}
+        self._backups.pinned_bytes, self._backups.pinned_s = 0, 0.0
         try:
             check_room(savings, self._backups.directory)
             for saving in savings:
@@ -81,13 +86,15 @@ class Sleeper:
                     made[saving.tag] = self._backups.save(saving)
         except BaseException as error:
             self._backups.undo(made)
-            if isinstance(error, CacheSizeError):  # no memory for the backup, or for its buffers
+            if isinstance(error, _NO_ROOM):
                 raise OSError(errno.ENOMEM, str(error)) from error
             raise
         seconds = time.perf_counter() - started
         for target in {saving.target for saving in savings}:
             num_bytes = sum(saving.num_bytes for saving in savings if saving.target == target)
-            self._speeds.observe(f"save {target}", num_bytes, seconds)
+            pinned_s = self._backups.pinned_s if target == "ram" else 0.0
+            self._speeds.observe(f"save {target}", num_bytes, seconds - pinned_s)
+        self._speeds.observe("pin", self._backups.pinned_bytes, self._backups.pinned_s)
         self._prepared = _Prepared(savings, made, free, seconds)
 
     def commit_sleep(self) -> Released:
@@ -148,7 +155,7 @@ class Sleeper:
                 saved.backup.restore(self._backups.blocks(saved.contents).places(), in_turn=True)
                 self._speeds.observe(f"restore {saved.backup.target}", num_saved, time.perf_counter() - started)
             self._device.synchronize()
-        except (LullmError, OSError, MemoryError, torch.OutOfMemoryError) as error:
+        except (LullmError, OSError, *_NO_ROOM) as error:
             self.cancel_wake_up(tag)
             hint = "; sleep(level=2, tags=['kv_cache']) gives them up" if tag == KV_CACHE else ""
             raise WakeUpError(f"{tag} still asleep: {error}{hint}") from error
@@ -177,6 +184,8 @@ class Sleeper:
                 released -= saving.ram_bytes
             frees += released
             sleep_s += self._speeds.seconds(f"save {saving.target}", saving.num_bytes)
+            if self._device.is_accelerator and saving.target == "ram" and saving.reuses == "nothing":
+                sleep_s += self._speeds.seconds("pin", saving.num_bytes)
             sleep_s += self._speeds.seconds("release", max(released, 0))
             wake_s += self._speeds.seconds(f"restore {saving.target}", saving.backup_bytes)
             if saving.tag == WEIGHTS and saving.backup_bytes < self._store.num_bytes:

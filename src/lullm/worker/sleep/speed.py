@@ -19,7 +19,7 @@ _LEAST_BYTES = 4 * MIB
 
 
 class SleepSpeeds:
-    """Bytes per second of 'save TARGET', 'restore TARGET' (TARGET: ram, disk) and 'release'.
+    """Bytes per second of 'save TARGET', 'restore TARGET' (TARGET: ram, disk), 'release' and 'pin' (new host memory).
 
     The last measurement counts. A speed without one is measured with 16 MiB when it is first asked for.
 
@@ -48,6 +48,12 @@ class SleepSpeeds:
         return num_bytes / self._speeds[what]
 
     def _try(self, target: str) -> None:
+        if target == "pin":
+            started = time.perf_counter()
+            arena = self._device.new_host_arena("probe", PROBE_BYTES)
+            self._speeds["pin"] = PROBE_BYTES / max(time.perf_counter() - started, 1e-9)
+            arena.close()
+            return
         with contextlib.ExitStack() as stack:
             arena = self._device.new_arena("probe", PROBE_BYTES)
             stack.callback(arena.close)

@@ -1,0 +1,111 @@
+"""BoundedConnection: a connection of uvicorn, with bounds on their number and on heads, and time-outs both ways."""
+
+import asyncio
+from collections.abc import Callable, Sized
+from typing import Any
+
+HEAD_S = 30.0
+"""For the head of a request, from the connection or its first byte. A client that sends a byte now and then
+(slow-loris) would hold its connection for ever."""
+WRITE_S = 300.0
+"""For a client to read 48 KiB of its answer. One that does not read would hold answer and connection for ever."""
+MAX_HEAD_BYTES = 1 << 16
+"""httptools' parser, which uvicorn takes, keeps a head of any size."""
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n"
+_LONG_HEAD = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class BoundedConnection(asyncio.Protocol):
+    """Passes everything on to uvicorn's protocol.
+
+    Args:
+        make_inner: makes uvicorn's protocol, which puts itself into `connections`.
+        connections: the open ones. max_connections: one more is answered with 503 and closed.
+    """
+
+    def __init__(self, make_inner: Callable[[], Any], connections: Sized, max_connections: int):
+        self._make_inner = make_inner
+        self._connections = connections
+        self._max_connections = max_connections
+        self._inner: Any = None
+        self._cycle: Any = None  # of the last head that was complete
+        self._num_head_bytes = 0  # that came behind it, and belong to no body
+        self._timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if len(self._connections) >= self._max_connections:
+            transport.write(_FULL)
+            transport.close()
+            return
+        self._inner = self._make_inner()
+        self._inner.connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is None:
+            return
+        is_body = self._is_busy and self._inner.cycle.more_body
+        self._inner.data_received(data)
+        if is_body or self._inner.cycle is not self._cycle:
+            self._cycle, self._num_head_bytes = self._inner.cycle, 0
+        else:
+            self._bound_head(len(data))
+        if self._is_busy:
+            self._stop_timer()
+        elif self._timer is None:
+            self._start_timer()
+
+    def _bound_head(self, num_bytes: int) -> None:
+        """End a connection whose next head is too long already, also while an answer is under way."""
+        self._num_head_bytes += num_bytes
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            if not self._is_busy:
+                self._transport.write(_LONG_HEAD)
+            self._transport.close()
+
+    def eof_received(self) -> bool | None:
+        keeps_open: bool | None = self._inner.eof_received() if self._inner is not None else None
+        return keeps_open
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_timer()
+        self._stop_write_timer()
+        if self._inner is not None:
+            self._inner.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._write_timer = asyncio.get_running_loop().call_later(WRITE_S, self._transport.abort)
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stop_write_timer()
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a request is being answered; its body has a time-out of its own."""
+        cycle = self._inner.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _start_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(HEAD_S, self._end)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _end(self) -> None:
+        self._timer = None
+        if not self._is_busy:
+            self._transport.close()
