@@ -1,7 +1,7 @@
 """What it costs that several workers share a model: sums between processes, and steps of each executor.
 
 python bench/executor.py sums [--workers 2] [--sizes 2048,65536] [--json FILE]
-python bench/executor.py steps [--shape qwen3-0.6b] [--streams 1,8] [--steps 200] [--json FILE]
+python bench/executor.py steps [--shape qwen3-0.6b] [--streams 1,8,32] [--steps 200] [--json FILE]
 
 `sums`: microseconds of an all-reduce in bfloat16 by bytes, over shared memory and over gloo, in turns in the same
 processes. A worker has a core of its own as far as there are cores.
@@ -41,7 +41,9 @@ EXECUTORS: dict[str, dict] = {
     "mp, 1 worker": {"distributed_executor_backend": "mp"},
     "mp, tensor parallel 2": {"tensor_parallel_size": 2},
     "mp, pipeline of 2": {"pipeline_parallel_size": 2},
+    "ray, tensor parallel 2": {"distributed_executor_backend": "ray", "tensor_parallel_size": 2},
 }
+NAMES = [name for name in EXECUTORS if "ray" not in name]  # an extra, which reserves all cores of the machine
 BURST = 20
 
 
@@ -56,8 +58,8 @@ def main() -> None:
     parts.add_parser("sums-member").add_argument("order")
     steps = parts.add_parser("steps")
     steps.add_argument("--shape", choices=SHAPES, help="dummy weights of this shape instead of the demo model")
-    steps.add_argument("--executor", action="append", choices=EXECUTORS, help="several times (default: all)")
-    steps.add_argument("--streams", default="1,8")
+    steps.add_argument("--executor", action="append", choices=EXECUTORS, help="several times (default: all but ray)")
+    steps.add_argument("--streams", default="1,8,32")
     steps.add_argument("--steps", type=int, default=200, help="of each executor and number of streams")
     steps.add_argument("--input-len", type=int, default=128)
     steps.add_argument("--json", type=Path, help="write all figures here")
@@ -158,7 +160,7 @@ def measure_steps(args: argparse.Namespace) -> None:
             options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy"}
         else:
             options |= {"model": "demo"}
-        engines = {name: LLMEngine(EngineConfig(**options, **EXECUTORS[name])) for name in args.executor or EXECUTORS}
+        engines = {name: LLMEngine(EngineConfig(**options, **EXECUTORS[name])) for name in args.executor or NAMES}
     rows = [(f"prefill, {args.input_len} tokens, ms", prefill_times(engines, args.input_len))]
     for streams in map(int, args.streams.split(",")):
         rows.append((f"decode, {streams} streams, ms", decode_times(engines, streams, args.steps, args.input_len)))

@@ -32,7 +32,7 @@ from gpu_parts.row import FIRST, REST, ROOT, ROWS, Row, command_of, environment_
 
 NEEDED = {
     "torch": "torch", "triton": "triton", "numpy": "numpy", "safetensors": "safetensors", "tokenizers": "tokenizers",
-    "jinja2": "jinja2", "msgspec": "msgspec", "xxhash": "xxhash", "tqdm": "tqdm",
+    "jinja2": "jinja2", "markupsafe": "markupsafe", "msgspec": "msgspec", "xxhash": "xxhash", "tqdm": "tqdm",
 }  # fmt: skip
 """Modules that the rows import, and their packages. A machine with torch and no network may lack msgspec or xxhash."""
 NEEDED_BY_REST = {"pytest": "pytest", "transformers": "transformers"}

@@ -2,6 +2,11 @@
 
     python bench/serving.py                            the demo model, 32 streams
     python bench/serving.py --shape qwen3-0.6b         a real model's shape with dummy weights
+    python bench/serving.py --output-len 1 --streams 8 the time to the first token, beside the offline one
+
+It also says what a thousand tokens cost in processor time: each server's process (with `--engine-process` HTTP alone,
+else with the engine's work), and this client, which shares the cores. The times to the first token are means over the
+streams, from the sending of the first request.
 
 Both sides run in processes of their own with the same options; only one of them works at a time. The client, in this
 process, speaks HTTP on plain sockets and looks for the end of each stream only, because it shares the cores.
@@ -10,6 +15,7 @@ process, speaks HTTP on plain sockets and looks for the end of each stream only,
 import argparse
 import contextlib
 import json
+import os
 import selectors
 import socket
 import statistics
@@ -63,21 +69,34 @@ def main() -> None:
         flags += ["--no-enable-prefix-caching", "--port=0"]
         flags += [f"--stream-pause={args.stream_pause}"]
         kinds = {"thread": ["--no-engine-process"], "process": ["--engine-process"]}
-        ports = {}
+        ports, pids = {}, {}
         for kind in kinds if args.engine_process else ("thread",):
             command = ["-m", "lullm.cli.main", "serve", *flags, *kinds[kind] * args.engine_process]
             server = stack.enter_context(process(command, stdout=subprocess.PIPE))
             assert server.stdout is not None
-            ports[kind] = int(server.stdout.readline().rpartition(":")[2])
+            ports[kind], pids[kind] = int(server.stdout.readline().rpartition(":")[2]), server.pid
         order = {"prompts": prompts, "max_tokens": args.output_len}
         found: dict[str, list[float]] = {name: [] for name in ("offline", *ports)}
+        firsts: dict[str, list[float]] = {name: [] for name in found}
+        cpu_s: dict[str, float] = {}
         for number in range(args.rounds + 1):  # the first warms up
-            seconds = {"offline": ask_offline(offline, order)}
-            seconds |= {kind: ask_server(port, prompts, args.output_len) for kind, port in ports.items()}
+            if number == 1:
+                cpu_s = {kind: -processor_s(pid) for kind, pid in pids.items()} | {"client": -time.process_time()}
+            took = {"offline": ask_offline(offline, order)}
+            took |= {kind: ask_server(port, prompts, args.output_len) for kind, port in ports.items()}
             for name in found if number else ():
-                found[name].append(args.streams * args.output_len / seconds[name])
+                seconds, first = took[name]
+                found[name].append(args.streams * args.output_len / seconds)
+                firsts[name].append(first)
+        for kind, pid in pids.items():
+            cpu_s[kind] += processor_s(pid)
+        cpu_s["client"] = (cpu_s["client"] + time.process_time()) / len(ports)
     for name, rates in found.items():
-        print(f"{name:8} {statistics.median(rates):8.1f} tok/s  (runs {min(rates):.1f}-{max(rates):.1f})")
+        first_ms = statistics.median(firsts[name]) * 1e3
+        print(f"{name:8} {statistics.median(rates):8.1f} tok/s  (runs {min(rates):.1f}-{max(rates):.1f})", end="  ")
+        print(f"first token after {first_ms:.1f} ms")
+    thousands = args.streams * args.output_len * args.rounds / 1e3
+    print("processor seconds per 1000 tokens:", *(f"{name} {each / thousands:.3f}" for name, each in cpu_s.items()))
     for kind in ports:
         ratios = [over / alone for alone, over in zip(found["offline"], found[kind], strict=True)]
         print(f"{kind:8} / offline {statistics.median(ratios):.3f}  (runs {min(ratios):.3f}-{max(ratios):.3f})")
@@ -95,32 +114,42 @@ def process(arguments: list[str], **pipes: int) -> "Iterator[subprocess.Popen[st
 
 
 def serve_offline(options: dict[str, Any]) -> None:
-    """Answer each line of orders on stdin with the seconds that `LLM.generate` takes for it."""
+    """Answer each line of orders on stdin with the seconds that `LLM.generate` takes, and those to a first token."""
     from lullm import LLM, SamplingParams
 
     llm = LLM(**options)
     for line in sys.stdin:
         order = json.loads(line)
         params = SamplingParams(temperature=0.0, max_tokens=order["max_tokens"], ignore_eos=True)
-        started = time.perf_counter()
+        started = time.monotonic()
         outputs = llm.generate(order["prompts"], params, use_tqdm=False)
-        print(time.perf_counter() - started, flush=True)
+        ended = time.monotonic()
+        first = statistics.mean(output.metrics.first_token_time - started for output in outputs)
+        print(ended - started, first, flush=True)
         assert all(len(output.outputs[0].token_ids) == order["max_tokens"] for output in outputs)
 
 
-def ask_offline(offline: "subprocess.Popen[str]", order: dict[str, Any]) -> float:
+def processor_s(pid: int) -> float:
+    """What a process has taken so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def ask_offline(offline: "subprocess.Popen[str]", order: dict[str, Any]) -> tuple[float, float]:
     assert offline.stdin is not None and offline.stdout is not None
     print(json.dumps(order), file=offline.stdin, flush=True)
-    return float(offline.stdout.readline())
+    seconds, first = map(float, offline.stdout.readline().split())
+    return seconds, first
 
 
-def ask_server(port: int, prompts: list[list[int]], max_tokens: int) -> float:
-    """Seconds from the first request to the end of the last stream."""
+def ask_server(port: int, prompts: list[list[int]], max_tokens: int) -> tuple[float, float]:
+    """Seconds from the first request to the end of the last stream, and to the first event of each, on average."""
     fields = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
     bodies = [json.dumps(fields | {"prompt": prompt}).encode() for prompt in prompts]
     with selectors.DefaultSelector() as selector, ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in bodies]
-        started = time.perf_counter()
+        firsts: dict[Any, float] = {}
+        started = time.monotonic()
         for connection, body in zip(sockets, bodies, strict=True):
             head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
@@ -130,12 +159,13 @@ def ask_server(port: int, prompts: list[list[int]], max_tokens: int) -> float:
             for key, _ in selector.select():
                 part = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
                 key.data[:] = key.data[-64:] + part
+                firsts.setdefault(key.fileobj, time.monotonic() - started)
                 if b"[DONE]" in key.data:
                     selector.unregister(key.fileobj)
                     num_open -= 1
                 elif not part or b'"error"' in key.data:
                     sys.exit(f"a stream failed: {bytes(key.data)!r}")
-    return time.perf_counter() - started
+    return time.monotonic() - started, statistics.mean(firsts.values())
 
 
 if __name__ == "__main__":

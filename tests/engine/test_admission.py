@@ -1,5 +1,6 @@
 """Admission and SleepWatch without a thread: a recorder in the engine's place, and a clock that is set by hand."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -106,7 +107,7 @@ class House:
 
 def error_of(stream):
     assert stream.is_taken.is_set()
-    error = stream.items.get_nowait()
+    error = asyncio.run(stream.items.take())
     assert isinstance(error, Exception)
     return error
 
@@ -125,7 +126,7 @@ def strict():
 
 def test_an_awake_engine_takes_the_request(house):
     stream = house.admit("a")
-    assert house.engine.ids == ["a"] and stream.is_taken.is_set() and stream.items.empty()
+    assert house.engine.ids == ["a"] and stream.is_taken.is_set() and not stream.items
     assert isinstance(error_of(house.admit("a")), InvalidRequestError)
     assert house.engine.ids == ["a"]
 
@@ -252,7 +253,7 @@ def test_outputs_are_delivered_with_one_call_per_loop(house):
     outputs = [RequestOutput(str(number), None, [], [], finished=False) for number in range(5)]
     house.admission.deliver([*outputs, RequestOutput("unknown", None, [], [], finished=True)])
     assert house.loop.num_calls == 1
-    assert [stream.items.get_nowait() for stream in streams] == outputs
+    assert [asyncio.run(stream.items.take()) for stream in streams] == outputs
 
 
 def test_no_stream_stays_open(house):
@@ -261,7 +262,7 @@ def test_no_stream_stays_open(house):
     parked = house.admit("b")
     error = EngineDeadError("the end")
     house.admission.refuse_parked(error)
-    assert error_of(parked) is error and running.items.empty()
+    assert error_of(parked) is error and not running.items
     house.admission.fail_all(error)
     assert error_of(running) is error
 

@@ -204,7 +204,12 @@ def test_long_prompts_are_worked_on_in_a_thread(engine, monkeypatch):
         assert await engine.detokenize(await engine.tokenize("a" * 5000)) == "a" * 5000
         with pytest.raises(InvalidRequestError):
             await engine.prepare("x", "hello", PARAMS.replace(bad_words=["z" * 1000] * 5, logprobs=99))
-        assert threading.main_thread() not in threads and len(threads) == 6
+        assert (await engine.prepare("x", "hello", PARAMS.replace(logit_bias=dict.fromkeys(range(300), 1)))).params
+        assert threading.main_thread() in threads and len(threads) == 7
+        threads.clear()
+        with pytest.raises(InvalidRequestError, match="logit_bias holds the token id"):
+            await engine.prepare("x", "hello", PARAMS.replace(logit_bias=dict.fromkeys(range(200000), 1)))
+        assert threading.main_thread() not in threads and len(threads) == 1
 
     asyncio.run(main())
 

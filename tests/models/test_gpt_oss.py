@@ -90,7 +90,7 @@ def test_logits(tmp_path, theirs, caplog):
 
 
 def test_experts_stay_as_they_are_stored(tmp_path, theirs):
-    """An eighth of float32 and the scales, also of a worker that has half of every expert."""
+    """An eighth of float32 and the scales; a worker's half of an expert, where it cuts groups of 32, is decoded."""
     write(tmp_path, encode_experts(theirs.state_dict()))
     write_tokenizer(tmp_path)
     with LLM(str(tmp_path), dtype="float32", max_model_len=120) as llm:
@@ -99,6 +99,8 @@ def test_experts_stay_as_they_are_stored(tmp_path, theirs):
         assert expert.down_proj.weight.nbytes == 64 * 32 * (4 + 8 / 32) / 8
         expected = tokens_of(llm)
         assert expected == generate(theirs)
+    with LLM(str(tmp_path), dtype="float32", max_model_len=120, tensor_parallel_size=2) as llm:
+        assert tokens_of(llm) == expected
     with LLM(str(tmp_path), dtype="float32", max_model_len=120, quantization="int8") as llm:
         assert model_of(llm).model.layers[0].mlp.experts[1].down_proj.layout.format == 8
 

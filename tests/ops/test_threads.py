@@ -1,9 +1,17 @@
 """Whose threads work in a step, and that the program around lullm gets its number back."""
 
+import os
+import subprocess
+import sys
+import time
+
 import pytest
 import torch
 
 from lullm.ops import threads
+from lullm.ops.cpu import native
+from lullm.ops.cpu.library import absence
+from lullm.ops.selection import NATIVE_CPU_OPS
 from lullm.ops.threads import StepThreads, torch_threads
 
 
@@ -51,3 +59,29 @@ def test_default(monkeypatch):
     monkeypatch.setattr(threads, "default_num_threads", lambda: 7)
     assert StepThreads().num_threads == 7
     assert StepThreads(2).num_threads == 2
+
+
+@pytest.mark.skipif(absence() is not None, reason="no native ops")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_beside_a_busy_process_workers_yield_and_come_back_to_all_cores():
+    cores = os.sched_getaffinity(0)
+    native.set_num_threads(2)
+    x, weight = torch.randn(64, 1024).bfloat16(), torch.randn(4096, 1024).bfloat16()
+    NATIVE_CPU_OPS.pack_weight_(weight)
+    expected = NATIVE_CPU_OPS.linear(x, weight, None)
+    busy = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in cores]
+    try:
+        for _ in range(200):
+            assert torch.equal(NATIVE_CPU_OPS.linear(x, weight, None), expected)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    deadline = time.monotonic() + 30
+    while masks_of_own_threads() != {frozenset(cores)}:  # some operations after the memory of the process
+        assert time.monotonic() < deadline, "a worker still keeps off a core"
+        NATIVE_CPU_OPS.linear(x, weight, None)
+
+
+def masks_of_own_threads():
+    return {frozenset(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")}

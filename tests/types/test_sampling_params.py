@@ -1,5 +1,6 @@
 """SamplingParams: what is refused, and what is normalised."""
 
+import math
 import pickle
 
 import pytest
@@ -19,7 +20,9 @@ from lullm.types.sampling_params import SamplingParams
         ("max_tokens", 0), ("min_tokens", -1), ("logprobs", -1), ("prompt_logprobs", 1.0), ("seed", "x"),
         ("stop", [""]), ("stop", [1]), ("stop", ["x" * 1025]), ("stop", ["x"] * 65), ("stop", {"a": 1}),
         ("stop_token_ids", ["1"]), ("stop_token_ids", 3), ("allowed_token_ids", []), ("allowed_token_ids", [1.0]),
-        ("logit_bias", {"x": 1}), ("logit_bias", {1: 101}), ("logit_bias", [1]), ("bad_words", "x"),
+        ("logit_bias", {"x": 1}), ("logit_bias", {1: 101}), ("logit_bias", {1: math.nan}),
+        ("logit_bias", {math.inf: 1}), ("logit_bias", {1: True}), ("logit_bias", {1: 0, "y": 1}), ("logit_bias", [1]),
+        ("bad_words", "x"),
         ("ignore_eos", 1), ("skip_special_tokens", None), ("output_kind", "delta"),
     ],
 )  # fmt: skip

@@ -7,7 +7,7 @@ import functools
 import random
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
@@ -218,7 +218,9 @@ class InputProcessor:
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
         self._check_ids("logit_bias", params.logit_bias or ())
 
-    def _check_ids(self, name: str, ids: Iterable[int]) -> None:
+    def _check_ids(self, name: str, ids: Collection[int]) -> None:
+        if not ids or (min(ids) >= 0 and max(ids) < self._vocab_size):
+            return
         for token_id in ids:
             if not 0 <= token_id < self._vocab_size:
                 raise InvalidRequestError(

@@ -16,13 +16,14 @@ from typing import Any
 import uvicorn
 
 from lullm.engine.client import EngineClient
-from lullm.errors import EngineDeadError
+from lullm.errors import ConfigError, EngineDeadError
 from lullm.log import get_logger
 from lullm.server.app import build_app
 from lullm.server.context import ServerContext
 from lullm.server.gate.connection import BoundedConnection
 from lullm.server.gate.descriptor import ExhaustionLog, connection_bound
 from lullm.server.listen.listener import Listener
+from lullm.server.listen.tls import reload_tls
 from lullm.server.options import ServerOptions
 
 logger = get_logger(__name__)
@@ -86,6 +87,16 @@ class HttpServer:
     def stop(self) -> None:
         """Begin the end; a second call aborts running requests at once. Call on the loop's thread."""
         (self._hurried if self._stopping.is_set() else self._stopping).set()
+
+    def reload_certificate(self) -> None:
+        """Show later connections the certificate that is in the files now; the old one if those are wrong."""
+        assert self._listener.tls is not None
+        try:
+            reload_tls(self._listener.tls, self._options)
+        except ConfigError as error:
+            logger.error("the certificate stays as it was: %s", error)
+        else:
+            logger.info("the certificate is read anew")
 
     async def serve(self, on_ready: Callable[[str], None]) -> None:
         """Serve until `stop`, then end the running requests and shut the engine down. `on_ready` gets the URL.
@@ -179,12 +190,18 @@ class HttpServer:
 async def serve_until_signal(
     engine: EngineClient, options: ServerOptions, listener: Listener, on_ready: Callable[[str], None]
 ) -> None:
-    """`HttpServer.serve`, stopped by SIGTERM or SIGINT. For the main thread of a process that owns its signals."""
+    """`HttpServer.serve`, stopped by SIGTERM or SIGINT; with TLS, SIGHUP has it read its certificate anew.
+
+    For the main thread of a process that owns its signals.
+    """
     server = HttpServer(engine, options, listener)
     loop = asyncio.get_running_loop()
-    signals = (signal.SIGTERM, signal.SIGINT)
+    signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
     for number in signals:
         loop.add_signal_handler(number, server.stop)
+    if listener.tls is not None:  # else it ends the process, as ever
+        signals += (signal.SIGHUP,)
+        loop.add_signal_handler(signal.SIGHUP, server.reload_certificate)
     try:
         await server.serve(on_ready)
     finally:

@@ -250,7 +250,7 @@ def integers(value: Any) -> list[int] | None:
 def _check_int(name: str, value: Any, low: int, high: int | None) -> int | None:
     if value is None and name in _OPTIONAL:
         return None
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool):  # numpy's, too
+    if type(value) is not int and (not isinstance(value, numbers.Integral) or isinstance(value, bool)):  # numpy's, too
         raise InvalidRequestError(f"{name} must be an integer, not {value!r}", name)
     number = int(value)
     if number < low or (high is not None and number > high):
@@ -260,7 +260,7 @@ def _check_int(name: str, value: Any, low: int, high: int | None) -> int | None:
 
 
 def _check_float(name: str, value: Any, low: float, high: float) -> float:
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+    if type(value) is not float and (not isinstance(value, numbers.Real) or isinstance(value, bool)):
         raise InvalidRequestError(f"{name} must be a number, not {value!r}", name)
     number = value if isinstance(value, int) else float(value)  # an int may be larger than any float
     if not low <= number <= high or number > sys.float_info.max:
@@ -296,11 +296,14 @@ def _token_ids(name: str, value: Any) -> tuple[int, ...]:
 def _logit_bias(value: Any) -> dict[int, float]:
     if not isinstance(value, dict):
         raise InvalidRequestError("logit_bias must map token ids to numbers", "logit_bias")
-    bias: dict[int, float] = {}
-    for key, number in value.items():
-        try:
-            token_id = int(key)
-        except (TypeError, ValueError):
-            raise InvalidRequestError(f"logit_bias: {key!r} is not a token id", "logit_bias") from None
-        bias[token_id] = _check_float("logit_bias", number, -100.0, 100.0)
-    return bias
+    ids: list[int] = []
+    try:
+        ids += map(int, value)
+    except (TypeError, ValueError, OverflowError):
+        wrong = list(value)[len(ids)]
+        raise InvalidRequestError(f"logit_bias: {wrong!r} is not a token id", "logit_bias") from None
+    values = list(value.values())
+    # A body has room for 200,000 of them, which one check after the other took 0.3 s.
+    if not set(map(type, values)) <= {int, float} or not all(-100.0 <= number <= 100.0 for number in values):
+        values = [_check_float("logit_bias", number, -100.0, 100.0) for number in values]
+    return dict(zip(ids, map(float, values), strict=True))

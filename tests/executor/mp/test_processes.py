@@ -144,7 +144,9 @@ def test_what_is_no_plain_data_is_refused_on_either_side(workers):
 def test_a_call_that_takes_too_long_is_left_to_itself(workers):
     with pytest.raises(TimeoutError, match="within 0.05 s; the call goes on there"):
         workers.run("wait", 0.05, (0.3,), {})
+    assert list(workers._abandoned.values()) == [{0, 1}]
     assert [answer.value for answer in workers.run("wait", 20, (0.0,), {})] == [0, 1], "not those of the first call"
+    assert not workers._abandoned, "a number for each call that was too late added up"
 
 
 def test_steps_in_flight_come_in_order_from_one_worker(workers):

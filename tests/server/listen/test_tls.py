@@ -1,5 +1,6 @@
 """TLS: a request over it, clients' certificates, and files that are wrong."""
 
+import socket
 import ssl
 
 import httpx
@@ -66,6 +67,39 @@ def test_requests_and_streams(start, scripted, authority, files, read_events):
         stranger.get("/health")
     with httpx.Client(base_url=server.url.replace("https", "http")) as plain, pytest.raises(httpx.HTTPError):
         plain.get("/health")
+
+
+def shown_certificate(server) -> bytes:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host, _, port = server.url.removeprefix("https://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as plain, context.wrap_socket(plain) as sock:
+        found = sock.getpeercert(binary_form=True)
+    assert found is not None
+    return found
+
+
+def test_a_certificate_is_read_anew(start, scripted, authority, tmp_path, caplog):
+    path = tmp_path / "both.pem"
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(path))
+    server = start(scripted(), ssl_certfile=str(path))
+    first = shown_certificate(server)
+    path.write_text("half a file")
+    server._server.reload_certificate()
+    assert shown_certificate(server) == first and "stays as it was" in caplog.text
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(path))
+    server._server.reload_certificate()
+    assert shown_certificate(server) != first
+
+
+def test_the_wrong_scheme_is_named(start, scripted, files, capsys):
+    server = start(scripted(), ssl_certfile=files["both"])
+    plain = server.url.replace("https", "http")
+    assert main(["ps", "--url", plain]) == 2
+    assert f"its URL is {server.url}" in capsys.readouterr().err
+    other = start(scripted())
+    assert main(["ps", "--url", other.url.replace("http", "https")]) == 2
+    assert f"is its URL {other.url}?" in capsys.readouterr().err
 
 
 def test_old_versions_are_refused(files):

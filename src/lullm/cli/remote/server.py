@@ -16,6 +16,7 @@ from lullm.cli.remote.unix import UNIX_SCHEME, UnixHandler
 from lullm.errors import ConfigError, InvalidRequestError, LullmError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # of OpenSSL, by its version
 
 
 def add_server_flags(parser: argparse.ArgumentParser, key_flag: str, key_help: str, *variables: str) -> None:
@@ -132,6 +133,10 @@ class RemoteServer:
                 raise LullmError(f"nothing listens on {self.url}; is `lullm serve` running there?") from None
             if isinstance(reason, ssl.SSLCertVerificationError):
                 reason = f"{reason.verify_message}; the variable SSL_CERT_FILE names a file of authorities to trust"
+            elif isinstance(reason, ssl.SSLError) and reason.reason in _NOT_TLS:
+                reason = f"it speaks no TLS; is its URL {self.url.replace('https', 'http', 1)}?"
+            elif self.url.startswith("http:") and isinstance(reason, http.client.HTTPException | ConnectionError):
+                reason = f"{reason}; if it speaks TLS, its URL is {self.url.replace('http', 'https', 1)}"
             raise LullmError(f"no answer from {self.url}: {reason}") from None
 
     def _explain(self, path: str, status: int, body: bytes) -> str:

@@ -58,7 +58,7 @@ class Entry:
             async with self._waiting_to_enter(stream):
                 self._door.send(request, stream)
             while not finished:
-                item = await stream.items.get()
+                item = await stream.items.take()
                 finished = isinstance(item, LullmError) or item.finished
                 if isinstance(item, LullmError):
                     raise item

@@ -40,8 +40,7 @@ class Reception(ABC):
     ) -> GenerateRequest:
         """Render, tokenize and check a request. Raises InvalidRequestError, EngineDeadError."""
         self.check_running()
-        bad_words = params.bad_words if isinstance(params, SamplingParams) else None
-        if num_chars(prompt) + sum(map(len, bad_words or ())) <= _LONG_CHARS:
+        if num_chars(prompt) + _num_given(params) <= _LONG_CHARS:
             with contextlib.suppress(WouldBlock):
                 return self._input.process(request_id, prompt, params, priority, may_block=False)
         return await asyncio.to_thread(self._input.process, request_id, prompt, params, priority)
@@ -64,3 +63,11 @@ class Reception(ABC):
         await self.sleep(0, mode=mode)
         if clear_cache and mode != "keep":
             await self.reset_prefix_cache()
+
+
+def _num_given(params: SamplingParams | PoolingParams) -> int:
+    """What of parameters may be long, as a number of characters: 200,000 biases took the event loop half a second."""
+    if not isinstance(params, SamplingParams):
+        return 0
+    lists = (params.logit_bias, params.allowed_token_ids, params.stop_token_ids)
+    return sum(map(len, params.bad_words or ())) + sum(len(each) for each in lists if each)

@@ -57,7 +57,7 @@ class LoopOutlet:
 
         def put() -> None:
             for stream, output in items:
-                stream.items.put_nowait(output)
+                stream.items.put(output)
 
         call_on(self.loop, put)
 
@@ -86,7 +86,7 @@ class OutputStream:
         """The request ends with `error`."""
 
         def put() -> None:
-            self.items.put_nowait(error)
+            self.items.put(error)
             self.is_taken.set()
 
         call_on(self.outlet.loop, put)

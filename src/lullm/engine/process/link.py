@@ -244,9 +244,9 @@ class EngineLink:
 
     def _put(self, stream: OutputStream, output: Any) -> None:
         if stream.outlet.loop is self._loop:
-            stream.items.put_nowait(output)
+            stream.items.put(output)
         else:
-            call_on(stream.outlet.loop, lambda: stream.items.put_nowait(output))
+            call_on(stream.outlet.loop, lambda: stream.items.put(output))
 
     def _answer(self, news: Answer) -> None:
         answer = self._calls.get(news.serial)

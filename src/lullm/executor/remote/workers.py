@@ -36,7 +36,7 @@ class RemoteWorkers:
         self._number = OPENING
         self._versions = [0] * transport.num_workers
         self._open: dict[int, dict[int, Reply]] = {OPENING: {}}  # commands that wait for answers: number -> by rank
-        self._abandoned: set[int] = set()  # commands whose answers came too late
+        self._abandoned: dict[int, set[int]] = {}  # calls that nobody waits for: number -> ranks that will answer yet
         self._late_failure: Exception | None = None  # of a step whose result had come already
         self._is_closed = False
         self._is_broken = False  # workers may wait for each other for ever
@@ -119,7 +119,6 @@ class RemoteWorkers:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         replies = self._wait(number, ranks, deadline, is_over)
         if replies is None:
-            self._abandoned.add(number)
             raise TimeoutError(f"not all workers have answered within {timeout_s:g} s; the call goes on there")
         return [_answer(replies[rank]) for rank in sorted(replies)]
 
@@ -136,6 +135,7 @@ class RemoteWorkers:
             while not (replies.keys() >= set(ranks) or is_over(replies)):
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
+                    self._abandoned[number] = set(ranks) - replies.keys()
                     return None
                 for rank, reply in self._transport.receive(left_s):
                     self._take(rank, reply)
@@ -156,7 +156,11 @@ class RemoteWorkers:
             self._versions[rank] = reply.content[0]
         if reply.number in self._open:
             self._open[reply.number][rank] = reply
-        elif reply.number not in self._abandoned:
+        elif (missing := self._abandoned.get(reply.number)) is not None:
+            missing.discard(rank)
+            if not missing:
+                del self._abandoned[reply.number]
+        else:
             self._late_failure = self._late_failure or _error_in(reply)
 
 

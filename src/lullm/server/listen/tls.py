@@ -38,6 +38,15 @@ def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
     return context
 
 
+def reload_tls(context: ssl.SSLContext, options: ServerOptions) -> None:
+    """Have `context` show what the files hold now; open connections stay as they are. Raises as `tls_context` does."""
+    tls_context(options)  # a wrong file must not leave a certificate without its key
+    assert options.ssl_certfile is not None
+    context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile, password=_no_password)
+    if options.ssl_ca_certs is not None:
+        context.load_verify_locations(options.ssl_ca_certs)
+
+
 def _is_certificate_alone(path: str) -> bool:
     try:
         with open(path, "rb") as file:

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "processor.h"
+#include "turn.h"
 
 namespace lullm {
 namespace {
@@ -37,6 +38,7 @@ struct Pool {
   std::atomic<int> num_active{0};  // workers that may touch the operation
   std::atomic<bool> open{false};   // is there an operation
   std::atomic<bool> stopping{false};
+  std::atomic<int> caller_core{-1};
   Task task = nullptr;
   void* context = nullptr;
   int64_t most = 1;
@@ -59,7 +61,8 @@ struct Pool {
 
   void wake() { syscall(SYS_futex, reinterpret_cast<uint32_t*>(&epoch), FUTEX_WAKE_PRIVATE, kMaxThreads, nullptr, nullptr, 0); }
 
-  void work(int thread) {
+  // False: the worker's turn is over, and there may be items left.
+  bool work(int thread, Turn* turn) {
     const int num_threads = num_workers + 1;
     for (int i = 0; i < num_threads; i++) {
       Range& range = ranges[(thread + i) % num_threads];
@@ -67,13 +70,16 @@ struct Pool {
         const int64_t last = first + std::clamp((range.end - first) / kShare, int64_t{1}, most);
         if (!range.next.compare_exchange_weak(first, last, std::memory_order_relaxed)) continue;
         task(context, first, last);
+        if (turn != nullptr && turn->is_over(caller_core.load(std::memory_order_relaxed))) return false;
         first = range.next.load(std::memory_order_relaxed);
       }
     }
+    return true;
   }
 
   void serve(int thread) {
     uint32_t seen = 0;
+    Turn turn;
     for (;;) {
       spin_until([&] { return epoch.load() != seen; });
       while (epoch.load() == seen) {
@@ -83,10 +89,16 @@ struct Pool {
       }
       seen = epoch.load();
       if (stopping.load()) return;
-      // Announced before looking: the caller closes the operation first and then waits for the announced.
-      num_active.fetch_add(1);
-      if (open.load()) work(thread);
-      num_active.fetch_sub(1);
+      turn.enter();
+      for (bool is_done = false; !is_done;) {
+        // Announced before looking: the caller closes the operation first and then waits for the announced.
+        num_active.fetch_add(1);
+        is_done = !open.load() || work(thread, &turn);
+        num_active.fetch_sub(1);
+        if (is_done) break;
+        sched_yield();
+        turn.begin();
+      }
     }
   }
 
@@ -96,10 +108,11 @@ struct Pool {
       ranges[i].next.store(count * i / (num_workers + 1), std::memory_order_relaxed);
       ranges[i].end = count * (i + 1) / (num_workers + 1);
     }
+    caller_core.store(sched_getcpu(), std::memory_order_relaxed);
     open.store(true);
     epoch.fetch_add(1);
     if (num_asleep.load() > 0) wake();
-    work(0);
+    work(0, nullptr);
     open.store(false);
     while (!spin_until([&] { return num_active.load() == 0; })) sched_yield();
   }
