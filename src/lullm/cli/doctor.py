@@ -33,6 +33,7 @@ REQUIRED = {
     "jinja2": ("jinja2", "3.1.6"),
     "fastapi": ("fastapi", "0.115"),
     "uvicorn": ("uvicorn", "0.30"),
+    "httptools": ("httptools", "0.6.3"),
     "prometheus-client": ("prometheus_client", "0.20"),
     "tqdm": ("tqdm", "4.66"),
     "pyyaml": ("yaml", "6"),
