@@ -77,10 +77,12 @@ def test_beside_a_busy_process_workers_yield_and_come_back_to_all_cores():
         for process in busy:
             process.kill()
             process.wait()
-    deadline = time.monotonic() + 30
-    while masks_of_own_threads() != {frozenset(cores)}:  # some operations after the memory of the process
-        assert time.monotonic() < deadline, "a worker still keeps off a core"
+    for _ in range(100):  # other work on this machine may make a worker keep off again
+        time.sleep(0.2)  # more than what a worker remembers, so that the next operation finds it over
         NATIVE_CPU_OPS.linear(x, weight, None)
+        if masks_of_own_threads() == {frozenset(cores)}:
+            return
+    pytest.fail("a worker still keeps off a core")
 
 
 def masks_of_own_threads():
