@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # torch first and by itself: a range would let pip choose another build of it.
 TORCH ?= torch==2.13.0
 
-.PHONY: run test test-slow fuzz check check-native format bench wheel sdist gpu-check clean
+.PHONY: run test test-slow fuzz check check-native arm64 check-arm64 format bench wheel sdist gpu-check clean
 
 run: $(VENV)/.installed
 	$(BIN)/lullm run "What is 17 + 25?" "What is the capital of France?" "Tell me a short story about a dog."
@@ -38,6 +38,15 @@ check-native: $(VENV)/.installed-test
 	LULLM_CPU_LIBRARY=$(CURDIR)/build/sanitized/liblullm_cpu.so ASAN_OPTIONS=detect_leaks=0 \
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
 	$(BIN)/python -m pytest tests/ops/test_native.py tests/ops/test_quantized.py tests/ops/test_recording.py
+
+# build/arm64: an ARM64 Python with torch, for an emulator, and the native ops compiled for it. Debian 12 with
+# g++-aarch64-linux-gnu and qemu-user-static.
+arm64: $(VENV)/.installed-test
+	$(BIN)/python tests/ops/emulated/machine.py
+
+# The native ops of ARM64 under emulation: half an hour on two cores.
+check-arm64: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m slow tests/ops/emulated
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .

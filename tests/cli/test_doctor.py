@@ -123,6 +123,18 @@ def test_a_lesser_instruction_set_and_one_that_the_system_withholds(monkeypatch)
     assert "the processor has avx1024" in found("native ops").advice
 
 
+def test_instruction_sets_are_told_by_the_flags_of_either_architecture(monkeypatch):
+    for flags, levels in (
+        ("fp asimd atomics", "neon"),
+        ("fp asimd asimddp bf16", "neon, neon_bf16"),
+        ("avx2 fma avx512f", "avx2"),
+    ):
+        monkeypatch.setattr(doctor.processor, "flags", lambda flags=flags: frozenset(flags.split()))
+        assert found("instruction sets").text == levels
+    monkeypatch.setattr(doctor.processor, "flags", frozenset)
+    assert found("instruction sets").status == "advice"
+
+
 @pytest.mark.parametrize(
     ("omp", "cores", "quota", "status", "text"),
     [

@@ -33,6 +33,7 @@ REQUIRED = {
     "jinja2": ("jinja2", "3.1.6"),
     "fastapi": ("fastapi", "0.115"),
     "uvicorn": ("uvicorn", "0.30"),
+    "httptools": ("httptools", "0.6.3"),
     "prometheus-client": ("prometheus_client", "0.20"),
     "tqdm": ("tqdm", "4.66"),
     "pyyaml": ("yaml", "6"),
@@ -48,6 +49,8 @@ _LEVELS = {  # level of `ops.cpu.library` -> the processor flags that tell it ap
     "avx512": ("avx512f", "avx512bw"),
     "avx512_bf16": ("avx512_bf16",),
     "amx": ("amx_tile", "amx_bf16"),
+    "neon": ("asimd",),
+    "neon_bf16": ("bf16", "asimd"),
 }
 _LITTLE_MEMORY = 2 * GIB
 
@@ -124,7 +127,8 @@ def _processor() -> Iterator[Finding]:
     if levels:
         yield Finding("instruction sets", ", ".join(levels))
     else:
-        yield Finding("instruction sets", "no AVX2", "advice", "torch's kernels serve; expect a fraction of the speed")
+        hint = "torch's kernels serve; expect a fraction of the speed"
+        yield Finding("instruction sets", "neither AVX2 nor NEON", "advice", hint)
     if len(nodes := processor.numa_nodes(cpus)) > 1:
         hint = "weights and KV cache are spread over them; `numactl --cpunodebind=N --membind=N` keeps an engine on one"
         yield Finding("memory nodes", f"{len(nodes)} (NUMA)", "advice", hint)

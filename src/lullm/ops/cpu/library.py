@@ -1,12 +1,13 @@
 """The native library: where it lies, whether it fits, which instruction set it uses.
 
-It is built beside this file from `csrc/`, for x86-64 Linux, if there was a C++ compiler. Where it is missing, or not
-the one of these files, or the processor has none of its instruction sets, there is no native version and torch serves.
-A library of other sources can give wrong numbers and no error, so a checkout compares digests of them as well.
+It is built beside this file from `csrc/`, for Linux on x86-64 or ARM64, if there was a C++ compiler. Where it is
+missing, or not the one of these files, or the processor has none of its instruction sets, there is no native version
+and torch serves. A library of other sources can give wrong numbers and no error, so a checkout compares digests of
+them as well.
 
-The environment variable `LULLM_CPU_ISA` (avx2, avx512, avx512_bf16 or amx) asks for a lesser instruction set than the
-best of this machine; `none` leaves everything to torch. `LULLM_CPU_LIBRARY` is the path of another build of it, such
-as one with sanitizers. Both are read when the library is first used.
+The environment variable `LULLM_CPU_ISA` (avx2, avx512, avx512_bf16 or amx; neon or neon_bf16) asks for a lesser
+instruction set than the best of this machine; `none` leaves everything to torch. `LULLM_CPU_LIBRARY` is the path of
+another build of it, such as one with sanitizers. Both are read when the library is first used.
 """
 
 import contextlib
@@ -157,14 +158,16 @@ def absence() -> str | None:
         return f"switched off by {ISA_VARIABLE}=none"
     path = _path()
     if not path.exists():
-        return "not built (it needs x86-64 Linux and a C++ compiler when lullm is installed)"
+        return "not built (it needs Linux on x86-64 or ARM64 and a C++ compiler when lullm is installed)"
     try:
         handle = ctypes.CDLL(str(path))
     except OSError as error:
         return f"{path} cannot be loaded: {error}"
     if mismatch() is not None:
         return mismatch()
-    return None if _available_isas(handle) else "this processor has no AVX2"
+    return (
+        None if _available_isas(handle) else "this processor has none of its instruction sets (AVX2 or NEON and newer)"
+    )
 
 
 @functools.cache

@@ -2,7 +2,8 @@
 //
 // Every output is one chain of fused products, from the first input to the last, whatever the number of rows: so a row
 // has the same bits in any batch. Of a pair of bf16 the second comes first and denormals are zero, as VDPBF16PS has it:
-// so products of floats give the same bits as dot products, and whichever is quicker serves.
+// so products of floats give the same bits as dot products, and whichever is quicker serves. (NEON's round otherwise; there
+// dot products always serve.)
 //
 // A few rows are one group, and the weights are read once, in order: what counts is the prefetch. More rows are several
 // groups, which pass one after the other over a part of a panel that stays in the first-level cache.

@@ -26,7 +26,6 @@ constexpr int kLanes = 16;
 //     `other`
 //   keep: the lanes whose bits of the mask are set keep their value; keep_at_least: the others become 0
 //   at_most: a bit per lane, a <= b, which NaN is not
-//   sums: of each of sixteen vectors, in one
 //   transpose: sixteen rows of sixteen 32-bit units become their columns; strides in bytes, rows in registers are used up
 //   hold: the compiler keeps the value in a register and knows nothing of it
 //   signs_32, negate_8: the signs of integers, for the four bytes of each; bytes with their sign changed where it is negative
@@ -44,9 +43,11 @@ constexpr int kLanes = 16;
 #if defined(__AVX512F__)
 #include "simd/avx512.h"
 #include "simd/x86.h"
-#else
+#elif defined(__AVX2__)
 #include "simd/avx2.h"
 #include "simd/x86.h"
+#else
+#include "simd/neon.h"
 #endif
 
 namespace lullm {

@@ -114,15 +114,6 @@ static inline V keep_from(V a, int64_t first, int64_t last, float other) {
   return {_mm256_blendv_ps(a.low, _mm256_set1_ps(other), m.low), _mm256_blendv_ps(a.high, _mm256_set1_ps(other), m.high)};
 }
 
-static inline __m256 sums_of_eight(const V* v) {
-  __m256 a[8], b[4], c[2];
-  LULLM_UNROLL for (int i = 0; i < 8; i++) a[i] = _mm256_add_ps(v[i].low, v[i].high);
-  LULLM_UNROLL for (int i = 0; i < 4; i++) b[i] = _mm256_hadd_ps(a[2 * i], a[2 * i + 1]);
-  LULLM_UNROLL for (int i = 0; i < 2; i++) c[i] = _mm256_hadd_ps(b[2 * i], b[2 * i + 1]);
-  return _mm256_add_ps(_mm256_permute2f128_ps(c[0], c[1], 0x20), _mm256_permute2f128_ps(c[0], c[1], 0x31));
-}
-static inline V sums(const V* v) { return {sums_of_eight(v), sums_of_eight(v + 8)}; }
-
 static inline void transpose(const char* from, int64_t from_stride, char* to, int64_t to_stride) {
   for (int i = 0; i < 16; i++)
     for (int j = 0; j < 16; j++) std::memcpy(to + j * to_stride + 4 * i, from + i * from_stride + 4 * j, 4);

@@ -65,19 +65,6 @@ static inline V keep_from(V a, int64_t first, int64_t last, float other) {
   return _mm512_mask_blend_ps(mask, a, set1(other));
 }
 
-static inline V sums(const V* v) {
-  V a[8], b[4];
-  LULLM_UNROLL for (int i = 0; i < 8; i++)
-    a[i] = add(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
-  LULLM_UNROLL for (int i = 0; i < 4; i++) {
-    __m512d low = _mm512_castps_pd(a[2 * i]), high = _mm512_castps_pd(a[2 * i + 1]);
-    b[i] = add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)), _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
-  }
-  V c0 = add(_mm512_shuffle_f32x4(b[0], b[1], 0x88), _mm512_shuffle_f32x4(b[0], b[1], 0xdd));
-  V c1 = add(_mm512_shuffle_f32x4(b[2], b[3], 0x88), _mm512_shuffle_f32x4(b[2], b[3], 0xdd));
-  return add(_mm512_shuffle_f32x4(c0, c1, 0x88), _mm512_shuffle_f32x4(c0, c1, 0xdd));
-}
-
 // Sixteen rows of sixteen 32-bit units become their columns. Strides in bytes. The contents of `r` are used up.
 static inline void transpose(__m512i* r, char* to, int64_t to_stride) {
   __m512i t[16];
