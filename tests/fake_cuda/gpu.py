@@ -28,7 +28,6 @@ class FakeCuda:
     Args:
         index: of the device that tensors are on; every thread starts with device 0 as its current one.
         num_multiprocessors: 4, so that toys have several splits.
-        ships_tiles: the kernels' tiles are those of a Hopper GPU, not the small ones of the interpreter.
 
     Attributes:
         copies: ('to device' or 'to host', bytes, whether the host's side is pinned) of every copy.
@@ -36,7 +35,7 @@ class FakeCuda:
         faults: what a GPU would have done wrong without a word, with the place in the code.
     """
 
-    def __init__(self, driver, index=0, num_multiprocessors=4, ships_tiles=False):
+    def __init__(self, driver, index=0, num_multiprocessors=4):
         self.driver, self.device = driver, torch.device("cuda", index)
         self.copies, self.faults = [], []
         self.num_waits = self.num_replays = self.num_launches = 0
@@ -45,7 +44,7 @@ class FakeCuda:
         self.order = Order(self.faults, self.late)
         self.calls = TorchCalls(self)
         self.recording = None
-        self._num_multiprocessors, self._ships_tiles = num_multiprocessors, ships_tiles
+        self._num_multiprocessors = num_multiprocessors
         self._thread = threading.local()
         self._arenas = {}  # address -> bytes that are mapped there
 
@@ -242,15 +241,13 @@ class FakeCuda:
         self._patch.setattr(threading.Thread, "start", start_inside)
 
     def _patch_kernels(self, patch):
-        from lullm.ops.triton import block_copy, device, tile
+        from lullm.ops.triton import block_copy, device
 
         original = interpreter.GridExecutor.__call__
         patch(interpreter.GridExecutor, "__call__", lambda e, *a, **k: self.launch(e, original, a, k))
         for module in (device, block_copy):
             patch(module, "launch_device", lambda: self.device)
         patch(block_copy, "IS_INTERPRETED", False)
-        if self._ships_tiles:
-            patch(tile, "IS_INTERPRETED", False)
         _forget_facts()
 
     def _patch_arenas(self, patch):

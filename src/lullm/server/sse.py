@@ -70,8 +70,9 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T], timeo
             raise ClientDisconnectedError from None
         raise
     except TimeoutError:
-        message = f"the answer took longer than {timeout_s:g} s (--request-timeout)"
-        raise ApiError(504, message, code="request_timeout") from None
+        raise ApiError(
+            504, f"the answer took longer than {timeout_s:g} s (--request-timeout)", code="request_timeout"
+        ) from None
     finally:
         is_working = False
         watcher.cancel()
