@@ -35,6 +35,8 @@ NEEDED = {
     "jinja2": "jinja2", "markupsafe": "markupsafe", "msgspec": "msgspec", "xxhash": "xxhash", "tqdm": "tqdm",
 }  # fmt: skip
 """Modules that the rows import, and their packages. A machine with torch and no network may lack msgspec or xxhash."""
+PAST_LIMIT = 124
+"""Instead of an exit status, as `timeout(1)` has it: those below zero are signals."""
 NEEDED_BY_REST = {"pytest": "pytest", "transformers": "transformers"}
 
 
@@ -156,26 +158,33 @@ def run_row(row: Row, out: Path, lines: Path, at_commit: str) -> None:
     if row.tool and code != 0 and "Device not supported" in log.read_text(errors="replace"):
         written.write("ended", code=code, seconds=0.0, why=f"{row.tool[0]} does not support this device here")
         return
-    last_words = f"not done within {row.limit_s} s" if code == -1 else " / ".join(tail)[-300:]
+    last_words = f"not done within {row.limit_s} s" if code == PAST_LIMIT else " / ".join(tail)[-300:]
     written.write("ended", code=code, seconds=time.perf_counter() - started, last_words=last_words)
 
 
 def run(command: Sequence[str], limit_s: float, log: Path, environment: dict[str, str]) -> int:
-    """The exit status; -1 past the limit. All that it prints goes to the log; nothing of it is left running."""
+    """The exit status; `PAST_LIMIT`. All that it prints goes to the log; nothing of it is left running."""
     with log.open("w") as printed:
         # In a group of its own: what it has started must not hold the device either.
         part = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            code = part.wait(timeout=limit_s)
+            return part.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            code = -1
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(part.pid, signal.SIGKILL)
-        part.wait()
-    return code
+            return PAST_LIMIT
+        finally:  # at Ctrl-C, too, which a group of its own does not hear
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(part.pid, signal.SIGKILL)
+            part.wait()
+
+
+def exit_at_signals() -> None:
+    """By an exception, so that the row that runs is ended, too."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 if __name__ == "__main__":
+    exit_at_signals()
     main()

@@ -1,6 +1,7 @@
 """The script that checks a GPU, without one: selection, rows that fail or hang, the summary."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -136,6 +137,22 @@ def test_all_rows_in_order(check, tmp_path, monkeypatch, capsys):
     assert end_of(check, monkeypatch, "--out", str(tmp_path), "--only", "contact") == 0
     again = {o.row: o for o in check.outcomes_of(check.read_lines(tmp_path / "gpu-check.jsonl"))}
     assert again["contact"].state == "passed" and again["kernels"] == hung, "other rows are kept"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_row_ends_with_the_command(tmp_path, number):
+    """Ctrl-C, or the limit of a job: a row in a group of its own does not hear of it, and would hold the device."""
+    row = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    code = f"import os, sys; from pathlib import Path; sys.path.insert(0, {str(SCRIPT.parent)!r}); import gpu_check;"
+    code += f"gpu_check.exit_at_signals(); command = [sys.executable, '-c', {row!r}];"
+    code += "gpu_check.run(command, 50, Path(sys.argv[1]), dict(os.environ))"
+    log = tmp_path / "log"
+    command = subprocess.Popen([sys.executable, "-c", code, str(log)], stderr=subprocess.DEVNULL)
+    while command.poll() is None and not (log.exists() and log.read_text().endswith("\n")):
+        time.sleep(0.05)
+    command.send_signal(number)
+    assert command.wait(30) != 0
+    assert is_gone(int(log.read_text()))
 
 
 def test_a_tool_that_is_not_there_or_refuses_is_skipped(check, tmp_path, monkeypatch):

@@ -5,8 +5,10 @@ import re
 import pytest
 import torch
 
+from lullm.ops.quantized.narrow import NarrowLayout
 from lullm.ops.quantized.weight import QuantizedLayout
 from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.weights.rows.cut import Cut, CutRows, Run
 from lullm.weights.rows.place import PlainRows, QuantizedRows
 from lullm.weights.rows.scale import ScaleRows
 from lullm.weights.rows.several import InterleavedRows, StackedRows, TransposedRows, in_order, takes
@@ -48,6 +50,19 @@ def test_quantized_rows_in_order_and_scaled():
     ordered = values.view(2, 8, 64)[:, list(ORDER)].reshape(16, 64) * 0.5
     QuantizedRows("w", expected, layout, TORCH_CPU_OPS, 0, 16).write(ordered)
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(("is_e2m1", "group"), [(True, 32), (False, 64), (False, 128)])
+def test_numbers_into_a_share_of_the_columns_of_narrow_floats(is_e2m1, group):
+    """A trainer pushes floating point numbers into a matrix of which two workers have one half of the inputs each."""
+    values = torch.randn(32, 256, generator=torch.Generator().manual_seed(0))
+    whole, share = NarrowLayout(is_e2m1, 32, 256, group), NarrowLayout(is_e2m1, 32, 128, group)
+    expected = whole.quantize(values * 0.5).decode()
+    for first in (0, 128):
+        storage = torch.zeros(share.shape, dtype=torch.uint8)
+        rows = QuantizedRows("w", storage, share, TORCH_CPU_OPS, 0, 32, scale=0.5)
+        CutRows(rows, Cut(values.shape, 1, (Run(first, 0, 128),))).write(values)
+        assert torch.equal(share.decode_rows(storage, torch.arange(32)), expected[:, first : first + 128])
 
 
 def test_a_scale_is_rounded_once():

@@ -63,7 +63,7 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T], timeo
     watcher = asyncio.ensure_future(_disconnect(receive))
     watcher.add_done_callback(leave)
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s) as clock:
             return await work
     except asyncio.CancelledError:
         if has_left and task.uncancel() == 0:  # else the server itself ends the task

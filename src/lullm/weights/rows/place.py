@@ -121,13 +121,16 @@ class QuantizedRows:
     def write_columns(self, values: Tensor | StoredRows, first_column: int, first_row: int) -> None:
         """`write` of those columns of the values, from `first_column` on, that there are here.
 
-        What is quantized here has the scales of whole rows, so that all workers' columns together are what one has.
+        What is quantized here has the scales of whole rows, so that all workers' columns together are what one has;
+        in narrow floats, those of the groups that are here.
         """
         layout = self.layout
         scale = self.scale
         if isinstance(values, Tensor) and isinstance(layout, QuantizedLayout):
             values, scale = self._quantized(values.float() * scale if scale != 1.0 else values), 1.0
-        if not isinstance(values, Tensor):
+        if isinstance(values, Tensor):
+            values = values[:, first_column : first_column + layout.in_features]
+        else:
             try:
                 values = values.columns(first_column, layout.in_features)
             except ValueError as error:
