@@ -30,7 +30,7 @@ def imported(folder):
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             found |= {name.partition(".")[0]: str(path.relative_to(ROOT)) for name in names}
     return {name: path for name, path in found.items() if name not in sys.stdlib_module_names | beside | {"lullm"}}
 
