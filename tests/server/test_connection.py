@@ -195,6 +195,31 @@ def test_an_endless_head_is_cut(start, scripted, is_busy):
     assert is_busy or answer.startswith(b"HTTP/1.1 431 ") or answer == b"", "or lost in the reset that follows"
 
 
+def test_an_endless_trailer_is_cut(start, scripted):
+    """Header fields behind a body in chunks; the request waits for their end."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection(start(scripted()).address, timeout=10) as sock:
+        sock.sendall(head + b"1\r\n{\r\n0\r\n")
+        with pytest.raises(ConnectionError):
+            for _ in range(64):
+                sock.sendall(b"X: y\r\n" * (1 << 14))
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+def test_a_wish_for_another_protocol_is_not_heard(start, scripted, protocol):
+    """Java's HttpClient asks for h2c: httptools took the body for that protocol, and the next request for garbage."""
+    body = json.dumps({"prompt": "x", "max_tokens": 2}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(body)
+    head += b"Connection: Upgrade, HTTP2-Settings\r\nUPGRADE: %b\r\nHTTP2-Settings: AAMAAABk\r\n\r\n" % protocol
+    with socket.create_connection(start(scripted()).address, timeout=10) as sock:
+        sock.sendall(head)
+        time.sleep(0.05)
+        sock.sendall(body)
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert b'"is_sleeping"' in read_all(sock)
+
+
 def test_a_long_body_is_no_head(start, scripted):
     """Twice on one connection."""
     with start(scripted()).http() as http:

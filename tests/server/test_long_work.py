@@ -1,5 +1,6 @@
 """Work that takes long: early headers and comments, bounds on the queue and on time, and the end of a dead engine."""
 
+import asyncio
 import json
 import threading
 import time
@@ -127,6 +128,18 @@ def test_a_request_has_a_time_limit(start, scripted, stream):
     else:
         assert answer.status_code == 504 and answer.json()["error"]["code"] == "request_timeout"
     assert len(engine.aborted) == 1
+
+
+@pytest.mark.parametrize("timeout_s", [None, 60.0])
+def test_a_time_out_of_the_work_itself_is_no_time_out_of_the_request(timeout_s):
+    async def work():
+        raise TimeoutError("of the work")
+
+    async def main():
+        with pytest.raises(TimeoutError, match="of the work"):
+            await sse.until_disconnect(asyncio.Event().wait, work(), timeout_s)
+
+    asyncio.run(main())
 
 
 def test_options_out_of_range():

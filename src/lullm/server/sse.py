@@ -63,13 +63,15 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T], timeo
     watcher = asyncio.ensure_future(_disconnect(receive))
     watcher.add_done_callback(leave)
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s) as clock:
             return await work
     except asyncio.CancelledError:
         if has_left and task.uncancel() == 0:  # else the server itself ends the task
             raise ClientDisconnectedError from None
         raise
     except TimeoutError:
+        if not clock.expired():  # it is an error of the work itself
+            raise
         raise ApiError(
             504, f"the answer took longer than {timeout_s:g} s (--request-timeout)", code="request_timeout"
         ) from None

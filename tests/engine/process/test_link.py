@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from types import SimpleNamespace
@@ -31,7 +32,14 @@ from lullm.engine.process.message import (
     decode_order,
     encode,
 )
-from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, LullmError, SleepCancelledError
+from lullm.errors import (
+    EngineAsleepError,
+    EngineDeadError,
+    InvalidRequestError,
+    LullmError,
+    SleepCancelledError,
+    UnsupportedError,
+)
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.watch.stats import EngineStats
@@ -49,9 +57,11 @@ class House:
         self.ours.setblocking(False)
         self.theirs.settimeout(5)
         self.joined = 0
-        process = SimpleNamespace(sock=self.ours, cause_of_death=self.cause_of_death, join=self.join)
+        self.process = SimpleNamespace(
+            owner=os.getpid(), sock=self.ours, cause_of_death=self.cause_of_death, join=self.join
+        )
         self.heard = []
-        self.link = EngineLink(process, AWAKE, str, self.heard.append)
+        self.link = EngineLink(self.process, AWAKE, str, self.heard.append)
         self.entry = Entry(self.link, EngineConfig(enable_sleep_mode=True, **options).idle)
         self._reader = FrameReader()
         self._orders = []
@@ -274,3 +284,16 @@ def test_it_moves_to_another_event_loop_but_serves_one_at_a_time():
 
     asyncio.run(from_two_loops())
     house.close()
+
+
+def test_a_fork_reads_nothing_that_is_for_the_engines_process():
+    async def main(house):
+        house.process.owner += 1
+        for call in (house.link.call("abort", None), house.link.stop(drain=False)):
+            with pytest.raises(UnsupportedError, match="of which this is a fork"):
+                await call
+        house.theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            house.theirs.recv(1)
+
+    run(main)

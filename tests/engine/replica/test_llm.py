@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,40 @@ def test_requests_that_are_refused_and_aborted(llm, expected):
     engine.add_request("unwanted", "hello", GREEDY)
     engine.abort_request("unwanted", wants_output=False)
     assert engine.get_num_unfinished_requests() == 0 and engine.unfinished_request_ids() == []
+    assert greedy(llm) == expected[1]
+
+
+def test_an_id_that_is_used_again_has_its_own_outputs(llm):
+    engine = llm.llm_engine
+    for round_s in (0.0, 0.2):  # what came of the first is there, or on its way
+        engine.add_request("again", "the quick brown fox", GREEDY)
+        time.sleep(round_s)
+        engine.abort_request("again", wants_output=False)
+        engine.add_request("again", "a b c", GREEDY)
+        outputs = []
+        while engine.has_unfinished_requests():
+            outputs += engine.step()
+        assert {output.prompt for output in outputs} == {"a b c"} and outputs[-1].finished
+
+
+def test_a_fork_leaves_the_engines_alone(llm, expected):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for call in (lambda: llm.generate("hello", GREEDY, use_tqdm=False), lambda: llm.sleep(1)):
+                try:
+                    call()
+                except UnsupportedError as error:
+                    code = 0 if "of which this is a fork" in str(error) else 2
+            llm.shutdown()
+            llm.llm_engine._end()
+            llm.llm_engine._client.close()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert greedy(llm) == expected[1]
 
 

@@ -32,6 +32,7 @@ from lullm.engine.process.output_codec import TextOf, decode_output
 from lullm.engine.process.request_codec import encode_request
 from lullm.engine.process.spawn import EngineProcess, dead
 from lullm.errors import EngineDeadError, InvalidRequestError, LullmError
+from lullm.machine.owner import check_owner
 from lullm.types.request import GenerateRequest
 from lullm.types.wire.plain_error import error_of, lullm_error_of
 
@@ -152,7 +153,11 @@ class EngineLink:
     # -- the connection ------------------------------------------------------------------------------------------
 
     def attach(self) -> None:
-        """Have the running event loop read the connection; nothing happens outside of one."""
+        """Have the running event loop read the connection; nothing happens outside of one.
+
+        Raises UnsupportedError: this is a fork, which would read what is for the engine's owner.
+        """
+        check_owner(self._process.owner)
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -27,11 +28,13 @@ _ENDING_S = 10.0
 class EngineProcess:
     """A clean interpreter that builds an engine. It ends with this object, with its socket, and with this process.
 
+    A fork of this process has a copy, which reads nothing and ends nobody.
+
     Args:
         cores: the only ones it runs on; None: any of this process's.
 
     Attributes:
-        sock: blocking until `wait_ready` has returned.
+        owner: the process that this was made in. sock: blocking until `wait_ready` has returned.
 
     Raises:
         UnsupportedError: an option is an object of Python, which cannot go to another process.
@@ -49,7 +52,8 @@ class EngineProcess:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C on the terminal is for this process, which ends the other
             )
-        self._end = weakref.finalize(self, _end, self._process, self.sock)
+        self.owner = os.getpid()
+        self._end = weakref.finalize(self, _end, self.owner, self._process, self.sock)
         self.sock.sendall(framed(encode(start)))
 
     def wait_ready(self) -> Ready:
@@ -98,10 +102,11 @@ def dead(cause: str) -> EngineDeadError:
     return EngineDeadError(f"{cause}; start it again")
 
 
-def _end(process: subprocess.Popen[bytes], sock: socket.socket) -> None:
-    """Kill the process, if it is there, and take its exit status."""
-    process.kill()
-    process.wait()
+def _end(owner: int, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+    """Kill the process, if it is there, and take its exit status; in a fork, leave it alone."""
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
     sock.close()
 
 

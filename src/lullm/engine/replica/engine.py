@@ -6,6 +6,7 @@ They compute by themselves, in processes of their own; `step` takes in what has 
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import queue
 import threading
 import weakref
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from lullm.config.engine import EngineConfig
 from lullm.engine.assembly import check_threadless
 from lullm.engine.replica.client import ReplicaClient
-from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
+from lullm.machine.owner import check_owner
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
+_News = tuple[GenerateRequest, EngineOutput | Exception]
 
 _STEP_S = 0.05
 """Without an output `step` returns after so long, so that its caller hears of Ctrl-C."""
@@ -45,7 +48,7 @@ _STEP_S = 0.05
 class ReplicaEngine:
     """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are there.
 
-    Not safe to share between threads.
+    Not safe to share between threads. A fork of the process has a copy, which ends nobody.
 
     Attributes and raised errors: see `LLMEngine`, but a request that no engine takes fails in `step`. An error of one
     engine names it.
@@ -60,12 +63,13 @@ class ReplicaEngine:
         self.default_params = self._client.default_params
         self.input_processor = self._client.input_processor
         self.profiler = ReplicaProfiler(self._client, self._call)
-        self._unfinished: dict[str, concurrent.futures.Future[None]] = {}
-        self._news: queue.SimpleQueue[tuple[str, EngineOutput | Exception]] = queue.SimpleQueue()
+        self._unfinished: dict[str, tuple[GenerateRequest, concurrent.futures.Future[None]]] = {}
+        self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lullm-replicas", daemon=True)
         self._thread.start()
-        self._end = weakref.finalize(self, _end, self._client, self._loop, self._thread)
+        self._owner = os.getpid()
+        self._end = weakref.finalize(self, _end, self._owner, self._client, self._loop, self._thread)
 
     def add_request(
         self,
@@ -84,26 +88,27 @@ class ReplicaEngine:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", "request_id")
         check_awake(self.sleep_state, self.sleeping_tags)
         reading = _read(self._client, request, self._news)
-        self._unfinished[request.request_id] = asyncio.run_coroutine_threadsafe(reading, self._loop)
+        self._unfinished[request.request_id] = request, asyncio.run_coroutine_threadsafe(reading, self._loop)
 
     def step(self) -> list[EngineOutput]:
         """What has come since the last call. Waits for a moment if that is nothing."""
         outputs: list[EngineOutput] = []
         while self._unfinished:
             try:
-                request_id, news = self._news.get(timeout=0 if outputs else _STEP_S)
+                request, news = self._news.get(timeout=0 if outputs else _STEP_S)
             except queue.Empty:
                 break
-            if request_id not in self._unfinished:  # nobody wants its output
+            known = self._unfinished.get(request.request_id)
+            if known is None or known[0] is not request:  # nobody wants its output, though its id may be in use again
                 continue
             if isinstance(news, Exception):
                 if outputs:
-                    self._news.put((request_id, news))  # for the next call
+                    self._news.put((request, news))  # for the next call
                     break
-                del self._unfinished[request_id]
+                del self._unfinished[request.request_id]
                 raise news
             if news.finished:
-                del self._unfinished[request_id]
+                del self._unfinished[request.request_id]
             outputs.append(news)
         return outputs
 
@@ -113,8 +118,8 @@ class ReplicaEngine:
             self._call(self._client.abort(request_ids))
             return
         for each in request_ids:
-            if (reading := self._unfinished.pop(each, None)) is not None:
-                reading.cancel()
+            if (known := self._unfinished.pop(each, None)) is not None:
+                known[1].cancel()
 
     def has_unfinished_requests(self) -> bool:
         return bool(self._unfinished)
@@ -181,8 +186,8 @@ class ReplicaEngine:
         self._call(self._client.check_health())
 
     def shutdown(self) -> None:
-        """Abort everything and end the engines. Idempotent."""
-        if self._end.alive:
+        """Abort everything and end the engines. Idempotent. In a fork nothing happens."""
+        if self._end.alive and os.getpid() == self._owner:
             self.abort_request(self.unfinished_request_ids(), wants_output=False)
             self._call(self._client.shutdown(drain=False))
             self._end()
@@ -191,7 +196,7 @@ class ReplicaEngine:
         """The result of a call on the thread that reads."""
         try:
             self._check_open()
-        except EngineDeadError:
+        except (EngineDeadError, UnsupportedError):
             call.close()
             raise
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
@@ -199,6 +204,7 @@ class ReplicaEngine:
     def _check_open(self) -> None:
         if not self._end.alive:
             raise EngineDeadError("the engine has been shut down")
+        check_owner(self._owner)
 
 
 class ReplicaProfiler:
@@ -217,20 +223,20 @@ class ReplicaProfiler:
         return path
 
 
-async def _read(
-    client: ReplicaClient, request: GenerateRequest, news: "queue.SimpleQueue[tuple[str, EngineOutput | Exception]]"
-) -> None:
+async def _read(client: ReplicaClient, request: GenerateRequest, news: "queue.SimpleQueue[_News]") -> None:
     """Put down the outputs of a request, or the error that ends it. It does not keep a `ReplicaEngine`."""
     try:
         async with contextlib.aclosing(client.stream(request)) as outputs:
             async for output in outputs:
-                news.put((request.request_id, output))
+                news.put((request, output))
     except Exception as error:
-        news.put((request.request_id, error))
+        news.put((request, error))
 
 
-def _end(client: ReplicaClient, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    """End what is left: processes, and the thread that reads."""
+def _end(owner: int, client: ReplicaClient, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """End what is left: processes, and the thread that reads. A fork has neither."""
+    if os.getpid() != owner:
+        return
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     client.close()

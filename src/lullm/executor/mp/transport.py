@@ -6,12 +6,13 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from lullm.errors import UnsupportedError, WorkerLostError
+from lullm.errors import WorkerLostError
 from lullm.executor.mp.bell import Bell
 from lullm.executor.mp.order import WorkerOrder
 from lullm.executor.mp.processes import WorkerProcesses
 from lullm.executor.mp.ring import RingMemory, RingReader, RingWriter
 from lullm.executor.remote.message import Command, Reply
+from lullm.machine.owner import check_owner
 
 
 class RingTransport:
@@ -51,11 +52,7 @@ class RingTransport:
 
     def send(self, command: Command) -> None:
         self.check()
-        if os.getpid() != self._owner:
-            raise UnsupportedError(
-                f"the engine belongs to process {self._owner}, of which this is "
-                "a fork; call it there, or build another here"
-            )
+        check_owner(self._owner)
         self._writer.write(command.parts(), self._make_room)
 
     def receive(self, timeout_s: float | None) -> list[tuple[int, Reply]]:

@@ -1,6 +1,7 @@
 """BoundedConnection: a connection of uvicorn, with bounds on their number and on heads, and time-outs both ways."""
 
 import asyncio
+import re
 from collections.abc import Callable, Sized
 from typing import Any
 
@@ -10,7 +11,8 @@ HEAD_S = 30.0
 WRITE_S = 300.0
 """For a client to read 48 KiB of its answer. One that does not read would hold answer and connection for ever."""
 MAX_HEAD_BYTES = 1 << 16
-"""httptools' parser, which uvicorn takes, keeps a head of any size."""
+"""httptools' parser, which uvicorn takes, keeps a head of any size, and header fields behind a body in chunks."""
+_UPGRADE = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n"
 _LONG_HEAD = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
@@ -29,7 +31,7 @@ class BoundedConnection(asyncio.Protocol):
         self._max_connections = max_connections
         self._inner: Any = None
         self._cycle: Any = None  # of the last head that was complete
-        self._num_head_bytes = 0  # that came behind it, and belong to no body
+        self._num_head_bytes = 0  # that came behind it, or behind bytes of its body
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -47,9 +49,10 @@ class BoundedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._inner is None:
             return
-        is_body = self._is_busy and self._inner.cycle.more_body
-        self._inner.data_received(data)
-        if is_body or self._inner.cycle is not self._cycle:
+        is_body = self._is_busy and self._cycle.more_body
+        length = len(self._cycle.body) if is_body else 0
+        self._inner.data_received(data if is_body else _without_upgrade(data))
+        if self._inner.cycle is not self._cycle or (is_body and self._took_body(length)):
             self._cycle, self._num_head_bytes = self._inner.cycle, 0
         else:
             self._bound_head(len(data))
@@ -57,6 +60,10 @@ class BoundedConnection(asyncio.Protocol):
             self._stop_timer()
         elif self._timer is None:
             self._start_timer()
+
+    def _took_body(self, length: int) -> bool:
+        """Whether the body is longer than it was, or complete; else chunks have a trailer."""
+        return len(self._cycle.body) > length or not self._cycle.more_body or self._cycle.response_complete
 
     def _bound_head(self, num_bytes: int) -> None:
         """End a connection whose next head is too long already, also while an answer is under way."""
@@ -109,3 +116,13 @@ class BoundedConnection(asyncio.Protocol):
         self._timer = None
         if not self._is_busy:
             self._transport.close()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Bytes that begin within a head, which asks for no other protocol any more: there is none.
+
+    httptools takes the rest of such a request for that protocol. Java's HttpClient asks for 'h2c' with every first
+    request, whose body was lost.
+    """
+    end = data.find(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nX-Upgrade", data[:end]) + data[end:] if _UPGRADE.search(data, 0, end) else data
