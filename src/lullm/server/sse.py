@@ -70,7 +70,7 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T], timeo
             raise ClientDisconnectedError from None
         raise
     except TimeoutError:
-        if not clock.expired():  # one of the work's own
+        if not clock.expired():  # it is an error of the work itself
             raise
         raise ApiError(
             504, f"the answer took longer than {timeout_s:g} s (--request-timeout)", code="request_timeout"

@@ -131,3 +131,12 @@ def _is_record(code):
 def test_damaged_bytes_are_said_to_be():
     with pytest.raises(ValueError, match="of another version, or a damaged one"):
         decode(memoryview((4).to_bytes(8, "little") + b"\xc1\xc1\xc1\xc1"))
+
+
+def test_a_tensor_in_bytes_is_a_copy_that_can_be_written_to():
+    """torch warned on stderr of every update of weights, and would have written to the bytes."""
+    message = b"".join(bytes(part) for part in encode([torch.ones(4)]))
+    before = bytes(bytearray(message))
+    [tensor] = decode(memoryview(message))
+    tensor.zero_()
+    assert message == before

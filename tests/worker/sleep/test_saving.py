@@ -77,6 +77,13 @@ def test_weights_that_are_kept_and_current_are_not_written_again(ram):
     assert (weights.reuses, weights.ram_bytes) == ("nothing", -480), "a sleep to disk gives them back"
 
 
+def test_weights_that_are_kept_and_have_left_for_another_worker_are_written_again(ram):
+    """Experts change places between workers, and no number does: a wake-up found other parameters than were saved."""
+    kept = {WEIGHTS: Saved(ram, frozenset("ac"), version=3)}
+    [weights] = plan((WEIGHTS, "offload"), kept=kept, is_accelerator=True)
+    assert weights == Saving(WEIGHTS, "offload", "ram", frozenset("ab"), 480, "memory", 480, 0)
+
+
 @pytest.mark.parametrize("version", [2, None])
 def test_the_memory_of_stale_weights_is_used_again(ram, version):
     kept = {WEIGHTS: Saved(ram, frozenset("ab"), version)}

@@ -57,10 +57,15 @@ def encode(value: Any) -> list[Buffer]:
 
 
 def decode(message: memoryview) -> Any:
-    """The value of a message, whose memory stays with the tensors in it. Raises ValueError: these are no such bytes."""
+    """The value of a message, whose memory stays with the tensors in it, which are copied if it cannot be written to.
+
+    Raises ValueError: these are no such bytes.
+    """
     num_bytes = int.from_bytes(message[:_LENGTH_BYTES], "little")
     end = _LENGTH_BYTES + num_bytes
     tensors = message[round_up(end, _ALIGNMENT) :]
+    if tensors.readonly and tensors:  # torch warns of such memory
+        tensors = memoryview(bytearray(tensors))
     try:
         return _from_wire(message[_LENGTH_BYTES:end], tensors)
     except msgspec.DecodeError as error:

@@ -103,9 +103,10 @@ def plan_saving(
 
 def _plan_weights(tag: str, store: WeightStore, target: Target, old: Saved | None, is_accelerator: bool) -> Saving:
     """Parameters that differ from the checkpoint; all of them for host memory beside a device, the fastest backup."""
-    if old is not None and target == "ram" and old.version == store.version:
-        return Saving(tag, "offload", target, old.contents, 0, "contents", old.backup.num_bytes)
     names = store.names if is_accelerator and target == "ram" else frozenset(store.modified)
+    is_current = old is not None and (old.version, old.contents) == (store.version, names)  # experts may have moved
+    if old is not None and is_current and target == "ram":
+        return Saving(tag, "offload", target, names, 0, "contents", old.backup.num_bytes)
     return _plan_offload(tag, target, names, sum(p.nbytes for p in store.parameters(names)), old)
 
 
