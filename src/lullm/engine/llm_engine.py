@@ -254,7 +254,7 @@ class LLMEngine:
             UnsupportedError: a timeout, where calls cannot be cut off. What the method raises.
         """
         self.check_health()
-        if isinstance(method, str):
+        if not callable(method):
             check_remote_call(self.remote_methods, method, args, kwargs)
         self._loop.drain()
         if method == "reload_weights" and timeout is None:

@@ -131,8 +131,9 @@ def test_an_update_that_fails_says_once_why(llm, expected, qwen3_folder):
     with pytest.raises(RuntimeError, match="stumbled") as info:
         llm.update_weights(break_off())
     assert "model.norm.weight" in info.value.__notes__[0]
-    with pytest.raises(InvalidRequestError, match="pairs of a name and a tensor"):
-        llm.update_weights([("model.norm.weight", 3)])
+    for wrong in (("model.norm.weight", 3), (3, norm[1]), 5):
+        with pytest.raises(InvalidRequestError, match="pairs of a name and a tensor"):
+            llm.update_weights([wrong])
     llm.sleep(1)
     with pytest.raises(EngineAsleepError):
         llm.update_weights([norm])

@@ -24,8 +24,8 @@ def encode_weight(item: "tuple[str, Tensor]") -> bytes:
     """One of the caller's items as it goes to any number of engines. Raises InvalidRequestError."""
     try:
         name, tensor = item
-        if not hasattr(tensor, "dtype"):
-            raise TypeError(f"{type(tensor).__name__} is no tensor")
+        if not isinstance(name, str) or not hasattr(tensor, "dtype"):
+            raise TypeError(f"{type(name).__name__} and {type(tensor).__name__} are not")
         return b"".join(encode([name, tensor]))
     except (TypeError, ValueError) as error:
         raise InvalidRequestError(f"update_weights takes pairs of a name and a tensor: {error}", "weights") from None

@@ -9,13 +9,19 @@ from typing import TypeVar
 from lullm.config.engine import DEFAULT_CPU_KV_SHARE, EngineConfig
 from lullm.engine.process.client import ProcessClient
 from lullm.engine.start.model import OpenedModel
-from lullm.errors import EngineDeadError, InvalidRequestError, LullmError
+from lullm.errors import ConfigError, EngineDeadError, InvalidRequestError, LullmError
 from lullm.log import get_logger
 from lullm.machine.cores import cpus_of_workers, read_cores
+from lullm.machine.memory import available_memory_bytes
+from lullm.units import MIB, format_bytes
 
 T = TypeVar("T")
 
 logger = get_logger(__name__)
+
+PROCESS_BYTES = 200 * MIB
+"""Of an engine's process before it has a model: Python and torch. 1000 engines of the demo model took all of 24 GiB
+and minutes of all cores before the first could have failed."""
 
 
 class Crew:
@@ -25,11 +31,13 @@ class Crew:
         engines: by number.
 
     Raises:
-        LullmError and others: the error of the first engine that could not be started; the others are stopped.
+        ConfigError: more than memory has room for. LullmError and others: the error of the first engine that could
+            not be started; the others are stopped.
     """
 
     def __init__(self, config: EngineConfig, stream_pause_s: float, model: OpenedModel):
         count = config.data_parallel_size
+        check_room(count, available_memory_bytes())
         cpus = cpus_of_workers(read_cores(), count)
 
         def start(number: int) -> ProcessClient:
@@ -76,6 +84,15 @@ class Crew:
         """End all processes now, without an event loop. Idempotent."""
         for engine in self.engines:
             engine.close()
+
+
+def check_room(count: int, available: int) -> None:
+    """Return if that many processes may fit into `available` bytes. Raises ConfigError."""
+    if count * PROCESS_BYTES > available:
+        raise ConfigError(
+            f"data_parallel_size={count} needs at least {format_bytes(count * PROCESS_BYTES)} for the processes "
+            f"alone, and {format_bytes(available)} are available; choose at most {available // PROCESS_BYTES}"
+        )
 
 
 async def gathered(calls: Mapping[int, Awaitable[T]]) -> tuple[dict[int, T], dict[int, Exception]]:
