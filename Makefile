@@ -37,7 +37,8 @@ check-native: $(VENV)/.installed-test
 	cmake --build build/sanitized
 	LULLM_CPU_LIBRARY=$(CURDIR)/build/sanitized/liblullm_cpu.so ASAN_OPTIONS=detect_leaks=0 \
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
-	$(BIN)/python -m pytest tests/ops/test_native.py tests/ops/test_quantized.py tests/ops/test_recording.py
+	$(BIN)/python -m pytest tests/ops/test_native.py tests/ops/test_quantized.py tests/ops/test_recording.py \
+	    tests/ops/test_digest.py tests/ops/test_narrow.py tests/ops/test_experts.py
 
 # build/arm64: an ARM64 Python with torch, for an emulator, and the native ops compiled for it. Debian 12 with
 # g++-aarch64-linux-gnu and qemu-user-static.
