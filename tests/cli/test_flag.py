@@ -185,7 +185,7 @@ def test_help_is_quick_and_loads_nothing_heavy():
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     begin = cpu_time_of_children()
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
-    assert cpu_time_of_children() - begin < 0.3
+    assert cpu_time_of_children() - begin < 0.6  # 0.27 alone, 0.32 beside other tests; torch alone takes 1.2
     assert done.stderr == "[]\n" and "serve" in done.stdout
 
 
