@@ -1,4 +1,4 @@
-"""Families with a mixture of experts: Mixtral, Qwen2 and 3 MoE, OLMoE, GLM-4.5, gpt-oss."""
+"""Families with a mixture of experts: Mixtral, Qwen2 and 3 MoE, OLMoE, GLM-4.5, dots.llm1, gpt-oss."""
 
 from dataclasses import replace
 from functools import partial
@@ -128,6 +128,18 @@ _QWEN = _READS | {
     "use_sliding_window",
     "sliding_window",
 }
+_GROUPED = _READS | {
+    "attention_bias",
+    "moe_intermediate_size",
+    "n_routed_experts",
+    "n_shared_experts",
+    "routed_scaling_factor",
+    "n_group",
+    "topk_group",
+    "first_k_dense_replace",
+    "norm_topk_prob",
+}
+"""Of DeepSeek's router: experts in groups, shared ones, and dense layers first."""
 _TO_MANY = {"norm_topk_prob": False}
 
 MIXTRAL = Family(
@@ -162,20 +174,7 @@ OLMOE = Family(
 GLM4_MOE = Family(
     _read_glm4_moe,
     defaults={"rms_norm_eps": 1e-5},
-    reads=_READS
-    | {
-        "attention_bias",
-        "partial_rotary_factor",
-        "moe_intermediate_size",
-        "n_routed_experts",
-        "n_shared_experts",
-        "routed_scaling_factor",
-        "n_group",
-        "topk_group",
-        "first_k_dense_replace",
-        "norm_topk_prob",
-        "use_qk_norm",
-    },
+    reads=_GROUPED | {"partial_rotary_factor", "use_qk_norm"},
     fixed=NO_WINDOW,
     # Layers behind the last one draft tokens; they are not loaded.
     ignores=TRAINING | UNUSED_WINDOW | {"num_mtp_layers", "num_nextn_predict_layers"},
@@ -184,20 +183,7 @@ GLM4_MOE = Family(
 DOTS1 = Family(
     _read_dots1,
     defaults={"sliding_window": 4096, "norm_topk_prob": False},
-    reads=_READS
-    | {
-        "attention_bias",
-        "moe_intermediate_size",
-        "n_routed_experts",
-        "n_shared_experts",
-        "routed_scaling_factor",
-        "n_group",
-        "topk_group",
-        "first_k_dense_replace",
-        "norm_topk_prob",
-        "sliding_window",
-        "max_window_layers",
-    },
+    reads=_GROUPED | {"sliding_window", "max_window_layers"},
     ignores=TRAINING,
     layer_kinds=window_from,
 )
