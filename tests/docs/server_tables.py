@@ -4,8 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+from docs.tables import table
 from fastapi.routing import APIRoute
-from tables import table
 
 import lullm
 from lullm.cli.main import build_parser
