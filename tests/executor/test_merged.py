@@ -1,7 +1,7 @@
 """Every verb over 1, 2 and 4 fake workers: who is called, in which order, and what one answer they make."""
 
 import pytest
-from fake_workers import FakeExecutor
+from kit.worker.fakes import FakeExecutor
 
 from lullm.errors import EngineDeadError, InvalidRequestError, ModelLoadError, UnsupportedError, WakeUpError
 from lullm.types.sleep import SleepOrder, UsedBlocks

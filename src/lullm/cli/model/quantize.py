@@ -18,13 +18,11 @@ _COPIED = ("*", "*/config.json", "additional_chat_templates/*")
 """Sub-folders hold the modules that sentence-transformers' modules.json names, such as 1_Pooling, and templates."""
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "quantize",
-        help="write a quantized copy of a model folder",
-        description="Write a copy of a model whose matrices are quantized, with its tokenizer. Starting the copy gives "
-        "the same bytes in memory as starting the original with --quantization, sooner and from a smaller file.",
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm quantize` is, and its flags."""
+    parser.description = (
+        "Write a copy of a model whose matrices are quantized, with its tokenizer. Starting the copy gives "
+        "the same bytes in memory as starting the original with --quantization, sooner and from a smaller file."
     )
     parser.add_argument("model", metavar="IN", help="a model folder or a hub id, in floating point")
     parser.add_argument("out", metavar="OUT", type=Path, help="the folder to write; it must not exist")
