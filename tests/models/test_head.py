@@ -9,8 +9,8 @@ import struct
 
 import pytest
 import torch
-from families import CASES
-from golden import PagedRun, assert_close, golden_logits, load_model, model_class, prompt, save_model
+from kit.model.families import CASES
+from kit.model.golden import PagedRun, assert_close, golden_logits, load_model, model_class, prompt, save_model
 from safetensors.torch import load_file, save_file
 
 from lullm.cli.main import main
