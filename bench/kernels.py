@@ -84,6 +84,7 @@ def main() -> None:
     with torch.inference_mode():
         ceilings = measure_ceilings(args.repeat)
         report: dict[str, object] = {"isa": library.isa, "threads": args.threads, "ceilings": ceilings}
+        report["layers"] = args.layers
         sections = {
             "linear": lambda args: linear(args, ceilings),
             "quantized": quantized,

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import pytest
-from fake_driver import fake, fake_driver_path
+from kit.device.fake_driver import fake, fake_driver_path
 
 __all__ = ["fake", "fake_driver_path"]
 

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 import torch
-from digests import DIGESTS, wrong_copies
+from kit.device.digests import DIGESTS, wrong_copies
 
 from lullm.arena.backup import Backup
 from lullm.arena.checksum import Xxh3Digest

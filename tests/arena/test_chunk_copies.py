@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from digests import DIGESTS, wrong_copies
+from kit.device.digests import DIGESTS, wrong_copies
 
 from lullm.arena.checksum import checksum
 from lullm.arena.chunk_copies import ChunkCopies

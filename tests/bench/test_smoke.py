@@ -1,5 +1,6 @@
 """Every script of `bench/` as people start it: a fresh process, the smallest arguments, figures and exit status 0."""
 
+import json
 import os
 import re
 import subprocess
@@ -82,7 +83,7 @@ RUNS = {
     "template": ("--rounds 3", rf"(?s)500 messages, here +{FIGURE} us.* 500 messages, other process +{FIGURE} us"),
     "throughput": ("--num-prompts 1 --input-len 4 --output-len 2 --repeat 1", rf"own +n=1 .* out +{FIGURE} tok/s"),
 }
-ALONE = {"memory picture", "checkpoint", "cpu"}
+ALONE = {"memory picture", "checkpoint", "cpu", "roofline"}
 """Those with a test of their own below."""
 FOR_A_GPU = {"gpu", "gpu_tiles", "gpu_check"}
 PARTS = {"bar_chart", "contiguous", "engine_part", "gpu_kernels", "null_model", "peer/protocol"}
@@ -119,6 +120,19 @@ def test_a_script_prints_its_figures(script):
 def test_a_picture_of_the_pool(tmp_path):
     out = output_of("memory picture", "--num-requests", "250", "--png", str(tmp_path / "a.png"))
     assert "wrote" in out and (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_roofline(tmp_path):
+    """Three layers of 15.7 million weights each: 0.094 GB, at half of the speed of reading."""
+    ceilings = {"read GB/s": 10.0, "registers TFLOP/s": 1.0}
+    report = {"isa": "amx", "layers": 3, "ceilings": ceilings, "linear": {"pack_s": 1.0, "1": {"native": 0.0189}}}
+    report["attention"] = {"decode 1 x 4096": {"native": 0.001}, "prefill 1 x 1024": {"native": 0.01}}
+    (tmp_path / "kernels.json").write_text(json.dumps(report))
+    out = output_of("roofline", str(tmp_path / "kernels.json"), str(tmp_path / "roofline.png"))
+    shares = dict(re.findall(r"^(.+?) +[\d.]+ per byte +[\d.]+ TFLOP/s +(\d+)%$", out, re.MULTILINE))
+    # Keys and values of 4,096 tokens are 16.8 MB, 1.7 ms; half a million pairs of a prompt take 4.3 GFLOP, 4.3 ms.
+    assert shares == {"linear 1 rows": "50", "decode 1 x 4096": "168", "prefill 1 x 1024": "43"}, out
+    assert (tmp_path / "roofline.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_checkpoint_that_the_comparison_takes():

@@ -1,6 +1,6 @@
 """`lullm memory` with a tiny random model."""
 
-from png import read_png
+from kit.png import read_png
 
 from lullm.cli.main import main
 

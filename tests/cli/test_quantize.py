@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
-from conftest import write_checkpoint
-from engine_parts import model_of
+from kit.engine.parts import model_of
+from kit.folder.checkpoint import write_checkpoint
+from kit.folder.sentence import write_modules, write_score
 from safetensors.torch import load_file, save_file
-from sentence import write_modules, write_score
 
 from lullm import LLM
 from lullm.cli.main import USER_ERROR, main

@@ -5,8 +5,8 @@ import pytest
 from lullm.cli.flag.engine import engine_config
 from lullm.cli.flag.model import is_model_name, split_model, take_model
 from lullm.cli.flag.settings import apply_settings, flag_of, variable_of
-from lullm.cli.main import build_parser, main
-from lullm.cli.parser import sub_parsers
+from lullm.cli.main import all_flags, build_parser, main
+from lullm.cli.parser import chosen
 from lullm.errors import ConfigError
 
 
@@ -17,9 +17,8 @@ def parse(argv, environment=None, text=None, tmp_path=None):
         path.write_text(text)
         argv = [*argv, "--config", str(path)]
     parser = build_parser()
-    commands = sub_parsers(parser)
-    flags = {name for each in commands.values() for name in each._option_string_actions}
-    apply_settings(commands[argv[0]], argv[1:], environment or {}, flags)
+    command, rest = chosen(parser, argv)
+    apply_settings(command, rest, environment or {}, all_flags)
     return parser.parse_args(argv)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from group_members import TRANSPORTS, run_members, run_seats, sum_in_order
+from kit.worker.members import TRANSPORTS, run_members, run_seats, sum_in_order
 
 from lullm.collective.torch_group import TorchGroup
 from lullm.errors import WorkerLostError

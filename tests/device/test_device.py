@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from engine_parts import use_device, use_ops
-from fake_device import FAKE_OPS, FakeDevice
+from kit.device.fake_device import FAKE_OPS, FakeDevice
+from kit.engine.parts import use_device, use_ops
 
 from lullm import LLM
 from lullm.device import choice as device_choice

@@ -35,7 +35,7 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
     """A folder with what the pages name; every model in it is the demo model."""
-    from gguf_files import write_gguf
+    from kit.folder.gguf_files import write_gguf
 
     from lullm.weights.folder import resolve_model
 

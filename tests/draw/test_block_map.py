@@ -1,7 +1,7 @@
 """The block map as text and as a picture."""
 
 import pytest
-from png import read_png
+from kit.png import read_png
 
 from lullm.draw.block_map import BlockMap
 from lullm.kv.snapshot import BlockOwner, BlockSnapshot, MemorySnapshot, PoolSnapshot

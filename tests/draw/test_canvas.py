@@ -1,6 +1,6 @@
 """The canvas, read back from the PNG that it writes."""
 
-from png import read_png
+from kit.png import read_png
 
 from lullm.draw.canvas import Canvas
 

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from async_client import OPTIONS, Observer
-from decisive import decisive_answers
+from kit.engine.async_client import OPTIONS, Observer
+from kit.model.decisive import decisive_answers
 
 from lullm import AsyncLLMEngine, EngineConfig
 

@@ -1,7 +1,7 @@
 """Assembly: how many blocks and how long a sequence, and what the workers hear of it."""
 
 import pytest
-from engine_parts import worker_of
+from kit.engine.parts import worker_of
 
 from lullm import LLM
 from lullm.config.engine import EngineConfig

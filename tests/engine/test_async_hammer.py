@@ -5,7 +5,7 @@ import contextlib
 import random
 
 import pytest
-from async_client import PARAMS, is_asleep, is_ending, run, tokens, until
+from kit.engine.async_client import PARAMS, is_asleep, is_ending, run, tokens, until
 
 from lullm.errors import EngineAsleepError, EngineDeadError, SleepCancelledError
 

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from engine_parts import break_steps
+from kit.engine.parts import break_steps
 
 from lullm import AsyncLLMEngine, EngineConfig, SamplingParams
 from lullm.engine.thread.mailbox import ThreadState

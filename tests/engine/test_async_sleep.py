@@ -5,10 +5,10 @@ import functools
 import threading
 import time
 
-import async_client
 import pytest
-from async_client import OPTIONS, is_asleep, run, tokens, until
-from engine_parts import break_steps, executor_of, weights_filled_by
+from kit.engine import async_client
+from kit.engine.async_client import OPTIONS, is_asleep, run, tokens, until
+from kit.engine.parts import break_steps, executor_of, weights_filled_by
 
 from lullm import AsyncLLMEngine, EngineConfig
 from lullm.errors import (

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from async_client import OPTIONS, PARAMS, collect, is_asleep, run, tokens, until
+from kit.engine.async_client import OPTIONS, PARAMS, collect, is_asleep, run, tokens, until
 
 from lullm import LLM
 from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, InvalidRequestError, WakeUpError

@@ -8,8 +8,8 @@ import json
 import random
 
 import pytest
-from conftest import write_checkpoint
-from engine_parts import block_space_of
+from kit.engine.parts import block_space_of
+from kit.folder.checkpoint import write_checkpoint
 
 from lullm import LLM, SamplingParams
 from lullm.ops.cpu.library import absence

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from engine_parts import block_space_of
-from prompts import random_prompts
+from kit.engine.parts import block_space_of
+from kit.engine.prompts import random_prompts
 from transformers import AutoModelForCausalLM
 
 from lullm import LLM, SamplingParams

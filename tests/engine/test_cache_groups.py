@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from engine_parts import kv_caches_of, use_ops
-from greedy import greedy_tokens, tokens_of
-from prompts import prompts_beyond_a_window
+from kit.engine.parts import kv_caches_of, use_ops
+from kit.engine.prompts import prompts_beyond_a_window
+from kit.model.greedy import greedy_tokens, tokens_of
 from transformers import AutoModelForCausalLM
 
 from lullm import LLM, SamplingParams

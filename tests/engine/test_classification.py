@@ -5,9 +5,9 @@ import json
 
 import pytest
 import torch
-from conftest import write_tokenizer
-from golden import SIZES, random_model
-from thread_workers import use_threads
+from kit.folder.checkpoint import write_tokenizer
+from kit.model.golden import SIZES, random_model
+from kit.worker.threads import use_threads
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, InvalidRequestError, ModelLoadError

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from greedy import greedy_tokens, tokens_of
-from prompts import random_prompts
+from kit.engine.prompts import random_prompts
+from kit.model.greedy import greedy_tokens, tokens_of
 from transformers import AutoModelForCausalLM
 
 from lullm import LLM, SamplingParams

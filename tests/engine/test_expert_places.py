@@ -1,10 +1,10 @@
 """Experts that change places between workers: what is counted, and the same tokens, whatever comes before and after."""
 
 import pytest
-from conftest import write_checkpoint
-from decisive import decisive_answers
+from kit.folder.checkpoint import write_checkpoint
+from kit.model.decisive import decisive_answers
+from kit.worker.threads import MeetingExecutor, ThreadExecutor, use_threads
 from safetensors.torch import load_file
-from thread_workers import MeetingExecutor, ThreadExecutor, use_threads
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, WorkerLostError

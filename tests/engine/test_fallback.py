@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import write_tokenizer
-from golden import random_model
-from greedy import greedy_tokens
+from kit.folder.checkpoint import write_tokenizer
+from kit.model.golden import random_model
+from kit.model.greedy import greedy_tokens
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, ModelLoadError

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import write_tokenizer
-from families import CASES
-from golden import SIZES, random_model
-from greedy import greedy_tokens
+from kit.folder.checkpoint import write_tokenizer
+from kit.model.families import CASES
+from kit.model.golden import SIZES, random_model
+from kit.model.greedy import greedy_tokens
 
 from lullm import LLM, SamplingParams
 from lullm.config.model import ModelConfig

@@ -5,10 +5,10 @@ The tokens are transformers', whatever the engine does to get them.
 
 import pytest
 import torch
-from conftest import write_checkpoint
-from engine_parts import ops_of
-from greedy import assert_logprobs_equal, greedy_tokens, tokens_of
-from prompts import prompts_beyond_a_window
+from kit.engine.parts import ops_of
+from kit.engine.prompts import prompts_beyond_a_window
+from kit.folder.checkpoint import write_checkpoint
+from kit.model.greedy import assert_logprobs_equal, greedy_tokens, tokens_of
 from transformers import AutoModelForCausalLM
 
 from lullm import LLM, SamplingParams

@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from conftest import write_tokenizer
-from engine_parts import graphs_of, worker_of
-from families import CASES, GEMMA4, GEMMA4_MOE
-from golden import SIZES, random_model
-from prompts import random_prompts
+from kit.engine.parts import graphs_of, worker_of
+from kit.engine.prompts import random_prompts
+from kit.folder.checkpoint import write_tokenizer
+from kit.model.families import CASES, GEMMA4, GEMMA4_MOE
+from kit.model.golden import SIZES, random_model
 
 from lullm import LLM, SamplingParams
 from lullm.config.model import ModelConfig

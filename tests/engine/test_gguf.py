@@ -3,9 +3,9 @@
 import gguf
 import pytest
 import torch
-from conftest import write_tokenizer
-from gguf_files import FORMATS, write_gguf
-from golden import SIZES, random_model
+from kit.folder.checkpoint import write_tokenizer
+from kit.folder.gguf_files import FORMATS, write_gguf
+from kit.model.golden import SIZES, random_model
 from safetensors.torch import save_file
 
 from lullm import LLM, SamplingParams

@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 import torch
-from engine_parts import kv_caches_of, kv_scales_of, model_of
-from prompts import random_prompts
+from kit.engine.parts import kv_caches_of, kv_scales_of, model_of
+from kit.engine.prompts import random_prompts
 from safetensors.torch import load_file, save_file
 
 from lullm import LLM, SamplingParams

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
-from conftest import write_tokenizer
-from engine_parts import worker_of
-from families import CASES
-from golden import SIZES, random_model
+from kit.engine.parts import worker_of
+from kit.folder.checkpoint import write_tokenizer
+from kit.model.families import CASES
+from kit.model.golden import SIZES, random_model
 
 from lullm import LLM, SamplingParams
 from lullm.config.model import ModelConfig

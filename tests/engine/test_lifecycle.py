@@ -4,8 +4,16 @@ import resource
 
 import pytest
 import torch
-from engine_parts import arenas_of, backups_of, checkpoint_moved, device_of, executor_of, model_of, weights_filled_by
-from prompts import random_prompts
+from kit.engine.parts import (
+    arenas_of,
+    backups_of,
+    checkpoint_moved,
+    device_of,
+    executor_of,
+    model_of,
+    weights_filled_by,
+)
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.engine.lifecycle import TRANSITIONS

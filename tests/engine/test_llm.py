@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from engine_parts import block_space_of, break_steps, executor_of, model_of, open_requests_of
+from kit.engine.parts import block_space_of, break_steps, executor_of, model_of, open_requests_of
 
 from lullm import LLM, LLMEngine, SamplingParams
 from lullm.config.engine import EngineConfig

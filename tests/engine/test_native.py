@@ -1,8 +1,8 @@
 """The same tokens from every version of the ops (fp32, greedy): native, torch, and the golden reference."""
 
 import pytest
-from engine_parts import use_ops
-from prompts import random_prompts
+from kit.engine.parts import use_ops
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.ops.cpu.library import absence

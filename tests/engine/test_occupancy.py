@@ -3,9 +3,9 @@
 import asyncio
 import time
 
-import async_client
 import pytest
-from async_client import OPTIONS, collect, is_asleep, run
+from kit.engine import async_client
+from kit.engine.async_client import OPTIONS, collect, is_asleep, run
 
 from lullm import AsyncLLMEngine, EngineConfig
 from lullm.errors import EngineDeadError

@@ -7,8 +7,8 @@ import asyncio
 import random
 
 import pytest
-from engine_parts import block_space_of, steps_in_flight_of
-from prompts import random_prompts
+from kit.engine.parts import block_space_of, steps_in_flight_of
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.config.engine import EngineConfig

@@ -1,11 +1,11 @@
 """Layers cut into stages give the tokens of one worker, whatever the engine does meanwhile. Stages live in threads."""
 
 import pytest
-from conftest import write_checkpoint
-from decisive import decisive_answers
-from prompts import random_prompts
+from kit.engine.prompts import random_prompts
+from kit.folder.checkpoint import write_checkpoint
+from kit.model.decisive import decisive_answers
+from kit.worker.threads import use_threads
 from safetensors.torch import load_file
-from thread_workers import use_threads
 
 from lullm import LLM, SamplingParams, StructuredOutputsParams
 from lullm.errors import ConfigError, ModelLoadError, UnsupportedError

@@ -7,12 +7,12 @@ import random
 
 import pytest
 import torch
-from conftest import write_checkpoint, write_tokenizer
-from engine_parts import model_of, open_requests_of, scheduler_of
-from families import CASES
-from golden import SIZES, random_model
-from greedy import greedy_tokens
-from sentence import write_modules
+from kit.engine.parts import model_of, open_requests_of, scheduler_of
+from kit.folder.checkpoint import write_checkpoint, write_tokenizer
+from kit.folder.sentence import write_modules
+from kit.model.families import CASES
+from kit.model.golden import SIZES, random_model
+from kit.model.greedy import greedy_tokens
 
 from lullm import LLM, SamplingParams
 from lullm.errors import InvalidRequestError, LullmError, ModelLoadError

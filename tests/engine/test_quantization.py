@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from engine_parts import arenas_of, model_of, ops_of, use_ops
-from prompts import random_prompts
+from kit.engine.parts import arenas_of, model_of, ops_of, use_ops
+from kit.engine.prompts import random_prompts
 from safetensors.torch import load_file, save_file
 
 from lullm import LLM, SamplingParams

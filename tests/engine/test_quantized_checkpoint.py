@@ -4,11 +4,11 @@ import json
 import shutil
 
 import pytest
-import quantized
 import torch
-from engine_parts import arenas_of, model_of
-from prompts import random_prompts
-from quantized import FORMATS, NATIVE
+from kit.engine.parts import arenas_of, model_of
+from kit.engine.prompts import random_prompts
+from kit.folder import quantized
+from kit.folder.quantized import FORMATS, NATIVE
 from safetensors.torch import load_file, save_file
 
 from lullm import LLM, SamplingParams

@@ -6,8 +6,8 @@ Rounding makes a tiny difference (of another batch) a larger one now and then, s
 import os
 
 import pytest
-from engine_parts import kv_caches_of
-from prompts import random_prompts
+from kit.engine.parts import kv_caches_of
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 import torch
-from conftest import write_checkpoint
-from engine_parts import block_space_of, graphs_of, threads_of, use_ops
-from prompts import random_prompts
+from kit.engine.parts import block_space_of, graphs_of, threads_of, use_ops
+from kit.engine.prompts import random_prompts
+from kit.folder.checkpoint import write_checkpoint
 
 from lullm import LLM, SamplingParams
 from lullm.ops.cpu import native

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from engine_parts import graphs_of
-from families import CASES
-from golden import SIZES, architecture_of, model_class
-from prompts import random_prompts
+from kit.engine.parts import graphs_of
+from kit.engine.prompts import random_prompts
+from kit.model.families import CASES
+from kit.model.golden import SIZES, architecture_of, model_class
 
 from lullm import LLM, SamplingParams
 from lullm.ops.cpu.library import absence

@@ -1,10 +1,10 @@
 """Recurrent layers in a whole engine: forks, beams, small caches, the prefix cache; `test_family.py` has the rest."""
 
 import pytest
-from conftest import write_tokenizer
-from families import CASES
-from golden import SIZES, random_model
-from prompts import random_prompts
+from kit.engine.prompts import random_prompts
+from kit.folder.checkpoint import write_tokenizer
+from kit.model.families import CASES
+from kit.model.golden import SIZES, random_model
 
 from lullm import LLM, SamplingParams
 from lullm.errors import UnsupportedError

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from prompts import random_prompts
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.engine.restarts import WINDOW_S, Restarts

@@ -2,12 +2,12 @@
 
 import gguf
 import pytest
-import quantized
-from conftest import write_checkpoint
-from gguf_files import write_gguf
-from prompts import random_prompts
-from quantized import FORMATS
-from thread_workers import use_threads
+from kit.engine.prompts import random_prompts
+from kit.folder import quantized
+from kit.folder.checkpoint import write_checkpoint
+from kit.folder.gguf_files import write_gguf
+from kit.folder.quantized import FORMATS
+from kit.worker.threads import use_threads
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ModelLoadError

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from engine_parts import backups_of, executor_of, model_of, weights_filled_by
-from prompts import random_prompts
+from kit.engine.parts import backups_of, executor_of, model_of, weights_filled_by
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, EngineAsleepError, InvalidRequestError, WakeUpError

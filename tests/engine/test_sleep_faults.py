@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from engine_parts import arenas_of, store_of
-from prompts import random_prompts
+from kit.engine.parts import arenas_of, store_of
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams, StructuredOutputsParams
 from lullm.errors import WakeUpError

@@ -11,7 +11,7 @@ SETUP = """
 import json, sys
 from pathlib import Path
 import torch
-from engine_parts import arenas_of
+from kit.engine.parts import arenas_of
 from lullm import LLM, SamplingParams
 from lullm.machine.memory import resident_bytes
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import write_checkpoint
-from greedy import assert_logprobs_equal, greedy_tokens, tokens_of
-from prompts import prompts_beyond_a_window
+from kit.engine.prompts import prompts_beyond_a_window
+from kit.folder.checkpoint import write_checkpoint
+from kit.model.greedy import assert_logprobs_equal, greedy_tokens, tokens_of
 from transformers import AutoModelForCausalLM
 
 from lullm import LLM, SamplingParams

@@ -8,7 +8,7 @@ import pytest
 
 SOAK = """
 import sys
-from engine_parts import block_space_of, open_requests_of, scheduler_of
+from kit.engine.parts import block_space_of, open_requests_of, scheduler_of
 
 from lullm import LLM, SamplingParams
 from lullm.machine.memory import resident_bytes

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from simulation import Simulation
+from kit.sched.simulation import Simulation
 
 from lullm.engine.stats import take_stats
 from lullm.types.watch.stats import EngineStats

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from conftest import write_checkpoint
-from decisive import decisive_answers
-from prompts import random_prompts
+from kit.engine.prompts import random_prompts
+from kit.folder.checkpoint import write_checkpoint
+from kit.model.decisive import decisive_answers
+from kit.worker.threads import MeetingExecutor, use_threads
 from safetensors.torch import load_file
-from thread_workers import MeetingExecutor, use_threads
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, ModelLoadError

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-from engine_parts import model_of
-from prompts import random_prompts
+from kit.engine.parts import model_of
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.errors import EngineAsleepError, InvalidRequestError, ModelLoadError, UnsupportedError

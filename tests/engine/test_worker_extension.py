@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from prompts import random_prompts
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, InvalidRequestError, UnsupportedError

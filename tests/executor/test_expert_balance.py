@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from fake_workers import FakeExecutor
+from kit.worker.fakes import FakeExecutor
 
 from lullm.errors import ConfigError, LullmError, UnsupportedError
 from lullm.executor.expert_balance import (

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import launched
 import pytest
+from kit.worker import launched
 
 from lullm import LLM
 from lullm.config.engine import EngineConfig

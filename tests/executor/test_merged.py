@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fake_workers import FakeExecutor
+from kit.worker.fakes import FakeExecutor
 
 from lullm.errors import EngineDeadError, InvalidRequestError, ModelLoadError, UnsupportedError, WakeUpError
 from lullm.types.sleep import SleepOrder, UsedBlocks

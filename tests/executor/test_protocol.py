@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from fake_workers import FakeWorker
+from kit.worker.fakes import FakeWorker
 
 import lullm.engine
 from lullm.executor.merged import MergedExecutor

@@ -4,9 +4,9 @@ import errno
 
 import pytest
 import torch
-from engine_parts import scheduler_of
-from fake_workers import ReplicaExecutor
-from prompts import random_prompts
+from kit.engine.parts import scheduler_of
+from kit.engine.prompts import random_prompts
+from kit.worker.fakes import ReplicaExecutor
 
 from lullm import LLM, SamplingParams
 from lullm.arena.backup import Backup

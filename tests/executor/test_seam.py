@@ -7,8 +7,8 @@ import enum
 import msgspec
 import pytest
 import torch
-from fake_workers import ReplicaExecutor
-from prompts import random_prompts
+from kit.engine.prompts import random_prompts
+from kit.worker.fakes import ReplicaExecutor
 
 from lullm import LLM, SamplingParams
 from lullm.executor.protocol import Answer

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from prompts import random_prompts
-from thread_workers import thread_group, thread_seats, use_threads
+from kit.engine.prompts import random_prompts
+from kit.worker.threads import thread_group, thread_seats, use_threads
 
 from lullm import LLM, SamplingParams
 from lullm.errors import WorkerLostError

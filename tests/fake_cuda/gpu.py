@@ -6,7 +6,7 @@ import functools
 import threading
 from types import SimpleNamespace
 
-import interpreter_patch  # noqa: F401
+import kit.device.interpreter_patch  # noqa: F401
 import pytest
 import torch
 import triton.runtime.interpreter as interpreter

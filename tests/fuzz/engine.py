@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import write_checkpoint
-from engine_parts import block_space_of, open_requests_of, scheduler_of
+from kit.engine.parts import block_space_of, open_requests_of, scheduler_of
+from kit.folder.checkpoint import write_checkpoint
 from safetensors.torch import load_file
 
 from lullm import LLM, SamplingParams

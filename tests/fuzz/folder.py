@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import quantized
-from conftest import write_checkpoint
+from kit.folder import quantized
+from kit.folder.checkpoint import write_checkpoint
 
 from .target import Target
 from .tensors import spoil_tensor

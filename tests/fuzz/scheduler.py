@@ -2,8 +2,8 @@
 
 import random
 
-from simulation import Simulation
-from workload import Workload
+from kit.sched.simulation import Simulation
+from kit.sched.workload import Workload
 
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 

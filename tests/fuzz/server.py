@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from conftest import write_checkpoint
+from kit.folder.checkpoint import write_checkpoint
 
 from .body import ADMIN_PATHS, PATHS, hostile_body, valid_body
 from .http_client import Connection, check_answer, request_bytes

@@ -5,7 +5,7 @@ import re
 import time
 from pathlib import Path
 
-from hostile_templates import texts
+from kit.template.hostile import texts
 from text.template.test_random import START, some
 
 from lullm.errors import InvalidRequestError, ModelLoadError

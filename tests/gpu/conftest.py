@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_driver import FakeDriver, compile_driver
+from kit.device.fake_driver import FakeDriver, compile_driver
 
 TESTS = Path(__file__).parent.parent
 BENCH = TESTS.parent / "bench"

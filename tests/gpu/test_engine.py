@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from decisive import decisive_answers
-from engine_parts import block_space_of
-from prompts import random_prompts
+from kit.engine.parts import block_space_of
+from kit.engine.prompts import random_prompts
+from kit.model.decisive import decisive_answers
 from transformers import AutoModelForCausalLM
 
 from lullm import LLM, SamplingParams

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from conftest import write_checkpoint
+from kit.folder.checkpoint import write_checkpoint
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here; tests/gpu runs on it")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from engine_parts import model_of
+from kit.engine.parts import model_of
 
 from lullm import LLM, SamplingParams
 from lullm.units import MIB

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import write_checkpoint
+from kit.folder.checkpoint import write_checkpoint
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

@@ -7,8 +7,8 @@ A key is changed in a file that holds little else, so what a missing key means i
 import dataclasses
 
 import pytest
-from families import CASES
-from golden import (
+from kit.model.families import CASES
+from kit.model.golden import (
     PagedRun,
     architecture_of,
     assert_close,

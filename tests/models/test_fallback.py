@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from families import ROPE
-from golden import PagedRun, assert_close, golden_logits, prompt, random_model
+from kit.model.families import ROPE
+from kit.model.golden import PagedRun, assert_close, golden_logits, prompt, random_model
 
 from lullm.arena.host import HostArena
 from lullm.config.engine import EngineConfig

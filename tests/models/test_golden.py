@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from families import CASES, ROPE
-from golden import (
+from kit.model.families import CASES, ROPE
+from kit.model.golden import (
     PROMPT_LEN,
     SIZES,
     PagedRun,

@@ -5,10 +5,10 @@ import json
 
 import pytest
 import torch
-from conftest import write_tokenizer
-from engine_parts import model_of
-from golden import SIZES, PagedRun, assert_close, golden_logits, load_model, prompt, random_model
-from mxfp4 import EXPERT_MATRICES, encode_experts, quantize
+from kit.engine.parts import model_of
+from kit.folder.checkpoint import write_tokenizer
+from kit.folder.mxfp4 import EXPERT_MATRICES, encode_experts, quantize
+from kit.model.golden import SIZES, PagedRun, assert_close, golden_logits, load_model, prompt, random_model
 from safetensors.torch import save_file
 
 from lullm import LLM, SamplingParams

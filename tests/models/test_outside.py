@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from golden import SIZES, PagedRun, assert_close, golden_logits, load_model, prompt, save_model
+from kit.model.golden import SIZES, PagedRun, assert_close, golden_logits, load_model, prompt, save_model
 
 from lullm import register_model
 from lullm.config.family.table import OUTSIDE, is_known

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from families import CASES
-from golden import SIZES, PagedRun, assert_close, golden_logits, load_model, prompt, random_model, save_model
+from kit.model.families import CASES
+from kit.model.golden import SIZES, PagedRun, assert_close, golden_logits, load_model, prompt, random_model, save_model
 from safetensors.torch import load_file, save_file
 
 from lullm.config.model import ModelConfig

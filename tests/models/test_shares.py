@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from families import CASES
-from golden import PagedRun, assert_close, golden_logits, load_model, prompt, save_model
-from thread_workers import thread_group
+from kit.model.families import CASES
+from kit.model.golden import PagedRun, assert_close, golden_logits, load_model, prompt, save_model
+from kit.worker.threads import thread_group
 
 from lullm.config.model import ModelConfig
 from lullm.config.parallel.share import share_of

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from families import CASES
-from golden import PagedRun, assert_close, golden_logits, load_model, prompt, save_model
+from kit.model.families import CASES
+from kit.model.golden import PagedRun, assert_close, golden_logits, load_model, prompt, save_model
 
 from lullm.config.model import ModelConfig
 from lullm.config.parallel.cut import check_cut, first_layers

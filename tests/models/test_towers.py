@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from golden import PagedRun, assert_close, load_model, prompt
+from kit.model.golden import PagedRun, assert_close, load_model, prompt
 from safetensors.torch import load_file, save_file
 
 from lullm.models.fallback.choice import read_model_config

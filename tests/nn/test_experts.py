@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from layers import filled
+from kit.model.layers import filled
 
 from lullm.config.experts import ClampedGate, ExpertsConfig
 from lullm.nn.experts import MixtureOfExperts

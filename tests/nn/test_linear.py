@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from layers import filled
+from kit.model.layers import filled
 from torch.nn import functional as F
 
 from lullm.nn.embedding import Embedding, LMHead

@@ -5,7 +5,7 @@ Bounds: see `test_quantized.py`; here float32 adds up groups of 16 or 32 inputs 
 
 import pytest
 import torch
-from gguf_files import FORMATS, random_blocks
+from kit.folder.gguf_files import FORMATS, random_blocks
 from torch.nn import functional as F
 
 from lullm.config.gguf.format import FORMATS as BLOCK_FORMATS

@@ -26,8 +26,8 @@ def normal(*shape, dtype, seed=0):
 
 
 @DTYPES
-@pytest.mark.parametrize("num_rows", [1, 2, 9, 300])
-@pytest.mark.parametrize(("size", "out", "num_kept"), [(32, 64, 0), (128, 512, 64), (10, 24, 8), (17, 35, 3)])
+@pytest.mark.parametrize("num_rows", [1, 2, 9, 64, 300, 1100])
+@pytest.mark.parametrize(("size", "out", "num_kept"), [(32, 64, 0), (128, 320, 64), (10, 24, 8), (17, 35, 3)])
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_multiply_heads(ops, dtype, num_rows, size, out, num_kept, is_transposed):
     """Of heads that are parts of longer rows, by matrices that are parts of a larger one."""
@@ -75,7 +75,16 @@ def test_write_cache(ops, dtype, kind, num_heads):
     assert torch.equal(written(ops, kv), written(REFERENCE_OPS, kv))
 
 
-def test_many_rows_are_torchs(monkeypatch):
+@pytest.mark.skipif(LIBRARY is None, reason="the native ops are not built here")
+@DTYPES
+def test_heads_may_have_the_same_inputs(ops, dtype):
+    """Latent vectors, from which keys and values of all heads are made."""
+    x, weight = normal(200, 1, 64, dtype=dtype), normal(5, 96, 32, dtype=dtype, seed=1)
+    apart = ops.multiply_heads(x.expand(-1, 5, -1).contiguous(), weight, 32)
+    assert torch.equal(ops.multiply_heads(x.expand(-1, 5, -1), weight, 32), apart)
+
+
+def test_many_rows_of_no_whole_panels_are_torchs(monkeypatch):
     """Above the rows that a decode has, torch's products are faster."""
     monkeypatch.setattr(native_attention, "call", lambda *arguments: pytest.fail("a native call"))
     x, weight = normal(257, 2, 16, dtype=torch.float32), normal(2, 8, 16, dtype=torch.float32, seed=1)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from group_members import run_members, run_seats, sum_in_order
+from kit.worker.members import run_members, run_seats, sum_in_order
 from torch import Tensor
 
 from lullm.arena.host import HostArena

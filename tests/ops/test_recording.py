@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from workspace_room import room_of
+from kit.device.workspace_room import room_of
 
 from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from plans import new_draw
+from kit.sched.plans import new_draw
 
 from lullm.sampling.penalties import apply_penalties_
 from lullm.types.draw import Draw

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from plans import new_draw
+from kit.sched.plans import new_draw
 
 from lullm.ops.cpu import native
 from lullm.ops.cpu.library import absence

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from plans import new_draw, sample
+from kit.sched.plans import new_draw, sample
 
 from lullm.errors import ConfigError
 from lullm.sampling.sampler import Sampler

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from plans import new_draw, sample
+from kit.sched.plans import new_draw, sample
 
 from lullm.sampling.sampler import Sampler
 from lullm.types.draw import Draw

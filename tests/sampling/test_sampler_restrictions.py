@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
+from kit.sched.plans import new_draw, sample
 from msgspec.structs import replace
-from plans import new_draw, sample
 
 from lullm.sampling.restrictions import apply_restrictions_, forbidden_ids
 from lullm.sampling.sampler import Sampler

@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from simulation import Simulation, State
-from workload import Workload
+from kit.sched.simulation import Simulation, State
+from kit.sched.workload import Workload
 
 from lullm.kv.state import snapshots
 from lullm.sched.preemption import PreemptionPolicy, Speeds

@@ -1,7 +1,7 @@
 """The scheduler, step by step, over a simulated worker."""
 
 import pytest
-from simulation import Simulation
+from kit.sched.simulation import Simulation
 
 from lullm.errors import InvalidRequestError
 from lullm.sched.preemption import PreemptionPolicy

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from simulation import Simulation
+from kit.sched.simulation import Simulation
 
 from lullm.errors import InvalidRequestError
 from lullm.sched.preemption import PreemptionPolicy, Speeds

@@ -1,7 +1,7 @@
 """Steps in flight whose tokens cannot be fed back, as in a pipeline: other sequences, the same tokens."""
 
 import pytest
-from simulation import Simulation
+from kit.sched.simulation import Simulation
 
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.types.packed import num_packed

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from simulation import Simulation
+from kit.sched.simulation import Simulation
 
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.types.sequence import SequenceGroup

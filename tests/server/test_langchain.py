@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from family_templates import QWEN_TOOLS
+from kit.template.styles import QWEN_TOOLS
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI

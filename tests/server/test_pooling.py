@@ -9,9 +9,9 @@ import time
 import httpx
 import openai
 import pytest
-from conftest import write_checkpoint
+from kit.folder.checkpoint import write_checkpoint
+from kit.folder.sentence import write_modules, write_score
 from openai.types import CreateEmbeddingResponse
-from sentence import write_modules, write_score
 
 from lullm import LLM, AsyncLLMEngine, EngineConfig, PoolingParams, SamplingParams
 from lullm.types.request import TextPair

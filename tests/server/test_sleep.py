@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from decisive import decisive_answers
-from engine_parts import weights_filled_by
+from kit.engine.parts import weights_filled_by
+from kit.model.decisive import decisive_answers
 from prometheus_client.parser import text_string_to_metric_families
 
 from lullm import AsyncLLMEngine, EngineConfig

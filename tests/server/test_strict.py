@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from family_templates import QWEN_TOOLS
+from kit.template.styles import QWEN_TOOLS
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 

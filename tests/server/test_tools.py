@@ -4,7 +4,7 @@ import json
 
 import openai
 import pytest
-from family_templates import CHATML, QWEN_TOOLS
+from kit.template.styles import CHATML, QWEN_TOOLS
 
 from lullm import SamplingParams
 from lullm.errors import ConfigError

@@ -2,7 +2,7 @@
 
 import random
 
-from plans import new_draw, new_span
+from kit.sched.plans import new_draw, new_span
 
 from lullm.step.batch import BatchBuilder
 from lullm.step.limits import StepLimits

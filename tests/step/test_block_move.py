@@ -1,7 +1,7 @@
 """Swapping out beside the compute: what may, what may not, and in which order a device is asked."""
 
 import numpy as np
-from plans import new_span
+from kit.sched.plans import new_span
 
 from lullm.step.block_move import split_swap_out
 from lullm.types.step import StepPlan

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from plans import new_draw, new_span
+from kit.sched.plans import new_draw, new_span
 
 from lullm.step.feedback import TokenFeedback
 from lullm.types.step import NO_TOKEN, PENDING_TOKEN, StepPlan

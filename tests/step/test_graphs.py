@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 import torch
-from engine_parts import block_space_of, kv_scales_of, use_device, use_host, use_ops
-from fake_device import FAKE_OPS, FakeDevice, kernel
-from prompts import random_prompts
+from kit.device.fake_device import FAKE_OPS, FakeDevice, kernel
+from kit.engine.parts import block_space_of, kv_scales_of, use_device, use_host, use_ops
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.device.cpu import CpuDevice
@@ -151,7 +151,7 @@ def tokens_of(outputs):
 
 def draw_by_table(logits, table, writes_logits):
     """What `Ops.draw_tokens` does, by the sampler's own stages."""
-    from plans import new_draw
+    from kit.sched.plans import new_draw
 
     columns = (table.temperatures, table.top_k, table.top_p, table.min_p_floors)
     draws = [

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from fake_device import FAKE_OPS, FakeDevice
-from plans import new_draw, new_span
+from kit.device.fake_device import FAKE_OPS, FakeDevice
+from kit.sched.plans import new_draw, new_span
 
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.step.batch import BatchBuilder

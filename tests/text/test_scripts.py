@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-import family_templates
 import pytest
+from kit.template import styles
 from transformers import PreTrainedTokenizerFast
 
 from lullm.errors import InvalidRequestError
@@ -18,7 +18,7 @@ MESSAGES = [{"role": "system", "content": "be kind"}, {"role": "user", "content"
 def both(folder: Path) -> tuple[Tokenizer, PreTrainedTokenizerFast]:
     config = json.loads((folder / "tokenizer_config.json").read_text())
     documents = "{% for d in documents or [] %}[{{ d.title }}]{% endfor %}"
-    config |= {"chat_template": family_templates.QWEN_TOOLS + documents, "pad_token": "<|start|>"}
+    config |= {"chat_template": styles.QWEN_TOOLS + documents, "pad_token": "<|start|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return Tokenizer.from_folder(folder), PreTrainedTokenizerFast.from_pretrained(folder)
 

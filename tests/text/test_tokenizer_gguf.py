@@ -6,7 +6,7 @@ import random
 import gguf
 import pytest
 import tokenizers
-from conftest import CHAT_TEMPLATE
+from kit.folder.checkpoint import CHAT_TEMPLATE
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from lullm.errors import ModelLoadError

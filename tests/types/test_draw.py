@@ -1,7 +1,7 @@
 """What a draw takes from its request, and what it leaves behind."""
 
 import pytest
-from plans import new_draw
+from kit.sched.plans import new_draw
 
 from lullm.types.packed import unpack
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from mxfp4 import VALUES, quantize
+from kit.folder.mxfp4 import VALUES, quantize
 
 from lullm.errors import ModelLoadError
 from lullm.weights.encoding.joining import Join, Joining, whole_name

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
-from gguf_files import FORMATS, write_gguf
 from httpx import ConnectError, Request, Response
 from huggingface_hub import errors
+from kit.folder.gguf_files import FORMATS, write_gguf
 from transformers import GptOssConfig
 
 from lullm.cli.main import USER_ERROR, main

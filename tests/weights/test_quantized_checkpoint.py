@@ -1,9 +1,9 @@
 """Quantized checkpoints beside the formats' own arithmetic: numbers, integers for the native formats, refusals."""
 
 import pytest
-import quantized
 import torch
-from quantized import FORMATS, NATIVE, compressed
+from kit.folder import quantized
+from kit.folder.quantized import FORMATS, NATIVE, compressed
 
 from lullm.config.encoding import scheme
 from lullm.config.encoding.table import read_encoding

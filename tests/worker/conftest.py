@@ -1,5 +1,5 @@
 """The fake driver, for what a worker does with a device's memory."""
 
-from fake_driver import fake, fake_driver_path
+from kit.device.fake_driver import fake, fake_driver_path
 
 __all__ = ["fake", "fake_driver_path"]

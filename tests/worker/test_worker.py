@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from fake_device import FAKE_OPS, FakeDevice
+from kit.device.fake_device import FAKE_OPS, FakeDevice
 from safetensors.torch import load_file, save_file
 
 from lullm.collective.seat import Seat

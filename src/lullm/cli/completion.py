@@ -2,7 +2,7 @@
 
 import argparse
 
-from lullm.cli.parser import with_sub_parsers
+from lullm.cli.parser import CommandParser, sub_parsers, with_sub_parsers
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -12,25 +12,23 @@ examples:
   lullm completion fish | source"""
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command."""
-    parser = commands.add_parser(
-        "completion",
-        help="print completion for a shell",
-        description="Print a script that completes commands and flags in a shell.",
-        epilog=EXAMPLES,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm completion` is, and its flags."""
+    parser.description = "Print a script that completes commands and flags in a shell."
+    parser.epilog = EXAMPLES
     parser.add_argument("shell", choices=SHELLS, help="which shell")
-    parser.set_defaults(run=lambda args: _print(args, commands.choices))
+    parser.set_defaults(run=_print)
 
 
-def _print(args: argparse.Namespace, parsers: "dict[str, argparse.ArgumentParser]") -> int:
-    words = {name: _words(parser) for name, parser in parsers.items()}
+def _print(args: argparse.Namespace) -> int:
+    from lullm.cli.main import build_parser  # which knows this command by its name only
+
+    words = {name: _words(parser) for name, parser in sub_parsers(build_parser()).items()}
     print(_fish(words) if args.shell == "fish" else _bash(words, args.shell))
     return 0
 
 
-def _words(parser: argparse.ArgumentParser) -> list[str]:
+def _words(parser: CommandParser) -> list[str]:
     """The long flags, and the choices of flags and arguments; with those of the commands below it."""
     parsers = list(with_sub_parsers(parser))
     flags = [name for each in parsers for name in each._option_string_actions if name.startswith("--")]

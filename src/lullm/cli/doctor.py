@@ -65,13 +65,11 @@ class Finding:
     advice: str | None = None
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "doctor",
-        help="say what this machine has and what lullm will use",
-        description="Say what this machine has, what lullm will use of it, and what to do about what is missing. "
-        f"Exit code 0 unless lullm cannot be used here ({UNUSABLE}). Loads no model and no torch.",
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm doctor` is, and its flags."""
+    parser.description = (
+        "Say what this machine has, what lullm will use of it, and what to do about what is missing. "
+        f"Exit code 0 unless lullm cannot be used here ({UNUSABLE}). Loads no model and no torch."
     )
     parser.add_argument("--json", action="store_true", help="print an object instead of lines")
     parser.set_defaults(run=run)

@@ -1,19 +1,13 @@
-"""The command `lullm`: parses the flags. The sub-command that runs imports the heavy modules."""
+"""The command `lullm`: parses the flags. A sub-command is imported with its flags, and imports heavy modules to run."""
 
 import os
 import sys
 from collections.abc import Sequence
 
 import lullm
-from lullm.cli import completion, doctor, memory, run_batch, serve
-from lullm.cli.bench import command as bench
 from lullm.cli.flag.settings import apply_settings
 from lullm.cli.flag.spelling import spelled_as_flags
-from lullm.cli.model import hub, quantize
-from lullm.cli.parser import CommandParser, chosen, with_sub_parsers
-from lullm.cli.plan import command as plan
-from lullm.cli.remote import ps, sleep, wake
-from lullm.cli.talk import chat, run
+from lullm.cli.parser import Command, CommandParser, chosen, with_sub_parsers
 from lullm.errors import LullmError
 
 USER_ERROR = 2
@@ -29,17 +23,46 @@ examples:
   lullm doctor                             what this machine has, and what is missing"""
 
 
+COMMANDS = (
+    Command("run", "answer prompts on the terminal", "lullm.cli.talk.run"),
+    Command("chat", "hold a conversation on the terminal", "lullm.cli.talk.chat"),
+    Command(
+        "serve", "serve a model over HTTP, to clients of OpenAI, Anthropic, Ollama and llama.cpp", "lullm.cli.serve"
+    ),
+    Command("run-batch", "answer a file of requests", "lullm.cli.run_batch"),
+    Command("ps", "show what a running server is doing", "lullm.cli.remote.ps"),
+    Command("sleep", "make a running server release its memory", "lullm.cli.remote.sleep"),
+    Command("wake", "wake a sleeping server", "lullm.cli.remote.wake"),
+    Command("bench", "measure an engine, its start, or a server under load", "lullm.cli.bench.command"),
+    Command("pull", "fetch a model from the hub", "lullm.cli.model.hub", "add_pull_flags"),
+    Command("list", "list the models in the hub's cache", "lullm.cli.model.hub", "add_list_flags"),
+    Command("show", "say what a model is", "lullm.cli.model.hub", "add_show_flags"),
+    Command("rm", "remove a model from the hub's cache", "lullm.cli.model.hub", "add_remove_flags"),
+    Command("quantize", "write a quantized copy of a model folder", "lullm.cli.model.quantize"),
+    Command(
+        "plan",
+        "say what a model takes of this machine, or of several devices, before it is loaded",
+        "lullm.cli.plan.command",
+    ),
+    Command("memory", "draw which request holds which KV block", "lullm.cli.memory"),
+    Command("doctor", "say what this machine has and what lullm will use", "lullm.cli.doctor"),
+    Command("completion", "print completion for a shell", "lullm.cli.completion"),
+)
+
+
 def build_parser() -> CommandParser:
-    """The parser with all sub-commands."""
+    """The parser with all sub-commands, which get their flags when they are parsed."""
     parser = CommandParser(
         prog="lullm", description="An LLM inference engine with a paged KV cache that can sleep.", epilog=EXAMPLES
     )
     parser.add_argument("--version", action="version", version=f"lullm {lullm.__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
-    served = (serve, run_batch, ps, sleep, wake, bench)
-    for command in (run, chat, *served, hub, quantize, plan, memory, doctor, completion):
-        command.add_parser(commands)
+    parser.add_commands("command", COMMANDS)
     return parser
+
+
+def all_flags() -> set[str]:
+    """Of all commands."""
+    return {name for each in with_sub_parsers(build_parser()) for name in each._option_string_actions}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,16 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     # OpenMP reads it when torch is loaded, later. Spinning threads starve each other beside other programs: next to one
     # busy process a 0.6B model decoded 1.1 tok/s with spinning threads and 2.4 tok/s with parked ones.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    flags = {name for each in with_sub_parsers(parser) for name in each._option_string_actions}
     try:
-        apply_settings(*chosen(parser, argv), os.environ, flags)
+        apply_settings(*chosen(parser, argv), os.environ, all_flags)
         args = parser.parse_args(argv)
         code: int = args.run(args)
         if sys.stdout is not None:  # None: the parent process has closed it
             sys.stdout.flush()  # here, where its errors are handled
         return code
     except LullmError as error:
-        print(f"lullm: error: {spelled_as_flags(str(error), flags)}", file=sys.stderr)
+        print(f"lullm: error: {spelled_as_flags(str(error), all_flags())}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -49,14 +49,12 @@ WORKLOAD = (
 )
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "memory",
-        help="draw which request holds which KV block",
-        description="Run a mixed workload (chats with a common prefix, a long prompt, n=3, a beam search) in a pool "
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm memory` is, and its flags."""
+    parser.description = (
+        "Run a mixed workload (chats with a common prefix, a long prompt, n=3, a beam search) in a pool "
         "that is too small for it, and draw the blocks of both pools over time. Prompts are random tokens. Unless "
-        "given: " + ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in DEFAULTS.items()) + ".",
+        "given: " + ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in DEFAULTS.items()) + "."
     )
     parser.add_argument("--png", type=Path, metavar="FILE", help="write a picture, too")
     add_engine_flags(parser, without=NOT_ENGINE)

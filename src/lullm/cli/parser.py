@@ -2,9 +2,11 @@
 
 import argparse
 import difflib
+import importlib
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 _WRONG_CHOICE = re.compile(r"argument (?P<name>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<known>.*)\)")
@@ -22,16 +24,42 @@ class _Formatter(argparse.HelpFormatter):
         return "\n".join(line if line[:1] == " " else textwrap.fill(line, width) for line in lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A sub-command. `function` of `module` gives its parser a description and flags."""
+
+    name: str
+    help: str
+    module: str
+    function: str = "add_flags"
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser whose errors name what was probably meant. Sub-commands' parsers are of this class, too."""
+
+    _command: Command | None = None  # whose flags are still to be added
 
     def __init__(self, *args: Any, **kwargs: Any):
         kwargs.setdefault("formatter_class", _Formatter)
         kwargs.setdefault("allow_abbrev", False)  # an abbreviation of today is ambiguous with tomorrow's flags
         super().__init__(*args, **kwargs)
 
+    def add_commands(self, dest: str, commands: Iterable[Command]) -> None:
+        """Add sub-commands. The module of one is loaded with its flags: all of them take 0.1 s."""
+        parsers = self.add_subparsers(metavar="COMMAND", dest=dest, required=True)
+        for command in commands:
+            parsers.add_parser(command.name, help=command.help)._command = command
+
+    def with_flags(self) -> "CommandParser":
+        """The parser itself, once it has its flags. Idempotent."""
+        command, self._command = self._command, None
+        if command is not None:
+            getattr(importlib.import_module(command.module), command.function)(self)
+        return self
+
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """As argparse does, but what is left over is an error here, where the flags of the sub-command are known."""
+        self.with_flags()
         parsed, rest = super().parse_known_args(args, namespace)
         if hasattr(parsed, WORDS):  # argparse takes them in one row only: `run MODEL --seed 3 PROMPT`
             while rest and not rest[0].startswith("-"):
@@ -52,22 +80,22 @@ class CommandParser(argparse.ArgumentParser):
         super().error(message)
 
 
-def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parser of each sub-command; empty: there are none."""
+def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, CommandParser]:
+    """The parser of each sub-command, perhaps without its flags; empty: there are none."""
     found = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return dict(found[0]) if found else {}
 
 
-def with_sub_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parser itself, then those of its sub-commands and of theirs."""
-    yield parser
+def with_sub_parsers(parser: CommandParser) -> Iterator[CommandParser]:
+    """The parser itself, then those of its sub-commands and of theirs, with all flags."""
+    yield parser.with_flags()
     for each in sub_parsers(parser).values():
         yield from with_sub_parsers(each)
 
 
-def chosen(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.ArgumentParser, Sequence[str]]:
+def chosen(parser: CommandParser, argv: Sequence[str]) -> tuple[CommandParser, Sequence[str]]:
     """The parser of the command that a command line begins with, and what stands behind the command."""
-    commands = sub_parsers(parser)
+    commands = sub_parsers(parser.with_flags())
     return chosen(commands[argv[0]], argv[1:]) if argv and argv[0] in commands else (parser, argv)
 
 

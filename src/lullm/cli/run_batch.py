@@ -27,16 +27,14 @@ examples:
   {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"prompt": "Once", "max_tokens": 9}}"""
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "run-batch",
-        help="answer a file of requests",
-        description="Answer every line of a file, in OpenAI's batch form: chats, completions, embeddings, scores. "
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm run-batch` is, and its flags."""
+    parser.description = (
+        "Answer every line of a file, in OpenAI's batch form: chats, completions, embeddings, scores. "
         "All lines share the engine's batches, and any model name is taken. The exit code is 1 if a line failed; its "
-        "answer says why.",
-        epilog=EXAMPLES,
+        "answer says why."
     )
+    parser.epilog = EXAMPLES
     add_model_argument(parser)
     parser.add_argument("-i", "--input-file", metavar="FILE", help="requests, a JSON object a line; '-'")
     parser.add_argument("-o", "--output-file", metavar="FILE", help="answers, in the same order; '-'")

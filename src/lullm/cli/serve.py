@@ -23,16 +23,14 @@ class _Names(argparse.Action):
         args.served_model_name, args.model_aliases = values[0], tuple(values[1:])
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "serve",
-        help="serve a model over HTTP, to clients of OpenAI, Anthropic, Ollama and llama.cpp",
-        usage="lullm serve [MODEL] [FLAGS]",
-        description="Serve a model over HTTP: a page at /; OpenAI's and Anthropic's at /v1, Ollama's at "
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm serve` is, and its flags."""
+    parser.usage = "lullm serve [MODEL] [FLAGS]"
+    parser.description = (
+        "Serve a model over HTTP: a page at /; OpenAI's and Anthropic's at /v1, Ollama's at "
         "/api, llama.cpp's /completion; /metrics, /health; /docs lists every endpoint and field. With "
         "--enable-sleep-mode also /sleep, /sleep/explain, /wake_up, /is_sleeping, /pause, /resume, /is_paused, "
-        "/reset_prefix_cache, /collective_rpc. SIGTERM or Ctrl-C lets running requests end, a second one aborts them.",
+        "/reset_prefix_cache, /collective_rpc. SIGTERM or Ctrl-C lets running requests end, a second one aborts them."
     )
     add_model_argument(parser)
     add_config_flag(parser)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from thread_workers import use_threads
+from kit.worker.threads import use_threads
 
 from lullm import LLM
 from lullm.cli.main import main

@@ -8,8 +8,8 @@ import sys
 import time
 
 import pytest
-from async_client import OPTIONS, Observer, until
-from decisive import decisive_answers
+from kit.engine.async_client import OPTIONS, Observer, until
+from kit.model.decisive import decisive_answers
 
 from lullm.config.engine import EngineConfig
 from lullm.engine.process.client import ProcessClient

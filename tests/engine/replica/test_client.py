@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from async_client import OPTIONS, Observer, until
+from kit.engine.async_client import OPTIONS, Observer, until
 
 from lullm import LLM, AsyncEngineArgs, AsyncLLMEngine
 from lullm.engine.replica.client import ReplicaClient

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from fake_engines import FakeEngines
+from kit.engine.fakes import FakeEngines
 
 from lullm.config.engine import EngineConfig
 from lullm.engine.replica.engine import ReplicaEngine

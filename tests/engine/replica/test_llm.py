@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from async_client import OPTIONS
+from kit.engine.async_client import OPTIONS
 from safetensors.torch import load_file
 
 from lullm import LLM, LLMEngine, SamplingParams

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from async_client import collect, tokens
-from prompts import random_prompts
+from kit.engine.async_client import collect, tokens
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams, StructuredOutputsParams
 from lullm.config.engine import EngineConfig

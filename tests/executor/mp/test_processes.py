@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from remote_worker import DIES, FAILS, FAKE, HANGS, STOPS, TAKES_LONG, rank_of
+from kit.worker.remote import DIES, FAILS, FAKE, HANGS, STOPS, TAKES_LONG, rank_of
 
 from lullm.errors import (
     CacheSizeError,

@@ -1,8 +1,8 @@
 """Processes that share a model: the tokens of one worker, end to end."""
 
 import pytest
-from conftest import write_checkpoint
-from prompts import random_prompts
+from kit.engine.prompts import random_prompts
+from kit.folder.checkpoint import write_checkpoint
 from safetensors.torch import load_file
 
 from lullm import LLM, SamplingParams

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from prompts import random_prompts
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, ModelLoadError, UnsupportedError, WorkerLostError

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from families import CASES
-from golden import SIZES, model_class
+from kit.model.families import CASES
+from kit.model.golden import SIZES, model_class
 
 from lullm.config.model import ModelConfig
 from lullm.executor.remote.codec import decode, encode

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from engine_parts import model_of, use_device, use_ops
-from fake_device import FakeDevice
+from kit.device.fake_device import FakeDevice
+from kit.engine.parts import model_of, use_device, use_ops
 
 from lullm import LLM, SamplingParams
 from lullm.nn.kv_scale import KVScales

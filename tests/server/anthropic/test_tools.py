@@ -5,7 +5,7 @@ import json
 import anthropic
 import pytest
 from anthropic.types import Message
-from family_templates import CHATML, QWEN_TOOLS
+from kit.template.styles import CHATML, QWEN_TOOLS
 
 ADD = {
     "name": "add",

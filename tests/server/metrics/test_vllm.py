@@ -1,8 +1,8 @@
 """The metrics under vLLM's names: which there are, their labels, and what they count."""
 
 import pytest
+from kit.sched.simulation import Simulation
 from prometheus_client.parser import text_string_to_metric_families
-from simulation import Simulation
 
 from lullm.errors import ConfigError
 from lullm.server.metrics.registry import Metrics

@@ -4,7 +4,7 @@ import hashlib
 
 import ollama
 import pytest
-from family_templates import QWEN_TOOLS
+from kit.template.styles import QWEN_TOOLS
 from ollama import ListResponse, ProcessResponse, ShowResponse
 
 import lullm

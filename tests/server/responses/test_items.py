@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from family_templates import QWEN_TOOLS
+from kit.template.styles import QWEN_TOOLS
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 

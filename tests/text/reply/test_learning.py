@@ -5,8 +5,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from family_templates import CHATML, LLAMA3_TOOLS, MISTRAL_TOOLS, QWEN_TOOLS
-from reply_templates import STYLES, template
+from kit.template.reply import STYLES, template
+from kit.template.styles import CHATML, LLAMA3_TOOLS, MISTRAL_TOOLS, QWEN_TOOLS
 
 from lullm.errors import ConfigError
 from lullm.text.chat_template import ChatTemplate

@@ -4,10 +4,10 @@ import json
 from datetime import datetime
 from typing import Any
 
-import family_templates
 import pytest
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from kit.template import styles
 
 from lullm.errors import InvalidRequestError
 from lullm.text.chat_template import ChatTemplate
@@ -84,17 +84,17 @@ def both(source: str, conversation: dict[str, Any]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
-@pytest.mark.parametrize("family", family_templates.ALL)
+@pytest.mark.parametrize("family", styles.ALL)
 def test_equal_to_plain_jinja(family, conversation):
-    text, expected = both(family_templates.ALL[family], CONVERSATIONS[conversation])
+    text, expected = both(styles.ALL[family], CONVERSATIONS[conversation])
     assert text == expected
 
 
-@pytest.mark.parametrize("family", family_templates.ALL)
+@pytest.mark.parametrize("family", styles.ALL)
 def test_a_long_conversation_needs_no_process(family):
     roles = ["user", "assistant"] * 300
     messages = [{"role": role, "content": str(number) * 100} for number, role in enumerate(roles)]
-    text, expected = both(family_templates.ALL[family], {"messages": messages, "tools": [TOOL] * 20})
+    text, expected = both(styles.ALL[family], {"messages": messages, "tools": [TOOL] * 20})
     assert text == expected
 
 
@@ -107,4 +107,4 @@ def test_the_demo_model():
 
 def test_a_refusal_is_the_same():
     with pytest.raises(InvalidRequestError, match="rejected the messages: roles must alternate"):
-        both(family_templates.MISTRAL_TOOLS, {"messages": [TURNS[0], TURNS[0]]})
+        both(styles.MISTRAL_TOOLS, {"messages": [TURNS[0], TURNS[0]]})

@@ -4,7 +4,7 @@ import copy
 import time
 
 import pytest
-from hostile_templates import texts
+from kit.template.hostile import texts
 
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.text.chat_template import ChatTemplate

@@ -4,7 +4,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from gguf_files import FORMATS, random_blocks
+from kit.folder.gguf_files import FORMATS, random_blocks
 
 from lullm.config.gguf.format import FORMATS as BLOCK_FORMATS
 from lullm.weights.gguf.blocks import decode_rows, take_apart

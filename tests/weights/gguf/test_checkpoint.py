@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-from families import CASES, ROPE, longrope
-from gguf_files import ARCHITECTURES, FORMATS, write_gguf
-from golden import PagedRun, load_model, prompt, save_model
+from kit.folder.gguf_files import ARCHITECTURES, FORMATS, write_gguf
+from kit.model.families import CASES, ROPE, longrope
+from kit.model.golden import PagedRun, load_model, prompt, save_model
 
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError

@@ -4,8 +4,8 @@ import gc
 
 import pytest
 import torch
-from engine_parts import backups_of, store_of, use_device, use_ops, worker_of
-from fake_device import FAKE_OPS, FakeDevice
+from kit.device.fake_device import FAKE_OPS, FakeDevice
+from kit.engine.parts import backups_of, store_of, use_device, use_ops, worker_of
 
 from lullm import LLM, SamplingParams
 from lullm.arena.arena import Arena

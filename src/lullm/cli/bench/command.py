@@ -1,8 +1,6 @@
 """`lullm bench`: one command for what is measured, each with flags of its own."""
 
-import argparse
-
-from lullm.cli.bench import latency, serve, startup, throughput
+from lullm.cli.parser import Command, CommandParser
 
 EXAMPLES = """\
 examples:
@@ -11,16 +9,19 @@ examples:
   lullm bench startup path/to/folder
   lullm bench serve --url http://127.0.0.1:8000 --request-rate 4"""
 
+COMMANDS = (
+    Command("latency", "how long one batch of prompts takes", "lullm.cli.bench.latency"),
+    Command("throughput", "how many tokens a second a list of prompts gives", "lullm.cli.bench.throughput"),
+    Command("startup", "how long a start takes", "lullm.cli.bench.startup"),
+    Command("serve", "how a server answers under load", "lullm.cli.bench.serve"),
+)
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command, and those below it."""
-    parser = commands.add_parser(
-        "bench",
-        help="measure an engine, its start, or a server under load",
-        description="Measure how long one batch takes (latency), how much a list of prompts gives (throughput), how "
-        "long a start takes (startup), or how a server answers under load (serve).",
-        epilog=EXAMPLES,
+
+def add_flags(parser: CommandParser) -> None:
+    """What `lullm bench` is, and its flags."""
+    parser.description = (
+        "Measure how long one batch takes (latency), how much a list of prompts gives (throughput), how "
+        "long a start takes (startup), or how a server answers under load (serve)."
     )
-    what = parser.add_subparsers(metavar="COMMAND", dest="what", required=True)
-    for command in (latency, throughput, startup, serve):
-        command.add_parser(what)
+    parser.epilog = EXAMPLES
+    parser.add_commands("what", COMMANDS)

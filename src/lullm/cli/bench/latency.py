@@ -20,14 +20,12 @@ NOT_ENGINE = CLIENT_OPTIONS | REPLY_OPTIONS
 PERCENTILES = (10, 25, 50, 75, 90, 99)  # vLLM's
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "latency",
-        help="how long one batch of prompts takes",
-        usage="lullm bench latency [MODEL] [FLAGS]",
-        description="Generate for one batch of random prompts again and again, and print how long it takes. The "
-        "batches are equal; the prefix cache is off, unless --enable-prefix-caching is given.",
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm bench latency` is, and its flags."""
+    parser.usage = "lullm bench latency [MODEL] [FLAGS]"
+    parser.description = (
+        "Generate for one batch of random prompts again and again, and print how long it takes. The "
+        "batches are equal; the prefix cache is off, unless --enable-prefix-caching is given."
     )
     add_model_argument(parser)
     parser.add_argument("--input-len", type=int, default=32, metavar="N", help="tokens a prompt (default: %(default)s)")

@@ -13,14 +13,12 @@ from lullm.errors import ConfigError, LullmError
 ENDPOINTS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "serve",
-        help="how a server answers under load",
-        description="Send streamed requests to an OpenAI server (lullm, vLLM, llama.cpp, ...) as a Poisson process or "
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm bench serve` is, and its flags."""
+    parser.description = (
+        "Send streamed requests to an OpenAI server (lullm, vLLM, llama.cpp, ...) as a Poisson process or "
         "with a fixed concurrency; print throughput, the times to first token (TTFT), per output token (TPOT), between "
-        "tokens (ITL) and to the end, and the goodput: the requests that met their bounds.",
+        "tokens (ITL) and to the end, and the goodput: the requests that met their bounds."
     )
     add_server_flags(parser, "--api-key", "the server's API key, if it has one", API_KEY_VARIABLE)
     parser.add_argument("--model", metavar="NAME", help="model to ask for (default: the server's own)")

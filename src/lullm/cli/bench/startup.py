@@ -25,15 +25,13 @@ NOT_ENGINE = CLIENT_OPTIONS | REPLY_OPTIONS
 _BLOCK_BYTES = 1 << 24
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "startup",
-        help="how long a start takes",
-        usage="lullm bench startup [MODEL] [FLAGS]",
-        description="Start a fresh process again and again, and print how long it takes from its birth to a ready "
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm bench startup` is, and its flags."""
+    parser.usage = "lullm bench startup [MODEL] [FLAGS]"
+    parser.description = (
+        "Start a fresh process again and again, and print how long it takes from its birth to a ready "
         "engine and to the first token. Warm starts find the model's files in the page cache. Cold ones do not: the "
-        "files are dropped from it before (those of Python and torch stay).",
+        "files are dropped from it before (those of Python and torch stay)."
     )
     add_model_argument(parser)
     parser.add_argument("--num-iters-cold", type=int, default=0, metavar="N", help="(default: %(default)s)")

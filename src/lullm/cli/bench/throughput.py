@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 NOT_ENGINE = CLIENT_OPTIONS | REPLY_OPTIONS
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "throughput",
-        help="how many tokens a second a list of prompts gives",
-        usage="lullm bench throughput [MODEL] [FLAGS]",
-        description="Generate for a list of prompts, all at once, and print requests and tokens a second. Each prompt "
-        "gives all of its tokens (the end of a sequence is ignored).",
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm bench throughput` is, and its flags."""
+    parser.usage = "lullm bench throughput [MODEL] [FLAGS]"
+    parser.description = (
+        "Generate for a list of prompts, all at once, and print requests and tokens a second. Each prompt "
+        "gives all of its tokens (the end of a sequence is ignored)."
     )
     add_model_argument(parser)
     add_dataset_flags(parser)

@@ -7,7 +7,7 @@ parser, so that a value has one meaning and one error wherever it stands.
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,16 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def apply_settings(
-    parser: argparse.ArgumentParser, argv: Sequence[str], environment: Mapping[str, str], prog_flags: Iterable[str]
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    all_flags: Callable[[], set[str]],
 ) -> None:
     """Make the settings the defaults of a command's parser.
 
     Args:
-        argv: the command line behind the command. prog_flags: of all commands, for what is misspelt in a variable.
+        argv: the command line behind the command. all_flags: gives those of all commands; asked for a variable that
+            this command does not have.
 
     Raises:
         ConfigError: the file cannot be read, or has a name that is no flag. A wrong value ends the program as one on
@@ -61,8 +65,8 @@ def apply_settings(
         if variable.startswith(PREFIX) and variable not in READ_ELSEWHERE:
             if name in actions:
                 tokens += _tokens(name, _listed(text), actions, variable)
-            elif name not in prog_flags:
-                meant = closest(name, prog_flags)
+            elif name not in (flags := all_flags()):
+                meant = closest(name, flags)
                 hint = "" if meant is None else f"; did you mean {variable_of(meant)}?"
                 print(f"lullm: the variable {variable} sets nothing{hint}", file=sys.stderr)
     # A setting is a default: it is known before the command line is read, and gives way to it.

@@ -15,40 +15,46 @@ from lullm.units import format_bytes
 _LARGEST_DAYS = 99
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The four sub-commands and their flags."""
-    pull = commands.add_parser(
-        "pull",
-        help="fetch a model from the hub",
-        description="Fetch a model from the hub into its cache, as far as the cache lacks it. Prints its folder. "
-        "HF_TOKEN names the account for private and gated models.",
+def add_pull_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm pull` is, and its flags."""
+    parser.description = (
+        "Fetch a model from the hub into its cache, as far as the cache lacks it. Prints its folder. "
+        "HF_TOKEN names the account for private and gated models."
     )
-    pull.add_argument(
+    parser.add_argument(
         "name", metavar="NAME", help="a hub id, such as Qwen/Qwen3-0.6B, or ID:QUANTIZATION of GGUF files"
     )
-    pull.add_argument("--revision", help="a branch, a tag or a commit (default: the newest of the main branch)")
-    pull.set_defaults(run=_pull)
-    listing = commands.add_parser(
-        "list", help="list the models in the hub's cache", description="List the models in the hub's cache."
+    parser.add_argument("--revision", help="a branch, a tag or a commit (default: the newest of the main branch)")
+    parser.set_defaults(run=_pull)
+
+
+def add_list_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm list` is, and its flags."""
+    parser.description = "List the models in the hub's cache."
+    _add_json_flag(parser)
+    parser.set_defaults(run=_list)
+
+
+def add_show_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm show` is, and its flags."""
+    parser.description = (
+        "Say what a model of the hub's cache, or in a folder, is: its architecture, sizes and files, and "
+        "whether lullm can run it. Loads no torch, and fetches nothing."
     )
-    listing.set_defaults(run=_list)
-    show = commands.add_parser(
-        "show",
-        help="say what a model is",
-        description="Say what a model of the hub's cache, or in a folder, is: its architecture, sizes and files, and "
-        "whether lullm can run it. Loads no torch, and fetches nothing.",
-    )
-    show.add_argument("name", metavar="NAME", help="a hub id in the cache, a folder, a GGUF file, or demo")
-    show.set_defaults(run=_show)
-    remove = commands.add_parser(
-        "rm",
-        help="remove a model from the hub's cache",
-        description="Remove a model, all its revisions, from the cache.",
-    )
-    remove.add_argument("name", metavar="NAME", help="its hub id")
-    remove.set_defaults(run=_remove)
-    for parser in (listing, show):
-        parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    parser.add_argument("name", metavar="NAME", help="a hub id in the cache, a folder, a GGUF file, or demo")
+    _add_json_flag(parser)
+    parser.set_defaults(run=_show)
+
+
+def add_remove_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm rm` is, and its flags."""
+    parser.description = "Remove a model, all its revisions, from the cache."
+    parser.add_argument("name", metavar="NAME", help="its hub id")
+    parser.set_defaults(run=_remove)
+
+
+def _add_json_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
 
 
 def _pull(args: argparse.Namespace) -> int:

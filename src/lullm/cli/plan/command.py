@@ -27,17 +27,15 @@ examples:
 DEFAULT_UTILIZATION = 0.9
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "plan",
-        help="say what a model takes of this machine, or of several devices, before it is loaded",
-        description="Say, for each way to hold the weights, or to lay workers out on devices, what memory a model "
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm plan` is, and its flags."""
+    parser.description = (
+        "Say, for each way to hold the weights, or to lay workers out on devices, what memory a model "
         "takes, how much KV cache is left, and how fast it can be at most: by the bytes that a step must read, and the "
         "products that it must compute. Reads config.json only. Kernels reach 65 to 95 % of these speeds "
-        "(docs/performance.md).",
-        epilog=EXAMPLES,
+        "(docs/performance.md)."
     )
+    parser.epilog = EXAMPLES
     add_model_argument(parser)
     parser.add_argument("--model", metavar="MODEL", default=argparse.SUPPRESS, help="the same as MODEL")
     parser.add_argument("--memory", type=byte_count, metavar="SIZE", help="memory for it (default: what is available)")

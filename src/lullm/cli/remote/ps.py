@@ -13,13 +13,11 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "ps",
-        help="show what a running server is doing",
-        description="Show a running server's model, whether it sleeps, its requests, its use of the KV cache, how long "
-        "it has been idle, and when it goes to sleep by itself, or deeper.",
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm ps` is, and its flags."""
+    parser.description = (
+        "Show a running server's model, whether it sleeps, its requests, its use of the KV cache, how long "
+        "it has been idle, and when it goes to sleep by itself, or deeper."
     )
     add_server_flags(parser, "--api-key", "the server's --api-key, if it has one", API_KEY_VARIABLE)
     parser.set_defaults(run=run)

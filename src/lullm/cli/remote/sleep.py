@@ -13,13 +13,11 @@ from lullm.units import format_bytes
 ADMIN_KEY_HELP = "the server's --admin-key; its --api-key if it has no admin key"
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "sleep",
-        help="make a running server release its memory",
-        description="Make a server that was started with --enable-sleep-mode release its memory until `lullm wake`. "
-        "Returns once the memory is released.",
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm sleep` is, and its flags."""
+    parser.description = (
+        "Make a server that was started with --enable-sleep-mode release its memory until `lullm wake`. "
+        "Returns once the memory is released."
     )
     parser.add_argument(
         "--level",

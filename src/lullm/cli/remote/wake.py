@@ -8,12 +8,10 @@ from lullm.cli.remote.sleep import ADMIN_KEY_HELP
 from lullm.types.sleep import TAGS
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "wake",
-        help="wake a sleeping server",
-        description="Bring back what a sleeping server has released; kept requests go on. Returns once all is there.",
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm wake` is, and its flags."""
+    parser.description = (
+        "Bring back what a sleeping server has released; kept requests go on. Returns once all is there."
     )
     parser.add_argument("--tags", nargs="+", choices=TAGS, help="what comes back (default: all)")
     add_server_flags(parser, "--admin-key", ADMIN_KEY_HELP, ADMIN_KEY_VARIABLE, API_KEY_VARIABLE)

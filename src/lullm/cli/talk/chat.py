@@ -24,16 +24,13 @@ examples:
   lullm chat --url http://127.0.0.1:8000   with a running server"""
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "chat",
-        help="hold a conversation on the terminal",
-        usage="lullm chat [MODEL] [FLAGS]",
-        description="A conversation with a model that has a chat template. Commands in it:\n"
-        + "\n".join(f"  {name:<18}{meaning}" for name, meaning in COMMANDS.items()),
-        epilog=EXAMPLES,
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm chat` is, and its flags."""
+    parser.usage = "lullm chat [MODEL] [FLAGS]"
+    parser.description = "A conversation with a model that has a chat template. Commands in it:\n" + "\n".join(
+        f"  {name:<18}{meaning}" for name, meaning in COMMANDS.items()
     )
+    parser.epilog = EXAMPLES
     add_model_argument(parser)
     parser.add_argument("--verbose", action="store_true", help="tokens per second on stderr, and the engine's log")
     add_config_flag(parser)

@@ -23,16 +23,14 @@ examples:
   lullm run path/to/folder                         a conversation, as `lullm chat`"""
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "run",
-        help="answer prompts on the terminal",
-        usage="lullm run [MODEL] PROMPT ... [FLAGS]",
-        description="Answer each prompt, printed as it is generated. A model with a chat template answers; "
-        "others, and --raw, continue the text.",
-        epilog=EXAMPLES,
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `lullm run` is, and its flags."""
+    parser.usage = "lullm run [MODEL] PROMPT ... [FLAGS]"
+    parser.description = (
+        "Answer each prompt, printed as it is generated. A model with a chat template answers; "
+        "others, and --raw, continue the text."
     )
+    parser.epilog = EXAMPLES
     parser.add_argument(
         "words",
         nargs="*",

@@ -87,7 +87,7 @@ def write_cache(kv: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
 
 
 _MOST_ROWS = 256
-"""Of heads times matrices: a decode has no more, and torch's products are faster for prompts."""
+"""Of heads times matrices that cannot be packed (`csrc/head_operation.cpp`): torch's products are faster for more."""
 
 
 def multiply_heads(x: Tensor, weight: Tensor, num_kept: int) -> Tensor:
@@ -96,7 +96,8 @@ def multiply_heads(x: Tensor, weight: Tensor, num_kept: int) -> Tensor:
     is_by_inputs = weight.stride(1) == 1
     _, out, size = weight.shape
     is_dense = weight.stride(1 if not is_by_inputs else 2) == (size if not is_by_inputs else out)
-    if dtype is None or num_rows > _MOST_ROWS or x.stride(2) != 1 or not is_dense:
+    is_packable = out % 32 == 0 and size * x.dtype.itemsize % 64 == 0
+    if dtype is None or num_rows > _MOST_ROWS and not is_packable or x.stride(2) != 1 or not is_dense:
         return head_products.multiply_heads(x, weight, num_kept)
     y = new_result((num_rows, num_heads, out + num_kept), x.dtype)
     addresses = x.data_ptr(), weight.data_ptr(), y.data_ptr()

@@ -1,7 +1,9 @@
-// Every head of some rows times a matrix of its own, whose rows lie as a checkpoint has them: few rows, so that reading
-// the matrices is what takes time. Sums are float32, in an order that the row alone decides.
+// Every head of some rows times a matrix of its own, whose rows lie as a checkpoint has them. Where rows are few, reading
+// the matrices is what takes time: sums are float32, in an order that the row alone decides. For many rows a matrix is
+// packed as one of a linear layer.
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernel_table.h"
 #include "simd.h"
@@ -73,11 +75,38 @@ void multiply_head(const HeadProductArgs& a, int64_t head, int64_t first_row, in
   }
 }
 
+// A line of a tile: 16 outputs of `w` [inputs, out], four bytes of inputs each.
+void join_inputs(const float* w, int64_t, float* line) { std::memcpy(line, w, 64); }
+void join_inputs(const Bf16* w, int64_t out, Bf16* line) {
+  for (int i = 0; i < kTileRows; i++) line[2 * i] = w[i], line[2 * i + 1] = w[out + i];
+}
+
+template <class T>
+void pack_head(const HeadProductArgs& a, int64_t head, void* packed) {
+  constexpr int64_t kUnit = 4 / sizeof(T);
+  const T* w = static_cast<const T*>(a.weight) + head * a.weight_stride;
+  T* to = static_cast<T*>(packed);
+  for (int64_t panel = 0; panel < a.out; panel += kPanelRows) {
+    for (int64_t i = 0; i < a.in; i += kTileUnits * kUnit) {
+      for (int64_t o = panel; o < panel + kPanelRows; o += kTileRows, to += kTileBytes / sizeof(T)) {
+        if (!a.is_by_inputs) {
+          transpose(reinterpret_cast<const char*>(w + o * a.in + i), a.in * sizeof(T), reinterpret_cast<char*>(to), kTileUnits * 4);
+        } else {
+          for (int64_t unit = 0; unit < kTileUnits; unit++)
+            join_inputs(w + (i + unit * kUnit) * a.out + o, a.out, to + unit * kTileRows * kUnit);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void fill_head_products(Kernels& kernels) {
   kernels.multiply_head[kFloat32] = multiply_head<float>;
   kernels.multiply_head[kBFloat16] = multiply_head<Bf16>;
+  kernels.pack_head[kFloat32] = pack_head<float>;
+  kernels.pack_head[kBFloat16] = pack_head<Bf16>;
 }
 
 }  // namespace LULLM_ISA

@@ -155,6 +155,7 @@ struct Kernels {
   RopeAndCache rope_and_cache[2][kNumCacheFormats];
   WriteCache write_cache[2][kNumCacheFormats];
   void (*multiply_head[2])(const HeadProductArgs&, int64_t head, int64_t first_row, int64_t last_row);
+  void (*pack_head[2])(const HeadProductArgs&, int64_t head, void* packed);  // its matrix, as `pack_panel` leaves panels
   void (*layer_norm[2])(const LayerNormArgs&, int64_t first_row, int64_t last_row);
   void (*activate[2])(const ActivationArgs&, int64_t first_row, int64_t last_row);
   void (*add[2])(const InPlaceArgs&, int64_t first, int64_t last);

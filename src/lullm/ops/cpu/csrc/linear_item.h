@@ -21,6 +21,14 @@ inline int64_t tail_of(const LinearArgs& a, int dtype) {
 void multiply_panels(const LinearArgs& a, int dtype, int64_t first_row, int64_t last_row, int64_t first_panel,
                      int64_t last_panel);
 
+// Rows of a block that stays in the cache beside two panels: equal blocks of whole pairs of groups.
+int64_t rows_of_block(const LinearArgs& a, int dtype);
+
+// Fill `x_prepared`, whose memory is valid until the thread's next call of either: with some rows, a multiple of the group
+// first, on this thread; with all rows, on all threads.
+void prepare_rows_here(LinearArgs& a, int dtype, int64_t first, int64_t last);
+void prepare_rows(LinearArgs& a, int dtype);
+
 // All of a linear layer, on all threads.
 void linear(LinearArgs a, int dtype);
 

@@ -33,23 +33,39 @@ void for_ranges(int64_t count, int64_t bytes, Body&& body) {
 
 }  // namespace
 
+int64_t lullm::rows_of_block(const LinearArgs& a, int dtype) {
+  const Kernels& k = kernels();
+  const int64_t step = 2 * k.row_group[dtype](a), fitting = kCacheBytes / k.cached_row_bytes[dtype](a) / step * step - 2 * kPanelRows;
+  const int64_t most_rows = std::clamp(fitting, int64_t{64}, kLinearRows);
+  const int64_t fewest = (a.num_rows + most_rows - 1) / most_rows;
+  return ((a.num_rows + fewest - 1) / fewest + step - 1) / step * step;
+}
+
+void lullm::prepare_rows_here(LinearArgs& a, int dtype, int64_t first, int64_t last) {
+  const Kernels& k = kernels();
+  const int64_t bytes = k.prepared_bytes[dtype](a), group = k.row_group[dtype](a);
+  if (bytes == 0) return;
+  a.x_prepared = scratch(kSharedScratch, bytes);
+  for (; first < last; first += group) k.prepare_rows[dtype](a, first, std::min(last, first + group));
+}
+
+void lullm::prepare_rows(LinearArgs& a, int dtype) {
+  const Kernels& k = kernels();
+  const int64_t bytes = k.prepared_bytes[dtype](a), group = k.row_group[dtype](a);
+  if (bytes == 0) return;
+  a.x_prepared = scratch(kSharedScratch, bytes);
+  parallel_for((a.num_rows + group - 1) / group, [&](int64_t item) {
+    k.prepare_rows[dtype](a, item * group, std::min(a.num_rows, (item + 1) * group));
+  });
+}
+
 void lullm::linear(LinearArgs a, int dtype) {
   const Kernels& k = kernels();
   const int64_t panels = panels_of(a, dtype);  // of the gates, or of all
   if (panels > 0) {
-    const int64_t group = k.row_group[dtype](a);
-    if (const int64_t bytes = k.prepared_bytes[dtype](a); bytes > 0) {
-      a.x_prepared = scratch(kSharedScratch, bytes);
-      parallel_for((a.num_rows + group - 1) / group, [&](int64_t item) {
-        k.prepare_rows[dtype](a, item * group, std::min(a.num_rows, (item + 1) * group));
-      });
-    }
+    prepare_rows(a, dtype);
     const int64_t panel_bytes = panel_bytes_of(a, dtype);
-    // As many rows as fit into the cache beside two panels, in equal blocks of two groups.
-    const int64_t step = 2 * group, fitting = kCacheBytes / k.cached_row_bytes[dtype](a) / step * step - 2 * kPanelRows;
-    const int64_t most_rows = std::clamp(fitting, int64_t{64}, kLinearRows);
-    const int64_t fewest = (a.num_rows + most_rows - 1) / most_rows;
-    const int64_t rows = ((a.num_rows + fewest - 1) / fewest + step - 1) / step * step;
+    const int64_t rows = rows_of_block(a, dtype);
     const int64_t row_blocks = (a.num_rows + rows - 1) / rows;
     // A few panels in a row where rows are many: then the next one can be fetched early. Enough items for all threads.
     const int64_t item_bytes = panel_bytes * a.num_sides();
@@ -176,21 +192,6 @@ LULLM_EXPORT void lullm_write_cache(const void* x, void* side, const float* scal
   const WriteCacheArgs a = {x, static_cast<char*>(side), scales, slots, stride, num_heads, head_size, row_bytes};
   for_ranges(num_rows, 2 * num_heads * head_size * size_of(dtype),
              [&](int64_t first, int64_t last) { kernels().write_cache[dtype][format](a, first, last); });
-}
-
-LULLM_EXPORT void lullm_multiply_heads(const void* x, const void* weight, void* y, int64_t x_row_stride,
-                                       int64_t x_head_stride, int64_t weight_stride, int64_t num_rows, int64_t num_heads,
-                                       int64_t in, int64_t out, int64_t num_kept, int is_by_inputs, int dtype) {
-  constexpr int64_t kRows = 8;  // that share a reading of a matrix
-  const HeadProductArgs a = {x,  weight, y,        x_row_stride, x_head_stride, weight_stride, num_heads,
-                             in, out,    num_kept, is_by_inputs != 0};
-  const int64_t groups = (num_rows + kRows - 1) / kRows;  // of one head one after the other: its matrix is near then
-  parallel_for_runs(num_heads * groups, groups, [&](int64_t first, int64_t last) {
-    for (int64_t item = first; item < last; item++) {
-      const int64_t row = item % groups * kRows;
-      kernels().multiply_head[dtype](a, item / groups, row, std::min(num_rows, row + kRows));
-    }
-  });
 }
 
 LULLM_EXPORT void lullm_layer_norm(const void* x, const void* weight, const void* bias, void* y, int64_t x_stride,

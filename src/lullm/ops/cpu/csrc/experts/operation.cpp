@@ -69,12 +69,7 @@ struct PlainKernels {
     const int64_t step = 2 * k.row_group[dtype](a);
     return std::clamp(kCacheBytes / k.cached_row_bytes[dtype](a) / step * step - 2 * kPanelRows, int64_t{64}, kLinearRows);
   }
-  void prepare(Args& a, int dtype) const {
-    const int64_t bytes = k.prepared_bytes[dtype](a), group = k.row_group[dtype](a);
-    if (bytes == 0) return;
-    a.x_prepared = scratch(kSharedScratch, bytes);
-    for (int64_t row = 0; row < a.num_rows; row += group) k.prepare_rows[dtype](a, row, std::min(a.num_rows, row + group));
-  }
+  void prepare(Args& a, int dtype) const { prepare_rows_here(a, dtype, 0, a.num_rows); }
   void multiply(const Args& a, int dtype, int64_t first, int64_t last) const {
     multiply_panels(a, dtype, 0, a.num_rows, first, last);
   }

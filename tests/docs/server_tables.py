@@ -4,12 +4,12 @@ import ast
 import re
 from pathlib import Path
 
+from docs.tables import table
 from fastapi.routing import APIRoute
-from tables import table
 
 import lullm
 from lullm.cli.main import build_parser
-from lullm.cli.parser import sub_parsers
+from lullm.cli.parser import chosen
 from lullm.config.option.option import options_of
 from lullm.server import admin, route
 from lullm.server.anthropic import route as anthropic
@@ -128,7 +128,7 @@ def flags() -> list[str]:
     """Of `lullm serve`, but the engine's."""
     rows = []
     titles = {each.group for each in options_of(ServerOptions)}
-    for group in sub_parsers(build_parser())["serve"]._action_groups:
+    for group in chosen(build_parser(), ["serve"])[0]._action_groups:
         for action in group._group_actions if group.title in titles else ():
             names = ", ".join(f"`{name}`" for name in action.option_strings)
             value = "" if action.nargs == 0 else f" {action.metavar or ' | '.join(action.choices or ())}"

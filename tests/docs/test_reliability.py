@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from counts import counts
+from docs.counts import counts
 from fuzz.targets import TARGETS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reliability.md").read_text()
 
 
@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "reliability.md").read_text()
 def test_counts_are_not_stale(what):
     """The page rounds down; once there is a quarter more, it is told."""
     found = re.search(rf"^\| ([0-9,]+) \| {re.escape(what)} \|$", PAGE, re.M)
-    assert found, f"docs/reliability.md has no row for {what}; see `python tests/counts.py`"
+    assert found, f"docs/reliability.md has no row for {what}; see `python -m docs.counts`"
     said, actual = int(found[1].replace(",", "")), counts()[what]
     assert said <= actual <= 1.25 * said, f"docs/reliability.md says {said}, there are {actual}"
 

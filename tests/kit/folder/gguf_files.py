@@ -6,7 +6,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from golden import architecture_of
+from kit.model.golden import architecture_of
 from safetensors.torch import load_file
 from tokenizers import Tokenizer as Backend
 

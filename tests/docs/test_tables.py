@@ -1,10 +1,10 @@
 """The tables of docs/ are those that the code gives."""
 
 import pytest
-from tables import Part, parts
+from docs.tables import Part, parts
 
 
 @pytest.mark.parametrize("part", parts(), ids=lambda part: f"{part.page}-{part.start[:20]}")
 def test_a_part_of_a_page_is_fresh(part: Part):
     _, found, _ = part.split()
-    assert found == part.make(), "run `python tests/tables.py`"
+    assert found == part.make(), "run `python -m docs.tables`"

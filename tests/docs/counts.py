@@ -1,12 +1,12 @@
 """How many tests there are, read from their source: the figures of docs/reliability.md.
 
-python tests/counts.py
+python -m docs.counts
 """
 
 import ast
 from pathlib import Path
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src" / "lullm"
 CASES = "parametrize"
 

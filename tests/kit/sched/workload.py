@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from simulation import Simulation
+from kit.sched.simulation import Simulation
 
 from lullm.errors import InvalidRequestError
 from lullm.sched.scheduler import SequenceUpdate

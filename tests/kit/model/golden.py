@@ -8,9 +8,9 @@ import random
 import torch
 
 from lullm.arena.host import HostArena
-from lullm.config.model import ModelConfig
 from lullm.config.parallel.share import share_of
 from lullm.kv.cache_group import cache_layout
+from lullm.models.fallback.choice import read_model_config
 from lullm.models.registry import build_model
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
@@ -81,7 +81,7 @@ def write_config(folder, family, options):
 
 def load_model(folder, dtype=torch.float32, max_model_len=128, axis=ALONE, deals_experts=False, stage=WHOLE):
     """`axis`: of a worker that shares the model with others. `stage`: of one that has some of the layers."""
-    config = dataclasses.replace(ModelConfig.from_folder(folder), stage=stage)
+    config = dataclasses.replace(read_model_config(folder, "lullm"), stage=stage)
     config = share_of(config, axis, deals_experts)
     model = build_model(config, dtype, max_model_len)
     assert all(parameter.is_meta for parameter in model.parameters())

@@ -1,4 +1,7 @@
-"""A pytest plugin: the tests that need a GPU, on the fake one. `pytest -p rehearsal -m gpu tests/gpu`: minutes."""
+"""A pytest plugin: the tests that need a GPU, on the fake one; it takes minutes.
+
+pytest -p kit.device.rehearsal -m gpu tests/gpu
+"""
 
 import os
 import tempfile
@@ -9,7 +12,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # before anything loads triton
 
 def pytest_configure(config):
     from fake_cuda import FakeCuda
-    from fake_driver import FakeDriver, compile_driver
+    from kit.device.fake_driver import FakeDriver, compile_driver
 
     config.fake_cuda = FakeCuda(FakeDriver(compile_driver(Path(tempfile.mkdtemp()))))
     config.fake_cuda.__enter__()

@@ -1,6 +1,8 @@
 """What every process of an external launcher does in the tests: one script, in which all call the same.
 
-python launched.py FOLDER OUT STORE       # STORE: a file for a trainer's process group; '-': torchrun's variables
+python tests/kit/worker/launched.py FOLDER OUT STORE
+
+STORE: a file for a trainer's process group; '-': torchrun's variables.
 """
 
 import json
@@ -9,7 +11,7 @@ import sys
 from pathlib import Path
 
 import torch
-from prompts import random_prompts
+from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ModelLoadError

@@ -1,6 +1,6 @@
 """The parts of docs/ that are written from the code, so that none goes stale.
 
-`python tests/tables.py` writes them anew.
+`python -m docs.tables` writes them anew.
 
 A part begins with a line that says so (`Part.start`) and ends before the next blank line. It needs src and tests in
 PYTHONPATH.
@@ -8,16 +8,16 @@ PYTHONPATH.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from families import CASES
-from golden import architecture_of
+from docs.markdown import ROOT
+from kit.model.families import CASES
+from kit.model.golden import architecture_of
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.option import options_of
 from lullm.config.option.vllm import options_table, own_options
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = ROOT / "docs"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def models() -> list[str]:
 
 def parts() -> list[Part]:
     """All of them."""
-    from server.tables import CODES, ENDPOINTS, FIELDS, FLAGS, codes, endpoints, fields, flags
+    from docs.server_tables import CODES, ENDPOINTS, FIELDS, FLAGS, codes, endpoints, fields, flags
 
     return [
         Part("models.md", MODELS, models),

@@ -1,4 +1,4 @@
-"""Device back ends over a fake driver (`arena/fake_driver.c`), which the session compiles once."""
+"""Device back ends over a fake driver (`fake_driver.c`), which the session compiles once."""
 
 import ctypes
 import dataclasses
@@ -67,7 +67,7 @@ def compile_driver(folder: Path) -> Path:
     if compiler is None:
         pytest.skip("no C compiler")
     path = folder / "libfake.so"
-    source = Path(__file__).parent / "arena" / "fake_driver.c"
+    source = Path(__file__).with_name("fake_driver.c")
     command = [compiler, "-x", "c", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, source]
     subprocess.run(command, check=True)
     return path

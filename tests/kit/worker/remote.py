@@ -9,7 +9,7 @@ import time
 from lullm.errors import CacheSizeError, ModelLoadError
 from lullm.types.step import DrawnToken, StepResult
 
-FAKE = "remote_worker:open_fake"
+FAKE = "kit.worker.remote:open_fake"
 
 logger = logging.getLogger("lullm.worker.fake")
 
