@@ -25,13 +25,13 @@ from lullm.nn.norm import Norm, RMSNorm
 from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
 from lullm.types.layer_kind import SharedAttention
-from lullm.weights.rule import Scale, WeightRules, decoder_rules
+from lullm.weights.rule import Scale, WeightRules, decoder_rules, without_tower
 
 
 def rules_of(config: ModelConfig) -> WeightRules:
-    """The rules of a family that has Llama's names."""
+    """The rules of a family that has Llama's names, with or without what reads pictures."""
     rotary_dim = config.family.rotary_dim(config.head_dim)
-    rules = decoder_rules(config.ties_head, config.head_dim, rotary_dim)
+    rules = without_tower(decoder_rules(config.ties_head, config.head_dim, rotary_dim))
     if config.family.residual_scale == 1.0:
         return rules
     # Folded into the last matrices of attention and MLP: rounded as a product would be, without a pass of its own.

@@ -26,6 +26,7 @@ from lullm.weights.rows.scale import ScaleRows
 from lullm.weights.rows.several import (
     ConsecutiveRows,
     CopiedRows,
+    EitherWayRows,
     InterleavedRows,
     NoRows,
     StackedRows,
@@ -158,6 +159,11 @@ class WeightTargets:
         target = self._targets.get(self._rules.canonical_name(name))
         return None if target is None else target.rows.shape
 
+    def is_stacked(self, name: str) -> bool:
+        """Whether the tensor of this name holds something of several modules."""
+        target = self._targets.get(self._rules.canonical_name(name))
+        return target is not None and isinstance(target.rows, StackedRows)
+
     def find(self, name: str, tensor: torch.Tensor | EncodedTensor) -> WeightTarget | None:
         """Where a checkpoint tensor goes; None if the rules drop it.
 
@@ -194,7 +200,8 @@ def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], stack: Stack, 
         if len(targets) > 1:
             join = InterleavedRows if stack.takes_turns else ConsecutiveRows
             rows = join(tuple(target.rows for target in targets))
-        places.append(TransposedRows(rows) if stack.is_transposed else rows)
+        turn = EitherWayRows if stack.or_plain else TransposedRows
+        places.append(turn(rows) if stack.is_transposed else rows)
     apart = frozenset(target.name for targets in slices for target in targets) if stack.or_apart else frozenset()
     rows = StackedRows(dict(zip(numbers, places, strict=True)), stack.num_modules or len(places))
     return WeightTarget(name, parameters, rows, apart)

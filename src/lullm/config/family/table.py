@@ -1,7 +1,6 @@
 """The families by the architectures of a `config.json`: lullm's own, and those that other packages bring."""
 
 from importlib.metadata import entry_points
-from typing import Any
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts import DOTS1, GLM4_MOE, GPT_OSS, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
@@ -40,11 +39,8 @@ from lullm.config.family.llama_like import (
     SEED_OSS,
     SMOLLM3,
 )
-from lullm.config.field import optional_object
+from lullm.config.family.text_model import TEXT_MODELS
 from lullm.errors import ModelLoadError
-from lullm.log import get_logger
-
-logger = get_logger(__name__)
 
 FAMILIES: dict[str, Family] = {
     "ArceeForCausalLM": ARCEE,
@@ -140,36 +136,3 @@ def family_of(architecture: str) -> Family:
             "others run by the code of transformers, if it has them: install lullm[transformers], model_impl='auto'"
         )
     return FAMILIES.get(architecture) or OUTSIDE[architecture]
-
-
-TEXT_MODELS: dict[str, str] = {
-    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
-    "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
-    "Gemma4UnifiedForConditionalGeneration": "Gemma4UnifiedForCausalLM",
-    "Mistral3ForConditionalGeneration": "MistralForCausalLM",
-    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
-    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
-}
-"""Architectures whose `text_config` is a `config.json` of the other one."""
-
-_BY_MODEL_TYPE = {"ministral3": "Ministral3ForCausalLM"}
-"""By the `model_type` of a `text_config`, where there are several."""
-
-_TIES = "tie_word_embeddings"
-_OF_THE_WHOLE = ("dtype", "torch_dtype", "eos_token_id", "bos_token_id", "quantization_config", _TIES)
-"""Keys that a file may have outside of `text_config`, for the whole model."""
-
-
-def text_part(data: dict[str, Any], architecture: str) -> dict[str, Any]:
-    """The `config.json` of the language model alone; the same where there is nothing else. Its own keys come first."""
-    name = TEXT_MODELS.get(architecture)
-    if name is None:
-        return data
-    text = optional_object(data, "text_config")
-    logger.info("%s: only the text model is loaded; what reads pictures is passed over", architecture)
-    outer = {key: data[key] for key in _OF_THE_WHOLE if data.get(key) is not None}
-    # Whether the head is tied is said by the whole, as transformers reads it: it ties the head of the whole.
-    own = {key: value for key, value in text.items() if key not in outer or value is not None and key != _TIES}
-    model_type = text.get("model_type")
-    name = _BY_MODEL_TYPE.get(model_type, name) if isinstance(model_type, str) else name
-    return outer | own | {"architectures": [name]}

@@ -14,7 +14,7 @@ from torch import Tensor
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, new_norm, rules_of
 from lullm.nn.context import StepContext
-from lullm.weights.rule import Offset, without_tower
+from lullm.weights.rule import Offset
 
 PLUS_ONE = Offset(re.compile(r"norm\.weight$"), 1.0)
 """A checkpoint holds w where the norms multiply by 1 + w.
@@ -63,7 +63,7 @@ def build_gemma3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) ->
 
 def _style(config: ModelConfig, head_norms: bool) -> DecoderStyle:
     return DecoderStyle(
-        rules=replace(without_tower(rules_of(config)), offsets=(PLUS_ONE,)),
+        rules=replace(rules_of(config), offsets=(PLUS_ONE,)),
         head_norms=head_norms,
         qkv_bias=config.family.attention_bias,
         o_bias=config.family.attention_bias,
