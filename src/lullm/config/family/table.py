@@ -6,7 +6,7 @@ from typing import Any
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts import DOTS1, GLM4_MOE, GPT_OSS, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from lullm.config.family.family import Family
-from lullm.config.family.gemma.gemma3 import GEMMA2, GEMMA3
+from lullm.config.family.gemma.gemma3 import GEMMA, GEMMA2, GEMMA3
 from lullm.config.family.gemma.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from lullm.config.family.gpt import GPT2, OPT
 from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
@@ -14,11 +14,24 @@ from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
 from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from lullm.config.family.layer_norm import (
+    COHERE,
+    COHERE2,
+    GPT_NEOX,
+    GPTJ,
+    NEMOTRON,
+    OLMO,
+    PHI,
+    STABLELM,
+    STARCODER2,
+)
 from lullm.config.family.llama_like import (
+    ARCEE,
     ERNIE4_5,
     EXAONE4,
     GLM4,
     GRANITE,
+    HELIUM,
     MINISTRAL,
     MINISTRAL3,
     OLMO2,
@@ -34,7 +47,10 @@ from lullm.log import get_logger
 logger = get_logger(__name__)
 
 FAMILIES: dict[str, Family] = {
+    "ArceeForCausalLM": ARCEE,
     "BambaForCausalLM": BAMBA,
+    "CohereForCausalLM": COHERE,
+    "Cohere2ForCausalLM": COHERE2,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "Dots1ForCausalLM": DOTS1,
@@ -42,6 +58,9 @@ FAMILIES: dict[str, Family] = {
     "Exaone4ForCausalLM": EXAONE4,
     "FalconH1ForCausalLM": FALCON_H1,
     "GPT2LMHeadModel": GPT2,
+    "GPTJForCausalLM": GPTJ,
+    "GPTNeoXForCausalLM": GPT_NEOX,
+    "GemmaForCausalLM": GEMMA,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Gemma4ForCausalLM": GEMMA4,
@@ -53,6 +72,7 @@ FAMILIES: dict[str, Family] = {
     "GptOssForCausalLM": GPT_OSS,
     "GraniteForCausalLM": GRANITE,
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
+    "HeliumForCausalLM": HELIUM,
     "Lfm2ForCausalLM": LFM2,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "LlamaForCausalLM": LLAMA,
@@ -60,11 +80,14 @@ FAMILIES: dict[str, Family] = {
     "Ministral3ForCausalLM": MINISTRAL3,
     "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,
+    "NemotronForCausalLM": NEMOTRON,
     "NemotronHForCausalLM": NEMOTRON_H,
+    "OlmoForCausalLM": OLMO,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
     "OPTForCausalLM": OPT,
     "OlmoeForCausalLM": OLMOE,
+    "PhiForCausalLM": PHI,
     "Phi3ForCausalLM": PHI3,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen2MoeForCausalLM": QWEN2_MOE,
@@ -74,6 +97,8 @@ FAMILIES: dict[str, Family] = {
     "Qwen3_5ForCausalLM": QWEN3_5,
     "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
     "SeedOssForCausalLM": SEED_OSS,
+    "StableLmForCausalLM": STABLELM,
+    "Starcoder2ForCausalLM": STARCODER2,
     "SmolLM3ForCausalLM": SMOLLM3,
 }
 

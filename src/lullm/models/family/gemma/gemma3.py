@@ -1,4 +1,4 @@
-"""Gemma 2 (https://arxiv.org/abs/2408.00118) and Gemma 3, text (https://arxiv.org/abs/2503.19786).
+"""Gemma (https://arxiv.org/abs/2403.08295), Gemma 2 (https://arxiv.org/abs/2408.00118) and Gemma 3, text (https://arxiv.org/abs/2503.19786).
 
 Some layers have a window, the others full attention: one of two, or five of six. Attention and MLP are normed before
 and after. The embedding is scaled by the root of its size. Gemma 2 caps scores and logits. Gemma 3 norms query and key
@@ -46,6 +46,11 @@ class GemmaLayer(DecoderLayer):
         hidden, residual = self.pre_feedforward_layernorm.add(hidden, residual, ops)
         hidden = self.feed(hidden, ops)
         return self.post_feedforward_layernorm(hidden, ops), residual
+
+
+def build_gemma(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    style = replace(_style(config, head_norms=False), make_layer=None)  # Llama's order of norms
+    return CausalLM(config, style, dtype, max_model_len)
 
 
 def build_gemma2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
