@@ -142,15 +142,13 @@ class WeightTargets:
         for match in filter(None, map(pattern.match, list(self._targets))):
             parts = lists.setdefault(match[1], {}).setdefault(int(match[2]), {})
             parts[match[3]] = self._targets[match[0]]
-        for prefix, found in lists.items():
-            for stack in self._rules.stacks:
-                if stack.modules == modules:
-                    slices = [[found[number][part] for part in stack.parts] for number in sorted(found)]
-                    name = f"{prefix}.{stack.name}"
-                    self._targets[name] = _stacked(name, slices, stack, sorted(found))
-                    if not stack.or_apart:
-                        for target in itertools.chain.from_iterable(slices):
-                            del self._targets[target.name]
+        stacks = [stack for stack in self._rules.stacks if stack.modules == modules]
+        for (prefix, found), stack in itertools.product(lists.items(), stacks):
+            slices = [[found[number][part] for part in stack.parts] for number in sorted(found)]
+            name = f"{prefix}.{stack.name}"
+            self._targets[name] = _stacked(name, slices, stack, sorted(found))
+            for target in () if stack.or_apart else itertools.chain.from_iterable(slices):
+                del self._targets[target.name]
 
     def _is_elsewhere(self, name: str) -> bool:
         """Whether other workers have the tensor of this canonical name, and this one need not."""
