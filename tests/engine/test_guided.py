@@ -131,7 +131,7 @@ def test_no_disturbance_changes_a_token(options):
 
 
 def test_choosing_before_the_mask_changes_no_token(monkeypatch):
-    """Tokens that the grammar takes as they come, those that are chosen again, and masks that are laid on the logits."""
+    """Tokens that the grammar takes as they come, those that are chosen again, and masks laid on the logits."""
     expected, masked = run(), []
     allowed = Matchers.allowed
     monkeypatch.setattr(Matchers, "allowed", lambda self, rows: masked.append(len(rows)) or allowed(self, rows))
