@@ -25,17 +25,6 @@ CHUNK = 48
 PROMPT_LENS = (40, 7, 200, 65)
 
 
-INVARIANT = {"batch_invariant": True}
-FEW_BLOCKS = {"num_gpu_blocks_override": 18, "max_model_len": 256, "preemption_mode": "swap", "swap_space": 0.25}
-"""312 tokens of prompts and 96 more do not fit into 18 blocks."""
-
-DELAY_CYCLES = 10_000_000
-"""About 5 ms, by which a step is late: what the host overwrites too early is then read."""
-NUM_TOKENS = 24
-CHUNK = 48
-PROMPT_LENS = (40, 7, 200, 65)
-
-
 def prompts() -> list[list[int]]:
     return [[(7 * i + 3 * n) % 200 + 10 for i in range(length)] for n, length in enumerate(PROMPT_LENS)]
 

@@ -58,10 +58,15 @@ ROWS = {row.name: row for row in (*FIRST, *REST)}
 
 
 def command_of(row: Row, lines: Path) -> list[str] | None:
-    """What runs a row in a process of its own; None: its tool is not installed."""
+    """What runs a row in a process of its own; None: its tool is not installed.
+
+    The stacks of a test that hangs are printed right before the row's limit: to print them while the test still runs
+    can end the process by a signal (Python 3.11), and with it all tests behind.
+    """
     if row.tests:
         pytest = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "-p", "gpu_parts.rest.pytest_lines",
-                  "-o", "filterwarnings=", "-o", "faulthandler_timeout=60", "-m", "not slow"]  # fmt: skip
+                  "-o", "filterwarnings=", "-o", f"faulthandler_timeout={row.limit_s - 20}",
+                  "-m", "not slow"]  # fmt: skip
         workers = ["-n", "8"] if row.name == "kernel-tests" and find_spec("xdist") else []  # most is compiling
         return [*pytest, *workers, "--ignore=tests/ops/triton/test_compile.py", *row.tests]
     command = [sys.executable, str(BENCH / "gpu_check.py"), "--row", row.name, "--lines", str(lines)]

@@ -221,8 +221,18 @@ def test_a_push_that_fails_says_what_it_did(llm, trainer, loaded):
         with pytest.raises(ModelLoadError, match="No weight was replaced"):
             llm.update_weights([wrong])
 
+    for wrong, words in [
+        ((3, state[names[0]]), "pairs of a name and a tensor: int and "),
+        ((names[0], torch.empty(64, device="meta")), "model.norm.weight is on the meta device"),
+    ]:
+        with pytest.raises(InvalidRequestError, match=words) as error:
+            llm.update_weights([*state.items(), wrong])
+        assert "2 tensors before it were replaced" in error.value.__notes__[0]
+
     def broken():
         yield from state.items()
+        with pytest.raises(InvalidRequestError, match="cannot call it"):
+            llm.generate("hello", use_tqdm=False)  # its matrices are half-written, and one is not packed
         raise RuntimeError("the trainer fell over")
 
     with pytest.raises(RuntimeError, match="fell over") as caught:

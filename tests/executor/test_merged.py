@@ -1,12 +1,14 @@
 """Every verb over 1, 2 and 4 fake workers: who is called, in which order, and what one answer they make."""
 
 import pytest
+import torch
 from kit.worker.fakes import FakeExecutor
 
 from lullm.errors import EngineDeadError, InvalidRequestError, ModelLoadError, UnsupportedError, WakeUpError
 from lullm.types.sleep import SleepOrder, UsedBlocks
 from lullm.types.step import StepPlan
 
+ONES = torch.ones(2)
 ORDER = SleepOrder(1, (("weights", "offload"),), UsedBlocks([], []))
 
 
@@ -95,26 +97,26 @@ def test_weights_go_one_by_one(executor):
     def weights():
         for name in "abc":
             executor.calls.append(("generator", name))
-            yield name, name.upper()
+            yield name, ONES
 
     assert executor.update_weights(weights()) == 3
     ranks = range(len(executor.workers))
     expected = [(rank, "begin_update") for rank in ranks]
     for name in "abc":
-        expected += [("generator", name), *((rank, "write_weight", name, name.upper()) for rank in ranks)]
+        expected += [("generator", name), *((rank, "write_weight", name, ONES) for rank in ranks)]
     assert executor.calls == expected + [(rank, "end_update") for rank in ranks]
 
 
 def test_an_update_that_fails_is_ended_everywhere(executor):
     executor.workers[-1].failures["write_weight"] = ModelLoadError("unexpected tensor")
     with pytest.raises(ModelLoadError, match="unexpected"):
-        executor.update_weights([("a", 1), ("b", 2)])
+        executor.update_weights([("a", ONES), ("b", ONES)])
     assert executor.take_calls() == all_of(executor, "begin_update", "write_weight", "end_update")
 
 
 def test_callers_whose_tensors_fail_learn_what_was_replaced(executor):
     def weights():
-        yield "a", 1
+        yield "a", ONES
         raise RuntimeError("the trainer's own")
 
     with pytest.raises(RuntimeError, match="own") as caught:
@@ -126,7 +128,7 @@ def test_workers_that_replaced_different_weights_are_found():
     executor = FakeExecutor(2)
     executor.workers[1].write_weight = lambda name, tensor: None
     with pytest.raises(Exception, match="disagree about the weights"):
-        executor.update_weights([("a", 1)])
+        executor.update_weights([("a", ONES)])
 
 
 def test_the_version_changes_with_any_worker_and_costs_no_call(executor):

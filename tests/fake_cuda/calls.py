@@ -48,6 +48,7 @@ class TorchCalls:
         if name in MOVES:
             return self._move(name, args, kwargs, wanted)
         if name in ("tensor", "as_tensor") and _is_device(wanted):
+            self._gpu.refuse_hidden_wait(name)
             self._copied("to device", 0, False)
         plain_args, plain_kwargs = all_plain((args, kwargs))
         plain_kwargs.pop("pin_memory", False)
@@ -133,8 +134,10 @@ class TorchCalls:
         index = args[1] if name in ("__getitem__", "__setitem__") else ()
         parts = [t for t in tree_leaves(index) if isinstance(t, torch.Tensor)]
         if name in WAITING or (name == "__getitem__" and any(t.dtype == torch.bool and t.dim() for t in parts)):
+            self._gpu.refuse_hidden_wait(name)
             self._gpu.wait(self._gpu.stream.now())
         if any(not isinstance(t, DeviceTensor) for t in parts) or any(isinstance(i, list) for i in _tuple(index)):
+            self._gpu.refuse_hidden_wait("an index of the host")
             self._copied("to device", 0, False)
 
     def _check_context(self, what):
@@ -149,6 +152,8 @@ class TorchCalls:
         if not isinstance(source, torch.Tensor) or to_device == isinstance(source, DeviceTensor):
             return
         pinned = isinstance(source if to_device else target, PinnedTensor)
+        if not non_blocking:
+            self._gpu.refuse_hidden_wait("a copy that blocks")
         self._copied("to device" if to_device else "to host", source.nbytes, pinned)
         if to_device and pinned:
             self._gpu.late.settle(source)

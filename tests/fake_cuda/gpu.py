@@ -28,6 +28,7 @@ class FakeCuda:
     Args:
         index: of the device that tensors are on; every thread starts with device 0 as its current one.
         num_multiprocessors: 4, so that toys have several splits.
+        faults: a list that gets them; None: a new one.
 
     Attributes:
         copies: ('to device' or 'to host', bytes, whether the host's side is pinned) of every copy.
@@ -35,15 +36,16 @@ class FakeCuda:
         faults: what a GPU would have done wrong without a word, with the place in the code.
     """
 
-    def __init__(self, driver, index=0, num_multiprocessors=4):
+    def __init__(self, driver, index=0, num_multiprocessors=4, faults=None):
         self.driver, self.device = driver, torch.device("cuda", index)
-        self.copies, self.faults = [], []
+        self.copies, self.faults = [], [] if faults is None else faults
         self.num_waits = self.num_replays = self.num_launches = 0
         self.allocator = Allocator()
         self.late = LateCopies(self.faults)
         self.order = Order(self.faults, self.late)
         self.calls = TorchCalls(self)
         self.recording = None
+        self.sync_debug_mode = "default"
         self._num_multiprocessors = num_multiprocessors
         self._thread = threading.local()
         self._arenas = {}  # address -> bytes that are mapped there
@@ -99,6 +101,11 @@ class FakeCuda:
         self.allocator.begin(pool, graph)
         graph.pool = pool
         self.recording = Recording(pool, threading.get_ident())
+
+    def refuse_hidden_wait(self, what):
+        """Raises RuntimeError: the host would wait unasked, and `set_sync_debug_mode` forbids it."""
+        if self.sync_debug_mode == "error":
+            raise RuntimeError(f"called a synchronizing CUDA operation ({what})")
 
     def wait(self, seen):
         """The host waits for what was seen."""
@@ -174,6 +181,8 @@ class FakeCuda:
         for name, value in self._names().items():
             self._patch.setattr(f"torch.cuda.{name}", value)
         self._patch.setattr("torch.version.cuda", "13.0")
+        self._patch.setattr("torch.Generator", HostGenerator)
+        self._patch.setattr("torch.profiler.supported_activities", set)
         self._patch_threads()
         self._patch_kernels(self._patch.setattr)
         self._patch_arenas(self._patch.setattr)
@@ -212,6 +221,8 @@ class FakeCuda:
             "current_stream": lambda device=None: self.stream,
             "is_current_stream_capturing": lambda: self.is_capturing,
             "synchronize": self.synchronize,
+            "set_sync_debug_mode": lambda mode: setattr(self, "sync_debug_mode", mode),
+            "_sleep": lambda cycles: None,
             "mem_get_info": self.mem_get_info,
             "memory_allocated": lambda device=None: self.allocator.allocated,
             "max_memory_allocated": lambda device=None: self.allocator.peak,
@@ -269,6 +280,13 @@ class FakeCuda:
         patch(Arena, "empty", as_device)
         patch(cuda_device, "same_memory", lambda *args: same_memory(*args).as_subclass(DeviceTensor))
         patch(cuda_device, "cuda_backend", self._backend)
+
+
+class HostGenerator(torch.Generator):
+    """Of numbers for any device: the fake one has none of its own."""
+
+    def __new__(cls, device=None):
+        return super().__new__(cls)
 
 
 def _forget_facts():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from kit.device.fake_driver import FakeDriver, compile_driver
+from kit.rehearsed import toys as toy_sizes
 
 TESTS = Path(__file__).parent.parent
 BENCH = TESTS.parent / "bench"
@@ -20,6 +21,16 @@ def script(monkeypatch):
     for name in set(sys.modules) - before:
         if str(BENCH) in str(getattr(sys.modules[name], "__file__", None)):
             del sys.modules[name]
+
+
+@pytest.fixture
+def toys(script, monkeypatch):
+    """`script`, and what it imports from now on has toy sizes."""
+    for name, module in list(sys.modules.items()):
+        if str(BENCH) in str(getattr(module, "__file__", None)):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [toy_sizes.Finder, *sys.meta_path])
+    return script
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """What only a GPU runs, at toy size on a fake one: the engine over `CudaDevice`, the benchmarks, the tile search."""
 
-import dataclasses
 import json
 import math
 
@@ -11,34 +10,16 @@ from kit.folder.checkpoint import write_checkpoint
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here; tests/gpu runs on it")
 
-SHAPE = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
-         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
-         "max_position_embeddings": 128}  # fmt: skip
-TOY = {
-    "copy_bytes": 4096, "host_bytes": 1024, "product": 8, "decodes": ((1, 40), (2, 16)), "prefills": ((8, 8), (4, 24)),
-    "rows": (1,), "blocks": (1,), "draws": (1,), "num_layers": 1, "max_model_len": 64, "output_len": 2, "prompt_len": 3,
-    "sleep_seqs": 1, "kv_bytes": 1 << 20, "num_requests": 2, "mix_lens": (2, 4), "max_num_batched_tokens": 16,
-}  # fmt: skip
-
 
 @pytest.fixture
-def bench(script, monkeypatch):
+def bench(toys):
     """bench/gpu.py over toys: work is done once."""
-    module = script("gpu")
-    kernels = script("gpu_kernels")
-    shapes = {name: {**shape, **SHAPE} for name, shape in kernels.GPU_SHAPES.items()}
-    monkeypatch.setattr(kernels, "SIZES", dataclasses.replace(kernels.SIZES, **TOY))
-    monkeypatch.setattr(kernels, "DECODE_GOAL", (2, 16))
-    monkeypatch.setattr(kernels, "PREFILL_GOAL", (8, 8))
-    monkeypatch.setattr(kernels, "REPEAT", 1)
-    for owner in (module, kernels):
-        monkeypatch.setattr(owner, "GPU_SHAPES", shapes)
-    return module
+    return toys("gpu")
 
 
 @pytest.mark.parametrize("name", ["ceilings", "kernels", "decode-0.6b", "mix", "sleep-8b"])
-def test_every_case_gives_what_the_goals_ask_for(name, bench, script, gpu):
-    goals = script("gpu_parts.report").GOALS
+def test_every_case_gives_what_the_goals_ask_for(name, bench, toys, gpu):
+    goals = toys("gpu_parts.report").GOALS
     figures = {}
     for part in bench.measure(name):
         figures |= json.loads(json.dumps(part))
@@ -50,16 +31,16 @@ def test_every_case_gives_what_the_goals_ask_for(name, bench, script, gpu):
         assert figures["recaptured"] == 0.0
 
 
-def test_every_goal_has_a_row_that_measures_it(bench, script):
-    row, goals = script("gpu_parts.row"), script("gpu_parts.report").GOALS
+def test_every_goal_has_a_row_that_measures_it(script):
+    bench, row, goals = script("gpu"), script("gpu_parts.row"), script("gpu_parts.report").GOALS
     wanted = {pair[0] for goal in goals for pair in (goal.figure, goal.ceiling) if pair is not None}
     assert wanted <= {*bench.CASES, "shipped tiles"}
     assert bench.CASES["sleep-8b"] < row.ROWS["sleep"].limit_s
     assert bench.CASES["mix-peer"] < row.ROWS["peer"].limit_s and bench.CASES["kernels"] < row.ROWS["figures"].limit_s
 
 
-def test_a_tile_search(script, bench, gpu, monkeypatch):
-    tiles = script("gpu_tiles")
+def test_a_tile_search(toys, gpu, monkeypatch):
+    tiles = toys("gpu_tiles")
     from lullm.ops.triton import tile
 
     monkeypatch.setattr(tiles, "STEPS", {"decode": ((1, 1, 40),), "prefill": ((1, 8, 24),)})

@@ -12,9 +12,6 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here; gpu-check runs on it")
 
 MIB = 1 << 20
-SHAPE = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
-         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 128,
-         "torch_dtype": "float32"}  # fmt: skip
 
 
 @pytest.fixture
@@ -45,10 +42,8 @@ def test_facts(script, gpu, lines, outcome):
     assert figures["host"]["cores"] >= 1 and "MemAvailable" in figures["memory"] and "git" in figures["tools"]
 
 
-def test_contact(script, gpu, lines, outcome, monkeypatch):
-    contact = script("gpu_parts.contact")
-    toy = {"arena_bytes": 4 * MIB, "chunk_bytes": (2 * MIB,), "mapped_bytes": 8 * MIB, "pinned_bytes": (2 * MIB,)}
-    monkeypatch.setattr(contact, "SIZES", dataclasses.replace(contact.SIZES, **toy, block_dims=(16, 8, 512)))
+def test_contact(toys, gpu, lines, outcome, monkeypatch):
+    contact = toys("gpu_parts.contact")
     monkeypatch.setattr(contact.atexit, "register", lambda clear: clear())
     contact.run(lines)
     figures = outcome()
@@ -56,31 +51,12 @@ def test_contact(script, gpu, lines, outcome, monkeypatch):
     assert figures["bus"]["kernel_to_host_gb_per_s"] > 0
 
 
-class HostGenerator(torch.Generator):
-    """Of numbers for any device."""
-
-    def __new__(cls, device=None):
-        return super().__new__(cls)
-
-
-@pytest.fixture
-def on_fake(gpu, monkeypatch):
-    """What the fake has not: random numbers of its own, a device that sleeps, errors for waits."""
-    monkeypatch.setattr(torch, "Generator", HostGenerator)
-    gpu.modes = []
-    monkeypatch.setattr("torch.cuda._sleep", lambda cycles: None)
-    monkeypatch.setattr("torch.cuda.set_sync_debug_mode", gpu.modes.append)
-    return gpu
-
-
-def test_kernels(script, on_fake, lines, outcome):
-    """Of each kind one: the interpreter has them all in tests/ops/triton."""
-    correctness = script("gpu_parts.correctness")
-    groups = correctness.all_checks(is_small=True)
-    decode, draw, row = groups[0][1], groups[1][1], groups[2][0]
-    correctness.run_group(lines, [decode, draw, row], SimpleNamespace(value=0))
-    figures = outcome()
-    assert figures[decode[0]]["decode_parts"] > 1 and figures[row[0]]["error"] < 1e-5
+def test_kernels(toys, gpu, lines, outcome):
+    correctness = toys("gpu_parts.correctness")
+    checks = [check for group in correctness.all_checks() for check in group]
+    correctness.run_group(lines, checks, SimpleNamespace(value=0))
+    figures, (decode, draw, row) = outcome(), checks
+    assert figures[decode[0]]["decode_parts"] > 1 and figures[row[0]]["error"] < 1e-5 and draw[0] in figures
 
 
 def test_a_fault_of_one_case_leaves_the_others(script, lines, monkeypatch):
@@ -112,50 +88,41 @@ def test_a_fault_of_one_case_leaves_the_others(script, lines, monkeypatch):
     assert found["b"]["error"] == "AssertionError: error 3.0e-01, bound 8e-03" and "signal 9" in found["f"]["error"]
 
 
-@pytest.fixture
-def engines(script, on_fake, monkeypatch):
-    """Engines of one layer in float32."""
-    kernels = script("gpu_kernels")
-    toys = {name: {**shape, **SHAPE} for name, shape in kernels.GPU_SHAPES.items()}
-    monkeypatch.setattr(kernels, "SIZES", dataclasses.replace(kernels.SIZES, max_model_len=64))
-    monkeypatch.setattr(script("gpu"), "GPU_SHAPES", toys)
-    return on_fake
-
-
-def run_engines(script, lines, monkeypatch):
-    engine = script("gpu_parts.engine")
-    options = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "num_gpu_blocks_override": 40}
-    few = engine.FEW_BLOCKS | {"num_gpu_blocks_override": 6, "max_model_len": 64}
-    toys = {"OPTIONS": options, "FEW_BLOCKS": few, "CHUNK": 8, "NUM_TOKENS": 5, "PROMPT_LENS": (15, 3, 30, 16)}
-    for name, value in toys.items():
-        monkeypatch.setattr(engine, name, value)
-    engine.run(lines)
-
-
-def test_engine(script, engines, lines, outcome, monkeypatch):
+def test_engine(toys, gpu, lines, outcome, monkeypatch):
     """The quickest of its cases; the others are slow on the interpreter."""
-    engine = script("gpu_parts.engine")
+    engine = toys("gpu_parts.engine")
     monkeypatch.setattr(engine, "CASES", {name: engine.CASES[name] for name in ("no hidden wait",)})
-    run_engines(script, lines, monkeypatch)
+    engine.run(lines)
     assert outcome()["no hidden wait"]["steps"] == 3
-    assert engines.modes == ["error", "default"]
+    assert gpu.sync_debug_mode == "default"
+
+
+def test_a_hidden_wait_fails_its_case(toys, gpu, monkeypatch):
+    """A sampler that looks at its tokens: the host waits for every step."""
+    from lullm.errors import EngineDeadError
+    from lullm.step.runner import ModelRunner
+
+    engine, draw = toys("gpu_parts.engine"), ModelRunner._draw_decodes
+
+    def looking(runner, *args):
+        sampled = draw(runner, *args)
+        assert sampled.tokens[0].item() >= 0
+        return sampled
+
+    monkeypatch.setattr(ModelRunner, "_draw_decodes", looking)
+    with pytest.raises(EngineDeadError, match="synchronizing CUDA operation"):
+        engine.no_hidden_wait()
 
 
 @pytest.mark.slow
-def test_engine_in_all_cases(script, engines, lines, outcome, monkeypatch):
-    run_engines(script, lines, monkeypatch)
+def test_engine_in_all_cases(toys, gpu, lines, outcome):
+    toys("gpu_parts.engine").run(lines)
     figures = outcome()
     assert figures["swap"]["preemptions"] > 0 and figures["prefix hits"]["found"] > 0
 
 
-def test_profile(script, engines, lines, outcome, monkeypatch):
-    profile = script("gpu_parts.profile")
-    for name, value in {"ROWS": (1, 2), "NUM_STEPS": 2, "CONTEXT_LEN": 5, "MIXED_TOKENS": 24}.items():
-        monkeypatch.setattr(profile, name, value)
-    monkeypatch.setattr(profile, "build", lambda *args, **options: script("gpu").build(
-        *args, **options, num_gpu_blocks_override=20))  # fmt: skip
-    monkeypatch.setattr(torch.profiler, "supported_activities", lambda: set())
-    profile.run(lines)
+def test_profile(toys, gpu, lines, outcome):
+    toys("gpu_parts.profile").run(lines)
     figures = outcome()
     assert figures["decode, 2 rows"]["host_prepare_us"] > 0 and figures["mixed, 24 tokens"]["warm_host_launch_us"] > 0
 
@@ -169,26 +136,15 @@ def test_summary_of_a_profile(script):
     }  # fmt: skip
 
 
-def test_products(script, engines, lines, outcome, monkeypatch):
-    kernels, products = script("gpu_kernels"), script("gpu_parts.products")
-    small = {"copy_bytes": 4096, "host_bytes": 1024, "product": 8}
-    monkeypatch.setattr(kernels, "SIZES", dataclasses.replace(kernels.SIZES, **small))
-    monkeypatch.setattr(kernels, "REPEAT", 1)
-    monkeypatch.setattr(products, "GPU_SHAPES", script("gpu").GPU_SHAPES)
-    monkeypatch.setattr(products, "ROWS", (1, 2))
-    products.run(lines)
+def test_products(toys, gpu, lines, outcome):
+    toys("gpu_parts.products").run(lines)
     figures = outcome()
     assert figures["head of 8b"]["2_rows_gb_per_s"] > 0 and figures["ceilings"]["bf16_tflop_per_s"] > 0
 
 
-def test_tiles(script, gpu, lines, outcome, monkeypatch):
+def test_tiles(toys, gpu, lines, outcome):
     """The interpreter computes wrongly in bfloat16, but alike with every tile."""
-    tiles, kernels = script("gpu_tiles"), script("gpu_kernels")
-    monkeypatch.setattr(kernels, "REPEAT", 1)
-    monkeypatch.setattr(kernels, "GPU_SHAPES", {name: {**s, **SHAPE} for name, s in kernels.GPU_SHAPES.items()})
-    monkeypatch.setattr(tiles, "STEPS", {"decode": ((1, 1, 20),), "prefill": ((1, 2, 20),)})
-    monkeypatch.setattr(tiles, "FIRST", {"decode": ((32, 1, 1, 16),), "prefill": ((32, 16, 1, 1),)})
-    tiles.run(lines)
+    toys("gpu_tiles").run(lines)
     figures = outcome()
     assert figures["shipped tiles"]["decode_gb_per_s"] > 0 and figures["shipped tiles"]["prefill_tflop_per_s"] > 0
     assert figures["decode tile (32, 1, 1, 16)"]["decode_gb_per_s"] > 0
@@ -210,20 +166,13 @@ class SimpleTile:
         return self.factor
 
 
-def test_swap(script, gpu, lines, outcome, monkeypatch):
-    swap = script("gpu_parts.swap")
-    for name, value in {"NUM_LAYERS": 1, "NUM_BLOCKS": 2, "PRODUCT": 8, "ROUNDS": 1}.items():
-        monkeypatch.setattr(swap, name, value)
-    swap.run(lines)
+def test_swap(toys, gpu, lines, outcome):
+    toys("gpu_parts.swap").run(lines)
     assert outcome()["out by 8 programs"]["beside_gb_per_s"] > 0
 
 
-def test_sanitized(script, on_fake, lines, outcome, monkeypatch):
-    sanitized = script("gpu_parts.rest.sanitized")
-    monkeypatch.setattr(sanitized, "CASES", [sanitized.CASES[2].small()])
-    monkeypatch.setattr(sanitized, "row_cases", lambda device: script("gpu_parts.case.rows").row_cases(device, 32))
-    monkeypatch.setattr(sanitized, "DRAW", script("gpu_parts.case.draw").DrawCase("flat", 600, 1))
-    sanitized.run(lines)
+def test_sanitized(toys, gpu, lines, outcome):
+    toys("gpu_parts.rest.sanitized").run(lines)
     outcome()
 
 

@@ -6,5 +6,6 @@
 - `engine/`: prompts, the private parts of an engine, and observers of `AsyncLLMEngine`.
 - `sched/`: plans by hand, a simulated worker, and random workloads over it.
 - `worker/`: workers that are fakes, threads of this process, members of a group, or processes of their own.
-- `device/`: fakes of an accelerator and its driver, digests, and Triton's interpreter.
+- `device/`: fakes of an accelerator and its driver, digests, and Triton's interpreter; a rehearsal of what only a GPU
+  runs. `rehearsed/`: what each process of it loads first, and toy sizes.
 """

@@ -78,6 +78,7 @@ CHANGES = {
     "n_head": [2],
     "n_positions": [32],
     "n_inner": [24, None],
+    "rotary_dim": [4],
     "activation_function": ["gelu", "relu", "tanh"],
     "summary_type": ["mean"],
     "summary_activation": ["tanh"],

@@ -1,1 +1,4 @@
-"""What workers say to each other about tensors: sums, joined columns, hidden states for the next stage."""
+"""What workers say to each other about tensors: sums, joined columns, hidden states for the next stage.
+
+`seat` says where a worker stands, and in which groups; `torch_group` is a group over gloo or NCCL.
+"""

@@ -229,7 +229,8 @@ def _check_together(config: EngineConfig) -> None:
     if config.executor_backend == "uni" and config.num_workers > 1:
         raise ConfigError(f"distributed_executor_backend='uni' runs one worker, not {config.num_workers}: use 'mp'")
     if config.executor_backend == "uni":
-        _check_defaults(config, _OF_PROCESSES, "worker processes: distributed_executor_backend='mp'")
+        alone = _OF_PROCESSES if config.data_parallel_size == 1 else ("step_timeout", "restart_workers")
+        _check_defaults(config, alone, "worker processes: distributed_executor_backend='mp'")
     if config.executor_backend == "ray":
         _check_defaults(config, ("restart_workers",), "processes of this machine: distributed_executor_backend='mp'")
     if config.enable_expert_parallel and config.tensor_parallel_size == 1:

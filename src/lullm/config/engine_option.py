@@ -18,6 +18,7 @@ LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 AttentionBackend = Literal["auto", "triton", "torch"]
 
 MAX_THREADS = 256
+DEFAULT_WORKER_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +103,9 @@ class EngineOptions:
         "device",
     )
     worker_timeout: float = option(
-        60.0,
-        "seconds without a sign of life after which a worker process counts as lost, and the engine ends; one that has "
-        "died is noticed at once",
+        DEFAULT_WORKER_TIMEOUT_S,
+        "seconds without a sign of life after which a worker process counts as lost, and the engine ends, and so for "
+        "the process of an engine; one that has died is noticed at once",
         "device",
         above=0,
         unit="seconds",

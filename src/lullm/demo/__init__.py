@@ -1,4 +1,4 @@
-"""The bundled demo model: its files under `model/`, and the corpus, training and evaluation code it was made with.
+"""The bundled demo model: its files (`model/`), and the corpus (`corpus/`), training and evaluation it was made with.
 
 Nothing here is imported by the engine, which knows the folder by itself (`lullm.weights.folder`).
 """

@@ -272,8 +272,8 @@ class LLMEngine:
         sequence mixes the KV of two versions. The prefix cache is forgotten. Works while the KV cache sleeps.
 
         Raises:
-            EngineAsleepError: the weights are asleep. ModelLoadError: an unexpected tensor, or one of another shape
-            or type; the tensors before it stay replaced, and the message names them.
+            EngineAsleepError: the weights are asleep. InvalidRequestError: no weight, or iterating calls the engine.
+            ModelLoadError: an unexpected tensor, or one of another shape or type; those before it stay replaced.
         """
         self.check_health()
         self._loop.drain()

@@ -14,6 +14,7 @@ from lullm.executor.expert_balance import (
     merged_experts,
     num_moved,
 )
+from lullm.executor.feeding import Feeding
 from lullm.executor.merge import agreed, merged_forecast, merged_release, minimum, values
 from lullm.executor.protocol import Answer, Workers, WorkerVerb
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove, LayerExperts
@@ -30,6 +31,7 @@ class MergedExecutor:
 
     def __init__(self, workers: Workers):
         self._workers = workers
+        self._feeding = Feeding()
 
     @property
     def num_workers(self) -> int:
@@ -80,7 +82,7 @@ class MergedExecutor:
     def update_weights(self, weights: "Iterable[tuple[str, Tensor]]") -> int:
         self._call("begin_update")
         try:
-            for name, tensor in weights:
+            for name, tensor in self._feeding.items(weights):
                 self._call("write_weight", name, tensor)
         except BaseException as error:
             [applied, *_] = self._call("end_update")
@@ -133,6 +135,7 @@ class MergedExecutor:
         return values(self._workers.run(method, timeout, args, kwargs or {}))
 
     def check_health(self) -> None:
+        self._feeding.check()
         self._workers.check_health()
 
     def observe_loss(self, observer: Callable[[], None]) -> None:

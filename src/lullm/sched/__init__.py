@@ -1,1 +1,6 @@
-"""Scheduling: which tokens of which sequences the next step computes. Pure bookkeeping; nothing here runs a model."""
+"""Scheduling: which tokens of which sequences the next step computes. Pure bookkeeping; nothing here runs a model.
+
+Read in this order: `scheduler` (`plan` and `apply`), `draft` (a plan while it is written), `intake` (results go back to
+their sequences), `lookahead` (plans while a step runs), `preemption` (swap or recompute), `beam` (beam search).
+`occupancy` says who holds which blocks, for live pictures.
+"""

@@ -59,7 +59,7 @@ class Stack:
     The tensor `PREFIX.modules.name` fills the tensors `PREFIX.modules.i.part` of all i and `parts`.
 
     Args:
-        is_transposed: a slice is a matrix `[in, out]`; its rows are columns here.
+        is_transposed: a slice is a matrix `[in, out]`; its rows are columns here. or_plain: or it is `[out, in]`.
         takes_turns: whether rows of several parts do; else they come one part after the other.
         or_apart: a checkpoint may hold the tensors of the modules by themselves instead.
         num_modules: of the list, of which a worker may have some; None: it has all.
@@ -69,6 +69,7 @@ class Stack:
     name: str
     parts: tuple[str, ...]
     is_transposed: bool = False
+    or_plain: bool = False
     takes_turns: bool = True
     or_apart: bool = False
     num_modules: int | None = None
@@ -197,12 +198,13 @@ KV_SCALE_RENAMES = (
 
 
 TOWER = re.compile(
-    r"^(model\.)?(vision_tower|audio_tower|visual|multi_modal_projector|embed_vision|embed_audio|vision_embedder)\."
+    r"^(model\.)?(vision_tower|vision_model|audio_tower|visual|multi_modal_projector|connector|image_newline|"
+    r"embed_vision|embed_audio|vision_embedder)(\.|$)"
 )
 """What reads pictures and sounds, in checkpoints of more than text."""
 LANGUAGE_MODEL_RENAMES = (
     Rename(re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),
-    Rename(re.compile(r"^(model\.)?language_model\.(model\.)?"), "model."),
+    Rename(re.compile(r"^(model\.)?(language_model|text_model)\.(model\.)?"), "model."),
 )
 """The names of the language model in them, newer and older."""
 
@@ -216,7 +218,7 @@ IN_FRONT = re.compile(
     r"^model\.(embed_tokens|embed_positions|project_in|embed_tokens_per_layer|per_layer_model_projection|"
     r"per_layer_projection_norm)\."
 )
-BEHIND = re.compile(r"^(model\.(norm|project_out)|lm_head|score)\.")
+BEHIND = re.compile(r"^(model\.(norm|project_out)|lm_head|logit_bias|score)\.")
 """Canonical names of what stands in front of all layers, and behind them."""
 
 

@@ -58,8 +58,14 @@ class House:
         self.theirs.settimeout(5)
         self.joined = 0
         self.process = SimpleNamespace(
-            owner=os.getpid(), sock=self.ours, cause_of_death=self.cause_of_death, join=self.join
+            owner=os.getpid(),
+            sock=self.ours,
+            cause_of_death=self.cause_of_death,
+            join=self.join,
+            tick_s=0.01,
+            lose_if_silent=self.look,
         )
+        self.is_silent = False
         self.heard = []
         self.link = EngineLink(self.process, AWAKE, str, self.heard.append)
         self.entry = Entry(self.link, EngineConfig(enable_sleep_mode=True, **options).idle)
@@ -69,6 +75,10 @@ class House:
     def cause_of_death(self):
         self.ours.close()
         return "the engine's process was killed"
+
+    def look(self):
+        if self.is_silent:  # a real one kills the process
+            self.theirs.close()
 
     def join(self):
         self.joined += 1
@@ -189,7 +199,12 @@ def test_a_call_that_is_cancelled_is_cancelled_over_there():
 
 
 @pytest.mark.parametrize(
-    ("how", "text"), [("closed", "^the engine's process was killed; start it again"), ("told", "died in a step")]
+    ("how", "text"),
+    [
+        ("closed", "^the engine's process was killed; start it again"),
+        ("silent", "^the engine's process was killed; start it again"),
+        ("told", "died in a step"),
+    ],
 )
 def test_the_end_of_the_engine_fails_all_that_wait(how, text):
     async def main(house):
@@ -199,6 +214,8 @@ def test_the_end_of_the_engine_fails_all_that_wait(how, text):
         await house.order()
         if how == "told":
             house.tell(Ended(plain_error(EngineDeadError("the engine died in a step"), HERE)))
+        elif how == "silent":
+            house.is_silent = True
         else:
             house.theirs.close()
         for each in (stream, call):

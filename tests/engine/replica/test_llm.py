@@ -74,7 +74,13 @@ def llm(qwen3_folder):
         pids, engine = llm.collective_rpc(pid_of_worker), llm.llm_engine
     llm.shutdown()
     assert not any(map(is_running, pids))
-    for call in (engine.check_health, lambda: engine.sleep(1), lambda: engine.add_request("x", "hello")):
+    for call in (
+        engine.check_health,
+        lambda: engine.sleep(1),
+        lambda: engine.add_request("x", "hello"),
+        llm.get_metrics,
+        llm.is_sleeping,
+    ):
         with pytest.raises(EngineDeadError, match="shut down"):
             call()
 
@@ -237,6 +243,30 @@ def test_an_engine_that_is_dropped_leaves_no_process(qwen3_folder):
     assert all(map(is_running, pids))
     del llm
     gc.collect()
+    assert not any(map(is_running, pids))
+
+
+def test_an_engine_that_is_stopped_and_one_that_is_killed(qwen3_folder, expected):
+    """Requests of each fail with its own error, the others' end with their tokens, and no process stays."""
+    llm = LLM(str(qwen3_folder), data_parallel_size=2, worker_timeout=2.0, **ENGINE)
+    pids, engine = llm.collective_rpc(pid_of_worker), llm.llm_engine
+    os.kill(pids[0], signal.SIGSTOP)
+    for number, prompt in enumerate(PROMPTS):
+        engine.add_request(str(number), prompt, GREEDY)
+    found, errors = {}, []
+    while engine.has_unfinished_requests():
+        try:
+            found.update({output.request_id: output.outputs[0].token_ids for output in engine.step()})
+        except EngineDeadError as error:
+            errors.append(str(error))
+    assert found and found == {name: expected[1][int(name)] for name in found}
+    assert len(errors) == len(PROMPTS) - len(found)
+    assert errors[0].startswith("engine 0 of 2: the engine's process has given no sign of life for 2 s")
+    os.kill(pids[1], signal.SIGKILL)
+    for call in (llm.get_metrics, llm.is_sleeping, lambda: llm.sleep_state, lambda: llm.generate("late")):
+        with pytest.raises(EngineDeadError, match="engine 0 of 2"):
+            call()
+    llm.shutdown()
     assert not any(map(is_running, pids))
 
 

@@ -8,9 +8,9 @@ import random
 import torch
 
 from lullm.arena.host import HostArena
-from lullm.config.model import ModelConfig
 from lullm.config.parallel.share import share_of
 from lullm.kv.cache_group import cache_layout
+from lullm.models.fallback.choice import read_model_config
 from lullm.models.registry import build_model
 from lullm.nn.context import StepContext
 from lullm.ops.attention_layout import AttentionLayout
@@ -58,7 +58,7 @@ def random_model(family, options, seed=0):
         corrections = [item for item in model.named_buffers() if item[0].endswith(learned)]
         for name, parameter in (*model.named_parameters(), *corrections):
             # Some families' norms add 1 themselves.
-            adds_one = family in ("Gemma2", "Gemma3") or (
+            adds_one = family in ("Gemma", "Gemma2", "Gemma3", "Nemotron") or (
                 family.startswith(("Qwen3Next", "Qwen3_5")) and "linear_attn" not in name
             )
             is_factor = any(part in name for part in ("norm", ".ln_", "scalar", "router.scale", "per_expert_scale"))
@@ -81,7 +81,7 @@ def write_config(folder, family, options):
 
 def load_model(folder, dtype=torch.float32, max_model_len=128, axis=ALONE, deals_experts=False, stage=WHOLE):
     """`axis`: of a worker that shares the model with others. `stage`: of one that has some of the layers."""
-    config = dataclasses.replace(ModelConfig.from_folder(folder), stage=stage)
+    config = dataclasses.replace(read_model_config(folder, "lullm"), stage=stage)
     config = share_of(config, axis, deals_experts)
     model = build_model(config, dtype, max_model_len)
     assert all(parameter.is_meta for parameter in model.parameters())

@@ -36,11 +36,13 @@ def run(args: argparse.Namespace) -> int:
     if out.exists():
         raise ModelLoadError(f"{out} exists; name a folder that does not, or remove it first")
     from lullm.weights.folder import resolve_model
+    from lullm.weights.reading.head import with_own_head
 
     source = resolve_model(args.model)
     if source.is_file():
         raise ModelLoadError(f"{source} is a GGUF file; start it as it is, or take the folder that it was made from")
-    config = with_use(ModelConfig.from_folder(source), source, "auto", "auto", lambda word: None, False)
+    config = with_own_head(ModelConfig.from_folder(source), source)
+    config = with_use(config, source, "auto", "auto", lambda word: None, False)
     if config.encoding is not None:
         raise ModelLoadError(
             f"{source} is quantized already ({config.encoding.method}); start it as it is, or take the original"
@@ -80,6 +82,8 @@ def _write(config: ModelConfig, source: Path, out: Path, quantization: str) -> N
             copy.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, copy)
     data = read_object(source / "config.json") | {"quantization_config": stated}
+    if not config.tie_word_embeddings:  # a quantized head has no bytes to compare
+        data["tie_word_embeddings"] = False
     (out / "config.json").write_text(json.dumps(data, indent=1))
 
 

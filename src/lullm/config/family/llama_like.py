@@ -215,6 +215,20 @@ ERNIE4_5 = Family(
     fixed=NO_WINDOW,
     ignores=UNUSED_WINDOW,
 )
+ARCEE = Family(
+    read_dense,
+    defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2"},
+    reads=DENSE_READS | {"attention_bias", "mlp_bias"},
+    fixed=NO_WINDOW,
+    ignores=UNUSED_WINDOW,
+)
+HELIUM = Family(
+    read_dense,
+    defaults={"rms_norm_eps": 1e-8, "rope_theta": 100000.0, "num_key_value_heads": 20, "head_dim": 128},
+    reads=DENSE_READS | {"attention_bias", "mlp_bias"},
+    fixed=NO_WINDOW,
+    ignores=UNUSED_WINDOW,
+)
 EXAONE4 = Family(
     _read_exaone4,
     defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},

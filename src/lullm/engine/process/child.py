@@ -9,12 +9,14 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from lullm.config.engine import EngineConfig
 from lullm.engine.process.frame import framed, read_frames
 from lullm.engine.process.message import HERE, Ended, Order, Start, decode_order, encode
 from lullm.errors import LullmError
+from lullm.executor.remote.pulse import Pulse
 from lullm.log import get_logger, log_to_stderr
 from lullm.types.wire.plain_error import plain_error
 
@@ -29,6 +31,10 @@ def main(fd: int) -> None:
         frames = read_frames(sock)
         start = decode_order(next(frames))
         assert isinstance(start, Start)
+        beating = threading.Thread(
+            target=_beat, args=(Pulse(start.pulse), start.beat_s), name="lullm-beat", daemon=True
+        )
+        beating.start()
         if start.log_level is not None:
             log_to_stderr(start.log_level)
         if start.cores is not None:
@@ -41,6 +47,13 @@ def main(fd: int) -> None:
         except Exception as error:
             logger.exception("the engine could not be built")
             sock.sendall(framed(encode(Ended(plain_error(error, HERE)))))
+
+
+def _beat(pulse: Pulse, beat_s: float) -> None:
+    """Give signs of life, as long as the process has any."""
+    while True:
+        pulse.beat()
+        time.sleep(beat_s)
 
 
 class _Orders:

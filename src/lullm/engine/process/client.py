@@ -52,6 +52,7 @@ class ProcessClient(Reception):
     Args:
         stream_pause_s: see `AsyncLLMEngine`. cores: the only ones that the engine runs on; None: any.
         opened: the model, if it was read already.
+        timeout_s: without a sign of life for so long the process is lost; None: as `config` says of workers.
 
     Methods, attributes and raised errors: see `EngineClient` and `LLMEngine`. UnsupportedError: an option cannot leave
     this process.
@@ -63,8 +64,9 @@ class ProcessClient(Reception):
         stream_pause_s: float = 0.0,
         cores: Sequence[int] | None = None,
         opened: OpenedModel | None = None,
+        timeout_s: float | None = None,
     ):
-        self._process = EngineProcess(config, stream_pause_s, cores)
+        self._process = EngineProcess(config, stream_pause_s, cores, timeout_s)
         try:
             model = opened or open_model(config)  # while the other process imports torch
             ready = self._process.wait_ready()
@@ -178,6 +180,10 @@ class ProcessClient(Reception):
 
     def check_running(self) -> None:
         self._link.check_running()
+
+    def check_alive(self) -> None:
+        """As `check_running`, from any thread."""
+        self._link.check_alive()
 
     async def shutdown(self, drain: bool = True) -> None:
         await self._link.stop(drain)

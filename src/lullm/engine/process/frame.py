@@ -1,8 +1,8 @@
 """Frames: messages on a stream of bytes, each behind its length."""
 
-import socket
 import struct
 from collections.abc import Iterator
+from typing import Protocol
 
 _LENGTH = struct.Struct("<Q")
 CHUNK_BYTES = 1 << 18
@@ -34,14 +34,20 @@ class FrameReader:
         del rest[:start]
 
 
-def read_frames(sock: socket.socket) -> Iterator[bytes]:
-    """All messages of a blocking socket until its other end is closed."""
+class Source(Protocol):
+    """A blocking socket, or what reads from one."""
+
+    def recv(self, num_bytes: int, /) -> bytes: ...
+
+
+def read_frames(sock: Source) -> Iterator[bytes]:
+    """All messages until the other end is closed."""
     reader = FrameReader()
     while data := _receive(sock):
         yield from reader.feed(data)
 
 
-def _receive(sock: socket.socket) -> bytes:
+def _receive(sock: Source) -> bytes:
     """Empty at the end, an orderly one or not."""
     try:
         return sock.recv(CHUNK_BYTES)

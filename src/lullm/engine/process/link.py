@@ -64,6 +64,7 @@ class EngineLink:
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._num_sleeps = 0  # calls that may be putting the engine to sleep now
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._listening: asyncio.TimerHandle | None = None
         self._is_draining = False
         self._error: EngineDeadError | None = None
         self._ends: list[asyncio.Future[None]] = []
@@ -73,6 +74,10 @@ class EngineLink:
     def check_running(self) -> None:
         """Return if the engine takes requests. Raises EngineDeadError otherwise, with the cause."""
         self.attach()
+        self.check_alive()
+
+    def check_alive(self) -> None:
+        """The same, from any thread."""
         if self._error is not None:
             raise self._error
         if self._is_draining:
@@ -120,10 +125,13 @@ class EngineLink:
         finally:
             self._num_sleeps -= verb == "sleep"
 
-    async def give(self, data: bytes) -> None:
-        """Send a weight of the update that runs; returns once the engine takes it. Raises EngineDeadError."""
+    async def give(self, data: bytes | None, is_broken: bool = False) -> None:
+        """Send a weight of the update that runs, or its end; returns once the engine takes it. Raises EngineDeadError.
+
+        See `Weight`.
+        """
         serial = next(self._serials)
-        await self._answer_to(serial, encode(Weight(serial, data)))
+        await self._answer_to(serial, encode(Weight(serial, data, is_broken)))
 
     async def _answer_to(self, serial: int, data: bytes) -> bytes:
         """Send an order that has an answer; that answer."""
@@ -171,11 +179,19 @@ class EngineLink:
             self._detach()
         self._loop = loop
         loop.add_reader(self._sock, self._receive)
+        self._listen(loop)
         if self._unsent:
             loop.add_writer(self._sock, self._flush)
 
+    def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look for signs of life of the process, again and again."""
+        self._process.lose_if_silent()
+        self._listening = loop.call_later(self._process.tick_s, self._listen, loop)
+
     def _detach(self) -> None:
         """Idempotent."""
+        if self._listening is not None:
+            self._listening.cancel()
         loop, self._loop = self._loop, None
         if loop is not None and not loop.is_closed():
             loop.remove_reader(self._sock)

@@ -101,11 +101,14 @@ class Status(Message):
 class Start(Message, tag="start"):
     """The first message. `options`: of `EngineConfig`. `cores`: the only ones to run on; None: any.
 
+    `pulse`: the inherited descriptor of the memory in which signs of life are counted, one every `beat_s`.
     `log_level`: of lullm's records on stderr; None: the library's silence.
     """
 
     options: dict[str, Any]
     stream_pause_s: float
+    pulse: int
+    beat_s: float
     log_level: str | None = None
     cores: tuple[int, ...] | None = None
 
@@ -134,10 +137,14 @@ class Call(Message, tag="call"):
 
 
 class Weight(Message, tag="weight"):
-    """A weight of the update that runs, and the number by which its acceptance comes back; see `weight_feed`."""
+    """A weight of the update that runs, and the number by which its acceptance comes back; see `weight_feed`.
+
+    `data` None: there are no more; `is_broken`: the caller could not go on.
+    """
 
     serial: int
-    data: bytes
+    data: bytes | None
+    is_broken: bool = False
 
 
 class Cancel(Message, tag="cancel"):

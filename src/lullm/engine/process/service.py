@@ -202,7 +202,7 @@ class EngineService:
                 case Call():
                     self._call(order)
                 case Weight():
-                    self._weights.put(order.serial, order.data)
+                    self._weights.put(order)
                 case Cancel():
                     if (call := self._calls.get(order.serial)) is not None:
                         call.answer.cancel()

@@ -4,18 +4,20 @@ import contextlib
 import dataclasses
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lullm.config.engine import EngineConfig
 from lullm.engine.process.frame import framed, read_frames
 from lullm.engine.process.message import Ended, Ready, Start, decode_news, encode
 from lullm.errors import EngineDeadError, ModelLoadError, UnsupportedError
+from lullm.executor.remote.pulse import Pulse, Silence, pulse_memory
 from lullm.types.wire.plain_error import error_of
 
 _CODE = "import sys; sys.path[:] = sys.argv[2:]; from lullm.engine.process.child import main; main(int(sys.argv[1]))"
@@ -32,6 +34,7 @@ class EngineProcess:
 
     Args:
         cores: the only ones it runs on; None: any of this process's.
+        timeout_s: without a sign of life for so long it is lost; None: as `config` says of workers.
 
     Attributes:
         owner: the process that this was made in. sock: blocking until `wait_ready` has returned.
@@ -40,25 +43,35 @@ class EngineProcess:
         UnsupportedError: an option is an object of Python, which cannot go to another process.
     """
 
-    def __init__(self, config: EngineConfig, stream_pause_s: float = 0.0, cores: Sequence[int] | None = None):
-        start = Start(_options(config), stream_pause_s, _log_level(), None if cores is None else tuple(cores))
+    def __init__(
+        self,
+        config: EngineConfig,
+        stream_pause_s: float = 0.0,
+        cores: Sequence[int] | None = None,
+        timeout_s: float | None = None,
+    ):
+        options = _options(config)
+        self._fault: str | None = None
         self.sock, theirs = socket.socketpair()
-        with theirs:
+        with theirs, pulse_memory() as pulse:
+            self._pulse, self._silence = Pulse(pulse), Silence(timeout_s or config.worker_timeout)
             self._process = subprocess.Popen(
                 # -P: the working directory does not come before the library. Nothing but records leaves it, on stderr.
                 [sys.executable, "-P", "-c", _CODE, str(theirs.fileno()), *sys.path],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), pulse],
                 start_new_session=True,  # Ctrl-C on the terminal is for this process, which ends the other
             )
         self.owner = os.getpid()
         self._end = weakref.finalize(self, _end, self.owner, self._process, self.sock)
+        allowed = None if cores is None else tuple(cores)
+        start = Start(options, stream_pause_s, pulse, self.tick_s, _log_level(), allowed)
         self.sock.sendall(framed(encode(start)))
 
     def wait_ready(self) -> Ready:
-        """Wait until the engine is there. Raises what its constructor raises; ModelLoadError: it died."""
-        for frame in read_frames(self.sock):
+        """Wait until the engine is there. Raises what its constructor raises; ModelLoadError: it died, or hangs."""
+        for frame in read_frames(_Patient(self.sock, self.tick_s, self.lose_if_silent)):
             news = decode_news(frame)
             if isinstance(news, Ready):
                 self.sock.setblocking(False)
@@ -72,6 +85,17 @@ class EngineProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def tick_s(self) -> float:
+        """How often `lose_if_silent` is to be called."""
+        return self._silence.tick_s
+
+    def lose_if_silent(self) -> None:
+        """Kill the process if it has given no sign of life for too long: its socket is closed then."""
+        if self._end.alive and (fault := self._silence.fault(self._pulse.beats)) is not None:
+            self._fault = self._fault or f"the engine's process {fault}"
+            self._process.kill()
+
     def cause_of_death(self) -> str:
         """In words, once the socket is closed."""
         try:
@@ -80,6 +104,8 @@ class EngineProcess:
             return "the engine's process has closed its connection"
         finally:
             self.close()
+        if self._fault is not None:
+            return self._fault
         if code == -signal.SIGKILL:
             return "the engine's process was killed (SIGKILL); the system may have run out of memory"
         if code < 0:
@@ -100,6 +126,22 @@ class EngineProcess:
 def dead(cause: str) -> EngineDeadError:
     """The error of all who use an engine whose process has died."""
     return EngineDeadError(f"{cause}; start it again")
+
+
+class _Patient:
+    """A blocking socket to read from, beside which `look` is called every `tick_s`."""
+
+    def __init__(self, sock: socket.socket, tick_s: float, look: Callable[[], None]):
+        self._sock = sock
+        self._tick_s = tick_s
+        self._look = look
+
+    def recv(self, num_bytes: int) -> bytes:
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        while not poll.poll(self._tick_s * 1000):
+            self._look()
+        return self._sock.recv(num_bytes)
 
 
 def _end(owner: int, process: subprocess.Popen[bytes], sock: socket.socket) -> None:

@@ -9,26 +9,22 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from lullm.engine.process.message import Weight
 from lullm.errors import InvalidRequestError, LullmError
 from lullm.executor.remote.codec import decode, encode
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-END = b""
-BROKEN = b"\0"
-"""In place of a weight: there are no more. Or: the caller could not go on."""
 
-
-def encode_weight(item: "tuple[str, Tensor]") -> bytes:
-    """One of the caller's items as it goes to any number of engines. Raises InvalidRequestError."""
+def encode_weight(weight: "tuple[str, Tensor]") -> bytes:
+    """A weight as it goes to any number of engines. Raises InvalidRequestError: it has no bytes."""
+    name, tensor = weight
     try:
-        name, tensor = item
-        if not isinstance(name, str) or not hasattr(tensor, "dtype"):
-            raise TypeError(f"{type(name).__name__} and {type(tensor).__name__} are not")
         return b"".join(encode([name, tensor]))
-    except (TypeError, ValueError) as error:
-        raise InvalidRequestError(f"update_weights takes pairs of a name and a tensor: {error}", "weights") from None
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = f"update_weights: {name} cannot go to an engine in another process: {error}"
+        raise InvalidRequestError(reason, "weights") from None
 
 
 class Wire(Protocol):
@@ -36,8 +32,8 @@ class Wire(Protocol):
 
     async def call(self, verb: str, kind: Any, **arguments: Any) -> Any: ...
 
-    async def give(self, data: bytes) -> None:
-        """Send a weight; returns once the engine takes it. Raises EngineDeadError."""
+    async def give(self, data: bytes | None, is_broken: bool = False) -> None:
+        """Send a weight, or the end; returns once the engine takes it. Raises EngineDeadError."""
         ...
 
 
@@ -58,7 +54,7 @@ class WeightFeed:
         self._update = asyncio.ensure_future(self._wire.call("update_weights", int))
         return self
 
-    async def put(self, data: bytes) -> bool:
+    async def put(self, data: bytes | None) -> bool:
         """The next weight (`encode_weight`); returns once the engine takes it. Whether it wants more: see `end`."""
         if not self._update.done():
             await self._give(data)
@@ -66,7 +62,7 @@ class WeightFeed:
 
     async def end(self) -> int:
         """There are no more, or no more are wanted: how many were of use. Raises what the update does."""
-        await self.put(END)
+        await self.put(None)
         num_weights: int = await self._update
         return num_weights
 
@@ -75,7 +71,7 @@ class WeightFeed:
     ) -> None:
         try:
             if not self._update.done():
-                await self._give(BROKEN)
+                await self._give(None, is_broken=True)
             await asyncio.wait([self._update])
             if error is not None and (end := self._update.exception()) is not error:
                 for note in getattr(end, "__notes__", ()):
@@ -83,9 +79,9 @@ class WeightFeed:
         finally:
             self._turn.release()
 
-    async def _give(self, data: bytes) -> None:
+    async def _give(self, data: bytes | None, is_broken: bool = False) -> None:
         """Returns once the engine takes it, or the update has ended: an engine that has failed takes no more."""
-        given: asyncio.Future[Any] = asyncio.ensure_future(self._wire.give(data))
+        given: asyncio.Future[Any] = asyncio.ensure_future(self._wire.give(data, is_broken))
         try:
             await asyncio.wait([self._update, given], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -102,20 +98,20 @@ class WeightInbox:
 
     def __init__(self, accept: Callable[[int], None]):
         self._accept = accept
-        self._weights: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+        self._weights: queue.SimpleQueue[Weight] = queue.SimpleQueue()
 
-    def put(self, serial: int, data: bytes) -> None:
+    def put(self, weight: Weight) -> None:
         """On the thread that reads orders."""
-        self._weights.put((serial, data))
+        self._weights.put(weight)
 
     def __iter__(self) -> "Iterator[tuple[str, Tensor]]":
         """Raises LullmError: the caller could not go on."""
         while True:
-            serial, data = self._weights.get()
-            self._accept(serial)
-            if data == END:
-                return
-            if data == BROKEN:
+            weight = self._weights.get()
+            self._accept(weight.serial)
+            if weight.is_broken:
                 raise LullmError("the caller has broken the update off")
-            name, tensor = decode(memoryview(data))
+            if weight.data is None:
+                return
+            name, tensor = decode(memoryview(weight.data))
             yield name, tensor

@@ -6,15 +6,17 @@ Every request goes to one of them, by the `Router`. Calls go to all, and have on
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
 from lullm.engine.caller.named_calls import NamedCalls
 from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
-from lullm.engine.process.weight_feed import END, encode_weight
+from lullm.engine.process.client import ProcessClient
+from lullm.engine.process.weight_feed import encode_weight
 from lullm.engine.replica.crew import Crew, gathered
 from lullm.engine.replica.merge import (
     merged_forecast,
@@ -75,7 +77,7 @@ class ReplicaClient(Reception, NamedCalls):
         stats = [replica.stats() for replica in self._replicas]
         has_cache = self.config.enable_prefix_caching
         self._router = Router([each.num_blocks * has_cache for each in stats], self.config.block_size)
-        self._ids: set[str] = set()
+        self._tickets: dict[str, Ticket] = {}  # of the requests that have not ended
         for replica, known in zip(self._replicas, self._router.replicas, strict=True):
             replica.observe_sleep(_Forgetting(known.forget))
 
@@ -101,27 +103,35 @@ class ReplicaClient(Reception, NamedCalls):
             return await self._replicas[ticket.engine].pool(request, keep_alive)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored."""
-        request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
-        await self._crew.all(lambda replica: replica.abort(request_ids))
+        """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored.
+
+        Requests of an engine that is dead end by its error.
+        """
+        given = {request_id} if isinstance(request_id, str) else set(request_id)
+        of_engines: dict[ProcessClient, list[str]] = {}
+        for each in given & self._tickets.keys():
+            of_engines.setdefault(self._replicas[self._tickets[each].engine], []).append(each)
+        _, errors = await self._crew.each(lambda replica: replica.abort(of_engines[replica]), of_engines)
+        self._crew.raise_first({n: error for n, error in errors.items() if not isinstance(error, EngineDeadError)})
 
     def get_num_unfinished_requests(self) -> int:
         """How many requests have not ended."""
-        return len(self._ids)
+        return len(self._tickets)
 
     @contextlib.contextmanager
     def _sent(self, request: GenerateRequest) -> Iterator[Ticket]:
         """Around the life of a request in the engine that the ticket names. Raises InvalidRequestError."""
-        if request.request_id in self._ids:
+        self._crew.feeding.check()
+        if request.request_id in self._tickets:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", "request_id")
         ticket = self._route(request)
-        self._ids.add(request.request_id)
+        self._tickets[request.request_id] = ticket
         try:
             yield ticket
         except EngineDeadError as error:
             raise self._crew.named(ticket.engine, error) from None
         finally:
-            self._ids.discard(request.request_id)
+            del self._tickets[request.request_id]
             self._router.end(ticket)
 
     def _route(self, request: GenerateRequest) -> Ticket:
@@ -189,16 +199,20 @@ class ReplicaClient(Reception, NamedCalls):
         found = await self._crew.all(lambda replica: replica.collective_rpc(method, timeout, args, kwargs))
         return [answer for answers in found for answer in answers]
 
-    async def update_weights(self, weights: "Iterable[tuple[str, Tensor]]") -> int:
-        """Replace weights of all engines; how many. A thread iterates. Raises what iterating `weights` does.
+    async def update_weights(self, weights: "Iterable[tuple[str, Tensor]]", iterating: Executor | None = None) -> int:
+        """Replace weights of all engines; how many. Raises what iterating `weights` does.
 
         After an error the engines may differ in the tensor that it is about; the same update again makes them equal.
+
+        Args:
+            iterating: what iterates `weights`; None: a thread.
         """
+        self._crew.feeding.check()
+        loop, items = asyncio.get_running_loop(), self._crew.feeding.items(weights)
         async with contextlib.AsyncExitStack() as stack:
             feeds = {each: await stack.enter_async_context(each.weight_feed()) for each in self._replicas}
-            items = iter(weights)
-            while (item := await asyncio.to_thread(next, items, END)) is not END:
-                data = await asyncio.to_thread(encode_weight, cast(Any, item))
+            while (item := await loop.run_in_executor(iterating, next, items, None)) is not None:
+                data = await asyncio.to_thread(encode_weight, item)
                 if not all(await asyncio.gather(*(feed.put(data) for feed in feeds.values()))):
                     break
             return (await self._crew.all(lambda replica: feeds[replica].end()))[0]
@@ -235,13 +249,25 @@ class ReplicaClient(Reception, NamedCalls):
 
     def check_running(self) -> None:
         """Raises EngineDeadError: one of them is dead, or all are being shut down."""
+        self._check_each(lambda replica: replica.check_running())
+
+    def check_free(self) -> None:
+        """Return if a call may wait for the engines. Raises InvalidRequestError: they wait for a weight."""
+        self._crew.feeding.check()
+
+    def check_alive(self) -> None:
+        """As `check_running`, from any thread."""
+        self._check_each(lambda replica: replica.check_alive())
+
+    def _check_each(self, check: Callable[[ProcessClient], None]) -> None:
         for number, replica in enumerate(self._replicas):
             try:
-                replica.check_running()
+                check(replica)
             except EngineDeadError as error:
                 raise self._crew.named(number, error) from None
 
     async def shutdown(self, drain: bool = True) -> None:
+        self._crew.feeding.check()
         await asyncio.gather(*(replica.shutdown(drain) for replica in self._replicas))
 
     def close(self) -> None:

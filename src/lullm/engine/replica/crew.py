@@ -2,14 +2,16 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from lullm.config.engine import DEFAULT_CPU_KV_SHARE, EngineConfig
+from lullm.config.engine_option import DEFAULT_WORKER_TIMEOUT_S
 from lullm.engine.process.client import ProcessClient
 from lullm.engine.start.model import OpenedModel
 from lullm.errors import ConfigError, EngineDeadError, InvalidRequestError, LullmError
+from lullm.executor.feeding import Feeding
 from lullm.log import get_logger
 from lullm.machine.cores import cpus_of_workers, read_cores
 from lullm.machine.memory import available_memory_bytes
@@ -28,7 +30,7 @@ class Crew:
     """Engines in processes of their own, each on its part of the cores. The constructor returns once all are there.
 
     Attributes:
-        engines: by number.
+        engines: by number. feeding: their updates.
 
     Raises:
         ConfigError: more than memory has room for. LullmError and others: the error of the first engine that could
@@ -39,9 +41,10 @@ class Crew:
         count = config.data_parallel_size
         check_room(count, available_memory_bytes())
         cpus = cpus_of_workers(read_cores(), count)
+        self.feeding = Feeding()
 
         def start(number: int) -> ProcessClient:
-            return ProcessClient(_of_one(config), stream_pause_s, sorted(cpus[number]), model)
+            return ProcessClient(_of_one(config), stream_pause_s, sorted(cpus[number]), model, config.worker_timeout)
 
         with ThreadPoolExecutor(count) as pool:
             starting = [pool.submit(start, number) for number in range(count)]
@@ -57,16 +60,21 @@ class Crew:
     async def all(self, call: Callable[[ProcessClient], Awaitable[T]]) -> list[T]:
         """The answers of all engines. Raises the first error, once all have answered."""
         answers, errors = await self.each(call)
-        if errors:
-            self.raise_first(errors)
+        self.raise_first(errors)
         return list(answers.values())
 
-    async def each(self, call: Callable[[ProcessClient], Awaitable[T]]) -> tuple[dict[int, T], dict[int, Exception]]:
-        """(answers, errors) by the engine's number, once all have ended."""
-        return await gathered({number: call(engine) for number, engine in enumerate(self.engines)})
+    async def each(
+        self, call: Callable[[ProcessClient], Awaitable[T]], engines: Container[ProcessClient] | None = None
+    ) -> tuple[dict[int, T], dict[int, Exception]]:
+        """(answers, errors) by the engine's number, once all have ended. `engines`: the only ones that are called."""
+        self.feeding.check()
+        called = {n: engine for n, engine in enumerate(self.engines) if engines is None or engine in engines}
+        return await gathered({number: call(engine) for number, engine in called.items()})
 
     def raise_first(self, errors: Mapping[int, Exception], more: str = "") -> None:
-        """Raise the error of the first engine; `more` behind its text."""
+        """Raise the error of the first engine, if there is one; `more` behind its text."""
+        if not errors:
+            return
         number, error = next(iter(errors.items()))
         if len(errors) == len(self.engines) and not isinstance(error, EngineDeadError):
             raise error  # a caller's mistake is not one engine's
@@ -111,7 +119,14 @@ async def gathered(calls: Mapping[int, Awaitable[T]]) -> tuple[dict[int, T], dic
 
 
 def _of_one(config: EngineConfig) -> EngineConfig:
-    """The options of one of the engines: shares of a CPU's memory are of all together."""
+    """The options of one of the engines: shares of a CPU's memory are of all together.
+
+    An engine without worker processes has no use for their time-out, which is its own, too.
+    """
     share = config.gpu_memory_utilization or DEFAULT_CPU_KV_SHARE
     count = config.data_parallel_size
-    return dataclasses.replace(config, data_parallel_size=1, gpu_memory_utilization=share / count)
+    has_workers = config.executor_backend != "uni"
+    timeout_s = config.worker_timeout if has_workers else DEFAULT_WORKER_TIMEOUT_S
+    return dataclasses.replace(
+        config, data_parallel_size=1, gpu_memory_utilization=share / count, worker_timeout=timeout_s
+    )

@@ -9,6 +9,7 @@ import contextlib
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from lullm.config.engine import EngineConfig
 from lullm.engine.assembly import check_threadless
+from lullm.engine.replica.calling_thread import CallingThread
 from lullm.engine.replica.client import ReplicaClient
 from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
 from lullm.machine.owner import check_owner
@@ -65,6 +67,7 @@ class ReplicaEngine:
         self.profiler = ReplicaProfiler(self._client, self._call)
         self._unfinished: dict[str, tuple[GenerateRequest, concurrent.futures.Future[None]]] = {}
         self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
+        self._held: _News | None = None  # an error, which the next step raises before anything else
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lullm-replicas", daemon=True)
         self._thread.start()
@@ -83,6 +86,7 @@ class ReplicaEngine:
         self.add_processed(self.input_processor.process(request_id, prompt, given, priority))
 
     def add_processed(self, request: GenerateRequest) -> None:
+        self._client.check_free()
         self._check_open()
         if request.request_id in self._unfinished:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", "request_id")
@@ -91,19 +95,25 @@ class ReplicaEngine:
         self._unfinished[request.request_id] = request, asyncio.run_coroutine_threadsafe(reading, self._loop)
 
     def step(self) -> list[EngineOutput]:
-        """What has come since the last call. Waits for a moment if that is nothing."""
+        """What has come since the last call. Waits for a moment if that is nothing.
+
+        Raises what one request ends by; the others go on with the next call.
+        """
+        self._client.check_free()
         outputs: list[EngineOutput] = []
-        while self._unfinished:
+        deadline = time.monotonic() + _STEP_S  # engines may draw as fast as outputs are taken here
+        while self._unfinished and not (outputs and time.monotonic() > deadline):
             try:
-                request, news = self._news.get(timeout=0 if outputs else _STEP_S)
+                request, news = self._held or self._news.get(timeout=0 if outputs else _STEP_S)
             except queue.Empty:
                 break
+            self._held = None
             known = self._unfinished.get(request.request_id)
             if known is None or known[0] is not request:  # nobody wants its output, though its id may be in use again
                 continue
             if isinstance(news, Exception):
                 if outputs:
-                    self._news.put((request, news))  # for the next call
+                    self._held = request, news
                     break
                 del self._unfinished[request.request_id]
                 raise news
@@ -144,10 +154,13 @@ class ReplicaEngine:
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
+        self._check_alive()
         return self._client.sleeping_tags
 
     @property
     def sleep_state(self) -> SleepState:
+        """Raises EngineDeadError, as what follows from it does: an engine that is dead has no state."""
+        self._check_alive()
         return self._client.sleep_state
 
     @property
@@ -164,7 +177,11 @@ class ReplicaEngine:
         return self._call(self._client.collective_rpc(method, timeout, args, kwargs))
 
     def update_weights(self, weights: "Iterable[tuple[str, Tensor]]") -> int:
-        return self._call(self._client.update_weights(weights))
+        """The calling thread iterates."""
+        self._check_open()
+        here = CallingThread()
+        update = self._client.update_weights(weights, iterating=here)
+        return here.wait_for(asyncio.run_coroutine_threadsafe(update, self._loop))
 
     def reload_weights(self) -> None:
         self.collective_rpc("reload_weights")
@@ -179,6 +196,7 @@ class ReplicaEngine:
         return self._call(self._client.reset_prefix_cache())
 
     def stats(self) -> EngineStats:
+        self._check_alive()
         return self._client.stats()
 
     def check_health(self) -> None:
@@ -200,6 +218,11 @@ class ReplicaEngine:
             call.close()
             raise
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    def _check_alive(self) -> None:
+        """Raises EngineDeadError: an engine is dead, or all are shut down."""
+        self._check_open()
+        self._client.check_alive()
 
     def _check_open(self) -> None:
         if not self._end.alive:
@@ -243,4 +266,5 @@ def _end(owner: int, client: ReplicaClient, loop: asyncio.AbstractEventLoop, thr
     for task in asyncio.all_tasks(loop):
         task.cancel()
     loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()

@@ -8,9 +8,9 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.errors import UnsupportedError
 from lullm.executor.merged import MergedExecutor
 from lullm.executor.mp.order import WorkerOrder
-from lullm.executor.mp.processes import BEATS_PER_TIMEOUT
 from lullm.executor.mp.transport import RingTransport
 from lullm.executor.remote.opening import OPENER, config_of_ranks
+from lullm.executor.remote.pulse import BEATS_PER_TIMEOUT
 from lullm.executor.remote.workers import RemoteWorkers
 from lullm.log import get_logger
 from lullm.machine.cores import cpus_of_workers, read_cores

@@ -23,6 +23,7 @@ from lullm.errors import WorkerLostError
 from lullm.executor.mp.bell import Bell
 from lullm.executor.mp.order import Descriptors, WorkerOrder
 from lullm.executor.mp.ring import RingMemory
+from lullm.executor.remote.pulse import BEATS_PER_TIMEOUT, Silence
 from lullm.log import get_logger
 
 logger = get_logger(__name__)
@@ -30,15 +31,11 @@ logger = get_logger(__name__)
 _CODE = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); \
 from lullm.executor.mp.child import main; main(sys.argv[1])"
 _LOG_BYTES = 1 << 17
-_START_S = 60.0
-"""Until the first sign of life, at least: a busy machine may take long to start an interpreter."""
-BEATS_PER_TIMEOUT = 10
-"""Signs of life that a process gives within the time after which it counts as lost."""
 
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """One process, as its engine sees it. `beats`, `silent_s`: its last sign of life, and how long ago it was."""
+    """One process, as its engine sees it."""
 
     rank: int
     order: WorkerOrder
@@ -46,8 +43,7 @@ class WorkerProcess:
     answers: RingMemory
     lifeline: socket.socket
     process: subprocess.Popen[bytes]
-    beats: int = 0
-    silent_s: float = 0.0
+    silence: Silence
 
     @property
     def has_ended(self) -> bool:
@@ -143,7 +139,7 @@ class WorkerProcesses:
         try:
             bells = [Bell() for _ in self._orders]
             for order, bell in zip(self._orders, bells, strict=True):
-                self.all.append(_start(order, bell, self._commands, self._engine_bell))
+                self.all.append(_start(order, bell, self._commands, self._engine_bell, Silence(self._timeout_s)))
         except BaseException as error:
             self._start_error = error
             self._kill()
@@ -158,13 +154,9 @@ class WorkerProcesses:
         """Until all have ended, or are to stop."""
         poll, owners = self._open_poll()
         tick_s = self._timeout_s / BEATS_PER_TIMEOUT
-        seen = time.monotonic()
         while not self._is_stopping and owners:
             ready = poll.poll(tick_s * 1000)
-            now = time.monotonic()
-            # A pause of this process's own counts little: Ctrl-Z may have stopped it, and its workers with it.
-            self._count_silence(min(now - seen, 2 * tick_s))
-            seen = now
+            self._lose_the_silent()
             for fd, _ in ready:
                 owner = owners.get(fd)
                 if owner is None:
@@ -190,17 +182,11 @@ class WorkerProcesses:
             poll.register(fd, select.POLLIN)
         return poll, owners
 
-    def _count_silence(self, passed_s: float) -> None:
+    def _lose_the_silent(self) -> None:
         for each in self.all:
-            beats = each.answers.beats
-            each.silent_s = 0.0 if beats != each.beats else each.silent_s + passed_s
-            each.beats = beats
-            limit_s = self._timeout_s if beats else max(self._timeout_s, _START_S)
-            if each.silent_s > limit_s and not each.has_ended:
-                self.lose(
-                    each.rank,
-                    f"has given no sign of life for {limit_s:g} s (worker_timeout): it is stopped, or hangs",
-                )
+            fault = each.silence.fault(each.answers.beats)
+            if fault is not None and not each.has_ended:
+                self.lose(each.rank, fault)
 
     def _end(self) -> None:
         """Wait for processes that were told to stop."""
@@ -222,7 +208,7 @@ class WorkerProcesses:
             each.process.wait()
 
 
-def _start(order: WorkerOrder, bell: Bell, commands: RingMemory, engine_bell: Bell) -> WorkerProcess:
+def _start(order: WorkerOrder, bell: Bell, commands: RingMemory, engine_bell: Bell, silence: Silence) -> WorkerProcess:
     answers = RingMemory()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     order_fd = order.to_memory()
@@ -243,7 +229,7 @@ def _start(order: WorkerOrder, bell: Bell, commands: RingMemory, engine_bell: Be
             raise
         finally:
             os.close(order_fd)
-    return WorkerProcess(order.rank, order, bell, answers, ours, process)
+    return WorkerProcess(order.rank, order, bell, answers, ours, process, silence)
 
 
 def _pass_log_on(worker: WorkerProcess) -> bool:

@@ -10,11 +10,11 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.errors import ModelLoadError, UnsupportedError
 from lullm.executor.merged import MergedExecutor
 from lullm.executor.mp.order import WorkerOrder
-from lullm.executor.mp.processes import BEATS_PER_TIMEOUT
 from lullm.executor.ray.actors import Actors
 from lullm.executor.ray.cluster import Seats, Wish, connect, release, reserve
 from lullm.executor.ray.transport import SocketTransport
 from lullm.executor.remote.opening import config_of_ranks, open_ranked_worker
+from lullm.executor.remote.pulse import BEATS_PER_TIMEOUT
 from lullm.executor.remote.workers import RemoteWorkers
 from lullm.log import get_logger
 from lullm.types.parallel.placement import Placement, placements

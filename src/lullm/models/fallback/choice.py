@@ -9,6 +9,7 @@ from lullm.config.json_file import read_object
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.architecture import split_architecture
 from lullm.log import get_logger
+from lullm.weights.reading.head import with_own_head
 
 logger = get_logger(__name__)
 
@@ -23,17 +24,20 @@ def read_model_config(folder: Path, model_impl: ModelImpl) -> ModelConfig:
         ModelLoadError: as `ModelConfig.from_folder`, or transformers cannot run it over lullm's attention.
     """
     if model_impl == "lullm":
-        return ModelConfig.from_folder(folder)
+        return with_own_head(ModelConfig.from_folder(folder), folder)
     data = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
     architecture = _architecture(data)
     if architecture is None or (model_impl == "auto" and is_known(split_architecture(architecture).base)):
-        return ModelConfig.from_folder(folder)  # of no architecture: it names what is missing
+        # Of no architecture: it names what is missing.
+        return with_own_head(ModelConfig.from_folder(folder), folder)
     from lullm.models.fallback.blueprint import has_architecture  # torch
     from lullm.models.fallback.config import foreign_config
 
     if model_impl == "auto" and not has_architecture(architecture):
         return ModelConfig.from_folder(folder)
     config = foreign_config(data)
+    if not with_own_head(config, folder).tie_word_embeddings and config.tie_word_embeddings:
+        config = foreign_config(data | {"tie_word_embeddings": False})
     logger.info(
         "%s runs by transformers' own code over lullm's attention: at torch's speed, without recorded steps and "
         "quantization%s",

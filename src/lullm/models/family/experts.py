@@ -15,7 +15,7 @@ from torch import nn
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, gated_mlp, rules_of
 from lullm.nn.experts import MixtureOfExperts
-from lullm.weights.rule import Rename
+from lullm.weights.rule import Rename, Stack
 
 MIXTRAL_RENAMES = (
     Rename(re.compile(r"(?<=\.)block_sparse_moe\."), "mlp."),
@@ -24,6 +24,21 @@ MIXTRAL_RENAMES = (
     Rename(re.compile(r"(?<=\.)w2(?=\.weight$)"), "down_proj"),
 )
 GLM_RENAMES = (Rename(re.compile(r"\.shared_experts\."), ".shared_expert."),)
+
+
+COLUMN_STACKS = (
+    Stack(
+        "experts",
+        "gate_up_proj",
+        ("gate_proj.weight", "up_proj.weight"),
+        is_transposed=True,
+        or_plain=True,
+        takes_turns=False,
+        or_apart=True,
+    ),
+    Stack("experts", "down_proj", ("down_proj.weight",), is_transposed=True, or_plain=True, or_apart=True),
+)
+"""Of Qwen3-VL: the released files hold them as `[in, out]`, and those that transformers 5 saves as `[out, in]`."""
 
 
 def experts_or_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Module:
@@ -51,8 +66,9 @@ def build_qwen2_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int)
 
 
 def build_qwen3_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    bias = config.family.attention_bias
-    style = DecoderStyle(rules_of(config), head_norms=True, qkv_bias=bias, o_bias=bias, make_mlp=experts_or_mlp)
+    """Checkpoints of Qwen3-VL hold the experts of a layer as one tensor."""
+    rules, bias = replace(rules_of(config), stacks=COLUMN_STACKS), config.family.attention_bias
+    style = DecoderStyle(rules, head_norms=True, qkv_bias=bias, o_bias=bias, make_mlp=experts_or_mlp)
     return CausalLM(config, style, dtype, max_model_len)
 
 

@@ -1,0 +1,61 @@
+"""Feeding: an update of weights takes them from a caller's iterable, while the engine does nothing else.
+
+So what iterates may not call the engine, which would wait for it, and it for the engine. Loads no torch.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from lullm.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_feeding: ContextVar[tuple["Feeding", ...]] = ContextVar("lullm_feeding", default=())
+"""Whose iterables run in this context; tasks and threads that they start with it inherit it."""
+
+
+class Feeding:
+    """The updates of one engine."""
+
+    def items(self, weights: "Iterable[tuple[str, Tensor]]") -> "Iterator[tuple[str, Tensor]]":
+        """The same weights, each checked. Raises what iterating raises, and as `checked_weight` does."""
+        iterator = iter(weights)
+        while True:
+            outer = _feeding.set((*_feeding.get(), self))
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                _feeding.reset(outer)
+            yield checked_weight(item)
+
+    def check(self) -> None:
+        """Return if a call may wait for the engine. Raises InvalidRequestError: the engine waits for a weight."""
+        if self in _feeding.get():
+            raise InvalidRequestError(
+                "the engine waits for the next weight of update_weights: what iterates them cannot call it; "
+                "make them before (a list), or call update_weights once for each part",
+                "weights",
+            )
+
+
+def checked_weight(item: Any) -> "tuple[str, Tensor]":
+    """A caller's item, if it is a weight. Raises InvalidRequestError."""
+    torch = sys.modules.get("torch")  # whoever has a tensor has loaded it
+    try:
+        name, tensor = item
+    except (TypeError, ValueError):
+        raise _no_pair(f"{type(item).__name__} is none") from None
+    if not isinstance(name, str) or torch is None or not isinstance(tensor, torch.Tensor):
+        raise _no_pair(f"{type(name).__name__} and {type(tensor).__name__} are not")
+    if tensor.is_meta:
+        raise InvalidRequestError(f"update_weights: {name} is on the meta device and has no values", "weights")
+    return name, tensor
+
+
+def _no_pair(reason: str) -> InvalidRequestError:
+    return InvalidRequestError(f"update_weights takes pairs of a name and a tensor: {reason}", "weights")
