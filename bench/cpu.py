@@ -9,6 +9,8 @@ not run again, so a long comparison can be cut into many calls (`--time-limit 14
 can be made by `bench/checkpoint.py`; the OpenVINO folder by `optimum-cli export openvino --weight-format fp16`, the
 GGUF file by llama.cpp's converter.
 
+LULLM_CPU_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 compare what lullm and OpenVINO do without newer instructions.
+
 Printed: medians over the rounds, and how many times as fast lullm is. Start is measured from the process's birth, with
 its files in the page cache; what an engine compiled at an earlier start and kept, it may use.
 """

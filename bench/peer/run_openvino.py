@@ -1,4 +1,10 @@
-"""OpenVINO GenAI with continuous batching, as `bench/cpu.py` runs it. --model: an exported model's folder."""
+"""OpenVINO GenAI with continuous batching, as `bench/cpu.py` runs it. --model: an exported model's folder.
+
+`ONEDNN_MAX_CPU_ISA` restricts it as `LULLM_CPU_ISA` restricts lullm. Below AVX512_CORE_BF16 it has no bfloat16
+attention and is run in float32.
+"""
+
+import os
 
 from protocol import parse_arguments, run
 
@@ -13,7 +19,11 @@ scheduler.cache_size = 2  # GB
 scheduler.max_num_batched_tokens = 2048
 scheduler.dynamic_split_fuse = True
 scheduler.enable_prefix_caching = False
-properties = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": args.threads} | args.option
+has_bf16 = os.environ.get("ONEDNN_MAX_CPU_ISA") not in ("AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
+properties = {
+    "INFERENCE_PRECISION_HINT": "bf16" if has_bf16 else "f32",
+    "INFERENCE_NUM_THREADS": args.threads,
+} | args.option
 pipeline = openvino_genai.ContinuousBatchingPipeline(args.model, scheduler, "CPU", properties)
 
 

@@ -34,6 +34,7 @@ RUNS = {
         r"decode, bf16, D 128 \| 64, 4, 5 \| 90 \| \d+ \| \d+ \|",
     ),
     "gpu_host": ("", r"a layer, mixed \| \d+ \| \d+ \|"),
+    "gpu_warm_up": ("--kind ahead", r'"ahead": ([89]|1\d), "behind": 0'),
     "gguf_file": (
         "--layers 1 --rounds 1 --threads 1 --vocab-size 2000",
         rf"lullm +prefill +\d+ tok/s +decode +{FIGURE} tok/s",

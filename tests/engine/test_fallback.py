@@ -15,7 +15,7 @@ from lullm.errors import ConfigError, ModelLoadError
 from lullm.kv.layout import num_blocks_for_len
 from lullm.models.fallback.choice import read_model_config
 
-OPTIONS = {"dtype": "float32", "max_model_len": 160, "block_size": 8}
+OPTIONS = {"dtype": "float32", "max_model_len": 160, "block_size": 8, "model_impl": "transformers"}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 SIZES = {
     "vocab_size": 320, "hidden_size": 48, "intermediate_size": 72, "num_hidden_layers": 5, "num_attention_heads": 4,
@@ -66,7 +66,7 @@ def test_chunks_and_the_prefix_cache(checkpoint):
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 def test_preemption(checkpoint, mode):
     folder, expected = checkpoint
-    config = read_model_config(Path(folder), "auto")
+    config = read_model_config(Path(folder), "transformers")
     enough = num_blocks_for_len(config, OPTIONS["block_size"], OPTIONS["dtype"], OPTIONS["max_model_len"])
     options = {"num_gpu_blocks_override": enough + 2, "preemption_mode": mode, "enable_prefix_caching": mode == "swap"}
     with LLM(folder, **OPTIONS, **options) as llm:
@@ -114,7 +114,7 @@ def test_an_own_family_may_run_so_too(tmp_path):
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     found = []
     for impl in ("lullm", "transformers"):
-        with LLM(str(tmp_path), **OPTIONS | {"dtype": "bfloat16"}, model_impl=impl) as llm:
+        with LLM(str(tmp_path), **OPTIONS | {"dtype": "bfloat16", "model_impl": impl}) as llm:
             outputs = llm.generate(make_prompts(), params, use_tqdm=False)
         found.append(
             torch.tensor(

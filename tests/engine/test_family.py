@@ -33,7 +33,12 @@ def make_prompts() -> list[list[int]]:
     return [draw(8)] + [(shared if i % 2 else draw(60)) + draw(36 - 5 * i) for i in range(4)]
 
 
-@pytest.fixture(scope="module", params=CASES)
+FAMILIES = [
+    pytest.param(family, marks=pytest.mark.slow if cases.is_rare else (), id=family) for family, cases in CASES.items()
+]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
 def checkpoint(request, tmp_path_factory):
     """(folder, transformers' tokens, the family's bound for `test_fewer_bits_stay_near`)."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -38,6 +38,28 @@ def nothing_is_compiled():
         kernel._compiled.clear()
 
 
+def test_kernels_are_compiled_ahead_without_a_launch(tmp_path, gpu, monkeypatch):
+    """Before the memory is measured; what such a step computes is undefined, and must not end up anywhere."""
+    from lullm import LLM
+    from lullm.worker import worker
+
+    ahead, seen = worker.compile_ahead, []
+
+    def watched(*args):
+        before = gpu.num_launches
+        ahead(*args)
+        seen.append((gpu.num_launches - before, sum(map(len, variants().values()))))
+
+    monkeypatch.setattr(worker, "compile_ahead", watched)
+    monkeypatch.setattr(worker, "kv_memory_bytes", lambda *args: seen.append("measured") or 1 << 20)
+    folder = str(write_checkpoint(tmp_path, "qwen3", num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1))
+    options = {"dtype": "float32", "max_model_len": 32, "max_num_seqs": 1, "enforce_eager": True}
+    with LLM(folder, device="cuda", **options):
+        assert seen == [(0, 0), "measured"] and all(
+            len(found) for name, found in variants().items() if name != "LINEAR"
+        )
+
+
 GREEDY = {"temperature": 0.0, "max_tokens": 3, "ignore_eos": True}
 OPTIONS = [
     {},

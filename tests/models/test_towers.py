@@ -1,14 +1,19 @@
 """Checkpoints that read pictures too: their text model is loaded by itself, under its newer and its older names."""
 
 import json
+import re
 
 import pytest
 import torch
 from kit.model.golden import PagedRun, assert_close, load_model, prompt
 from safetensors.torch import load_file, save_file
 
+from lullm.config.model import ModelConfig
+from lullm.config.rope import RopeConfig
+from lullm.errors import ModelLoadError
 from lullm.models.fallback.choice import read_model_config
 from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.weights.rule import TOWER
 
 TEXT = {
     "vocab_size": 131, "hidden_size": 48, "intermediate_size": 72, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -18,14 +23,48 @@ VISION = {
     "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 2, "head_dim": 16,
     "image_size": 28, "patch_size": 14,
 }  # fmt: skip
+QWEN_VISION = {
+    "depth": 1, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "patch_size": 14, "out_hidden_size": 48,
+    "embed_dim": 32, "deepstack_visual_indexes": [], "fullatt_block_indexes": [0], "num_position_embeddings": 16,
+}  # fmt: skip
+MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}
+FLAT_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2]}}
+MOE = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+QWEN = (MROPE | {"head_dim": 16}, QWEN_VISION, {})
+PIXTRAL = (VISION | {"model_type": "pixtral"}, {"spatial_merge_size": 1})
+SIGLIP = VISION | {"model_type": "siglip_vision_model"}
+CLIP = VISION | {"model_type": "clip_vision_model"}
 CASES = {
-    "Mistral3": {"model_type": "mistral"},
-    "Mistral3, ministral3": {"model_type": "ministral3"},
-    "Gemma3": {"model_type": "gemma3_text", "sliding_window": 20},
-    "Gemma4": {
-        "model_type": "gemma4_text", "sliding_window": 20, "global_head_dim": 32, "hidden_size_per_layer_input": 8,
-        "vocab_size_per_layer_input": 131,
-    },
+    "Mistral3": ({"model_type": "mistral"}, *PIXTRAL),
+    "Mistral3, ministral3": ({"model_type": "ministral3"}, *PIXTRAL),
+    "Gemma3": ({"model_type": "gemma3_text", "sliding_window": 20}, SIGLIP, {"mm_tokens_per_image": 4}),
+    "Gemma4": (
+        {
+            "model_type": "gemma4_text", "sliding_window": 20, "global_head_dim": 32,
+            "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 131,
+        },
+        {
+            "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "head_dim": 16, "model_type": "gemma4_vision",
+        },
+        {},
+    ),
+    "Qwen2VL": (FLAT_MROPE | {"head_dim": ...}, QWEN_VISION, {}),
+    "Qwen2_5_VL": (FLAT_MROPE | {"head_dim": ...}, QWEN_VISION, {}),
+    "Qwen3VL": QWEN,
+    "Qwen3VLMoe": (MROPE | MOE, QWEN_VISION, {}),
+    "InternVL": ({"model_type": "qwen3"}, VISION | {"model_type": "internvl_vision"}, {}),
+    "Llava": ({"model_type": "llama"}, CLIP, {}),
+    "LlavaNext": ({"model_type": "mistral"}, CLIP, {}),
+    "LlavaOnevision": ({"model_type": "qwen2", "head_dim": ...}, SIGLIP, {}),
+    "SmolVLM": ({"model_type": "llama"}, VISION | {"model_type": "smolvlm_vision"}, {}),
+    "AyaVision": ({"model_type": "cohere2", "head_dim": ..., "logit_scale": 1.0}, SIGLIP, {}),
+    "Cohere2Vision": ({"model_type": "cohere2", "head_dim": ..., "logit_scale": 1.0}, SIGLIP, {}),
+    "Lfm2Vl": (
+        {"model_type": "lfm2", "head_dim": ..., "layer_types": ["conv", "full_attention", "conv"]},
+        VISION | {"model_type": "siglip2_vision_model"},
+        {},
+    ),
 }  # fmt: skip
 
 
@@ -36,14 +75,8 @@ def checkpoint(request, tmp_path):
 
     name = request.param.partition(",")[0]
     cls = getattr(transformers, f"{name}ForConditionalGeneration")
-    vision = VISION | {"model_type": "pixtral" if name == "Mistral3" else "siglip_vision_model"}
-    options = {"Mistral3": {"spatial_merge_size": 1}, "Gemma3": {"mm_tokens_per_image": 4}, "Gemma4": {}}[name]
-    if name == "Gemma4":
-        vision = {
-            "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 2,
-            "num_key_value_heads": 2, "head_dim": 16, "model_type": "gemma4_vision",
-        }  # fmt: skip
-    text = TEXT | CASES[request.param]
+    own, vision, options = CASES[request.param]
+    text = {key: value for key, value in (TEXT | own).items() if value is not ...}
     model = cls(cls.config_class(text_config=text, vision_config=vision, **options)).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -64,7 +97,7 @@ def assert_loads(folder, expected, caplog):
 
 def test_the_text_model_is_loaded(checkpoint, caplog):
     folder, expected = checkpoint
-    assert any("vision_tower" in name for name in load_file(folder / "model.safetensors"))
+    assert any(TOWER.search(name) for name in load_file(folder / "model.safetensors"))
     assert_loads(folder, expected, caplog)
 
 
@@ -72,12 +105,31 @@ def test_under_the_older_names(checkpoint, caplog):
     folder, expected = checkpoint
     tensors = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
-        inner = name.removeprefix("model.").removeprefix("language_model.").removeprefix("model.")
+        inner = re.sub(r"^(model\.)?((language|text)_model\.)?(model\.)?", "", name)
         is_text = inner.partition(".")[0] in ("embed_tokens", "layers", "norm")
         older = f"language_model.model.{inner}" if is_text else name.removeprefix("model.")
         tensors["language_model.lm_head.weight" if name.endswith("lm_head.weight") else older] = tensor
-    assert "language_model.model.layers.0.mlp.up_proj.weight" in tensors
+        if ".experts." in name and tensor.dim() == 3:  # as they are released
+            tensors[older] = tensor.transpose(1, 2).contiguous()
+    assert any(name.startswith("language_model.model.layers.0.") for name in tensors)
     save_file(tensors, folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text())
     assert "text_config" in config
     assert_loads(folder, expected, caplog)
+
+
+@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL"])
+def test_files_of_qwen_without_a_text_config(tmp_path, family):
+    """The released ones hold the keys of the text beside `vision_config`, and call the rope "mrope"."""
+    rope = {"rope_scaling": {"type": "mrope", "mrope_section": [2, 2, 2]}, "sliding_window": 32768}
+    data = TEXT | {"head_dim": 12, "vision_config": QWEN_VISION, "use_sliding_window": False, "image_token_id": 7}
+    config = ModelConfig.from_dict(data | rope | {"architectures": [f"{family}ForConditionalGeneration"]})
+    assert config.architecture == "Qwen2ForCausalLM"
+    assert config.family.ropes == (RopeConfig(rope_theta=1e6),) * 3
+    assert config.family.rms_norm_eps == 1e-5
+
+
+def test_a_text_model_that_is_none_of_ours_is_named():
+    data = {"architectures": ["LlavaForConditionalGeneration"], "text_config": TEXT | {"model_type": "opt_new"}}
+    with pytest.raises(ModelLoadError, match="LlavaForConditionalGeneration of opt_new"):
+        ModelConfig.from_dict(data)

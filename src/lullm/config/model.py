@@ -14,7 +14,8 @@ from lullm.config.decoder import DecoderConfig
 from lullm.config.encoding.scheme import CheckpointEncoding
 from lullm.config.encoding.table import read_encoding
 from lullm.config.family.keys import check_keys
-from lullm.config.family.table import FAMILIES, family_of, text_part
+from lullm.config.family.table import FAMILIES, family_of
+from lullm.config.family.text_model import text_part
 from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, MOST_VOCAB, boolean, positive_int, shown, token_id_list
 from lullm.config.gguf.architecture import config_data
 from lullm.config.gguf.file import is_gguf, read_gguf

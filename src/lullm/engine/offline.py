@@ -24,29 +24,42 @@ def run_all(
     """The last outputs of requests, in their order; some are missing after an interrupt. Raises as `step` does."""
     outputs: dict[str, EngineOutput] = {}
     wanted: set[str] = set()
-    bar = use_tqdm if callable(use_tqdm) else tqdm
-    progress = bar(total=len(requests), desc="Processed prompts", disable=not use_tqdm, dynamic_ncols=True)
-    num_input = num_output = 0
+    progress = _Progress(len(requests), use_tqdm)
     try:
         for request in requests:
             engine.add_processed(request)  # may refuse an id that a request of `add_request` has
             wanted.add(request.request_id)
         while len(outputs) < len(wanted) and not interrupt.is_set():
             for output in engine.step():
-                if output.request_id not in wanted:
-                    continue
-                outputs[output.request_id] = output
-                num_input += len(output.prompt_token_ids)
-                if isinstance(output, RequestOutput):
-                    num_output += sum(len(completion.token_ids) for completion in output.outputs)
-                elapsed = max(progress.format_dict["elapsed"], 1e-9)
-                progress.set_postfix_str(
-                    f"in: {num_input / elapsed:.1f} tok/s, out: {num_output / elapsed:.1f} tok/s", refresh=False
-                )
-                progress.update()
+                if output.request_id in wanted:
+                    outputs[output.request_id] = output
+                    progress.add(output)
     finally:
         # An interrupt or a refusal half-way must not leave work behind that the next call would pay for.
         progress.close()
         for request_id in wanted - outputs.keys():
             engine.abort_request(request_id, wants_output=False)
     return [outputs[request.request_id] for request in requests if request.request_id in outputs]
+
+
+class _Progress:
+    """A bar over requests, with the tokens a second so far. `use_tqdm`: show it; or what makes it."""
+
+    def __init__(self, num_requests: int, use_tqdm: bool | Callable[..., Any]):
+        bar = use_tqdm if callable(use_tqdm) else tqdm
+        self._bar = bar(total=num_requests, desc="Processed prompts", disable=not use_tqdm, dynamic_ncols=True)
+        self._num_input = self._num_output = 0
+
+    def add(self, output: EngineOutput) -> None:
+        """A request has ended."""
+        self._num_input += len(output.prompt_token_ids)
+        if isinstance(output, RequestOutput):
+            self._num_output += sum(len(completion.token_ids) for completion in output.outputs)
+        elapsed = max(self._bar.format_dict["elapsed"], 1e-9)
+        rates = f"in: {self._num_input / elapsed:.1f} tok/s, out: {self._num_output / elapsed:.1f} tok/s"
+        self._bar.set_postfix_str(rates, refresh=False)
+        self._bar.update()
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._bar.close()

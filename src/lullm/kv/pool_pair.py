@@ -49,17 +49,12 @@ class PoolPair:
             for block_id in table.held_ids:
                 if block_id in moved:
                     self.host.share(moved[block_id])
-                    continue
-                content = self.device.content(block_id)
-                kept = self.host.find(content) if content is not None else None
-                if kept is not None:
+                elif (kept := _find(self.host, content := self.device.content(block_id))) is not None:
                     self.host.share(kept)
+                    moved[block_id] = kept
                 else:
-                    kept = self.host.allocate()
-                    pairs.append((block_id, kept))
-                    if content is not None:
-                        self.host.promote(kept, content)
-                moved[block_id] = kept
+                    moved[block_id] = _allocate(self.host, content)
+                    pairs.append((block_id, moved[block_id]))
         for table in tables:
             old = table.move(self.host, (moved[block_id] for block_id in table.block_ids))
             self.device.release(reversed(old))
@@ -69,8 +64,7 @@ class PoolPair:
         """Move a group's tables back to the device; the (host, device) pairs. What it still has there is not moved."""
         moved: dict[int, int] = {}
         for block_id in dict.fromkeys(b for table in tables for b in table.held_ids):
-            content = self.host.content(block_id)
-            kept = self.device.find(content) if content is not None else None
+            kept = _find(self.device, self.host.content(block_id))
             if kept is not None:  # held before the first fresh block can evict it
                 self.device.share(kept)
                 moved[block_id] = kept
@@ -84,11 +78,8 @@ class PoolPair:
                 elif block_id in moved:
                     self.device.share(moved[block_id])
                 else:
-                    fresh = moved[block_id] = self.device.allocate()
-                    pairs.append((block_id, fresh))
-                    content = self.host.content(block_id)
-                    if content is not None:
-                        self.device.promote(fresh, content)
+                    moved[block_id] = _allocate(self.device, self.host.content(block_id))
+                    pairs.append((block_id, moved[block_id]))
             self._host_to_release += table.move(self.device, (moved[block_id] for block_id in table.block_ids))
         return pairs
 
@@ -96,8 +87,7 @@ class PoolPair:
 
     def restore(self, host_block_id: int, content: bytes) -> int:
         """A device block for content that was found on the host, and held there by the caller."""
-        block_id = self.device.allocate()
-        self.device.promote(block_id, content)
+        block_id = _allocate(self.device, content)
         self._restored.append((host_block_id, block_id))
         self._host_to_release.append(host_block_id)
         return block_id
@@ -117,8 +107,7 @@ class PoolPair:
     def _demote(self, block_id: int, content: bytes) -> None:
         """The device pool is about to reuse a cached block: keep its content on the host if there is room."""
         if self.host.num_free and self.host.find(content) is None:
-            kept = self.host.allocate()
-            self.host.promote(kept, content)
+            kept = _allocate(self.host, content)
             self.host.release((kept,))
             self._demoted.append((block_id, kept))
 
@@ -160,3 +149,16 @@ class PoolPair:
             counts = [pool.ref_count(b) for b in range(pool.num_blocks)]
             assert held == counts, f"a reference count of the {name} pool differs from the tables that hold the block"
             assert pool.num_free == held.count(0), f"free blocks of the {name} pool are lost or handed out twice"
+
+
+def _find(pool: BlockAllocator, content: bytes | None) -> int | None:
+    """The block of a pool that has this content; None: none has, or there is nothing to look for."""
+    return None if content is None else pool.find(content)
+
+
+def _allocate(pool: BlockAllocator, content: bytes | None) -> int:
+    """A fresh block of a pool, which can be found by the content that it is about to get."""
+    block_id = pool.allocate()
+    if content is not None:
+        pool.promote(block_id, content)
+    return block_id

@@ -1,1 +1,5 @@
-"""The Python API: `LLM`, under the names people know from vLLM."""
+"""The Python API: `LLM`, under the names people know from vLLM.
+
+`llm` generates, `pooling` gives vectors and scores, `engine_calls` has sleep, weights and workers; `prompt` and
+`beam_search` read what callers say, `tally` counts for the metrics.
+"""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lullm.errors import InvalidRequestError
 from lullm.types.outputs import RequestOutput
 from lullm.types.sampling_params import SamplingParams
 
@@ -38,6 +39,15 @@ class BeamSearchParams:
             include_stop_str_in_output=self.include_stop_str_in_output,
             skip_special_tokens=self.skip_special_tokens,
         )
+
+
+def checked_width(beam_width: int | None) -> int:
+    """The width of a search. Raises InvalidRequestError: there is none, or it is below 1."""
+    if beam_width is None:
+        raise InvalidRequestError("beam_search needs a beam_width or BeamSearchParams", "beam_width")
+    if isinstance(beam_width, int) and beam_width < 1:
+        raise InvalidRequestError(f"beam_width must be at least 1, got {beam_width}", "beam_width")
+    return beam_width
 
 
 @dataclass(slots=True)

@@ -1,41 +1,30 @@
 """LLM: offline generation over lists of prompts, under the names people know from vLLM."""
 
-import contextlib
 import dataclasses
 import itertools
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from lullm.config.engine import EngineArguments, EngineConfig
-from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.offline import run_all
 from lullm.engine.start.client import start_engine
-from lullm.errors import InvalidRequestError, UnsupportedError
-from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output
+from lullm.errors import UnsupportedError
+from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output, checked_width
+from lullm.llm.engine_calls import EngineCalls
 from lullm.llm.pooling import PoolingCalls
-from lullm.llm.prompt import UseTqdm, as_prompts, one_each
+from lullm.llm.prompt import UseTqdm, as_conversations, as_prompts, one_each, turn_options
 from lullm.llm.tally import Tally
 from lullm.metrics.reader import Metric
 from lullm.types.outputs import RequestOutput
-from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
-from lullm.types.sleep import ForecastArguments, SleepArguments, SleepForecast, SleepReport, SleepState, WakeReport
 
 if TYPE_CHECKING:
-    import torch
-
     from lullm.text.chat_template import Message
-    from lullm.text.tokenizer import Tokenizer
 
 
-T = TypeVar("T")
-
-
-class LLM(PoolingCalls):
+class LLM(PoolingCalls, EngineCalls):
     """A model, ready to generate. `LLM()` is the bundled demo model.
 
     Calls from several threads take turns. Ctrl-C takes effect at the end of a step and leaves the object usable.
@@ -49,10 +38,9 @@ class LLM(PoolingCalls):
     """
 
     def __init__(self, model: str = "demo", **options: Any):
-        self.llm_engine = start_engine(EngineConfig.from_options({"model": model, **options}))
+        super().__init__(start_engine(EngineConfig.from_options({"model": model, **options})))
         self._tally = Tally(self.llm_engine)
         self._request_ids = itertools.count()
-        self._turn = threading.RLock()
         self._enqueued: list[GenerateRequest] = []
 
     @classmethod
@@ -156,17 +144,9 @@ class LLM(PoolingCalls):
         `split_special_tokens` as in `Conversation`: by default nothing that the messages say acts as a special token.
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
         """
-        if not isinstance(messages, (list, tuple)):
-            raise InvalidRequestError(f"messages must be a list of messages, not {type(messages).__name__}", "messages")
-        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        if continue_final_message and add_generation_prompt:
-            raise InvalidRequestError(
-                "add_generation_prompt opens a new turn, and continue_final_message none; take one of them",
-                "continue_final_message",
-            )
+        conversations = as_conversations(messages)
         options = (chat_template_kwargs or {}) | ({"tools": list(tools)} if tools else {})
-        options |= {"continue_final_message": True} if continue_final_message else {}
-        options |= {} if add_generation_prompt is None else {"add_generation_prompt": add_generation_prompt}
+        options |= turn_options(add_generation_prompt, continue_final_message)
         split = split_special_tokens
         prompts = [Conversation(each, options, split, template=chat_template) for each in conversations]
         return self._run(self._requests(prompts, sampling_params), use_tqdm)
@@ -212,21 +192,9 @@ class LLM(PoolingCalls):
         if isinstance(params, BeamSearchParams):
             outputs = self.generate(prompts, params.sampling_params, use_tqdm)
             return [beam_search_output(output, self.get_tokenizer().decode) for output in outputs]
-        width = beam_width if params is None else params
-        if width is None:
-            raise InvalidRequestError("beam_search needs a beam_width or BeamSearchParams", "beam_width")
-        if isinstance(width, int) and width < 1:
-            raise InvalidRequestError(f"beam_width must be at least 1, got {width}", "beam_width")
+        width = checked_width(beam_width if params is None else params)
         wanted = SamplingParams(n=width if n is None else n, beam_width=width, max_tokens=max_tokens, **options)
         return self.generate(prompts, wanted, use_tqdm)
-
-    def get_tokenizer(self) -> "Tokenizer":
-        """The model's tokenizer, with its chat template."""
-        return self.llm_engine.tokenizer
-
-    def get_default_sampling_params(self) -> SamplingParams:
-        """What a request without parameters uses: the model's generation_config.json. A copy, to be changed freely."""
-        return self.llm_engine.default_params.clone()
 
     def get_metrics(self) -> list[Metric]:
         """The numbers of /metrics under vLLM's names: gauges and counters of the engine, histograms of the requests.
@@ -236,114 +204,8 @@ class LLM(PoolingCalls):
         with self._exclusive():
             return self._tally.read()
 
-    def sleep(self, level: int = 1, **options: Unpack[SleepArguments]) -> SleepReport:
-        """Release memory until `wake_up`; needs `enable_sleep_mode=True`. Blocks until the memory is released.
-
-        Args:
-            level: 0 pauses, 1 keeps what is needed to go on, 2 keeps nothing.
-            options: mode ('keep', 'wait', 'abort'), tags ('weights', 'kv_cache'), backup ('auto', 'ram', 'disk'),
-                keep_prefix_cache; `SleepOptions` says what each means.
-
-        Raises as `LLMEngine.sleep` does.
-        """
-        with self._exclusive():
-            return self.llm_engine.sleep(level, **options)
-
-    def explain_sleep(self, level: int = 1, **options: Unpack[ForecastArguments]) -> SleepForecast:
-        """What a `sleep` with these arguments would free, back up and take. Changes nothing; raises as `sleep` does."""
-        with self._exclusive():
-            return self.llm_engine.explain_sleep(level, **options)
-
-    def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        """Bring back what `sleep` released (`tags` None: all), at the same addresses. Idempotent.
-
-        Raises:
-            WakeUpError: the contents did not come back as they were; the engine is still asleep.
-        """
-        with self._exclusive():
-            return self.llm_engine.wake_up(tags)
-
-    def is_sleeping(self) -> bool:
-        """Whether something is released, or the engine paused (level 0)."""
-        return self.llm_engine.is_sleeping()
-
-    @property
-    def sleeping_tags(self) -> tuple[str, ...]:
-        """What is released now: 'weights', 'kv_cache', both or nothing."""
-        return self.llm_engine.sleeping_tags
-
-    @property
-    def sleep_state(self) -> SleepState:
-        """Awake or how deep asleep, in one word."""
-        return self.llm_engine.sleep_state
-
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes. Always True."""
-        with self._exclusive():
-            return self.llm_engine.reset_prefix_cache()
-
-    def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """Call `method` on every worker: 'reload_weights', another of `REMOTE_METHODS`, a method that
-        `worker_extension_cls` brings along, or a function of the worker.
-
-        Returns one answer per worker. Raises as `LLMEngine.collective_rpc` does.
-        """
-        with self._exclusive():
-            return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
-
-    def apply_model(self, func: "Callable[[torch.nn.Module], T]") -> list[T]:
-        """What `func` makes of the model on every worker. Raises what it raises.
-
-        Workers in other processes import `func` by its name. Raises UnsupportedError: it has none.
-        """
-        from lullm.worker.extension import call_with_model  # torch is loaded with the engine
-
-        return self.collective_rpc(call_with_model, args=(func,))
-
-    def start_profile(self, folder: str | Path = "profile") -> None:
-        """Record where the time goes, until `stop_profile`, with torch. Raises as `Profiler.start` does."""
-        with self._exclusive():
-            self.llm_engine.profiler.start(folder)
-
-    def stop_profile(self) -> Path:
-        """End the recording; the trace in the folder, for chrome://tracing. Raises as `Profiler.stop` does."""
-        with self._exclusive():
-            return self.llm_engine.profiler.stop()
-
-    def update_weights(self, weights: "Iterable[tuple[str, torch.Tensor]]") -> int:
-        """Replace weights by a trainer's, under the checkpoint's names; how many. Raises as the engine's does."""
-        with self._exclusive():
-            return self.llm_engine.update_weights(weights)
-
-    def expert_load(self, clear: bool = False) -> ExpertLoad:
-        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
-        with self._exclusive():
-            return self.llm_engine.expert_load(clear)
-
-    def rebalance_experts(self) -> ExpertMove:
-        """Move experts, so that all workers have as much to do. Raises as `LLMEngine.rebalance_experts` does."""
-        with self._exclusive():
-            return self.llm_engine.rebalance_experts()
-
-    def shutdown(self) -> None:
-        """Give all memory back; the object cannot be used afterwards. Idempotent."""
-        with self._exclusive():
-            self.llm_engine.shutdown()
-
     def __enter__(self) -> "LLM":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
-
-    @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[threading.Event]:
-        """The engine for this thread alone. Ctrl-C meanwhile sets the event and breaks nothing off."""
-        with self._turn, deferred_interrupt() as interrupt:
-            yield interrupt

@@ -31,3 +31,21 @@ def one_each(name: str, value: Any, kind: type, num_prompts: int) -> list[Any]:
     if len(value) != num_prompts:
         raise InvalidRequestError(f"{len(value)} {name} for {num_prompts} prompts", name)
     return list(value)
+
+
+def as_conversations(messages: Any) -> Sequence[Any]:
+    """One conversation or several -> several. Raises InvalidRequestError: it is no list."""
+    if not isinstance(messages, (list, tuple)):
+        raise InvalidRequestError(f"messages must be a list of messages, not {type(messages).__name__}", "messages")
+    return [messages] if messages and isinstance(messages[0], dict) else messages
+
+
+def turn_options(add_generation_prompt: bool | None, continue_final_message: bool) -> dict[str, bool]:
+    """How a conversation's template ends, as its options. Raises InvalidRequestError: both are wanted."""
+    if continue_final_message and add_generation_prompt:
+        raise InvalidRequestError(
+            "add_generation_prompt opens a new turn, and continue_final_message none; take one of them",
+            "continue_final_message",
+        )
+    options = {"continue_final_message": True} if continue_final_message else {}
+    return options if add_generation_prompt is None else options | {"add_generation_prompt": add_generation_prompt}

@@ -19,19 +19,19 @@ from lullm.kv.layout import layer_places
 from lullm.models.protocol import Model
 from lullm.nn.attention import Attention, AttentionStyle, QueryAttention
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import ALONE, Embedding, LabelHead, LMHead, num_share_rows
-from lullm.nn.mlp import GatedMLP
-from lullm.nn.norm import RMSNorm
+from lullm.nn.embedding import ALONE, Embedding, LabelHead, LMHead, LogitBias, num_share_rows
+from lullm.nn.mlp import MLP, GatedMLP
+from lullm.nn.norm import Norm, RMSNorm
 from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
 from lullm.types.layer_kind import SharedAttention
-from lullm.weights.rule import Scale, WeightRules, decoder_rules
+from lullm.weights.rule import Scale, WeightRules, decoder_rules, without_tower
 
 
 def rules_of(config: ModelConfig) -> WeightRules:
-    """The rules of a family that has Llama's names."""
+    """The rules of a family that has Llama's names, with or without what reads pictures."""
     rotary_dim = config.family.rotary_dim(config.head_dim)
-    rules = decoder_rules(config.ties_head, config.head_dim, rotary_dim)
+    rules = without_tower(decoder_rules(config.ties_head, config.head_dim, rotary_dim))
     if config.family.residual_scale == 1.0:
         return rules
     # Folded into the last matrices of attention and MLP: rounded as a product would be, without a pass of its own.
@@ -45,6 +45,17 @@ RESIDUAL = re.compile(r"\.(o_proj|out_proj|down_proj)\.(weight|bias)$")
 def gated_mlp(config: ModelConfig, layer: int, dtype: torch.dtype, bias: bool = False) -> GatedMLP:
     """The MLP of most families, the same in every layer."""
     return GatedMLP(config.hidden_size, config.family.inner_size(layer), config.family.activation, bias, dtype)
+
+
+def plain_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> MLP:
+    """The MLP of families without gates."""
+    family = config.family
+    return MLP(config.hidden_size, family.inner_size(layer), family.activation, family.mlp_bias, dtype)
+
+
+def new_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:
+    """A norm over a row of hidden states."""
+    return RMSNorm(config.hidden_size, config.family.rms_norm_eps, dtype)
 
 
 def attention_alone(
@@ -64,6 +75,8 @@ class DecoderStyle:
         row_norms: RMSNorm over all query heads of a row, and over all key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
         query_stretch: of models whose queries grow with their position.
+        has_logit_bias: a learned bias is added to the logits.
+        make_norm: (config, dtype) -> a norm over a row of hidden states.
         make_mlp: (config, number of the layer, dtype) -> what follows the mixers of a layer; None: nothing does.
         make_mixers: (config, style, number of the layer, its KV cache group, dtype) -> what mixes a layer's tokens, by
             its name in the layer: attention, a recurrent mixer, or several, whose results are added. All are called
@@ -78,6 +91,8 @@ class DecoderStyle:
     qkv_bias: bool = False
     o_bias: bool = False
     query_stretch: QueryStretch | None = None
+    has_logit_bias: bool = False
+    make_norm: Callable[[ModelConfig, torch.dtype], Norm] = new_norm
     make_mlp: Callable[[ModelConfig, int, torch.dtype], nn.Module | None] = gated_mlp
     make_mixers: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], dict[str, nn.Module]]" = attention_alone
     make_layer: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], DecoderLayer] | None" = None
@@ -89,13 +104,13 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
-        self.input_layernorm = new_norm(config, dtype)
+        self.input_layernorm = style.make_norm(config, dtype)
         self.mixers = tuple(style.make_mixers(config, style, layer, group, dtype).items())
         for name, mixer in self.mixers:
             self.add_module(name, mixer)
         self.mlp = style.make_mlp(config, layer, dtype)
         if self.mlp is not None:
-            self.post_attention_layernorm = new_norm(config, dtype)
+            self.post_attention_layernorm = style.make_norm(config, dtype)
 
     def forward(
         self,
@@ -121,10 +136,15 @@ class DecoderLayer(nn.Module):
 
     def mix(self, hidden: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         """The sum of what the layer's mixers give, on all workers that have a part of them."""
+        mixed = self.mix_here(hidden, cos_sin_cache, context)
+        context.ops.all_reduce_(mixed)
+        return mixed
+
+    def mix_here(self, hidden: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """The same of this worker's parts."""
         first, *others = (mixer(hidden, cos_sin_cache, context) for _, mixer in self.mixers)
         for other in others:
             context.ops.add_(first, other)
-        context.ops.all_reduce_(first)
         return first
 
     def norm_input(self, hidden: Tensor, residual: Tensor | None, ops: Ops) -> tuple[Tensor, Tensor]:
@@ -132,11 +152,6 @@ class DecoderLayer(nn.Module):
         if residual is None:
             return self.input_layernorm(hidden, ops), hidden
         return self.input_layernorm.add(hidden, residual, ops)
-
-
-def new_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:
-    """A norm over a row of hidden states."""
-    return RMSNorm(config.hidden_size, config.family.rms_norm_eps, dtype)
 
 
 def new_attention(
@@ -202,7 +217,7 @@ class Decoder(nn.Module):
         for layer in config.layers:  # under its number in the model, on every stage
             self.layers.add_module(str(layer), make_layer(config, style, layer, groups[layer], dtype))
         if stage.is_last:
-            self.norm = new_norm(config, dtype)
+            self.norm = style.make_norm(config, dtype)
         of_layers = [(family.ropes[layer], config.rotated_size(layer)) for layer in config.layers]
         ropes = list(dict.fromkeys(of_layers))
         self.rotaries = nn.ModuleList(
@@ -254,6 +269,7 @@ class CausalLM(Model):
         if not config.stage.is_last:
             return
         self.lm_head = new_head(config, config.hidden_size, dtype)
+        self.logit_bias = LogitBias(config.vocab_size) if style.has_logit_bias and config.has_lm_head else None
         head = None if config.pooler is None else config.pooler.head
         if isinstance(head, Classifier):
             self.score = LabelHead(head.num_labels, config.hidden_size, dtype)
@@ -265,7 +281,10 @@ class CausalLM(Model):
 
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.compute_logits`."""
-        return self._scaled(self.lm_head(hidden, self._shared, ops), ops)
+        logits = self.lm_head(hidden, self._shared, ops)
+        if self.logit_bias is not None:
+            self.logit_bias(logits, ops)
+        return self._scaled(logits, ops)
 
     def pool(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.pool`."""
@@ -274,6 +293,8 @@ class CausalLM(Model):
                 wanted = [true_token_id] if false_token_id is None else [true_token_id, false_token_id]
                 token_ids = torch.tensor(wanted, device=hidden.device)
                 logits = self.lm_head.some_logits(hidden, token_ids, self._shared, ops)
+                if self.logit_bias is not None:
+                    logits += self.logit_bias.weight[token_ids]
                 logits = self._scaled(logits, ops)
                 return logits if false_token_id is None else logits[:, :1] - logits[:, 1:]
             case Classifier():

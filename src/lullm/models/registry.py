@@ -12,15 +12,17 @@ from lullm.errors import ConfigError, UnsupportedError
 from lullm.models.family.deepseek import build_deepseek
 from lullm.models.family.experts import (
     build_dots1,
+    build_ernie4_5_moe,
     build_glm4_moe,
+    build_minimax_m2,
     build_mixtral,
     build_olmoe,
     build_qwen2_moe,
     build_qwen3_moe,
 )
-from lullm.models.family.gemma.gemma3 import build_gemma2, build_gemma3
+from lullm.models.family.gemma.gemma3 import build_gemma, build_gemma2, build_gemma3
 from lullm.models.family.gemma.gemma4 import build_gemma4
-from lullm.models.family.glm import build_ernie4_5, build_glm, build_glm4
+from lullm.models.family.glm import build_ernie4_5, build_glm, build_glm4, build_helium
 from lullm.models.family.gpt import build_gpt2, build_opt
 from lullm.models.family.gpt_oss import build_gpt_oss
 from lullm.models.family.hybrid.lfm2 import build_lfm2
@@ -31,7 +33,10 @@ from lullm.models.family.hybrid.state_space import (
     build_granite_hybrid,
     build_nemotron_h,
 )
-from lullm.models.family.llama import build_llama, build_seed_oss
+from lullm.models.family.layer_norm.cohere import build_cohere
+from lullm.models.family.layer_norm.gpt_neox import build_gpt_neox, build_gptj, build_phi
+from lullm.models.family.layer_norm.starcoder import build_nemotron, build_olmo1, build_stablelm, build_starcoder2
+from lullm.models.family.llama import build_arcee, build_llama, build_seed_oss
 from lullm.models.family.mistral import build_mistral
 from lullm.models.family.olmo import build_exaone4, build_olmo
 from lullm.models.family.phi import build_phi3
@@ -44,14 +49,21 @@ Builder = Callable[[ModelConfig, torch.dtype, int], Model]
 """(config, dtype, max_model_len) -> the model, its parameters on the meta device; see `build_model`."""
 
 BUILDERS: dict[str, Builder] = {
+    "ArceeForCausalLM": build_arcee,
     "BambaForCausalLM": build_bamba,
+    "CohereForCausalLM": build_cohere,
+    "Cohere2ForCausalLM": build_cohere,
     "DeepseekV2ForCausalLM": build_deepseek,
     "DeepseekV3ForCausalLM": build_deepseek,
     "Dots1ForCausalLM": build_dots1,
     "Ernie4_5ForCausalLM": build_ernie4_5,
+    "Ernie4_5_MoeForCausalLM": build_ernie4_5_moe,
     "Exaone4ForCausalLM": build_exaone4,
     "FalconH1ForCausalLM": build_falcon_h1,
     "GPT2LMHeadModel": build_gpt2,
+    "GPTJForCausalLM": build_gptj,
+    "GPTNeoXForCausalLM": build_gpt_neox,
+    "GemmaForCausalLM": build_gemma,
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
     "Gemma4ForCausalLM": build_gemma4,
@@ -62,19 +74,26 @@ BUILDERS: dict[str, Builder] = {
     "Glm4MoeLiteForCausalLM": build_deepseek,
     "GptOssForCausalLM": build_gpt_oss,
     "GraniteForCausalLM": build_llama,
+    "GraniteMoeForCausalLM": build_granite_hybrid,
+    "GraniteMoeSharedForCausalLM": build_granite_hybrid,
     "GraniteMoeHybridForCausalLM": build_granite_hybrid,
+    "HeliumForCausalLM": build_helium,
     "Lfm2ForCausalLM": build_lfm2,
     "Lfm2MoeForCausalLM": build_lfm2,
     "LlamaForCausalLM": build_llama,
+    "MiniMaxM2ForCausalLM": build_minimax_m2,
     "MinistralForCausalLM": build_mistral,
     "Ministral3ForCausalLM": build_mistral,
     "MistralForCausalLM": build_mistral,
     "MixtralForCausalLM": build_mixtral,
+    "NemotronForCausalLM": build_nemotron,
     "NemotronHForCausalLM": build_nemotron_h,
+    "OlmoForCausalLM": build_olmo1,
     "Olmo2ForCausalLM": build_olmo,
     "Olmo3ForCausalLM": build_olmo,
     "OPTForCausalLM": build_opt,
     "OlmoeForCausalLM": build_olmoe,
+    "PhiForCausalLM": build_phi,
     "Phi3ForCausalLM": build_phi3,
     "Qwen2ForCausalLM": build_qwen2,
     "Qwen2MoeForCausalLM": build_qwen2_moe,
@@ -84,6 +103,8 @@ BUILDERS: dict[str, Builder] = {
     "Qwen3_5ForCausalLM": build_qwen3_5,
     "Qwen3_5MoeForCausalLM": build_qwen3_5,
     "SeedOssForCausalLM": build_seed_oss,
+    "StableLmForCausalLM": build_stablelm,
+    "Starcoder2ForCausalLM": build_starcoder2,
     "SmolLM3ForCausalLM": build_llama,
 }
 """The same architectures as `config.family.table`."""

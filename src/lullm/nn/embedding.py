@@ -76,6 +76,18 @@ class LMHead(Matrix):
         return _products(hidden, _rows(self._matrix(embedding), token_ids, ops))
 
 
+class LogitBias(nn.Module):
+    """What is added to every row of logits; weight `[V]` float32. Workers that share the head have all of it."""
+
+    def __init__(self, vocab_size: int):
+        super().__init__()
+        self.weight = meta_parameter((vocab_size,), torch.float32)
+
+    def forward(self, logits: Tensor, ops: Ops) -> None:  # [N, V] float32, in place
+        for row in logits:  # few: those that a token is drawn for
+            ops.add_(row, self.weight)
+
+
 class LabelHead(nn.Module):
     """Hidden states to a number per label; weight `[L, H]`. Few rows: neither packed nor quantized."""
 

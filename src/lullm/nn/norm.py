@@ -47,13 +47,29 @@ def norm_rows_(rows: Sequence[tuple[Tensor, RMSNorm]], num_shares: int, ops: Ops
 
 
 class LayerNorm(nn.Module):
-    """Bring the last dimension to mean 0 and variance 1, then scale and shift it by learned vectors."""
+    """Bring the last dimension to mean 0 and variance 1, then scale and shift it by learned vectors, if there are any.
 
-    def __init__(self, size: int, eps: float, dtype: torch.dtype):
+    `has_weight` and `has_bias`: whether it is scaled, and shifted.
+    """
+
+    weight: Tensor
+
+    def __init__(self, size: int, eps: float, dtype: torch.dtype, has_weight: bool = True, has_bias: bool = True):
         super().__init__()
-        self.weight = meta_parameter((size,), dtype)
-        self.bias = meta_parameter((size,), dtype)
+        if has_weight:
+            self.weight = meta_parameter((size,), dtype)
+        else:
+            self.register_buffer("weight", torch.ones(size, dtype=dtype, device="cpu"), persistent=False)
+        self.bias = meta_parameter((size,), dtype) if has_bias else None
         self.eps = eps
 
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [T, size] -> the same
         return ops.layer_norm(x, self.weight, self.bias, self.eps)
+
+    def add(self, x: Tensor, residual: Tensor, ops: Ops) -> tuple[Tensor, Tensor]:
+        """As `RMSNorm.add`."""
+        ops.add_(residual, x)
+        return self(residual, ops), residual
+
+
+Norm = RMSNorm | LayerNorm

@@ -7,6 +7,7 @@ versions are in `selection`.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, get_args
 
@@ -299,9 +300,20 @@ class Ops:
     NO_TOKEN where there is none; see `DrawTable`. Does not synchronise. None: the sampler's own way.
     """
 
+    draw_allowed: Callable[[Tensor, Tensor, Tensor, DrawTable], Tensor] | None = None
+    """logits `[N, V]` float32, rows `[R]` int64, allowed `[R, W]` int32, draw table of R rows -> `[R]` int64.
+
+    What `forbid_` and then `draw_tokens` of these rows would give; the logits stay. None: no back end of this device
+    has it.
+    """
+
     compile_attention: Attention | None = None
     """As `attention`, by every kernel that it may choose for such a cache, one after the other. None: there is nothing
     to compile, in the whole table."""
+
+    compiling_ahead: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Inside its `with`, on the calling thread, functions compile their kernels on several threads at a time and run
+    none: what they return is undefined, and must be no index of anything. At the end all are compiled."""
 
     new_digest: NewDigest = Xxh3Digest
     """-> a checksum of bytes in host memory, without any yet. Versions agree on its guarantees, not on its values."""

@@ -59,7 +59,7 @@ class Stack:
     The tensor `PREFIX.modules.name` fills the tensors `PREFIX.modules.i.part` of all i and `parts`.
 
     Args:
-        is_transposed: a slice is a matrix `[in, out]`; its rows are columns here.
+        is_transposed: a slice is a matrix `[in, out]`; its rows are columns here. or_plain: or it is `[out, in]`.
         takes_turns: whether rows of several parts do; else they come one part after the other.
         or_apart: a checkpoint may hold the tensors of the modules by themselves instead.
         num_modules: of the list, of which a worker may have some; None: it has all.
@@ -69,6 +69,7 @@ class Stack:
     name: str
     parts: tuple[str, ...]
     is_transposed: bool = False
+    or_plain: bool = False
     takes_turns: bool = True
     or_apart: bool = False
     num_modules: int | None = None
@@ -111,6 +112,7 @@ class WeightRules:
     Args:
         drops: tensors that a checkpoint may hold and the model has no use for.
         transposes: canonical names of matrices that a checkpoint holds as `[in, out]`.
+        flattens: canonical names of vectors that a checkpoint holds as `[1, size]`.
         elsewhere: canonical names of tensors that other workers have.
     """
 
@@ -122,6 +124,7 @@ class WeightRules:
     part_scales: tuple[PartScales, ...] = ()
     head_orders: tuple[HeadOrder, ...] = ()
     transposes: tuple[re.Pattern[str], ...] = ()
+    flattens: tuple[re.Pattern[str], ...] = ()
     stacks: tuple[Stack, ...] = ()
     joins: tuple[Join, ...] = ()
     elsewhere: tuple[re.Pattern[str], ...] = ()
@@ -152,6 +155,9 @@ class WeightRules:
 
     def is_transposed(self, name: str) -> bool:
         return any(pattern.search(name) for pattern in self.transposes)
+
+    def is_flattened(self, name: str) -> bool:
+        return any(pattern.search(name) for pattern in self.flattens)
 
     def head_order_of(self, name: str) -> HeadOrder | None:
         return next((order for order in self.head_orders if order.pattern.search(name)), None)
@@ -197,12 +203,13 @@ KV_SCALE_RENAMES = (
 
 
 TOWER = re.compile(
-    r"^(model\.)?(vision_tower|audio_tower|visual|multi_modal_projector|embed_vision|embed_audio|vision_embedder)\."
+    r"^(model\.)?(vision_tower|vision_model|audio_tower|visual|multi_modal_projector|connector|image_newline|"
+    r"embed_vision|embed_audio|vision_embedder)(\.|$)"
 )
 """What reads pictures and sounds, in checkpoints of more than text."""
 LANGUAGE_MODEL_RENAMES = (
     Rename(re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),
-    Rename(re.compile(r"^(model\.)?language_model\.(model\.)?"), "model."),
+    Rename(re.compile(r"^(model\.)?(language_model|text_model)\.(model\.)?"), "model."),
 )
 """The names of the language model in them, newer and older."""
 
@@ -216,7 +223,7 @@ IN_FRONT = re.compile(
     r"^model\.(embed_tokens|embed_positions|project_in|embed_tokens_per_layer|per_layer_model_projection|"
     r"per_layer_projection_norm)\."
 )
-BEHIND = re.compile(r"^(model\.(norm|project_out)|lm_head|score)\.")
+BEHIND = re.compile(r"^(model\.(norm|project_out)|lm_head|logit_bias|score)\.")
 """Canonical names of what stands in front of all layers, and behind them."""
 
 

@@ -26,6 +26,8 @@ from lullm.weights.rows.scale import ScaleRows
 from lullm.weights.rows.several import (
     ConsecutiveRows,
     CopiedRows,
+    EitherWayRows,
+    FlatRows,
     InterleavedRows,
     NoRows,
     StackedRows,
@@ -128,6 +130,8 @@ class WeightTargets:
             return ConsecutiveRows(tuple(scaled))
         if self._rules.is_transposed(name):
             return TransposedRows(rows)
+        if self._rules.is_flattened(name):
+            return FlatRows(rows)
         order = self._rules.head_order_of(name)
         return rows if order is None else in_order(rows, order)
 
@@ -138,15 +142,13 @@ class WeightTargets:
         for match in filter(None, map(pattern.match, list(self._targets))):
             parts = lists.setdefault(match[1], {}).setdefault(int(match[2]), {})
             parts[match[3]] = self._targets[match[0]]
-        for prefix, found in lists.items():
-            for stack in self._rules.stacks:
-                if stack.modules == modules:
-                    slices = [[found[number][part] for part in stack.parts] for number in sorted(found)]
-                    name = f"{prefix}.{stack.name}"
-                    self._targets[name] = _stacked(name, slices, stack, sorted(found))
-                    if not stack.or_apart:
-                        for target in itertools.chain.from_iterable(slices):
-                            del self._targets[target.name]
+        stacks = [stack for stack in self._rules.stacks if stack.modules == modules]
+        for (prefix, found), stack in itertools.product(lists.items(), stacks):
+            slices = [[found[number][part] for part in stack.parts] for number in sorted(found)]
+            name = f"{prefix}.{stack.name}"
+            self._targets[name] = _stacked(name, slices, stack, sorted(found))
+            for target in () if stack.or_apart else itertools.chain.from_iterable(slices):
+                del self._targets[target.name]
 
     def _is_elsewhere(self, name: str) -> bool:
         """Whether other workers have the tensor of this canonical name, and this one need not."""
@@ -157,6 +159,11 @@ class WeightTargets:
         """Of the tensor of this name in a checkpoint of the whole model; None: there is none."""
         target = self._targets.get(self._rules.canonical_name(name))
         return None if target is None else target.rows.shape
+
+    def is_stacked(self, name: str) -> bool:
+        """Whether the tensor of this name holds something of several modules."""
+        target = self._targets.get(self._rules.canonical_name(name))
+        return target is not None and isinstance(target.rows, StackedRows)
 
     def find(self, name: str, tensor: torch.Tensor | EncodedTensor) -> WeightTarget | None:
         """Where a checkpoint tensor goes; None if the rules drop it.
@@ -194,7 +201,8 @@ def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], stack: Stack, 
         if len(targets) > 1:
             join = InterleavedRows if stack.takes_turns else ConsecutiveRows
             rows = join(tuple(target.rows for target in targets))
-        places.append(TransposedRows(rows) if stack.is_transposed else rows)
+        turn = EitherWayRows if stack.or_plain else TransposedRows
+        places.append(turn(rows) if stack.is_transposed else rows)
     apart = frozenset(target.name for targets in slices for target in targets) if stack.or_apart else frozenset()
     rows = StackedRows(dict(zip(numbers, places, strict=True)), stack.num_modules or len(places))
     return WeightTarget(name, parameters, rows, apart)

@@ -72,6 +72,15 @@ def block_shape(setup: WorkerSetup) -> tuple[tuple[int, int, int], torch.dtype]:
     return (config.block_size, 1, side_len(setup.model_config, config.kv_dtype)), dtype
 
 
+def loose_blocks(setup: WorkerSetup, num_blocks: int) -> list[LayerCache]:
+    """Blocks on the device outside of any pool, for steps before there is one."""
+    shape, dtype = block_shape(setup)
+    return [
+        LayerCache(*torch.zeros((2, num_blocks, *shape), dtype=dtype, device=setup.device.torch_device))
+        for _ in range(layer_places(setup.model_config).num_slots)
+    ]
+
+
 def _pool_bytes(setup: WorkerSetup, num_blocks: int) -> int:
     """Bytes of a pool's arena: its blocks, and room for the alignment of each slot's two tensors."""
     config, model = setup.config, setup.model_config

@@ -5,17 +5,16 @@ from collections.abc import Sequence
 
 import torch
 
-from lullm.kv.layout import block_bytes, cache_layout_of, layer_places
+from lullm.kv.layout import block_bytes, cache_layout_of
 from lullm.log import get_logger
 from lullm.models.protocol import Model
-from lullm.ops.cache.layer_cache import LayerCache
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import ModelRunner
 from lullm.types.draw import Draw, DrawParams
 from lullm.types.packed import PackedInts, pack
 from lullm.types.step import Span, StepPlan
 from lullm.units import MIB, cdiv, format_bytes
-from lullm.worker.kv_pools import KVPools, block_shape
+from lullm.worker.kv_pools import KVPools, loose_blocks
 from lullm.worker.setup import WorkerSetup
 
 logger = get_logger(__name__)
@@ -60,13 +59,8 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
 
     All spans write over each other in one block. That is harmless, because the tokens are thrown away.
     """
-    config, layout = setup.config, layer_places(setup.model_config)
-    shape, dtype = block_shape(setup)
-    caches = [
-        LayerCache(*torch.zeros((2, 1, *shape), dtype=dtype, device=setup.device.torch_device))
-        for _ in range(layout.num_slots)
-    ]
-    runner = setup.new_model_runner(model, caches, [])
+    config = setup.config
+    runner = setup.new_model_runner(model, loose_blocks(setup, 1), [])
     query_len = min(query_len, config.max_model_len)
     tokens, blocks = pack([0] * query_len), _tables(setup, [0] * cdiv(query_len, config.block_size))
     params, pools = DrawParams(temperature=1.0, top_p=0.9), not setup.model_config.generates

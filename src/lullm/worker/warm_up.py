@@ -5,36 +5,64 @@ first prefix that is found, or the first fork, would hold up all requests for so
 """
 
 import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from lullm.kv.layout import cache_layout_of
 from lullm.log import get_logger
 from lullm.models.protocol import Model
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.types.draw import Draw, DrawParams
 from lullm.types.packed import pack
 from lullm.types.step import Span, StepPlan
-from lullm.worker.kv_pools import KVPools
+from lullm.worker.kv_pools import KVPools, loose_blocks
 from lullm.worker.setup import WorkerSetup
 
 logger = get_logger(__name__)
 
 
+def compile_ahead(setup: WorkerSetup, model: Model) -> None:
+    """Compile nearly all of that on several threads at a time, before anything is launched or measured. Blocking.
+
+    The same steps run, over blocks of their own and without kernels, so what they compute is undefined. The one that
+    ranks log-probabilities is left out: it takes drawn tokens for indices.
+    """
+    if setup.ops.compile_attention is not None:
+        started = time.perf_counter()
+        _run(setup, model, loose_blocks(setup, 2), [], _plans(setup, has_copy=True)[:2], setup.ops.compiling_ahead())
+        logger.info("kernels: compiled ahead, or found on disk, in %.1f s", time.perf_counter() - started)
+
+
 def compile_kernels(setup: WorkerSetup, model: Model, pools: KVPools) -> None:
-    """Run some tiny steps over the first two blocks, which must be free. Blocking. Nothing, if no ops are compiled.
+    """Launch them in some tiny steps over the first two blocks, which must be free. Blocking.
 
     Every layer runs, so every shape of a norm, a product, a window occurs. `Ops.compile_attention` launches what
-    `attention` would choose for other lengths.
+    `attention` would choose for other lengths. Nothing, if no ops are compiled.
     """
-    attention = setup.ops.compile_attention
-    if attention is None:
-        return
-    started = time.perf_counter()
-    ops = replace(setup.ops, attention=attention)
-    runner = replace(setup, ops=ops).new_model_runner(model, pools.device, pools.host, pools.workspace)
-    for plan in _plans(setup, has_copy=pools.device[0].num_blocks > 1):
-        runner.launch(plan).result()
+    if setup.ops.compile_attention is not None:
+        started = time.perf_counter()
+        plans = _plans(setup, has_copy=pools.device[0].num_blocks > 1)
+        _run(setup, model, pools.device, pools.host, plans, nullcontext())
+        logger.info("kernels: launched once in %.1f s", time.perf_counter() - started)
+
+
+def _run(
+    setup: WorkerSetup,
+    model: Model,
+    blocks: list[LayerCache],
+    host_blocks: list[LayerCache],
+    plans: Sequence[StepPlan],
+    scope: AbstractContextManager[None],
+) -> None:
+    """Steps, each to its end, whose attention goes through all its kernels."""
+    assert setup.ops.compile_attention is not None
+    ops = replace(setup.ops, attention=setup.ops.compile_attention)
+    runner = replace(setup, ops=ops).new_model_runner(model, blocks, host_blocks)
+    with scope:
+        for plan in plans:
+            runner.launch(plan).result()
     setup.device.synchronize()
-    logger.info("kernels: compiled, or found on disk, in %.1f s", time.perf_counter() - started)
 
 
 def _plans(setup: WorkerSetup, has_copy: bool) -> list[StepPlan]:

@@ -27,7 +27,7 @@ from lullm.worker.pages_ahead import touch_blocks
 from lullm.worker.setup import WorkerSetup, open_setup
 from lullm.worker.sizing import kv_memory_bytes, measure_speeds
 from lullm.worker.sleep.sleeper import Sleeper
-from lullm.worker.warm_up import compile_kernels
+from lullm.worker.warm_up import compile_ahead, compile_kernels
 
 logger = get_logger(__name__)
 
@@ -97,6 +97,7 @@ class Worker:
     def num_available_blocks(self) -> tuple[int, int]:
         """(device, host) KV blocks that fit here; before `initialize_cache`. Raises CacheSizeError: none does."""
         setup = self.setup
+        compile_ahead(setup, self.loaded.model)
         available = kv_memory_bytes(setup, self.loaded.model)
         num_blocks = num_blocks_within(setup.config, setup.model_config, available)
         return num_blocks, num_host_blocks_within(setup.config, setup.model_config, num_blocks)

@@ -30,6 +30,7 @@ class Cases:
         keys_base: what a file says beside the sizes, so that every key has an effect where it can; ...: nothing.
         engine: what differs in a whole engine: windows of 32 tokens, if the family has windows.
         features: for the documentation.
+        is_rare: whole engines of it run with the slow tests.
         loss: bound for the mean error of log-probabilities with bfloat16 or int8 weights, in `engine/test_family.py`.
     """
 
@@ -39,6 +40,7 @@ class Cases:
     engine: Options = field(default_factory=dict)
     features: str = ""
     loss: float = 0.06
+    is_rare: bool = False
 
 
 STRETCHED = {"rope_parameters": ROPE["yarn"] | {"original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.4}}
@@ -117,6 +119,7 @@ SPARSE_CONVOLUTIONS = {
     "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 5,
     "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": ...,
 }  # fmt: skip
+ERNIE = {"moe_num_experts": 5, "moe_k": 2, "moe_intermediate_size": 24}
 QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
 GPT2_SIZES = {
     "hidden_size": ..., "intermediate_size": ..., "num_hidden_layers": ..., "num_attention_heads": ...,
@@ -124,7 +127,119 @@ GPT2_SIZES = {
     "n_positions": 64, "n_inner": 40,
 }  # fmt: skip
 
+UNGIVEN = {"head_dim": ...}  # it follows from other sizes
+PARALLEL = {"use_parallel_residual": True}
+
 CASES = {
+    "Arcee": Cases(
+        "AFM-4.5B",
+        {"plain": {}, "biases, tied": TIED | {"attention_bias": True, "mlp_bias": True}},
+        features="an MLP of squared relu without gates",
+        is_rare=True,
+    ),
+    "Cohere": Cases(
+        "Command R (35B)",
+        {
+            "plain": UNGIVEN | {"logit_scale": 0.7},
+            "other scale, biases, untied": {"logit_scale": 0.3, "attention_bias": True, "tie_word_embeddings": False},
+        },
+        {"logit_scale": 0.7},
+        {"logit_scale": 0.7},
+        "attention and MLP side by side; norms of mean and variance; pairs of neighbours turn; scaled logits",
+    ),
+    "Cohere2": Cases(
+        "Command R7B, Command A",
+        {
+            "windows in three of four layers": UNGIVEN
+            | {"sliding_window": 20, "num_hidden_layers": 5, "logit_scale": 0.7},
+            "biases, untied": IN_SOME_LAYERS
+            | {"sliding_window": 7, "attention_bias": True, "tie_word_embeddings": False, "logit_scale": 0.3},
+        },
+        {"sliding_window": 7, "logit_scale": 0.7, "layer_types": ["sliding_attention", "full_attention"]},
+        {"sliding_window": 32, "num_hidden_layers": 5, "logit_scale": 0.7},
+        "as Command R; layers without a window do not rotate",
+    ),
+    "GPTJ": Cases(
+        "GPT-J 6B",
+        {"plain": {"rotary_dim": 8}, "other sizes, heads turn as a whole": {"n_inner": 40, "rotary_dim": 12}},
+        GPT2_SIZES | {"rotary_dim": 8},
+        {"rotary_dim": 8},
+        "attention and MLP side by side; pairs of neighbours turn in a part of every head; a bias on the logits",
+        is_rare=True,
+    ),
+    "GPTNeoX": Cases(
+        "GPT-NeoX 20B, Pythia, Dolly 2",
+        {
+            "plain": UNGIVEN | partial(HALF, 0.5),
+            "one after the other, no bias, tied": TIED
+            | UNGIVEN
+            | partial(HALF, 0.5)
+            | {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"},
+        },
+        {"num_key_value_heads": ..., "hidden_size": 64},
+        UNGIVEN | partial(HALF, 0.5),
+        "attention and MLP side by side, each with a norm of its own; heads turn in part",
+    ),
+    "Gemma": Cases(
+        "Gemma 1 (2B, 7B), CodeGemma",
+        {
+            "plain": {},
+            "one kv head, biases, untied": {"tie_word_embeddings": False, "num_key_value_heads": 1}
+            | {"attention_bias": True},
+        },
+        {"head_dim": 8},
+        {"tie_word_embeddings": False},
+        "scaled embeddings, wide heads",
+    ),
+    "Helium": Cases(
+        "Helium 1",
+        {"plain": {"head_dim": 12}, "biases, tied": TIED | {"head_dim": 12, "attention_bias": True, "mlp_bias": True}},
+        {"head_dim": 12},
+        {"head_dim": 12},
+        "pairs of neighbours turn",
+        is_rare=True,
+    ),
+    "Nemotron": Cases(
+        "Nemotron 3 and 4, Minitron 4B, 8B",
+        {
+            "plain": {},
+            "biases, tied, a quarter turns": TIED | {"attention_bias": True, "mlp_bias": True} | partial(HALF, 0.25),
+        },
+        features="norms of mean and variance, an MLP of squared relu without gates; heads turn in part",
+        is_rare=True,
+    ),
+    "Olmo": Cases(
+        "OLMo 1B, 7B (0724)",
+        {"plain": UNGIVEN, "one kv head, biases, tied": TIED | {"attention_bias": True, "num_key_value_heads": 1}},
+        features="norms without weights",
+        is_rare=True,
+    ),
+    "Phi": Cases(
+        "Phi-1, Phi-1.5, Phi-2",
+        {"plain": {}, "tied, one kv head, all turns": TIED | {"num_key_value_heads": 1} | partial(HALF, 1.0)},
+        features="attention and MLP side by side; heads turn in part; a bias on the logits",
+    ),
+    "StableLm": Cases(
+        "StableLM 3B, StableLM 2 1.6B",
+        {
+            "plain": UNGIVEN | partial(HALF, 0.5),
+            "side by side, biases, tied": TIED | UNGIVEN | PARALLEL | partial(HALF, 0.5) | {"use_qkv_bias": True},
+        },
+        partial(HALF, 0.5),
+        UNGIVEN | partial(HALF, 0.5),
+        "norms of mean and variance; heads turn in part",
+        is_rare=True,
+    ),
+    "Starcoder2": Cases(
+        "StarCoder 2 3B, 7B, 15B",
+        {
+            "plain": {},
+            "window, no bias, untied": {"sliding_window": 7, "use_bias": False, "tie_word_embeddings": False},
+        },
+        {"sliding_window": 7},
+        {"sliding_window": 32, "tie_word_embeddings": False},
+        "norms of mean and variance, an MLP without gates, biases; a window in all layers, or none",
+    ),
     "Bamba": Cases(
         "Bamba 9B",
         {
@@ -163,6 +278,49 @@ CASES = {
         LATENT | GROUPS | {"first_k_dense_replace": 1},
         LATENT | GROUPS | {"first_k_dense_replace": 1},
         "latent vectors in the cache; sigmoid router with correction and groups, shared experts",
+    ),
+    "Ernie4_5_Moe": Cases(
+        "ERNIE 4.5 21B-A3B, 300B-A47B (text)",
+        {
+            "plain": ERNIE,
+            "every second layer, untied, none shared": ERNIE
+            | {"moe_layer_interval": 2, "moe_layer_start_index": 0, "moe_num_shared_experts": 0}
+            | {"tie_word_embeddings": False, "head_dim": 12},
+        },
+        ERNIE | {"head_dim": 8},
+        ERNIE | {"tie_word_embeddings": False},
+        "softmax router with correction, shared experts; pairs of neighbours turn",
+    ),
+    "GraniteMoe": Cases(
+        "Granite 3, experts (1B-A400M, 3B-A800M)",
+        {
+            "plain": {"num_local_experts": 4},
+            "multipliers, biases, tied": TIED
+            | MULTIPLIERS
+            | {"num_local_experts": 5, "attention_bias": True, "num_experts_per_tok": 3},
+        },
+        MULTIPLIERS | {"num_local_experts": 4},
+        MULTIPLIERS | {"num_local_experts": 4},
+        "as Granite, with experts",
+        is_rare=True,
+    ),
+    "GraniteMoeShared": Cases(
+        "Granite 4 preview",
+        {"plain": {"num_local_experts": 4, "shared_intermediate_size": 40}},
+        MULTIPLIERS | {"num_local_experts": 4, "shared_intermediate_size": 40},
+        MULTIPLIERS | {"num_local_experts": 4, "shared_intermediate_size": 40},
+        "as Granite, with experts beside a shared one",
+        is_rare=True,
+    ),
+    "MiniMaxM2": Cases(
+        "MiniMax-M2",
+        {
+            "plain": OSS,
+            "heads turn in part, tied, three experts a token": TIED | OSS | HALF | {"num_experts_per_tok": 3},
+        },
+        OSS | {"head_dim": 8},
+        OSS | HALF,
+        "sigmoid router with correction; norms over all heads of queries and keys; heads turn in part",
     ),
     "Exaone4": Cases(
         "EXAONE 4",

@@ -17,8 +17,8 @@ from lullm.engine.pooling.rules import check_generates
 from lullm.engine.start.head_start import head_start
 from lullm.errors import ConfigError, LullmError
 from lullm.log import log_to_stderr
-from lullm.text.reply.event import Text, Thinking
-from lullm.types.outputs import RequestOutput
+from lullm.text.reply.event import ReplyReader, Text, Thinking
+from lullm.types.outputs import CompletionOutput, RequestOutput
 from lullm.types.request import Conversation
 from lullm.types.sampling_params import OutputKind
 
@@ -100,16 +100,9 @@ class EnginePartner:
                     self._engine.abort_request(request_id, wants_output=False)
                     break
                 for output in cast(list[RequestOutput], self._engine.step()):  # it asks for text only
-                    num_new = sum(len(completion.token_ids) for completion in output.outputs)
-                    summary.num_prompt_tokens = len(output.prompt_token_ids)
-                    summary.num_tokens += num_new
-                    summary.tick(num_new > 0)
+                    summary.add(output)
                     for completion in output.outputs:
-                        events = reader.feed(completion.text, completion.token_ids)
-                        events += reader.finish() if completion.finish_reason is not None else []
-                        yield from (event for event in events if isinstance(event, (Text, Thinking)))
-                        if completion.finish_reason == "abort":
-                            raise LullmError(f"the answer ends here: {completion.stop_reason}")
+                        yield from _shown(completion, reader)
 
 
 class ServerPartner:
@@ -141,8 +134,22 @@ class ServerPartner:
                 summary.num_prompt_tokens = usage.get("prompt_tokens", summary.num_prompt_tokens)
                 summary.num_tokens = usage.get("completion_tokens", summary.num_tokens)
                 for choice in event.get("choices") or []:
-                    delta = {"content": choice.get("text")} if is_text else choice.get("delta", {})
-                    for kind, names in ((Thinking, ("reasoning", "reasoning_content")), (Text, ("content",))):
-                        if text := next(filter(None, map(delta.get, names)), None):
-                            summary.tick(True)
-                            yield kind(text)
+                    for piece in _said({"content": choice.get("text")} if is_text else choice.get("delta", {})):
+                        summary.tick(True)
+                        yield piece
+
+
+def _shown(completion: CompletionOutput, reader: ReplyReader) -> Iterator[Text | Thinking]:
+    """What a person reads of a step's completion. Raises LullmError: it was aborted."""
+    events = reader.feed(completion.text, completion.token_ids)
+    events += reader.finish() if completion.finish_reason is not None else []
+    yield from (event for event in events if isinstance(event, (Text, Thinking)))
+    if completion.finish_reason == "abort":
+        raise LullmError(f"the answer ends here: {completion.stop_reason}")
+
+
+def _said(delta: dict[str, Any]) -> Iterator[Text | Thinking]:
+    """The thoughts and the text of a server's delta; servers name thoughts in two ways."""
+    for kind, names in ((Thinking, ("reasoning", "reasoning_content")), (Text, ("content",))):
+        if text := next(filter(None, map(delta.get, names)), None):
+            yield kind(text)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lullm.text.reply.event import Text, Thinking
+from lullm.types.outputs import RequestOutput
 
 _PALE = ("\033[2m", "\033[22m")
 Messages = Sequence[dict[str, str]]
@@ -33,6 +34,13 @@ class Summary:
         )
         spent = self.last_s - self.first_s
         return line + (f", then {(self.num_tokens - 1) / spent:.1f} tokens/s" if spent > 0 else "")
+
+    def add(self, output: RequestOutput) -> None:
+        """A step's output has come."""
+        num_new = sum(len(completion.token_ids) for completion in output.outputs)
+        self.num_prompt_tokens = len(output.prompt_token_ids)
+        self.num_tokens += num_new
+        self.tick(num_new > 0)
 
     def tick(self, has_news: bool) -> None:
         """Something of the answer has just come."""

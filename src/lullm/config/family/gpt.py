@@ -42,6 +42,19 @@ def _read_opt(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int)
 _NOT_READ = UNUSED_WINDOW | {"num_key_value_heads", "head_dim", "hidden_act", "intermediate_size", "rms_norm_eps"}
 """Of the common keys."""
 
+GPT2_IGNORES = _NOT_READ | {
+    "reorder_and_upcast_attn",
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "n_ctx",
+    "summary_type",
+    "summary_use_proj",
+    "summary_activation",
+    "summary_proj_to_labels",
+    "summary_first_dropout",
+}
+
 GPT2 = Family(
     _read_gpt2,
     aliases={
@@ -53,19 +66,7 @@ GPT2 = Family(
     defaults={"activation_function": "gelu_new", "tie_word_embeddings": True, "layer_norm_epsilon": 1e-5},
     reads=frozenset({"n_inner"}),
     fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
-    ignores=_NOT_READ
-    | {
-        "reorder_and_upcast_attn",
-        "resid_pdrop",
-        "embd_pdrop",
-        "attn_pdrop",
-        "n_ctx",
-        "summary_type",
-        "summary_use_proj",
-        "summary_activation",
-        "summary_proj_to_labels",
-        "summary_first_dropout",
-    },
+    ignores=GPT2_IGNORES,
 )
 OPT = Family(
     _read_opt,

@@ -1,24 +1,47 @@
 """The families by the architectures of a `config.json`: lullm's own, and those that other packages bring."""
 
 from importlib.metadata import entry_points
-from typing import Any
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
-from lullm.config.family.experts import DOTS1, GLM4_MOE, GPT_OSS, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+from lullm.config.family.experts import (
+    DOTS1,
+    ERNIE4_5_MOE,
+    GLM4_MOE,
+    GPT_OSS,
+    GRANITE_MOE,
+    MINIMAX_M2,
+    MIXTRAL,
+    OLMOE,
+    QWEN2_MOE,
+    QWEN3_MOE,
+)
 from lullm.config.family.family import Family
-from lullm.config.family.gemma.gemma3 import GEMMA2, GEMMA3
+from lullm.config.family.gemma.gemma3 import GEMMA, GEMMA2, GEMMA3
 from lullm.config.family.gemma.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from lullm.config.family.gpt import GPT2, OPT
+from lullm.config.family.granite import GRANITE
 from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
 from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from lullm.config.family.layer_norm import (
+    COHERE,
+    COHERE2,
+    GPT_NEOX,
+    GPTJ,
+    NEMOTRON,
+    OLMO,
+    PHI,
+    STABLELM,
+    STARCODER2,
+)
 from lullm.config.family.llama_like import (
+    ARCEE,
     ERNIE4_5,
     EXAONE4,
     GLM4,
-    GRANITE,
+    HELIUM,
     MINISTRAL,
     MINISTRAL3,
     OLMO2,
@@ -27,21 +50,25 @@ from lullm.config.family.llama_like import (
     SEED_OSS,
     SMOLLM3,
 )
-from lullm.config.field import optional_object
+from lullm.config.family.text_model import TEXT_MODELS
 from lullm.errors import ModelLoadError
-from lullm.log import get_logger
-
-logger = get_logger(__name__)
 
 FAMILIES: dict[str, Family] = {
+    "ArceeForCausalLM": ARCEE,
     "BambaForCausalLM": BAMBA,
+    "CohereForCausalLM": COHERE,
+    "Cohere2ForCausalLM": COHERE2,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "Dots1ForCausalLM": DOTS1,
     "Ernie4_5ForCausalLM": ERNIE4_5,
+    "Ernie4_5_MoeForCausalLM": ERNIE4_5_MOE,
     "Exaone4ForCausalLM": EXAONE4,
     "FalconH1ForCausalLM": FALCON_H1,
     "GPT2LMHeadModel": GPT2,
+    "GPTJForCausalLM": GPTJ,
+    "GPTNeoXForCausalLM": GPT_NEOX,
+    "GemmaForCausalLM": GEMMA,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Gemma4ForCausalLM": GEMMA4,
@@ -52,19 +79,26 @@ FAMILIES: dict[str, Family] = {
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteForCausalLM": GRANITE,
+    "GraniteMoeForCausalLM": GRANITE_MOE,
+    "GraniteMoeSharedForCausalLM": GRANITE_MOE,
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
+    "HeliumForCausalLM": HELIUM,
     "Lfm2ForCausalLM": LFM2,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "LlamaForCausalLM": LLAMA,
+    "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "MinistralForCausalLM": MINISTRAL,
     "Ministral3ForCausalLM": MINISTRAL3,
     "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,
+    "NemotronForCausalLM": NEMOTRON,
     "NemotronHForCausalLM": NEMOTRON_H,
+    "OlmoForCausalLM": OLMO,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
     "OPTForCausalLM": OPT,
     "OlmoeForCausalLM": OLMOE,
+    "PhiForCausalLM": PHI,
     "Phi3ForCausalLM": PHI3,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen2MoeForCausalLM": QWEN2_MOE,
@@ -74,6 +108,8 @@ FAMILIES: dict[str, Family] = {
     "Qwen3_5ForCausalLM": QWEN3_5,
     "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
     "SeedOssForCausalLM": SEED_OSS,
+    "StableLmForCausalLM": STABLELM,
+    "Starcoder2ForCausalLM": STARCODER2,
     "SmolLM3ForCausalLM": SMOLLM3,
 }
 
@@ -115,36 +151,3 @@ def family_of(architecture: str) -> Family:
             "others run by the code of transformers, if it has them: install lullm[transformers], model_impl='auto'"
         )
     return FAMILIES.get(architecture) or OUTSIDE[architecture]
-
-
-TEXT_MODELS: dict[str, str] = {
-    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
-    "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
-    "Gemma4UnifiedForConditionalGeneration": "Gemma4UnifiedForCausalLM",
-    "Mistral3ForConditionalGeneration": "MistralForCausalLM",
-    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
-    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
-}
-"""Architectures whose `text_config` is a `config.json` of the other one."""
-
-_BY_MODEL_TYPE = {"ministral3": "Ministral3ForCausalLM"}
-"""By the `model_type` of a `text_config`, where there are several."""
-
-_TIES = "tie_word_embeddings"
-_OF_THE_WHOLE = ("dtype", "torch_dtype", "eos_token_id", "bos_token_id", "quantization_config", _TIES)
-"""Keys that a file may have outside of `text_config`, for the whole model."""
-
-
-def text_part(data: dict[str, Any], architecture: str) -> dict[str, Any]:
-    """The `config.json` of the language model alone; the same where there is nothing else. Its own keys come first."""
-    name = TEXT_MODELS.get(architecture)
-    if name is None:
-        return data
-    text = optional_object(data, "text_config")
-    logger.info("%s: only the text model is loaded; what reads pictures is passed over", architecture)
-    outer = {key: data[key] for key in _OF_THE_WHOLE if data.get(key) is not None}
-    # Whether the head is tied is said by the whole, as transformers reads it: it ties the head of the whole.
-    own = {key: value for key, value in text.items() if key not in outer or value is not None and key != _TIES}
-    model_type = text.get("model_type")
-    name = _BY_MODEL_TYPE.get(model_type, name) if isinstance(model_type, str) else name
-    return outer | own | {"architectures": [name]}

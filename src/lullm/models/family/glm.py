@@ -1,6 +1,6 @@
-"""GLM-4 (https://arxiv.org/abs/2406.12793), dense, and ERNIE 4.5: pairs of neighbours turn, in GLM in a part of a head.
+"""GLM-4 (https://arxiv.org/abs/2406.12793), dense, ERNIE 4.5 and Helium: pairs of neighbours turn.
 
-The newer GLM-4-0414 has norms on both sides of attention and MLP.
+In GLM they do in a part of a head. The newer GLM-4-0414 has norms on both sides of attention and MLP.
 """
 
 import re
@@ -24,7 +24,7 @@ GLM4_RENAMES = tuple(
 )
 
 
-def _with_neighbours(config: ModelConfig) -> WeightRules:
+def with_neighbours(config: ModelConfig) -> WeightRules:
     """Llama's rules, with queries and keys in the order in which pairs are halves apart."""
     size = config.head_dim
     order = rotated_first(size, config.family.rotary_dim(size), has_neighbours=True)
@@ -37,20 +37,30 @@ def _with_one_gate_up(rules: WeightRules) -> WeightRules:
 
 
 def build_glm(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules = _with_one_gate_up(_with_neighbours(config))
+    rules = _with_one_gate_up(with_neighbours(config))
     return CausalLM(config, DecoderStyle(rules, qkv_bias=config.family.attention_bias), dtype, max_model_len)
 
 
 def build_glm4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules = _with_one_gate_up(_with_neighbours(config))
+    rules = _with_one_gate_up(with_neighbours(config))
     rules = replace(rules, renames=(*rules.renames, *GLM4_RENAMES))
     style = DecoderStyle(rules, qkv_bias=config.family.attention_bias, make_layer=GemmaLayer)
     return CausalLM(config, style, dtype, max_model_len)
 
 
+def build_helium(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    style = DecoderStyle(with_neighbours(config), qkv_bias=config.family.attention_bias)
+    return CausalLM(
+        config,
+        replace(style, make_mlp=partial(gated_mlp, bias=config.family.mlp_bias)),
+        dtype,
+        max_model_len,
+    )
+
+
 def build_ernie4_5(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     bias = config.family.attention_bias
     style = DecoderStyle(
-        _with_neighbours(config), qkv_bias=bias, o_bias=bias, make_mlp=partial(gated_mlp, bias=config.family.mlp_bias)
+        with_neighbours(config), qkv_bias=bias, o_bias=bias, make_mlp=partial(gated_mlp, bias=config.family.mlp_bias)
     )
     return CausalLM(config, style, dtype, max_model_len)

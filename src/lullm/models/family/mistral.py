@@ -8,11 +8,10 @@ import torch
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
-from lullm.weights.rule import without_tower
 
 
 def build_mistral(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     stretch = config.family.query_stretch
     if stretch is not None and max_model_len <= stretch.trained_len:
         stretch = None  # all factors are 1
-    return CausalLM(config, DecoderStyle(without_tower(rules_of(config)), query_stretch=stretch), dtype, max_model_len)
+    return CausalLM(config, DecoderStyle(rules_of(config), query_stretch=stretch), dtype, max_model_len)

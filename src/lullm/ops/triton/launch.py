@@ -4,8 +4,12 @@ What a kernel is compiled to follows from its constants and from the kinds of it
 dictionary here, and what Triton has compiled for them is called at once. `bench/gpu_host.py` counts the difference.
 """
 
+import contextlib
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -15,6 +19,31 @@ from lullm.ops.triton.device import IS_INTERPRETED
 
 _ALIGNMENT = 16
 """Triton compiles apart for an address, or a number, that is a multiple of this."""
+
+_MAX_THREADS = 16
+"""Of a compilation: an engine has about a dozen kernels."""
+
+_COMPILES_ONLY: ContextVar[bool] = ContextVar("compiles_only", default=False)
+"""Of this thread: another engine of the process may serve meanwhile."""
+
+
+@contextlib.contextmanager
+def compiling_ahead() -> Iterator[None]:
+    """Inside, a launch of this thread hands its kernel to threads that compile it, and runs nothing.
+
+    What kernels would have written is undefined there: nothing may take it for an index. At the end all are compiled,
+    and on disk. What does not compile is left to the launch that needs it, which raises the compiler's error.
+
+    Most of a compilation is outside of Python's lock: passes of the compiler, and the assembler, a process. So two
+    cores take 0.6 of the time of one (docs/gpu.md).
+    """
+    num_threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+    with ThreadPoolExecutor(num_threads) as pool, triton.AsyncCompileMode(pool, ignore_errors=True):
+        before = _COMPILES_ONLY.set(True)
+        try:
+            yield
+        finally:
+            _COMPILES_ONLY.reset(before)
 
 
 class Kernel:
@@ -43,6 +72,10 @@ class Kernel:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*arguments: Any, **constants: Any) -> None:
+            if _COMPILES_ONLY.get():
+                if not IS_INTERPRETED:
+                    self._jit.warmup(*arguments, grid=grid, **constants)
+                return
             device = -1 if IS_INTERPRETED else torch.cuda.current_device()
             kinds = [kind(argument) for kind, argument in zip(self._kinds, arguments, strict=True)]
             key = (device, *kinds, *constants.values())

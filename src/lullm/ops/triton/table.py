@@ -9,6 +9,7 @@ from lullm.ops.experts.grouped import experts_over
 from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.ops.triton import attention, block_copy, elementwise, linear, rope_cache, sampling
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
+from lullm.ops.triton.launch import compiling_ahead
 
 TRITON_OPS = Ops(
     name="triton",
@@ -27,6 +28,7 @@ TRITON_OPS = Ops(
     prepare_attention=attention.prepare_attention,
     attention=attention.attention,
     compile_attention=attention.every_attention,
+    compiling_ahead=compiling_ahead,
     copy_blocks=block_copy.copy_blocks,
     swap_blocks=block_copy.swap_blocks,
     draw_tokens=sampling.draw_tokens,

@@ -43,13 +43,13 @@ def export_quantized(
     Raises:
         ModelLoadError: the checkpoint does not fit the model, or holds what cannot be quantized.
     """
-    if model.rules.transposes or model.rules.stacks:
+    writer = _Writer(model, quantization, ops)
+    shards, weight_map, opened = _Shards(out), {}, open_source(source)
+    if model.rules.transposes or any(writer.is_stacked(name) for name in opened.names()):
         raise ModelLoadError(
             f"{source} holds matrices as [in, out], or several in one, which a quantized copy cannot; "
             f"start it with --quantization {quantization} instead"
         )
-    writer = _Writer(model, quantization, ops)
-    shards, weight_map, opened = _Shards(out), {}, open_source(source)
     with Progress(f"quantizing to {quantization}", opened.num_bytes) as progress, torch.inference_mode():
         for name, tensor, num_bytes in opened.tensors():
             assert isinstance(tensor, Tensor), "a folder of safetensors"
@@ -75,6 +75,10 @@ class _Writer:
         self._outer = {
             f"{name}.weight" for name, layer in model.named_modules() if isinstance(layer, Embedding | LMHead)
         }
+
+    def is_stacked(self, name: str) -> bool:
+        """Whether a tensor holds the matrices of several modules."""
+        return self._targets.is_stacked(name)
 
     def parts(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         """What is written in place of one tensor. Raises ModelLoadError: it cannot be quantized."""

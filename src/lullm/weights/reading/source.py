@@ -1,8 +1,9 @@
 """Source: the tensors of a checkpoint on disk, whichever kind of files hold them."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Set
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -60,14 +61,9 @@ class SafetensorsSource:
 
     def shapes(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
-        for path, names in self._files.items():
-            try:
-                with safe_open(path, framework="pt", device="cpu") as file:
-                    for name in file.keys():  # noqa: SIM118 - the file is no dict
-                        if names is None or name in names:
-                            found[name] = file.get_slice(name).get_shape()
-            except (SafetensorError, OSError) as error:
-                raise damaged(path, error) from None
+        for path, wanted in self._files.items():
+            with _opened(path) as file:
+                found |= {name: file.get_slice(name).get_shape() for name in _names_in(file, wanted)}
         return found
 
     def keep_blocks(self, model: Loadable) -> int:
@@ -75,12 +71,24 @@ class SafetensorsSource:
         return quantize_as_stored(model, tensors, self.names()) if model.rules.joins else 0
 
     def tensors(self) -> Iterator[tuple[str, Tensor, int]]:
-        for path, names in self._files.items():
-            try:
-                with safe_open(path, framework="pt", device="cpu") as file:
-                    stored = set(file.keys())
-                    for name in sorted(stored if names is None else stored & names):
-                        tensor = file.get_tensor(name)
-                        yield name, tensor, tensor.nbytes
-            except (SafetensorError, OSError) as error:
-                raise damaged(path, error) from None
+        for path, wanted in self._files.items():
+            with _opened(path) as file:
+                for name in _names_in(file, wanted):
+                    tensor = file.get_tensor(name)
+                    yield name, tensor, tensor.nbytes
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file of safetensors. Raises ModelLoadError: it is damaged."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise damaged(path, error) from None
+
+
+def _names_in(file: Any, wanted: Set[str] | None) -> list[str]:
+    """The names of the tensors of an open file, in order; None: all are wanted."""
+    stored = set(file.keys())
+    return sorted(stored if wanted is None else stored & wanted)

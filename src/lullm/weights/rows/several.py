@@ -67,6 +67,51 @@ class TransposedRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class EitherWayRows:
+    """Rows of a matrix that checkpoints hold as `[out, in]` or as `[in, out]`: its shape says which. A square is the
+    former."""
+
+    rows: Rows
+
+    @property
+    def bits(self) -> int:
+        return self.rows.bits
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.rows.shape
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape in (self.rows.shape, TransposedRows(self.rows).shape)
+
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor) and first_row == 0, "it is written whole"
+        (self.rows if values.shape == self.rows.shape else TransposedRows(self.rows)).write(values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlatRows:
+    """The rows of a vector that the checkpoint holds as `[1, size]`. It is written whole."""
+
+    rows: Rows
+
+    @property
+    def bits(self) -> int:
+        return self.rows.bits
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((1, *self.rows.shape))
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape in (self.shape, self.rows.shape)
+
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor) and first_row == 0, "it is written whole"
+        self.rows.write(values.flatten())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class InterleavedRows:
     """Rows of several places of one size that take turns in the checkpoint: row r is in place `r % len(places)`."""
 
@@ -160,7 +205,7 @@ class StackedRows:
         return torch.Size((self.num_all, *next(iter(self.places.values())).shape))
 
     def fits(self, shape: torch.Size) -> bool:
-        return shape == self.shape
+        return len(shape) > 1 and shape[0] == self.num_all and next(iter(self.places.values())).fits(shape[1:])
 
     def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         assert isinstance(values, Tensor | NarrowRows), "floating point numbers, or several matrices of narrow ones"

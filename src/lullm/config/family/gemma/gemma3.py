@@ -1,10 +1,10 @@
-"""What Gemma 2 and 3 (text) say in a `config.json`."""
+"""What Gemma 1, 2 and 3 (text) say in a `config.json`."""
 
 from functools import partial
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import activation, ropes_of
+from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, ropes_of
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import window_but_every
 from lullm.config.field import (
@@ -33,6 +33,14 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], full: RopeConfig, 
     )
 
 
+def _read_first(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    """The first files say "gelu", and mean its approximation."""
+    rope = read_flat_rope(data)
+    stated = {**data, "hidden_activation": data.get("hidden_act"), "query_pre_attn_scalar": head_dim}
+    is_legacy = stated["hidden_activation"] == "gelu"
+    return _read(stated | ({"hidden_activation": "gelu_pytorch_tanh"} if is_legacy else {}), kinds, rope, rope)
+
+
 def _read_second(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     rope = read_flat_rope(data)
     return _read(data, kinds, rope, rope)
@@ -59,6 +67,19 @@ _FIXED = {"use_bidirectional_attention": False}
 _IGNORES = frozenset({"cache_implementation", "hidden_act", "_sliding_window_pattern"})
 """transformers reads `hidden_activation`, not `hidden_act`, and the pattern only without a line in front."""
 
+GEMMA = Family(
+    _read_first,
+    defaults={
+        "head_dim": 256,
+        "num_key_value_heads": 16,
+        "tie_word_embeddings": True,
+        "hidden_act": "gelu_pytorch_tanh",
+    },
+    reads=ROPE_KEYS | {"intermediate_size", "rms_norm_eps", "attention_bias"},
+    fixed=_FIXED | NO_WINDOW,
+    # Files have `hidden_activation` beside `hidden_act`, which counts.
+    ignores=UNUSED_WINDOW | {"hidden_activation", "cache_implementation"},
+)
 GEMMA2 = Family(
     _read_second,
     defaults=_DEFAULTS | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},

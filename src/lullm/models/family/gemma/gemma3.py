@@ -1,4 +1,4 @@
-"""Gemma 2 (https://arxiv.org/abs/2408.00118) and Gemma 3, text (https://arxiv.org/abs/2503.19786).
+"""Gemma (https://arxiv.org/abs/2403.08295), Gemma 2 (https://arxiv.org/abs/2408.00118) and Gemma 3, text (https://arxiv.org/abs/2503.19786).
 
 Some layers have a window, the others full attention: one of two, or five of six. Attention and MLP are normed before
 and after. The embedding is scaled by the root of its size. Gemma 2 caps scores and logits. Gemma 3 norms query and key
@@ -14,7 +14,7 @@ from torch import Tensor
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, new_norm, rules_of
 from lullm.nn.context import StepContext
-from lullm.weights.rule import Offset, without_tower
+from lullm.weights.rule import Offset
 
 PLUS_ONE = Offset(re.compile(r"norm\.weight$"), 1.0)
 """A checkpoint holds w where the norms multiply by 1 + w.
@@ -48,6 +48,11 @@ class GemmaLayer(DecoderLayer):
         return self.post_feedforward_layernorm(hidden, ops), residual
 
 
+def build_gemma(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    style = replace(_style(config, head_norms=False), make_layer=None)  # Llama's order of norms
+    return CausalLM(config, style, dtype, max_model_len)
+
+
 def build_gemma2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     return CausalLM(config, _style(config, head_norms=False), dtype, max_model_len)
 
@@ -58,7 +63,7 @@ def build_gemma3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) ->
 
 def _style(config: ModelConfig, head_norms: bool) -> DecoderStyle:
     return DecoderStyle(
-        rules=replace(without_tower(rules_of(config)), offsets=(PLUS_ONE,)),
+        rules=replace(rules_of(config), offsets=(PLUS_ONE,)),
         head_norms=head_norms,
         qkv_bias=config.family.attention_bias,
         o_bias=config.family.attention_bias,

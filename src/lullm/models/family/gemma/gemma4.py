@@ -20,7 +20,7 @@ from lullm.nn.linear import Linear, meta_parameter
 from lullm.nn.norm import RMSNorm
 from lullm.ops.table import Ops
 from lullm.types.layer_kind import SharedAttention
-from lullm.weights.rule import Fusion, Rename, Scale, Stack, WeightRules, without_tower
+from lullm.weights.rule import Fusion, Rename, Scale, Stack, WeightRules
 
 RENAMES = (
     Rename(re.compile(r"(?<=\.)router\.scale$"), "router_norm.weight"),
@@ -141,7 +141,7 @@ def build_gemma4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) ->
 
 
 def _rules(config: ModelConfig) -> WeightRules:
-    rules = without_tower(rules_of(config))
+    rules = rules_of(config)
     shared = [str(layer) for layer, kind in enumerate(config.layer_kinds) if isinstance(kind, SharedAttention)]
     drops = [re.compile(rf"\.layers\.({'|'.join(shared)})\.self_attn\.[kv]_(proj|norm)\.")] if shared else []
     return replace(

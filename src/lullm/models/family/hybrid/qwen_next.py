@@ -17,14 +17,12 @@ from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_
 from lullm.models.family.experts import experts_or_mlp
 from lullm.nn.recurrent.gated_delta import GatedDeltaNet
 from lullm.types.layer_kind import RecurrentState
-from lullm.weights.rule import Fusion, HeadOrder, Offset, Rename, Stack, WeightRules, rotated_first
+from lullm.weights.rule import Fusion, HeadOrder, Offset, Stack, WeightRules, rotated_first
 
 logger = get_logger(__name__)
 
 PLUS_ONE = Offset(re.compile(r"(?<!linear_attn\.)norm\.weight$"), 1.0)
 DRAFTS = re.compile(r"^mtp\.")
-TOWER = re.compile(r"^model\.visual\.")
-LANGUAGE_MODEL = Rename(re.compile(r"^model\.language_model\."), "model.")
 DELTA_NET = (
     Fusion(("in_proj_qkv", "in_proj_z"), "in_proj_qkvz"),
     Fusion(("in_proj_b", "in_proj_a"), "in_proj_ba"),
@@ -60,7 +58,7 @@ def build_qwen3_next(config: ModelConfig, dtype: torch.dtype, max_model_len: int
 
 def build_qwen3_5(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules = _rules(config)
-    rules = replace(rules, renames=(LANGUAGE_MODEL, *rules.renames), fusions=(*rules.fusions, *DELTA_NET))
+    rules = replace(rules, fusions=(*rules.fusions, *DELTA_NET))
     if config.family.experts is not None:
         rules = replace(rules, stacks=STACKS)
     return _build(config, rules, dtype, max_model_len)
@@ -85,7 +83,7 @@ def _rules(config: ModelConfig) -> WeightRules:
     rules = rules_of(config)
     return replace(
         rules,
-        drops=(*rules.drops, DRAFTS, TOWER),
+        drops=(*rules.drops, DRAFTS),
         offsets=(PLUS_ONE,),
         head_orders=(_order_of_queries(config), *rules.head_orders),
     )

@@ -1,0 +1,203 @@
+"""Families that norm by mean and variance: Command R, GPT-J, GPT-NeoX, Nemotron, OLMo, Phi, StableLM, StarCoder 2.
+
+Most have their own name for the norms' eps, and attention and MLP side by side, or a switch for it.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig
+from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, read_dense, read_partial
+from lullm.config.family.experts import rotated_share
+from lullm.config.family.family import Data, Family
+from lullm.config.family.gpt import GPT2_IGNORES
+from lullm.config.family.layer_kinds import window_but_every, window_unless_null
+from lullm.config.field import MOST_HEADS, MOST_LAYERS, boolean, positive_float, positive_int, shown
+from lullm.config.rope import ROPE_KEYS
+from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import LayerKind, SlidingWindow
+
+Kinds = tuple[LayerKind, ...]
+
+_OLMO_EPS = 1e-5
+"""OLMo's files do not say it."""
+
+
+def _read_cohere(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    scale = positive_float(data, "logit_scale", 0.0625)
+    return replace(read_dense(data, kinds, head_dim), logit_scale=scale, has_parallel_mlp=True)
+
+
+def _read_cohere2(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    """Layers without a window do not rotate their heads."""
+    config = _read_cohere(data, kinds, head_dim)
+    ropes = zip(config.ropes, kinds, strict=True)
+    return replace(config, ropes=tuple(rope if isinstance(kind, SlidingWindow) else None for rope, kind in ropes))
+
+
+def _cohere2_kinds(data: Data) -> Kinds:
+    return window_but_every(data, positive_int(data, "sliding_window_pattern", 4, MOST_LAYERS))
+
+
+def _read_gptj(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    share = rotated_share(data, head_dim)
+    data = {**data, "intermediate_size": data.get("n_inner") or 4 * positive_int(data, "hidden_size")}
+    return replace(
+        read_partial(data, kinds, head_dim, default=share),
+        activation=activation(data, "activation_function"),
+        mlp_bias=True,
+        has_parallel_mlp=True,
+    )
+
+
+def _older_rope(data: Data) -> Data:
+    """NeoX's own names of what is rotated."""
+    data = _whole_heads(data)
+    theta, share = data.get("rotary_emb_base"), data.get("rotary_pct")
+    return {**data, "rope_theta": theta, "partial_rotary_factor": 0.25 if share is None else share}
+
+
+def _whole_heads(data: Data) -> Data:
+    """Raises ModelLoadError: heads have another size than their part of a row, of which transformers turns some."""
+    size = data.get("head_dim")
+    if size is not None:
+        own = positive_int(data, "hidden_size") // positive_int(data, "num_attention_heads", most=MOST_HEADS)
+        if size != own:
+            raise ModelLoadError(
+                f"config.json: head_dim {shown(size)} is not hidden_size / num_attention_heads ({own}), which is what "
+                "this architecture has"
+            )
+    return data
+
+
+def _read_gpt_neox(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    return replace(
+        read_partial(data, kinds, head_dim, default=0.25),
+        attention_bias=boolean(data, "attention_bias", True),
+        mlp_bias=True,
+        has_parallel_mlp=boolean(data, "use_parallel_residual", True),
+    )
+
+
+def _read_nemotron(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    return read_partial(data, kinds, head_dim, default=0.5)
+
+
+def _read_olmo(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    return replace(read_dense(data, kinds, head_dim), rms_norm_eps=_OLMO_EPS)
+
+
+def _read_phi(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    return replace(read_partial(data, kinds, head_dim, default=0.5), mlp_bias=True, has_parallel_mlp=True)
+
+
+def _read_stablelm(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    return replace(
+        read_partial(data, kinds, head_dim, default=0.25),
+        attention_bias=boolean(data, "use_qkv_bias", False),
+        has_parallel_mlp=boolean(data, "use_parallel_residual", False),
+    )
+
+
+def _read_starcoder2(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    bias = boolean(data, "use_bias", True)
+    return replace(read_dense(data, kinds, head_dim), attention_bias=bias, mlp_bias=bias)
+
+
+_READS = ROPE_KEYS | {"intermediate_size", "hidden_act"}
+_EPS = {"layer_norm_eps": "rms_norm_eps"}
+_DROPOUTS = frozenset(
+    {"residual_dropout", "embedding_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"}
+)
+_PLAIN: dict[str, Any] = {"fixed": NO_WINDOW, "ignores": UNUSED_WINDOW | _DROPOUTS}
+_COHERE_DEFAULTS = {
+    "layer_norm_eps": 1e-5, "rope_theta": 500000.0, "logit_scale": 0.0625, "tie_word_embeddings": True,
+}  # fmt: skip
+
+COHERE = Family(
+    _read_cohere,
+    aliases=_EPS,
+    defaults=_COHERE_DEFAULTS,
+    reads=_READS | {"attention_bias"},
+    fixed=NO_WINDOW | {"use_qk_norm": False},
+    ignores=UNUSED_WINDOW,
+)
+COHERE2 = Family(
+    _read_cohere2,
+    aliases=_EPS,
+    defaults=_COHERE_DEFAULTS | {"rope_theta": 10000.0, "sliding_window": 4096},
+    reads=_READS | {"attention_bias", "sliding_window_pattern"},
+    fixed={
+        "use_qk_norm": False, "position_embedding_type": "rope_gptj", "rotary_pct": 1.0, "use_parallel_block": True,
+        "use_gated_activation": True,
+    },
+    # In other words what the released models are.
+    ignores=frozenset(
+        {"cache_implementation", "order_of_interleaved_layers", "use_embedding_sharing", "use_parallel_embedding"}
+    ),
+    layer_kinds=_cohere2_kinds,
+)  # fmt: skip
+GPTJ = Family(
+    _read_gptj,
+    aliases={
+        "n_embd": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "n_positions": "max_position_embeddings",
+        "layer_norm_epsilon": "rms_norm_eps",
+    },
+    defaults={"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "rotary_dim": 64},
+    reads=frozenset({"n_inner"}),
+    fixed={"scale_attn_weights": True, "rotary": True},
+    ignores=GPT2_IGNORES - {"reorder_and_upcast_attn"},
+)
+GPT_NEOX = Family(
+    _read_gpt_neox,
+    aliases=_EPS,
+    defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu", "attention_bias": True, "use_parallel_residual": True},
+    reads=_READS | {"rotary_pct", "rotary_emb_base"},
+    fixed=NO_WINDOW,
+    ignores=UNUSED_WINDOW | _DROPOUTS | {"classifier_dropout", "num_key_value_heads"},
+    derive=_older_rope,
+)
+NEMOTRON = Family(
+    _read_nemotron,
+    aliases={"norm_eps": "rms_norm_eps"},
+    defaults={"norm_eps": 1e-5, "hidden_act": "relu2"},
+    reads=_READS | {"attention_bias", "mlp_bias", "partial_rotary_factor"},
+    **_PLAIN,
+)
+OLMO = Family(
+    _read_olmo,
+    reads=_READS | {"attention_bias"},
+    fixed=NO_WINDOW | {"clip_qkv": None},
+    ignores=UNUSED_WINDOW,
+)
+PHI = Family(
+    _read_phi,
+    aliases=_EPS,
+    defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu_new"},
+    reads=_READS | {"partial_rotary_factor"},
+    fixed=NO_WINDOW | {"qk_layernorm": False},
+    ignores=UNUSED_WINDOW | _DROPOUTS,
+)
+STABLELM = Family(
+    _read_stablelm,
+    aliases=_EPS,
+    defaults={"layer_norm_eps": 1e-5, "num_key_value_heads": 32},
+    reads=_READS | {"partial_rotary_factor", "use_qkv_bias", "use_parallel_residual"},
+    fixed=NO_WINDOW | {"qk_layernorm": False},
+    ignores=UNUSED_WINDOW | _DROPOUTS,
+    derive=_whole_heads,
+)
+STARCODER2 = Family(
+    _read_starcoder2,
+    aliases={"norm_epsilon": "rms_norm_eps"},
+    defaults={
+        "norm_epsilon": 1e-5, "hidden_act": "gelu_pytorch_tanh", "use_bias": True, "tie_word_embeddings": True,
+        "num_key_value_heads": 2,
+    },
+    reads=_READS | {"sliding_window"},
+    ignores=_DROPOUTS,
+    layer_kinds=window_unless_null,
+)  # fmt: skip

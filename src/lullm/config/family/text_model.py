@@ -1,0 +1,101 @@
+"""Checkpoints that read pictures or sounds, too: whose `text_config` is a `config.json` of which architecture."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lullm.config.field import optional_object
+from lullm.log import get_logger
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """The text model of an architecture.
+
+    Args:
+        architecture: of the text model; None: the `model_type` of the `text_config` says it (`_BY_MODEL_TYPE`).
+        defaults: what a missing key means, where it is not what it means for that architecture.
+        has_plane_rope: positions of pictures are planes, and heads turn by their sides in turns (`mrope_section`). In a
+            text all sides are one number, so it is the plain rope (https://arxiv.org/abs/2409.12191).
+    """
+
+    architecture: str | None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    has_plane_rope: bool = False
+
+
+_QWEN2_VL = {"rope_theta": 1e6, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "max_window_layers": 80}
+_QWEN3_VL = {"rope_theta": 5e5, "head_dim": 128, "num_key_value_heads": 32}
+_QWEN3_VL_MOE = {
+    "rope_theta": 5e5, "num_key_value_heads": 16, "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1408, "norm_topk_prob": True,
+}  # fmt: skip
+
+TEXT_MODELS: dict[str, TextModel] = {
+    "AyaVisionForConditionalGeneration": TextModel(None),
+    "Cohere2VisionForConditionalGeneration": TextModel(None),
+    "Gemma3ForConditionalGeneration": TextModel("Gemma3ForCausalLM"),
+    "Gemma4ForConditionalGeneration": TextModel("Gemma4ForCausalLM"),
+    "Gemma4UnifiedForConditionalGeneration": TextModel("Gemma4UnifiedForCausalLM"),
+    "InternVLForConditionalGeneration": TextModel(None),
+    "Lfm2VlForConditionalGeneration": TextModel(None),
+    "LlavaForConditionalGeneration": TextModel(None),
+    "LlavaNextForConditionalGeneration": TextModel(None),
+    "LlavaOnevisionForConditionalGeneration": TextModel(None),
+    "Mistral3ForConditionalGeneration": TextModel(None),
+    "Qwen2VLForConditionalGeneration": TextModel("Qwen2ForCausalLM", _QWEN2_VL, has_plane_rope=True),
+    "Qwen2_5_VLForConditionalGeneration": TextModel("Qwen2ForCausalLM", _QWEN2_VL, has_plane_rope=True),
+    "Qwen3VLForConditionalGeneration": TextModel("Qwen3ForCausalLM", _QWEN3_VL, has_plane_rope=True),
+    "Qwen3VLMoeForConditionalGeneration": TextModel("Qwen3MoeForCausalLM", _QWEN3_VL_MOE, has_plane_rope=True),
+    "Qwen3_5ForConditionalGeneration": TextModel("Qwen3_5ForCausalLM"),
+    "Qwen3_5MoeForConditionalGeneration": TextModel("Qwen3_5MoeForCausalLM"),
+    "SmolVLMForConditionalGeneration": TextModel(None),
+}
+
+_BY_MODEL_TYPE = {
+    "cohere2": "Cohere2ForCausalLM",
+    "lfm2": "Lfm2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+"""By the `model_type` of a `text_config`, where there are several."""
+
+_TIES = "tie_word_embeddings"
+_OF_THE_WHOLE = ("dtype", "torch_dtype", "eos_token_id", "bos_token_id", "quantization_config", _TIES)
+"""Keys that a file may have outside of `text_config`, for the whole model."""
+_PLANES = ("mrope_section", "mrope_interleaved")
+
+
+def text_part(data: dict[str, Any], architecture: str) -> dict[str, Any]:
+    """The `config.json` of the language model alone; the same where there is nothing else. Its own keys come first.
+
+    Older files of Qwen have no `text_config`, and its keys beside `vision_config`.
+    """
+    model = TEXT_MODELS.get(architecture)
+    if model is None:
+        return data
+    text = optional_object(data, "text_config") or {key: data[key] for key in data if key != "vision_config"}
+    logger.info("%s: only the text model is loaded; what reads pictures is passed over", architecture)
+    outer = {key: data[key] for key in _OF_THE_WHOLE if data.get(key) is not None}
+    # Whether the head is tied is said by the whole, as transformers reads it: it ties the head of the whole.
+    own = {key: value for key, value in text.items() if key not in outer or value is not None and key != _TIES}
+    model_type = text.get("model_type")
+    name = model.architecture or (_BY_MODEL_TYPE.get(model_type) if isinstance(model_type, str) else None)
+    stated = outer | own
+    stated |= {key: value for key, value in model.defaults.items() if stated.get(key) is None}
+    if model.has_plane_rope:
+        stated |= {key: _plain_rope(stated, key) for key in ("rope_scaling", "rope_parameters") if key in stated}
+    # A text model without a name here is refused by the name that it would have.
+    return stated | {"architectures": [name or f"{architecture} of {model_type}"]}
+
+
+def _plain_rope(data: dict[str, Any], name: str) -> dict[str, Any]:
+    """Raises ModelLoadError."""
+    parameters = {key: value for key, value in optional_object(data, name).items() if key not in _PLANES}
+    return {key: "default" if value == "mrope" else value for key, value in parameters.items()}

@@ -1,0 +1,97 @@
+"""GPT-NeoX (https://arxiv.org/abs/2204.06745) and Pythia (https://arxiv.org/abs/2304.01373), GPT-J (Wang and
+Komatsuzaki, 2021), Phi-1 to Phi-2 (https://arxiv.org/abs/2309.05463): attention and MLP side by side.
+
+Heads turn in part, in GPT-J in pairs of neighbours. NeoX norms for the MLP by itself, and older models of its shape
+have attention and MLP one after the other.
+"""
+
+import re
+from dataclasses import replace
+
+import torch
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, plain_mlp, rules_of
+from lullm.models.family.glm import with_neighbours
+from lullm.models.family.layer_norm.parallel import LOGIT_BIAS, MLPNormLayer, ParallelLayer, layer_norm, renames
+from lullm.weights.rule import HeadOrder, rotated_first
+
+NEOX_RENAMES = renames(
+    (r"^gpt_neox\.", "model."),
+    (r"^(?=(embed_in|final_layer_norm)\.)", "model."),
+    (r"^model\.embed_in\.", "model.embed_tokens."),
+    (r"^model\.final_layer_norm\.", "model.norm."),
+    (r"^embed_out\.", "lm_head."),
+    (r"\.attention\.query_key_value\.", ".self_attn.qkv_proj."),
+    (r"\.attention\.dense\.", ".self_attn.o_proj."),
+    (r"\.mlp\.dense_h_to_4h\.", ".mlp.fc1."),
+    (r"\.mlp\.dense_4h_to_h\.", ".mlp.fc2."),
+)
+GPTJ_RENAMES = renames(
+    (r"^transformer\.", ""),
+    (r"^(?=(wte|h|ln_f)\.)", "model."),
+    (r"^model\.wte\.", "model.embed_tokens."),
+    (r"^model\.ln_f\.", "model.norm."),
+    (r"^model\.h\.", "model.layers."),
+    (r"\.ln_1\.", ".input_layernorm."),
+    (r"\.attn\.out_proj\.", ".self_attn.o_proj."),
+    (r"\.attn\.(?=[qkv]_proj\.)", ".self_attn."),
+    (r"\.mlp\.fc_in\.", ".mlp.fc1."),
+    (r"\.mlp\.fc_out\.", ".mlp.fc2."),
+)
+PHI_RENAMES = renames(
+    (r"^model\.final_layernorm\.", "model.norm."),
+    (r"\.self_attn\.dense\.", ".self_attn.o_proj."),
+)
+SAVED_MASKS = re.compile(r"\.(attention|attn)\.(masked_)?bias$|\.rotary_emb\.inv_freq$")
+"""Of older checkpoints."""
+
+
+def _of_each_head(config: ModelConfig) -> HeadOrder:
+    """NeoX holds query, key and value of a head together, and all of them as one tensor."""
+    num_heads, size = config.num_attention_heads, config.head_dim
+    turned, kept = rotated_first(size, config.family.rotary_dim(size)), tuple(range(size))
+    order = (
+        (3 * head + part) * size + row
+        for part, rows in enumerate((turned, turned, kept))
+        for head in range(num_heads)
+        for row in rows
+    )
+    return HeadOrder(re.compile(r"\.qkv_proj\."), tuple(order))
+
+
+def build_gpt_neox(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules, bias = rules_of(config), config.family.attention_bias
+    rules = replace(
+        rules,
+        renames=(*NEOX_RENAMES, *rules.renames),
+        fusions=(),
+        drops=(*rules.drops, SAVED_MASKS),
+        head_orders=(_of_each_head(config),),
+    )
+    make_layer = MLPNormLayer if config.family.has_parallel_mlp else DecoderLayer
+    style = DecoderStyle(
+        rules, qkv_bias=bias, o_bias=bias, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=make_layer
+    )
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_gptj(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = with_neighbours(config)
+    rules = replace(rules, renames=(*GPTJ_RENAMES, *LOGIT_BIAS, *rules.renames), drops=(*rules.drops, SAVED_MASKS))
+    style = DecoderStyle(rules, has_logit_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=ParallelLayer)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_phi(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = rules_of(config)
+    style = DecoderStyle(
+        replace(rules, renames=(*rules.renames, *PHI_RENAMES, *LOGIT_BIAS)),
+        qkv_bias=True,
+        o_bias=True,
+        has_logit_bias=True,
+        make_norm=layer_norm,
+        make_mlp=plain_mlp,
+        make_layer=ParallelLayer,
+    )
+    return CausalLM(config, style, dtype, max_model_len)

@@ -1,0 +1,62 @@
+"""Attention and MLP side by side: both read the same hidden states, and one sum goes to the residual stream.
+
+So workers that share a layer sum once, not twice (GPT-J, Wang and Komatsuzaki, 2021).
+"""
+
+import re
+
+import torch
+from torch import Tensor
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import DecoderLayer, DecoderStyle
+from lullm.nn.context import StepContext
+from lullm.nn.norm import LayerNorm
+from lullm.weights.rule import Rename
+
+
+class ParallelLayer(DecoderLayer):
+    """One layer with one norm for both; with `MLPNormLayer` the MLP has its own."""
+
+    has_own_norm = False
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
+        super().__init__(config, style, layer, group, dtype)
+        if not self.has_own_norm:
+            del self.post_attention_layernorm
+
+    def forward(
+        self,
+        hidden: Tensor,  # [T, H]: the previous layer's contribution
+        residual: Tensor | None,  # [T, H]: everything before that; None in the first layer
+        cos_sin_cache: Tensor,
+        context: StepContext,
+    ) -> tuple[Tensor, Tensor]:
+        ops = context.ops
+        hidden, residual = self.norm_input(hidden, residual, ops)
+        assert self.mlp is not None, "of families with one in every layer"
+        total: Tensor = self.mlp(self.post_attention_layernorm(residual, ops) if self.has_own_norm else hidden, ops)
+        ops.add_(total, self.mix_here(hidden, cos_sin_cache, context))
+        ops.all_reduce_(total)
+        return total, residual
+
+
+class MLPNormLayer(ParallelLayer):
+    """The same with a norm in front of the MLP, too. Both norms read the residual stream."""
+
+    has_own_norm = True
+
+
+def layer_norm(config: ModelConfig, dtype: torch.dtype) -> LayerNorm:
+    """With weight and bias."""
+    return LayerNorm(config.hidden_size, config.family.rms_norm_eps, dtype)
+
+
+def renames(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
+    """Of patterns and replacements."""
+    return tuple(Rename(re.compile(pattern), replacement) for pattern, replacement in pairs)
+
+
+LOGIT_BIAS = renames((r"^lm_head\.bias$", "logit_bias.weight"))
+UNGATED_RENAMES = renames((r"\.mlp\.up_proj\.", ".mlp.fc1."), (r"\.mlp\.down_proj\.", ".mlp.fc2."))
+"""Of families without gates that kept the names of Llama's matrices."""

@@ -1,0 +1,55 @@
+"""StarCoder 2 (https://arxiv.org/abs/2402.19173), StableLM (https://arxiv.org/abs/2402.17834), Nemotron and Minitron
+(https://arxiv.org/abs/2402.16819) and OLMo (https://arxiv.org/abs/2402.00838): Llama's order, with layer norms.
+
+Nemotron's norms hold w where they multiply by 1 + w, OLMo's hold nothing. StarCoder 2 and Nemotron have no gates.
+"""
+
+import re
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, gated_mlp, plain_mlp, rules_of
+from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES, ParallelLayer, layer_norm, renames
+from lullm.nn.norm import LayerNorm
+from lullm.weights.rule import Offset
+
+STARCODER2_RENAMES = renames((r"\.mlp\.c_fc\.", ".mlp.fc1."), (r"\.mlp\.c_proj\.", ".mlp.fc2."))
+
+
+def build_starcoder2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules, bias = rules_of(config), config.family.attention_bias
+    rules = replace(rules, renames=(*rules.renames, *STARCODER2_RENAMES))
+    style = DecoderStyle(rules, qkv_bias=bias, o_bias=bias, make_norm=layer_norm, make_mlp=plain_mlp)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_stablelm(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    style = DecoderStyle(
+        rules_of(config),
+        qkv_bias=config.family.attention_bias,
+        make_norm=layer_norm,
+        make_mlp=partial(gated_mlp, bias=False),
+        make_layer=ParallelLayer if config.family.has_parallel_mlp else DecoderLayer,
+    )
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_nemotron(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules, bias = rules_of(config), config.family.attention_bias
+    plus_one = Offset(re.compile(r"norm\.weight$"), 1.0)
+    rules = replace(rules, renames=(*rules.renames, *UNGATED_RENAMES), offsets=(plus_one,))
+    style = DecoderStyle(rules, qkv_bias=bias, o_bias=bias, make_norm=layer_norm, make_mlp=plain_mlp)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def _empty_norm(config: ModelConfig, dtype: torch.dtype) -> LayerNorm:
+    return LayerNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_weight=False, has_bias=False)
+
+
+def build_olmo1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    bias = config.family.attention_bias
+    style = DecoderStyle(rules_of(config), qkv_bias=bias, o_bias=bias, make_norm=_empty_norm)
+    return CausalLM(config, style, dtype, max_model_len)
