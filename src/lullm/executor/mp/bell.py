@@ -15,7 +15,7 @@ class Bell:
 
     def ring(self) -> None:
         """From any thread and process; about a microsecond."""
-        with contextlib.suppress(OSError):  # it is closed: nobody waits any more
+        with contextlib.suppress(OSError):  # it is closed: no reader waits any more
             os.eventfd_write(self.fd, 1)
 
     def wait(self, timeout_s: float | None = None) -> bool:

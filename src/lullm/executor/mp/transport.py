@@ -18,7 +18,7 @@ from lullm.machine.owner import check_owner
 class RingTransport:
     """Implements `Transport`. The constructor starts a process for each order.
 
-    A fork of the process has a copy, which sends nothing and stops nobody: the workers belong to the first.
+    A fork of the process has a copy, which sends nothing and stops no worker: the workers belong to the first.
 
     Args:
         orders: by rank. timeout_s: a process without a sign of life for so long is lost.
@@ -42,7 +42,7 @@ class RingTransport:
         self._readers = [RingReader(each.answers, 0, each.bell) for each in workers]
         self._come: list[tuple[int, Reply]] = []  # read while there was no room to write
         self.pids = [each.process.pid for each in workers]
-        # For an engine that nobody has closed. At the end of the program the kernel ends its workers.
+        # For an engine that was not closed. At the end of the program the kernel ends its workers.
         self._close = weakref.finalize(self, _release, self._owner, self._processes, self._commands, self._bell)
         self._close.atexit = False
 
