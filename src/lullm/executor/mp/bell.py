@@ -5,7 +5,7 @@ import os
 import select
 
 _CLOSED = contextlib.suppress(OSError)
-"""Nobody waits any more. Made once: it has no state, and takes 0.3 us to make."""
+"""No reader waits any more. Made once: it has no state, and takes 0.3 us to make."""
 
 
 class Bell:

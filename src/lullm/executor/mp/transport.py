@@ -21,7 +21,7 @@ _CLOSE_S = 50e-6
 class RingTransport:
     """Implements `Transport`. The constructor starts a process for each order.
 
-    A fork of the process has a copy, which sends nothing and stops nobody: the workers belong to the first.
+    A fork of the process has a copy, which sends nothing and stops no worker: the workers belong to the first.
 
     Args:
         orders: by rank. timeout_s: a process without a sign of life for so long is lost.
@@ -46,7 +46,7 @@ class RingTransport:
         self._come: list[tuple[int, Reply]] = []  # read while there was no room to write
         self._num_answers = 0  # since the last command
         self.pids = [each.process.pid for each in workers]
-        # For an engine that nobody has closed. At the end of the program the kernel ends its workers.
+        # For an engine that was not closed. At the end of the program the kernel ends its workers.
         self._close = weakref.finalize(self, _release, self._owner, self._processes, self._commands, self._bell)
         self._close.atexit = False
 
