@@ -112,6 +112,7 @@ class WeightRules:
     Args:
         drops: tensors that a checkpoint may hold and the model has no use for.
         transposes: canonical names of matrices that a checkpoint holds as `[in, out]`.
+        flattens: canonical names of vectors that a checkpoint holds as `[1, size]`.
         elsewhere: canonical names of tensors that other workers have.
     """
 
@@ -123,6 +124,7 @@ class WeightRules:
     part_scales: tuple[PartScales, ...] = ()
     head_orders: tuple[HeadOrder, ...] = ()
     transposes: tuple[re.Pattern[str], ...] = ()
+    flattens: tuple[re.Pattern[str], ...] = ()
     stacks: tuple[Stack, ...] = ()
     joins: tuple[Join, ...] = ()
     elsewhere: tuple[re.Pattern[str], ...] = ()
@@ -153,6 +155,9 @@ class WeightRules:
 
     def is_transposed(self, name: str) -> bool:
         return any(pattern.search(name) for pattern in self.transposes)
+
+    def is_flattened(self, name: str) -> bool:
+        return any(pattern.search(name) for pattern in self.flattens)
 
     def head_order_of(self, name: str) -> HeadOrder | None:
         return next((order for order in self.head_orders if order.pattern.search(name)), None)

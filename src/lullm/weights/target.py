@@ -27,6 +27,7 @@ from lullm.weights.rows.several import (
     ConsecutiveRows,
     CopiedRows,
     EitherWayRows,
+    FlatRows,
     InterleavedRows,
     NoRows,
     StackedRows,
@@ -129,6 +130,8 @@ class WeightTargets:
             return ConsecutiveRows(tuple(scaled))
         if self._rules.is_transposed(name):
             return TransposedRows(rows)
+        if self._rules.is_flattened(name):
+            return FlatRows(rows)
         order = self._rules.head_order_of(name)
         return rows if order is None else in_order(rows, order)
 

@@ -119,6 +119,7 @@ SPARSE_CONVOLUTIONS = {
     "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 5,
     "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": ...,
 }  # fmt: skip
+ERNIE = {"moe_num_experts": 5, "moe_k": 2, "moe_intermediate_size": 24}
 QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
 GPT2_SIZES = {
     "hidden_size": ..., "intermediate_size": ..., "num_hidden_layers": ..., "num_attention_heads": ...,
@@ -277,6 +278,49 @@ CASES = {
         LATENT | GROUPS | {"first_k_dense_replace": 1},
         LATENT | GROUPS | {"first_k_dense_replace": 1},
         "latent vectors in the cache; sigmoid router with correction and groups, shared experts",
+    ),
+    "Ernie4_5_Moe": Cases(
+        "ERNIE 4.5 21B-A3B, 300B-A47B (text)",
+        {
+            "plain": ERNIE,
+            "every second layer, untied, none shared": ERNIE
+            | {"moe_layer_interval": 2, "moe_layer_start_index": 0, "moe_num_shared_experts": 0}
+            | {"tie_word_embeddings": False, "head_dim": 12},
+        },
+        ERNIE | {"head_dim": 8},
+        ERNIE | {"tie_word_embeddings": False},
+        "softmax router with correction, shared experts; pairs of neighbours turn",
+    ),
+    "GraniteMoe": Cases(
+        "Granite 3, experts (1B-A400M, 3B-A800M)",
+        {
+            "plain": {"num_local_experts": 4},
+            "multipliers, biases, tied": TIED
+            | MULTIPLIERS
+            | {"num_local_experts": 5, "attention_bias": True, "num_experts_per_tok": 3},
+        },
+        MULTIPLIERS | {"num_local_experts": 4},
+        MULTIPLIERS | {"num_local_experts": 4},
+        "as Granite, with experts",
+        is_rare=True,
+    ),
+    "GraniteMoeShared": Cases(
+        "Granite 4 preview",
+        {"plain": {"num_local_experts": 4, "shared_intermediate_size": 40}},
+        MULTIPLIERS | {"num_local_experts": 4, "shared_intermediate_size": 40},
+        MULTIPLIERS | {"num_local_experts": 4, "shared_intermediate_size": 40},
+        "as Granite, with experts beside a shared one",
+        is_rare=True,
+    ),
+    "MiniMaxM2": Cases(
+        "MiniMax-M2",
+        {
+            "plain": OSS,
+            "heads turn in part, tied, three experts a token": TIED | OSS | HALF | {"num_experts_per_tok": 3},
+        },
+        OSS | {"head_dim": 8},
+        OSS | HALF,
+        "sigmoid router with correction; norms over all heads of queries and keys; heads turn in part",
     ),
     "Exaone4": Cases(
         "EXAONE 4",

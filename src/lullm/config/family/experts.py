@@ -1,4 +1,5 @@
-"""Families with a mixture of experts: Mixtral, Qwen2 and 3 MoE, OLMoE, GLM-4.5, dots.llm1, gpt-oss."""
+"""Families with a mixture of experts: Mixtral, Qwen2 and 3 MoE, OLMoE, GLM-4.5, dots.llm1, MiniMax-M2, ERNIE,
+Granite, gpt-oss."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,6 +9,7 @@ from lullm.config.decoder import DecoderConfig
 from lullm.config.experts import ClampedGate, ExpertsConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial
 from lullm.config.family.family import Family
+from lullm.config.family.granite import GRANITE_FACTORS, read_granite
 from lullm.config.family.layer_kinds import (
     num_layers,
     window_but_every,
@@ -16,7 +18,16 @@ from lullm.config.family.layer_kinds import (
     window_in_odd,
     window_unless_null,
 )
-from lullm.config.field import MOST_EXPERTS, MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int, shown
+from lullm.config.field import (
+    MOST_EXPERTS,
+    MOST_HEAD_DIM,
+    MOST_INTERMEDIATE,
+    boolean,
+    integer,
+    positive_float,
+    positive_int,
+    shown,
+)
 from lullm.config.rope import ROPE_KEYS
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind
@@ -117,6 +128,41 @@ def _read_dots1(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: in
     return replace(read_dense(data, kinds, head_dim), experts=experts, has_head_norms=True)
 
 
+def _read_minimax_m2(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
+    experts = replace(experts, scoring="sigmoid", has_correction=True)
+    return replace(read_partial(data, kinds, head_dim, default=rotated_share(data, head_dim)), experts=experts)
+
+
+def rotated_share(data: dict[str, Any], head_dim: int) -> float:
+    """The share of a head that `rotary_dim` says; 1 where it says nothing. Raises ModelLoadError."""
+    turned = positive_int(data, "rotary_dim", head_dim, MOST_HEAD_DIM)
+    if turned > head_dim:
+        raise ModelLoadError(f"config.json: rotary_dim ({turned}) must be at most the size of a head ({head_dim})")
+    return 1.0 if turned == head_dim else (turned + 1e-6) / head_dim  # of the product the whole part counts
+
+
+def _read_ernie4_5_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    first, interval = integer(data, "moe_layer_start_index", 1), positive_int(data, "moe_layer_interval", 1)
+    last = integer(data, "moe_layer_end_index", -1)
+    last = len(kinds) - 1 if last == -1 else last
+    layers = tuple((layer + 1) % interval == 0 and first <= layer <= last for layer in range(len(kinds)))
+    experts = read_experts(data, "moe_num_experts", "moe_intermediate_size", layers)
+    num_shared = integer(data, "moe_num_shared_experts", 2)
+    shared_size = num_shared * experts.intermediate_size if num_shared > 0 else None
+    experts = replace(experts, has_correction=True, shared_intermediate_size=shared_size)
+    return replace(read_dense(data, kinds, head_dim), experts=experts)
+
+
+def _read_granite_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
+    shared_size = integer(data, "shared_intermediate_size", 0)
+    if not 0 <= shared_size <= MOST_INTERMEDIATE:
+        raise ModelLoadError(f"config.json: shared_intermediate_size must be 0 to {MOST_INTERMEDIATE}")
+    experts = replace(experts, shared_intermediate_size=shared_size or None)
+    return replace(read_granite(data, kinds, head_dim), experts=experts)
+
+
 TRAINING = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
 _READS = DENSE_READS | {"num_experts_per_tok"}
 _QWEN = _READS | {
@@ -186,6 +232,44 @@ DOTS1 = Family(
     reads=_GROUPED | {"sliding_window", "max_window_layers"},
     ignores=TRAINING,
     layer_kinds=window_from,
+)
+
+MINIMAX_M2 = Family(
+    _read_minimax_m2,
+    aliases={"num_experts": "num_local_experts"},
+    defaults={
+        "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 5e6, "num_experts_per_tok": 8,
+        "num_local_experts": 256, "intermediate_size": 1536,
+    },
+    reads=_READS | {"partial_rotary_factor", "rotary_dim"},
+    fixed=NO_WINDOW
+    | {
+        "norm_topk_prob": True, "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True,
+        "qk_norm_type": "per_layer", "shared_intermediate_size": 0,
+    },
+    # Layers that draft tokens are not loaded.
+    ignores=TRAINING | UNUSED_WINDOW | {"use_mtp", "num_mtp_modules", "mtp_transformer_layers"},
+)  # fmt: skip
+ERNIE4_5_MOE = Family(
+    _read_ernie4_5_moe,
+    aliases={"moe_k": "num_experts_per_tok", "num_experts": "moe_num_experts"},
+    defaults={
+        "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True, "num_key_value_heads": 4,
+        "moe_k": 6, "moe_num_experts": 64, "moe_intermediate_size": 1536,
+    },
+    reads=_READS
+    | {
+        "moe_num_shared_experts", "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval",
+    },
+    fixed=NO_WINDOW | {"use_bias": False, "moe_norm_min": 1e-12, "norm_topk_prob": True},
+    ignores=TRAINING | UNUSED_WINDOW,
+)  # fmt: skip
+GRANITE_MOE = Family(
+    _read_granite_moe,
+    defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
+    reads=_READS | GRANITE_FACTORS | {"attention_bias", "shared_intermediate_size"},
+    fixed=NO_WINDOW | {"norm_topk_prob": True},
+    ignores=TRAINING | UNUSED_WINDOW,
 )
 
 _OSS_ROPE = {

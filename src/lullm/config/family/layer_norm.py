@@ -8,10 +8,11 @@ from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, read_dense, read_partial
+from lullm.config.family.experts import rotated_share
 from lullm.config.family.family import Data, Family
 from lullm.config.family.gpt import GPT2_IGNORES
 from lullm.config.family.layer_kinds import window_but_every, window_unless_null
-from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, boolean, positive_float, positive_int, shown
+from lullm.config.field import MOST_HEADS, MOST_LAYERS, boolean, positive_float, positive_int, shown
 from lullm.config.rope import ROPE_KEYS
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, SlidingWindow
@@ -39,10 +40,7 @@ def _cohere2_kinds(data: Data) -> Kinds:
 
 
 def _read_gptj(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    turned = positive_int(data, "rotary_dim", most=MOST_HEAD_DIM)
-    if turned > head_dim:
-        raise ModelLoadError(f"config.json: rotary_dim ({turned}) must be at most the size of a head ({head_dim})")
-    share = 1.0 if turned == head_dim else (turned + 1e-6) / head_dim  # of which the whole part counts
+    share = rotated_share(data, head_dim)
     data = {**data, "intermediate_size": data.get("n_inner") or 4 * positive_int(data, "hidden_size")}
     return replace(
         read_partial(data, kinds, head_dim, default=share),

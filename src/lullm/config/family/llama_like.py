@@ -73,16 +73,6 @@ def _read_olmo3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: in
     return replace(_without_rope(data, kinds, head_dim), ropes=ropes_of(kinds, full, local))
 
 
-def _read_granite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    return replace(
-        read_dense(data, kinds, head_dim),
-        embedding_scale=positive_float(data, "embedding_multiplier", 1.0),
-        residual_scale=positive_float(data, "residual_multiplier", 1.0),
-        attention_scale=positive_float(data, "attention_multiplier", 1.0),
-        logit_scale=1 / positive_float(data, "logits_scaling", 1.0),
-    )
-
-
 _MINISTRAL3_ROPE = {
     "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
     "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
@@ -167,20 +157,6 @@ OLMO3 = Family(
     defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},
     reads=DENSE_READS | {"attention_bias"},
     layer_kinds=partial(window_but_every, interval=4),
-)
-GRANITE = Family(
-    _read_granite,
-    reads=DENSE_READS
-    | {
-        "attention_bias",
-        "mlp_bias",
-        "embedding_multiplier",
-        "residual_multiplier",
-        "attention_multiplier",
-        "logits_scaling",
-    },
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW,
 )
 MINISTRAL = Family(
     read_dense,

@@ -1,13 +1,23 @@
 """The families by the architectures of a `config.json`: lullm's own, and those that other packages bring."""
 
-from importlib.metadata import entry_points
-
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
-from lullm.config.family.experts import DOTS1, GLM4_MOE, GPT_OSS, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+from lullm.config.family.experts import (
+    DOTS1,
+    ERNIE4_5_MOE,
+    GLM4_MOE,
+    GPT_OSS,
+    GRANITE_MOE,
+    MINIMAX_M2,
+    MIXTRAL,
+    OLMOE,
+    QWEN2_MOE,
+    QWEN3_MOE,
+)
 from lullm.config.family.family import Family
 from lullm.config.family.gemma.gemma3 import GEMMA, GEMMA2, GEMMA3
 from lullm.config.family.gemma.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from lullm.config.family.gpt import GPT2, OPT
+from lullm.config.family.granite import GRANITE
 from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
 from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
@@ -29,7 +39,6 @@ from lullm.config.family.llama_like import (
     ERNIE4_5,
     EXAONE4,
     GLM4,
-    GRANITE,
     HELIUM,
     MINISTRAL,
     MINISTRAL3,
@@ -51,6 +60,7 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "Dots1ForCausalLM": DOTS1,
     "Ernie4_5ForCausalLM": ERNIE4_5,
+    "Ernie4_5_MoeForCausalLM": ERNIE4_5_MOE,
     "Exaone4ForCausalLM": EXAONE4,
     "FalconH1ForCausalLM": FALCON_H1,
     "GPT2LMHeadModel": GPT2,
@@ -67,11 +77,14 @@ FAMILIES: dict[str, Family] = {
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteForCausalLM": GRANITE,
+    "GraniteMoeForCausalLM": GRANITE_MOE,
+    "GraniteMoeSharedForCausalLM": GRANITE_MOE,
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
     "HeliumForCausalLM": HELIUM,
     "Lfm2ForCausalLM": LFM2,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "LlamaForCausalLM": LLAMA,
+    "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "MinistralForCausalLM": MINISTRAL,
     "Ministral3ForCausalLM": MINISTRAL3,
     "MistralForCausalLM": MISTRAL,
@@ -110,6 +123,8 @@ def is_known(architecture: str) -> bool:
     """Whether lullm, or an installed package, has this architecture. Raises ModelLoadError as `family_of` does."""
     if architecture in FAMILIES or architecture in OUTSIDE or architecture in TEXT_MODELS:
         return True
+    from importlib.metadata import entry_points  # it takes 10 ms, and most models are known
+
     for point in entry_points(group=ENTRY_POINTS, name=architecture):
         try:
             point.load()()

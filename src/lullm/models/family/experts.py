@@ -2,7 +2,8 @@
 
 Mixtral (https://arxiv.org/abs/2401.04088), Qwen2 MoE (https://arxiv.org/abs/2407.10671), Qwen3 MoE
 (https://arxiv.org/abs/2505.09388), OLMoE (https://arxiv.org/abs/2409.02060), GLM-4.5
-(https://arxiv.org/abs/2508.06471), dots.llm1 (https://arxiv.org/abs/2506.05767).
+(https://arxiv.org/abs/2508.06471), dots.llm1 (https://arxiv.org/abs/2506.05767), MiniMax-M2
+(https://huggingface.co/MiniMaxAI/MiniMax-M2), ERNIE 4.5 (https://ernie.baidu.com/blog/publication/ERNIE_Technical_Report.pdf).
 They differ in the router, the shared expert and the attention, all of which are data.
 """
 
@@ -14,6 +15,7 @@ from torch import nn
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, gated_mlp, rules_of
+from lullm.models.family.glm import with_neighbours
 from lullm.nn.experts import MixtureOfExperts
 from lullm.weights.rule import Rename, Stack
 
@@ -23,6 +25,9 @@ MIXTRAL_RENAMES = (
     Rename(re.compile(r"(?<=\.)w3(?=\.weight$)"), "up_proj"),
     Rename(re.compile(r"(?<=\.)w2(?=\.weight$)"), "down_proj"),
 )
+MINIMAX_CORRECTION = Rename(re.compile(r"\.mlp\.(?=e_score_correction_bias$)"), ".mlp.gate.")
+ERNIE_CORRECTION = Rename(re.compile(r"\.mlp\.(gate\.)?moe_statics\."), ".mlp.gate.")
+ERNIE_DRAFTS = re.compile(r"^model\.mtp_")
 GLM_RENAMES = (Rename(re.compile(r"\.shared_experts\."), ".shared_expert."),)
 
 
@@ -83,6 +88,25 @@ def build_dots1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
     rules = replace(rules, renames=(*rules.renames, *GLM_RENAMES))
     style = DecoderStyle(rules, head_norms=True, qkv_bias=bias, o_bias=bias, make_mlp=experts_or_mlp)
     return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_minimax_m2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = rules_of(config)
+    rules = replace(
+        rules, renames=(*rules.renames, *MIXTRAL_RENAMES, MINIMAX_CORRECTION), drops=(*rules.drops, drafts_of(config))
+    )
+    return CausalLM(config, DecoderStyle(rules, row_norms=True, make_mlp=experts_or_mlp), dtype, max_model_len)
+
+
+def build_ernie4_5_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = with_neighbours(config)
+    rules = replace(
+        rules,
+        renames=(*rules.renames, *GLM_RENAMES, ERNIE_CORRECTION),
+        drops=(*rules.drops, ERNIE_DRAFTS),
+        flattens=(re.compile(r"\.e_score_correction_bias$"),),
+    )
+    return CausalLM(config, DecoderStyle(rules, make_mlp=experts_or_mlp), dtype, max_model_len)
 
 
 def build_glm4_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:

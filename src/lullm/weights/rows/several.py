@@ -90,6 +90,28 @@ class EitherWayRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class FlatRows:
+    """The rows of a vector that the checkpoint holds as `[1, size]`. It is written whole."""
+
+    rows: Rows
+
+    @property
+    def bits(self) -> int:
+        return self.rows.bits
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((1, *self.rows.shape))
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape in (self.shape, self.rows.shape)
+
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor) and first_row == 0, "it is written whole"
+        self.rows.write(values.flatten())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class InterleavedRows:
     """Rows of several places of one size that take turns in the checkpoint: row r is in place `r % len(places)`."""
 

@@ -8,6 +8,7 @@ from lullm.config.decoder import DecoderConfig, ParallelFactors, StateSpaceConfi
 from lullm.config.family.dense import DENSE_READS, read_dense, read_partial
 from lullm.config.family.experts import TRAINING, read_experts
 from lullm.config.family.family import Family
+from lullm.config.family.granite import read_granite
 from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_KERNEL, kinds_by_type, only_silu
 from lullm.config.family.layer_kinds import num_layers
 from lullm.config.field import (
@@ -120,14 +121,8 @@ def _side_by_side(data: dict[str, Any]) -> tuple[LayerKind, ...]:
 def _read_granite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
     shared_size = positive_int(data, "shared_intermediate_size", most=MOST_INTERMEDIATE)
-    config = replace(
-        read_dense({**data, "intermediate_size": shared_size}, kinds, head_dim),
-        embedding_scale=positive_float(data, "embedding_multiplier", 1.0),
-        residual_scale=positive_float(data, "residual_multiplier", 1.0),
-        attention_scale=positive_float(data, "attention_multiplier", 1.0),
-        logit_scale=1 / positive_float(data, "logits_scaling", 1.0),
-        recurrent=_state_space(data),
-    )
+    config = read_granite({**data, "intermediate_size": shared_size}, kinds, head_dim)
+    config = replace(config, recurrent=_state_space(data))
     if (kind := data.get("position_embedding_type")) != "rope":
         if kind not in (None, "nope"):
             raise ModelLoadError(
