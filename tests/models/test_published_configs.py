@@ -20,9 +20,7 @@ from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.models.fallback.choice import read_model_config
 
-NO_CODE = (
-    r"no family for '\w+'.*transformers .* has no causal language model.*no code of a checkpoint.*take a checkpoint"
-)
+NO_CODE = r"has no causal language model '\w+'.*no code of a checkpoint.*take a checkpoint of a known architecture"
 REFUSED = {
     "LGAI-EXAONE/EXAONE-3.5-2.4B-Instruct": NO_CODE,
     "Qwen/Qwen-7B-Chat": NO_CODE,
@@ -31,7 +29,7 @@ REFUSED = {
     "internlm/internlm2-chat-7b": NO_CODE,
     "internlm/internlm3-8b-instruct": NO_CODE,
     "mosaicml/mpt-7b-instruct": NO_CODE,
-    "microsoft/Phi-3.5-MoE-instruct": "no family for 'PhiMoEForCausalLM'.*take a checkpoint of a known architecture",
+    "microsoft/Phi-3.5-MoE-instruct": "has no causal language model 'PhiMoEForCausalLM'.*take a checkpoint",
     "bigscience/bloom-560m": "computes attention, or with its mask or its tokens, by itself.*and no others",
     "tiiuae/falcon-7b-instruct": "cannot build FalconForCausalLM over another attention.*no way yet to run",
     "google/gemma-3n-E2B-it": "reads more than text.*choose a checkpoint of the text model alone",

@@ -121,9 +121,9 @@ def check_architecture(data: Mapping[str, Any], architecture: str) -> None:
     if not has_architecture(architecture) or model_type not in transformers.CONFIG_MAPPING:
         own_code = "; lullm runs no code of a checkpoint (trust_remote_code)" if data.get("auto_map") else ""
         raise ModelLoadError(
-            f"lullm has no family for {architecture!r}, and the installed transformers ({transformers.__version__}) "
-            f"has no causal language model of this name (model_type {shown(model_type)}){own_code}; take a checkpoint "
-            "of a known architecture (docs/models.md lists them), or a newer transformers"
+            f"the installed transformers ({transformers.__version__}) has no causal language model {architecture!r} "
+            f"(model_type {shown(model_type)}){own_code}; take a checkpoint of a known architecture (docs/models.md "
+            "lists them), or a newer transformers"
         )
 
 
