@@ -3,9 +3,13 @@
 python bench/guided.py                          # the demo model: the highest cost, since a step takes 2 ms
 python bench/guided.py --shape qwen3-0.6b       # dummy weights, and a tokenizer made of as many tokens as the model has
 python bench/guided.py --shape qwen3-0.6b --max-length 30       # strings have a bound: each token is counted against it
+python bench/guided.py --shape qwen3-0.6b --max-length 30 --obedient    # the model says by itself what fits, mostly
 
 The schema asks for a list that does not end, so that all streams have the same length. Of a made tokenizer's
 tokens 97 % are letters, up to 16 of them; the others are digits and signs, up to 4.
+
+Dummy weights say what does not fit nearly always; a model that was trained for it says what fits. `--obedient` does so:
+of the tokens that the first guided run led to, 98 % are the best ones of later runs, by a bonus on their logits.
 """
 
 import argparse
@@ -46,6 +50,7 @@ def main() -> None:
     parser.add_argument("--output-len", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--max-length", type=int, help="of strings, in the schema")
+    parser.add_argument("--obedient", action="store_true", help="the best token is mostly one that fits")
     parser.add_argument("--repeat", type=int, default=5)
     args = parser.parse_args()
     from lullm import LLM, SamplingParams, StructuredOutputsParams
@@ -63,6 +68,8 @@ def main() -> None:
         plain = SamplingParams(**common)
         guided = SamplingParams(**common, structured_outputs=StructuredOutputsParams(json=schema(args.max_length)))
         seconds: dict[str, list[float]] = {"plain": [], "guided": []}
+        if args.obedient:
+            obey([output.outputs[0].token_ids for output in llm.generate(prompts, guided, use_tqdm=False)])
         for number in range(args.repeat + 1):
             for name, params in (("plain", plain), ("guided", guided)):
                 started = time.perf_counter()
@@ -79,6 +86,30 @@ def main() -> None:
         f"plain {speed['plain']:.1f} tokens/s, guided {speed['guided']:.1f}, "
         f"ratio {speed['guided'] / speed['plain']:.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
     )
+
+
+def obey(texts: list[list[int]]) -> None:
+    """Have replayed decodes of as many rows as there are texts prefer their tokens, row by row and in turn."""
+    import torch
+
+    from lullm.step.graphs import DecodeGraphs
+
+    rng, run, place = random.Random(1), DecodeGraphs.run, 0
+    wanted, length = torch.tensor(texts), len(texts[0])
+
+    def preferring(graphs: DecodeGraphs, size: int) -> tuple[torch.Tensor, ...]:
+        nonlocal place
+        logits, tokens = run(graphs, size)
+        if size < len(texts):
+            return logits, tokens
+        place = place % (length - 1) + 1  # the first token comes with the prompt
+        rows = torch.tensor([row for row in range(len(texts)) if rng.random() < 0.98])
+        best = wanted[rows, place]
+        logits[rows, best] += 100.0
+        tokens[rows] = best
+        return logits, tokens
+
+    DecodeGraphs.run = preferring
 
 
 def make_folder(folder: Path, shape: dict[str, object]) -> None:

@@ -15,7 +15,7 @@ from kit.model.golden import architecture_of
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.option import options_of
-from lullm.config.option.vllm import options_table, own_options
+from lullm.config.option.vllm import VLLM_OPTIONS
 
 DOCS = ROOT / "docs"
 
@@ -64,16 +64,32 @@ def models() -> list[str]:
     )
 
 
+def own_options() -> list[str]:
+    """The sentence of docs/from-vllm.md on lullm's options."""
+    names = sorted(each.name for each in options_of(EngineConfig))
+    return [f"Options of lullm, most of them vLLM's: {', '.join(f'`{name}`' for name in names)}."]
+
+
+OTHER_OPTIONS = "| option | passes with | why, or what to do instead |"
+
+
+def other_options() -> list[str]:
+    """vLLM's options that lullm lacks."""
+    rows = []
+    for name, option in sorted(VLLM_OPTIONS.items()):
+        values = "any value" if option.passes else "None" if option.default is None else f"`{option.default!r}`"
+        rows.append([f"`{name}`", values, option.advice])
+    return table(OTHER_OPTIONS, rows)
+
+
 def parts() -> list[Part]:
     """All of them."""
     from docs.server_tables import CODES, ENDPOINTS, FIELDS, FLAGS, codes, endpoints, fields, flags
 
     return [
         Part("models.md", MODELS, models),
-        Part(
-            "from-vllm.md", "Options of lullm, ", lambda: [own_options(each.name for each in options_of(EngineConfig))]
-        ),
-        Part("from-vllm.md", "| option | passes with |", lambda: options_table().splitlines()),
+        Part("from-vllm.md", "Options of lullm, ", own_options),
+        Part("from-vllm.md", OTHER_OPTIONS, other_options),
         Part("endpoints.md", ENDPOINTS, endpoints),
         Part("endpoints.md", FIELDS, fields),
         Part("endpoints.md", CODES, codes),

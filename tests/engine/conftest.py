@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from kit.engine.async_client import OPTIONS, Observer
-from kit.model.decisive import decisive_answers
+from kit.model.decisive import decisive_tokens
 
 from lullm import AsyncLLMEngine, EngineConfig
 
@@ -13,7 +13,7 @@ from lullm import AsyncLLMEngine, EngineConfig
 def expected(qwen3_folder):
     """Greedy tokens of an engine that never sleeps, by prompt."""
     options = OPTIONS | {"enable_sleep_mode": False}
-    return {p: answer.token_ids for p, answer in decisive_answers(str(qwen3_folder), 5, 60, **options).items()}
+    return decisive_tokens(qwen3_folder, 5, 60, **options)
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """Experts that change places between workers: what is counted, and the same tokens, whatever comes before and after."""
 
 import pytest
+from kit.engine.same_tokens import check_equal, engines
 from kit.folder.checkpoint import write_checkpoint
-from kit.model.decisive import decisive_answers
+from kit.model.decisive import decisive_tokens
 from kit.worker.threads import MeetingExecutor, ThreadExecutor, use_threads
 from safetensors.torch import load_file
 
@@ -23,8 +24,7 @@ def folder(tmp_path_factory):
 
 
 def answers_of(folder, **options):
-    found = decisive_answers(str(folder), 3, 24, **OPTIONS | options)
-    return {prompt: answer.token_ids for prompt, answer in found.items()}
+    return decisive_tokens(folder, 3, 24, **OPTIONS | options)
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +36,8 @@ def expected(folder):
 def shared(folder, monkeypatch):
     """Makes an engine of two workers with four experts each."""
     use_threads(monkeypatch, MeetingExecutor if absence() is None else ThreadExecutor)
-    opened = []
-
-    def open_shared(**options):
-        opened.append(LLM(str(folder), **OPTIONS | EP | options))
-        return opened[-1]
-
-    yield open_shared
-    for llm in opened:
-        llm.shutdown()
-
-
-def check_equal(llm, answers):
-    outputs = llm.generate(list(answers), GREEDY, use_tqdm=False)
-    assert [output.outputs[0].token_ids for output in outputs] == list(answers.values())
+    with engines(folder, OPTIONS | EP) as open_shared:
+        yield open_shared
 
 
 def slots_of(llm):

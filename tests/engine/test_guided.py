@@ -11,6 +11,9 @@ from lullm import LLM, SamplingParams, StructuredOutputsParams
 from lullm.config.engine import EngineConfig
 from lullm.engine.llm_engine import LLMEngine
 from lullm.errors import InvalidRequestError
+from lullm.ops.cpu.library import absence
+from lullm.sampling.sampler import Sampler
+from lullm.text.guided.matchers import Matchers
 
 NUM_SCHEMAS = 500
 
@@ -81,7 +84,14 @@ def requests():
         yield (
             f"r{i}",
             [1, 7 + i, 30 + i % 5],
-            SamplingParams(temperature=(0.0, 1.0)[i % 2], seed=i, n=1 + i % 3, max_tokens=60, **form),
+            SamplingParams(
+                temperature=(0.0, 1.0)[i % 2],
+                top_p=0.8 if i % 5 == 0 else 1.0,
+                seed=i,
+                n=1 + i % 3,
+                max_tokens=60,
+                **form,
+            ),
         )
 
 
@@ -118,6 +128,19 @@ def sleep_and_wake(engine, number):
 def test_no_disturbance_changes_a_token(options):
     """Chunks, waiting, preemption by recomputing and by swapping, sleeps, eager steps."""
     assert run(sleep_and_wake, enable_sleep_mode=True, **options) == run()
+
+
+def test_choosing_before_the_mask_changes_no_token(monkeypatch):
+    """Tokens that the grammar takes as they come, those that are chosen again, and masks laid on the logits."""
+    expected, masked = run(), []
+    allowed = Matchers.allowed
+    monkeypatch.setattr(Matchers, "allowed", lambda self, rows: masked.append(len(rows)) or allowed(self, rows))
+    assert run() == expected
+    num_first = sum(masked)
+    monkeypatch.setattr(Sampler, "_is_apart", lambda self, draw: False)
+    masked.clear()
+    assert run() == expected
+    assert sum(masked) > num_first or absence() is not None, "many tokens need no mask"
 
 
 def test_streaming_gives_the_same(llm):

@@ -2,10 +2,16 @@
 
 import pytest
 from kit.engine.prompts import random_prompts
-from kit.folder.checkpoint import write_checkpoint
-from kit.model.decisive import decisive_answers
+from kit.engine.same_tokens import (
+    check_equal,
+    check_new_weights,
+    check_recordings,
+    check_sleep_in_the_middle,
+    engines,
+    tokens_of,
+)
+from kit.model.decisive import decisive_tokens
 from kit.worker.threads import use_threads
-from safetensors.torch import load_file
 
 from lullm import LLM, SamplingParams, StructuredOutputsParams
 from lullm.errors import ConfigError, ModelLoadError, UnsupportedError
@@ -55,33 +61,15 @@ def test_the_same_deltas(qwen3_folder, requests, expected, monkeypatch, options)
 
 @pytest.fixture(scope="module")
 def answers(qwen3_folder):
-    found = decisive_answers(str(qwen3_folder), 6, 24, **OPTIONS)
-    return {prompt: answer.token_ids for prompt, answer in found.items()}
+    return decisive_tokens(qwen3_folder, 6, 24, **OPTIONS)
 
 
 @pytest.fixture
 def staged(qwen3_folder, monkeypatch):
     """Makes an engine of two stages."""
     use_threads(monkeypatch)
-    opened = []
-
-    def open_staged(folder=qwen3_folder, **options):
-        llm = LLM(str(folder), **TWO | OPTIONS | options)
-        opened.append(llm)
-        return llm
-
-    yield open_staged
-    for llm in opened:
-        llm.shutdown()
-
-
-def tokens_of(outputs):
-    return [[completion.token_ids for completion in output.outputs] for output in outputs]
-
-
-def check_equal(llm, answers):
-    found = tokens_of(llm.generate(list(answers), GREEDY, use_tqdm=False))
-    assert found == [[expected] for expected in answers.values()]
+    with engines(qwen3_folder, TWO | OPTIONS) as open_staged:
+        yield open_staged
 
 
 def test_each_stage_has_its_layers_only(staged, qwen3_folder):
@@ -101,34 +89,13 @@ def test_each_stage_has_its_layers_only(staged, qwen3_folder):
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_a_sleep_in_the_middle(staged, answers, level):
-    llm = staged(enable_sleep_mode=True)
-    engine, found = llm.llm_engine, {}
-    for prompt in answers:
-        engine.add_request(prompt, prompt, GREEDY)
-    for step in range(200):
-        if step == 7:
-            engine.sleep(level=level, mode="keep")
-            engine.wake_up()
-        for output in engine.step():
-            found[output.request_id] = output.outputs[0].token_ids
-        if not engine.has_unfinished_requests():
-            break
-    assert found == answers
-    llm.collective_rpc("reload_weights")
-    check_equal(llm, answers)
+    check_sleep_in_the_middle(staged(enable_sleep_mode=True), answers, level)
 
 
 def test_new_weights(staged, tmp_path):
     """Each stage takes its own; what no stage knows is refused."""
-    other = write_checkpoint(tmp_path, "qwen3", initializer_range=0.25)
-    expected = {p: a.token_ids for p, a in decisive_answers(str(other), 4, 24, **OPTIONS).items()}
     llm = staged(enable_sleep_mode=True)
-    tensors = load_file(other / "model.safetensors")
-    assert llm.update_weights(iter(tensors.items())) == len(tensors)
-    check_equal(llm, expected)
-    llm.sleep(level=1)
-    llm.wake_up()
-    check_equal(llm, expected)
+    tensors = check_new_weights(llm, tmp_path, **OPTIONS)
     for name in ("model.layers.0.nothing.weight", "model.layers.2.nothing.weight", "nothing.weight"):
         with pytest.raises(ModelLoadError, match="unexpected tensor .*nothing"):
             llm.update_weights([(name, tensors["lm_head.weight"])])
@@ -136,8 +103,7 @@ def test_new_weights(staged, tmp_path):
 
 @pytest.mark.parametrize("options", [{"quantization": "int8"}, {"quantization": "int4"}, {"kv_cache_dtype": "fp8"}])
 def test_quantized(staged, qwen3_folder, options):
-    expected = decisive_answers(str(qwen3_folder), 4, 24, **OPTIONS | options)
-    check_equal(staged(**options), {p: answer.token_ids for p, answer in expected.items()})
+    check_equal(staged(**options), decisive_tokens(qwen3_folder, 4, 24, **OPTIONS | options))
 
 
 def test_prompt_logprobs_and_grammars(staged, qwen3_folder):
@@ -170,25 +136,14 @@ def test_pooling(staged, qwen3_folder):
 
 def test_windows(staged, mixed_folder):
     """Groups are those of the whole model on all stages, whatever layers they have."""
-    expected = decisive_answers(str(mixed_folder), 4, 40, **OPTIONS)
-    check = {p: answer.token_ids[:24] for p, answer in expected.items()}
-    check_equal(staged(mixed_folder, max_num_batched_tokens=16, max_num_seqs=4), check)
+    expected = decisive_tokens(mixed_folder, 4, 40, **OPTIONS)
+    check_equal(staged(mixed_folder, max_num_batched_tokens=16, max_num_seqs=4), expected, 40)
 
 
 @pytest.mark.skipif(absence() is not None, reason="no native ops")
 def test_recorded_steps(staged, answers):
-    """What comes in and goes out stands outside of a recording: replays have the bits of eager steps."""
-    found = []
-    for enforce_eager in (False, True):
-        llm = staged(enforce_eager=enforce_eager)
-        check_equal(llm, answers)
-        params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1)
-        completions = [output.outputs[0] for output in llm.generate(list(answers)[:2], params, use_tqdm=False)]
-        found.append([[entry.logprob for at in each.logprobs for entry in at.values()] for each in completions])
-        for worker in llm.llm_engine.model_executor.workers:
-            graphs = worker.model_runner.graphs
-            assert graphs.refusal is None and bool(graphs.sizes) != enforce_eager
-    assert found[0] == found[1]
+    """What comes in and goes out stands outside of a recording."""
+    check_recordings(staged, answers)
 
 
 def test_too_many_stages(staged, qwen3_folder):

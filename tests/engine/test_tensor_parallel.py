@@ -1,10 +1,20 @@
 """Workers that share the matrices give the tokens of one, whatever the engine does meanwhile. They live in threads."""
 
+import functools
+
 import pytest
 import torch
 from kit.engine.prompts import random_prompts
+from kit.engine.same_tokens import (
+    check_equal,
+    check_new_weights,
+    check_recordings,
+    check_sleep_in_the_middle,
+    engines,
+    tokens_of,
+)
 from kit.folder.checkpoint import write_checkpoint
-from kit.model.decisive import decisive_answers
+from kit.model.decisive import decisive_tokens
 from kit.worker.threads import MeetingExecutor, use_threads
 from safetensors.torch import load_file
 
@@ -20,34 +30,15 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 @pytest.fixture(scope="module")
 def answers(qwen3_folder):
     """Prompts with their greedy tokens, by one worker."""
-    found = decisive_answers(str(qwen3_folder), 6, 24, **OPTIONS)
-    return {prompt: answer.token_ids for prompt, answer in found.items()}
+    return decisive_tokens(qwen3_folder, 6, 24, **OPTIONS)
 
 
 @pytest.fixture
 def shared(qwen3_folder, monkeypatch):
     """Makes an engine of two workers."""
     use_threads(monkeypatch)
-    opened = []
-
-    def open_shared(folder=qwen3_folder, **options):
-        llm = LLM(str(folder), **{"tensor_parallel_size": 2} | OPTIONS | options)
-        opened.append(llm)
-        return llm
-
-    yield open_shared
-    for llm in opened:
-        llm.shutdown()
-
-
-def tokens_of(outputs):
-    return [[completion.token_ids for completion in output.outputs] for output in outputs]
-
-
-def check_equal(llm, answers, max_tokens=24):
-    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-    found = tokens_of(llm.generate(list(answers), params, use_tqdm=False))
-    assert found == [[expected] for expected in answers.values()]
+    with engines(qwen3_folder, {"tensor_parallel_size": 2} | OPTIONS) as open_shared:
+        yield open_shared
 
 
 def parameters_of(worker):
@@ -108,34 +99,13 @@ def test_samples_and_beams(shared, qwen3_folder, answers):
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_sleep_in_the_middle(shared, answers, level):
-    llm = shared(enable_sleep_mode=True)
-    engine, found = llm.llm_engine, {}
-    for prompt in answers:
-        engine.add_request(prompt, prompt, GREEDY)
-    for step in range(200):
-        if step == 7:
-            engine.sleep(level=level, mode="keep")
-            engine.wake_up()
-        for output in engine.step():
-            found[output.request_id] = output.outputs[0].token_ids
-        if not engine.has_unfinished_requests():
-            break
-    assert found == answers
-    llm.collective_rpc("reload_weights")
-    check_equal(llm, answers)
+    check_sleep_in_the_middle(shared(enable_sleep_mode=True), answers, level)
 
 
-def test_new_weights(shared, answers, tmp_path):
+def test_new_weights(shared, tmp_path):
     """Whole tensors come, and each worker takes its share; also behind a sleep that has saved what was pushed."""
-    other = write_checkpoint(tmp_path, "qwen3", initializer_range=0.25)
-    expected = {p: a.token_ids for p, a in decisive_answers(str(other), 4, 24, **OPTIONS).items()}
     llm = shared(enable_sleep_mode=True)
-    tensors = load_file(other / "model.safetensors")
-    assert llm.update_weights(iter(tensors.items())) == len(tensors)
-    check_equal(llm, expected)
-    llm.sleep(level=1)
-    llm.wake_up()
-    check_equal(llm, expected)
+    check_new_weights(llm, tmp_path, **OPTIONS)
     with pytest.raises(ModelLoadError, match=r"o_proj.weight has shape \[64, 32\], the model's has \[64, 64\]"):
         llm.update_weights([("model.layers.0.self_attn.o_proj.weight", torch.zeros(64, 32))])
 
@@ -144,8 +114,7 @@ def test_new_weights(shared, answers, tmp_path):
 def test_the_integers_of_one_worker(shared, qwen3_folder, quantization):
     """A share is cut from whole quantized rows, so that both halves together are what one worker has."""
     options = OPTIONS | {"quantization": quantization}
-    expected = decisive_answers(str(qwen3_folder), 4, 24, **options)
-    check_equal(shared(quantization=quantization), {p: answer.token_ids for p, answer in expected.items()})
+    check_equal(shared(quantization=quantization), decisive_tokens(qwen3_folder, 4, 24, **options))
 
 
 def test_dummy_weights_are_those_of_one_worker(shared, qwen3_folder):
@@ -167,26 +136,15 @@ def test_four_workers_and_two_key_heads(shared, answers):
 def test_a_quantized_cache(shared, qwen3_folder):
     for kind in ("int8", "fp8"):
         options = OPTIONS | {"kv_cache_dtype": kind}
-        expected = decisive_answers(str(qwen3_folder), 2, 24, **options)
-        check_equal(shared(kv_cache_dtype=kind), {p: answer.token_ids for p, answer in expected.items()})
+        check_equal(shared(kv_cache_dtype=kind), decisive_tokens(qwen3_folder, 2, 24, **options))
 
 
 @pytest.mark.skipif(absence() is not None, reason="no native ops")
 @pytest.mark.parametrize("num_workers", [2, 4])
 def test_recorded_steps(shared, monkeypatch, answers, num_workers):
-    """Over shared memory, whose sums are native calls: replays have the tokens and the bits of eager steps."""
+    """Over shared memory, whose sums are native calls."""
     use_threads(monkeypatch, MeetingExecutor)
-    found = []
-    for enforce_eager in (False, True):
-        llm = shared(tensor_parallel_size=num_workers, enforce_eager=enforce_eager)
-        check_equal(llm, answers)
-        params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1)
-        completions = [output.outputs[0] for output in llm.generate(list(answers)[:2], params, use_tqdm=False)]
-        found.append([[entry.logprob for at in each.logprobs for entry in at.values()] for each in completions])
-        for worker in llm.llm_engine.model_executor.workers:
-            graphs = worker.model_runner.graphs
-            assert graphs.refusal is None and bool(graphs.sizes) != enforce_eager
-    assert found[0] == found[1]
+    check_recordings(functools.partial(shared, tensor_parallel_size=num_workers), answers)
 
 
 def test_what_three_workers_cannot_share(shared):
@@ -205,8 +163,7 @@ def experts_folder(tmp_path_factory):
 @pytest.mark.parametrize("deals", [False, True], ids=["parts of experts", "whole experts"])
 def test_experts(shared, monkeypatch, experts_folder, deals):
     """Over recorded steps where they are native, with a sleep, new weights and integers."""
-    found = decisive_answers(str(experts_folder), 4, 24, **OPTIONS)
-    expected = {prompt: answer.token_ids for prompt, answer in found.items()}
+    expected = decisive_tokens(experts_folder, 4, 24, **OPTIONS)
     if absence() is None:
         use_threads(monkeypatch, MeetingExecutor)
     llm = shared(experts_folder, enable_expert_parallel=deals, enable_sleep_mode=True)
@@ -223,9 +180,9 @@ def test_experts(shared, monkeypatch, experts_folder, deals):
     assert llm.update_weights(iter(tensors.items())) == len(tensors), "also those that one worker lacks"
     check_equal(llm, expected)
     for quantization in ("int8", "int4"):
-        alone = decisive_answers(str(experts_folder), 3, 16, **OPTIONS, quantization=quantization)
+        alone = decisive_tokens(experts_folder, 3, 16, **OPTIONS, quantization=quantization)
         quantized = shared(experts_folder, enable_expert_parallel=deals, quantization=quantization)
-        check_equal(quantized, {prompt: answer.token_ids for prompt, answer in alone.items()}, 16)
+        check_equal(quantized, alone, 16)
 
 
 def test_experts_that_nobody_has(shared, experts_folder):

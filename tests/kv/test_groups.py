@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from kit.sched.groups import compute, make_group
 
 from lullm.kv.allocator import PrefixCachingBlockAllocator
 from lullm.kv.block_space import AllocStatus, BlockSpaceManager
@@ -11,28 +12,10 @@ from lullm.kv.cache_group import CacheGroup
 from lullm.kv.hashing import BlockHashes, group_suffix
 from lullm.kv.prefix import find_prefix
 from lullm.types.layer_kind import FullAttention, SlidingWindow
-from lullm.types.outputs import RequestMetrics
-from lullm.types.request import GenerateRequest
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.sequence import Sequence, SequenceGroup
+from lullm.types.sequence import Sequence
 
 FULL = CacheGroup(FullAttention(), (0,))
 GROUPS = (FULL, CacheGroup(SlidingWindow(6), (1,)), CacheGroup(SlidingWindow(6), (2,)))
-
-
-def make_group(*token_ids: list[int], prompt_len: int | None = None, first_id: int = 0) -> SequenceGroup:
-    prompt = token_ids[0][:prompt_len]
-    request = GenerateRequest(str(first_id), None, prompt, SamplingParams(n=len(token_ids)), 0, 0.0)
-    seqs = [Sequence(first_id + i, i, list(ids), len(prompt)) for i, ids in enumerate(token_ids)]
-    return SequenceGroup(request, seqs, RequestMetrics(0.0))
-
-
-def compute(space: BlockSpaceManager, group: SequenceGroup, num_tokens: int, index: int = 0) -> None:
-    """What the scheduler does around one step of a sequence of the group."""
-    seq = group.seqs[index]
-    space.append_slots(group, seq, num_tokens)
-    space.slide(seq)
-    space.check_conservation()
 
 
 def held(space: BlockSpaceManager, seq: Sequence) -> list[int]:

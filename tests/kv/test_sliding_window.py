@@ -1,6 +1,7 @@
 """Sliding windows: which blocks a sequence holds, what the cache still finds, sharing and swapping with gaps."""
 
 import pytest
+from kit.sched.groups import compute, make_group
 
 from lullm.kv.allocator import PrefixCachingBlockAllocator
 from lullm.kv.block_space import AllocStatus, BlockSpaceManager
@@ -9,29 +10,11 @@ from lullm.kv.cache_group import ONE_GROUP, CacheGroup
 from lullm.kv.hashing import BlockHashes
 from lullm.kv.prefix import find_prefix
 from lullm.types.layer_kind import SlidingWindow
-from lullm.types.outputs import RequestMetrics
-from lullm.types.request import GenerateRequest
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.sequence import Sequence, SequenceGroup
+from lullm.types.sequence import Sequence
 
 
 def windowed(window: int) -> tuple[CacheGroup, ...]:
     return (CacheGroup(SlidingWindow(window), (0,)),)
-
-
-def make_group(*token_ids: list[int], prompt_len: int | None = None, first_id: int = 0) -> SequenceGroup:
-    prompt = token_ids[0][:prompt_len]
-    request = GenerateRequest(str(first_id), None, prompt, SamplingParams(n=len(token_ids)), 0, 0.0)
-    seqs = [Sequence(first_id + i, i, list(ids), len(prompt)) for i, ids in enumerate(token_ids)]
-    return SequenceGroup(request, seqs, RequestMetrics(0.0))
-
-
-def compute(space: BlockSpaceManager, group: SequenceGroup, num_tokens: int, index: int = 0) -> None:
-    """What the scheduler does around one step of a sequence of the group."""
-    seq = group.seqs[index]
-    space.append_slots(group, seq, num_tokens)
-    space.slide(seq)
-    space.check_conservation()
 
 
 @pytest.mark.parametrize("window", range(1, 14))

@@ -3,15 +3,13 @@
 import random
 
 import pytest
+from kit.sched.groups import compute, make_group
 
 from lullm.kv.block_space import AllocStatus, BlockSpaceManager
 from lullm.kv.cache_group import CacheGroup
 from lullm.kv.state import snapshots
 from lullm.types.layer_kind import FullAttention, RecurrentState
-from lullm.types.outputs import RequestMetrics
-from lullm.types.request import GenerateRequest
-from lullm.types.sampling_params import SamplingParams
-from lullm.types.sequence import Sequence, SequenceGroup
+from lullm.types.sequence import Sequence
 
 STATE = CacheGroup(RecurrentState(((3,),)), (1,), 3)
 GROUPS = (CacheGroup(FullAttention(), (0,)), STATE)
@@ -19,20 +17,6 @@ GROUPS = (CacheGroup(FullAttention(), (0,)), STATE)
 
 def make_space(num_blocks=40, num_host_blocks=0, enable_prefix_caching=True):
     return BlockSpaceManager(num_blocks, 4, 0.0, enable_prefix_caching, num_host_blocks=num_host_blocks, groups=GROUPS)
-
-
-def make_group(*token_ids, prompt_len=None, first_id=0):
-    prompt = token_ids[0][:prompt_len]
-    request = GenerateRequest(str(first_id), None, prompt, SamplingParams(n=len(token_ids)), 0, 0.0)
-    seqs = [Sequence(first_id + i, i, list(ids), len(prompt)) for i, ids in enumerate(token_ids)]
-    return SequenceGroup(request, seqs, RequestMetrics(0.0))
-
-
-def compute(space, group, num_tokens):
-    """What the scheduler does around one step of the first sequence."""
-    space.append_slots(group, group.seqs[0], num_tokens)
-    space.take_cache_moves()
-    space.check_conservation()
 
 
 def compute_all(space, group, index=0):

@@ -7,7 +7,7 @@ import torch
 
 from lullm.config.experts import ClampedGate, ExpertsConfig
 from lullm.ops.cpu import native, native_experts
-from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.cpu.library import load_library
 from lullm.ops.experts.routing import Routes, route
 from lullm.ops.experts.weights import ExpertSlots, ExpertWeights, Matrices
 from lullm.ops.quantized.weight import QuantizedLayout
@@ -28,15 +28,6 @@ ROUTERS = {
         num_group_scores=1, normalizes=False,
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(params=["torch", *(() if LIBRARY is None else LIBRARY.available_isas)])
-def ops(request):
-    if request.param == "torch":
-        return TORCH_CPU_OPS
-    assert absence() is None and LIBRARY.handle.lullm_select_isa(request.param.encode())
-    request.addfinalizer(lambda: LIBRARY.handle.lullm_select_isa(LIBRARY.isa.encode()))
-    return NATIVE_CPU_OPS
 
 
 def normal(*shape, dtype=torch.float32, seed=0):

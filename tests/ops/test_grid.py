@@ -9,7 +9,7 @@ from kit.folder.gguf_files import FORMATS, random_blocks
 from torch.nn import functional as F
 
 from lullm.config.gguf.format import FORMATS as BLOCK_FORMATS
-from lullm.ops.cpu import native, quantized_native
+from lullm.ops.cpu import quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.quantized import expansion, grid, reference
 from lullm.ops.quantized.grid import GridLayout, GridRows
@@ -33,14 +33,6 @@ HELD = {
 }
 CASES = pytest.mark.parametrize(("kind", "block"), HELD.values(), ids=HELD.keys())
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    assert LIBRARY.handle.lullm_select_isa(request.param.encode())
-    native.set_num_threads(3)
-    yield request.param
-    LIBRARY.handle.lullm_select_isa(LIBRARY.isa.encode())
 
 
 def rows_of(block, num_rows, num_inputs, seed=0):

@@ -5,20 +5,11 @@ import torch
 
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.cpu import native_attention
-from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.cpu.library import load_library
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
 
 LIBRARY = load_library()
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-
-
-@pytest.fixture(params=["torch", *(() if LIBRARY is None else LIBRARY.available_isas)])
-def ops(request):
-    if request.param == "torch":
-        return TORCH_CPU_OPS
-    assert absence() is None and LIBRARY.handle.lullm_select_isa(request.param.encode())
-    request.addfinalizer(lambda: LIBRARY.handle.lullm_select_isa(LIBRARY.isa.encode()))
-    return NATIVE_CPU_OPS
 
 
 def normal(*shape, dtype, seed=0):

@@ -14,19 +14,10 @@ from lullm.ops.quantized import expansion, reference
 from lullm.ops.quantized.narrow import MAGNITUDES, NarrowLayout, NarrowRows, narrow_layout
 
 LIBRARY = load_library()
-ISAS = LIBRARY.available_isas if LIBRARY else ()
 needs_native = pytest.mark.skipif(LIBRARY is None, reason=f"no native ops: {absence()}")
 KINDS = {"e4m3 blocks": (False, 128), "e4m3 rows": (False, 352), "mxfp4": (True, 32)}
 CASES = pytest.mark.parametrize(("is_e2m1", "group"), KINDS.values(), ids=KINDS.keys())
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    assert LIBRARY.handle.lullm_select_isa(request.param.encode())
-    native.set_num_threads(3)
-    yield request.param
-    LIBRARY.handle.lullm_select_isa(LIBRARY.isa.encode())
 
 
 def rows_of(is_e2m1, group, num_rows, num_inputs=352, seed=0):

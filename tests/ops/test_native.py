@@ -19,7 +19,7 @@ import torch
 from lullm.ops import reference
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
-from lullm.ops.cpu import native, native_attention
+from lullm.ops.cpu import native, native_attention, native_draw
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.draw_table import DrawTable
 from lullm.sampling.sampler import draw_tokens_
@@ -292,8 +292,8 @@ def test_draw_tokens(vocab_size, spread):
     expected_logits, actual_logits = logits.clone(), logits.clone()
     expected = draw_tokens_(expected_logits, draws, torch.from_numpy(keys))
     table = draw_table(params, keys, vocab_size)
-    actual = native.draw_tokens(logits, table)
-    assert torch.equal(native.draw_tokens(actual_logits, table, True), actual)
+    actual = native_draw.draw_tokens(logits, table)
+    assert torch.equal(native_draw.draw_tokens(actual_logits, table, True), actual)
     # Where the threshold of a top_p falls between two tokens, the order of sums decides.
     kept = actual_logits.isfinite() == expected_logits.isfinite()
     random = [row for row, p in enumerate(params) if p.temperature > 0]
@@ -306,12 +306,34 @@ def test_draw_tokens(vocab_size, spread):
     assert actual_logits.gather(1, actual.unsqueeze(1)).isfinite().all()
 
 
+@pytest.mark.parametrize("vocab_size", [5, 600, 9001])
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.3, 1.0])
+def test_draw_allowed(vocab_size, share):
+    """What `forbid_` and then `draw_tokens` give, also of few tokens and of broken rows; the logits stay."""
+    params = [DrawParams(**options) for options in (*DRAWS, {"temperature": 0.0}, {"temperature": 0.0})]
+    logits = normal(len(params) + 3, vocab_size, dtype=torch.float32)
+    logits[:, vocab_size // 2 :: 3] = 2.0  # ties
+    logits[-1, vocab_size // 2] = torch.nan
+    logits[-2, vocab_size // 3] = torch.inf
+    rows = torch.arange(len(params)).flip(0) + 3
+    rng = np.random.default_rng(3)
+    bits = rng.random((len(params), -(-vocab_size // 32) * 32)) < share
+    bits[:, : vocab_size // 2 : 97] |= share > 0
+    allowed = torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int32))
+    table = draw_table(params, random_keys(len(params), vocab_size), vocab_size)
+    before = logits.clone()
+    actual = native_draw.draw_allowed(logits, rows, allowed, table)
+    assert torch.equal(logits.view(torch.int32), before.view(torch.int32))
+    native_draw.forbid_(logits, rows, allowed)
+    assert torch.equal(actual, native_draw.draw_tokens(logits[rows].contiguous(), table))
+
+
 def test_draw_tokens_follows_the_probabilities():
     """20,000 draws: 4 standard deviations, of a row whose truncation keeps 4 of 700 tokens."""
     row = torch.full((700,), -9.0)
     row[[10, 600, 601, 650]] = torch.tensor([2.0, 1.0, 0.5, 0.5])
     table = draw_table([DrawParams(top_p=0.9)] * 20000, random_keys(20000), 700)
-    found = native.draw_tokens(row.repeat(20000, 1), table).bincount(minlength=700) / 20000
+    found = native_draw.draw_tokens(row.repeat(20000, 1), table).bincount(minlength=700) / 20000
     expected = torch.zeros(700)
     expected[[10, 600, 601, 650]] = row[[10, 600, 601, 650]].softmax(0)
     assert (found[expected == 0] == 0).all()
@@ -328,7 +350,7 @@ def test_draw_tokens_of_broken_rows():
     logits[4, [20, 500]] = 9.0  # the first of equals
     for temperature in (0.0, 1.0):
         table = draw_table([DrawParams(temperature=temperature, top_p=0.001)] * 6, random_keys(6, 5), 600)
-        tokens = native.draw_tokens(logits, table).tolist()
+        tokens = native_draw.draw_tokens(logits, table).tolist()
         assert tokens[:4] == [-1, -1, -1, 577] and tokens[4] in ((20,) if temperature == 0.0 else (20, 500))
 
 

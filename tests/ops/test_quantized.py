@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lullm.errors import ModelLoadError
 from lullm.ops import reference
-from lullm.ops.cpu import native, quantized_native
+from lullm.ops.cpu import quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.quantized import expansion
 from lullm.ops.quantized import reference as quantized_reference
@@ -26,14 +26,6 @@ BITS = pytest.mark.parametrize("bits", [8, 4])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 # in, out: whole blocks and panels; the last of each partly filled; gates and ups of whole panels; one input, one output
 SHAPES = [(64, 32), (256, 96), (100, 37), (704, 128), (1, 33), (65, 1)]
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    assert LIBRARY.handle.lullm_select_isa(request.param.encode())
-    native.set_num_threads(3)
-    yield request.param
-    LIBRARY.handle.lullm_select_isa(LIBRARY.isa.encode())
 
 
 def normal(*shape, dtype=torch.float32, seed=0):

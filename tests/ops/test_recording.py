@@ -12,7 +12,7 @@ from lullm.arena.workspace import Workspace
 from lullm.config.experts import ClampedGate, ExpertsConfig
 from lullm.device.cpu import CpuDevice
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
-from lullm.ops.cpu import native, native_attention, native_experts, quantized_native
+from lullm.ops.cpu import native, native_attention, native_draw, native_experts, quantized_native
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.cpu.recording import Recording
 from lullm.ops.device_layout import DeviceLayout
@@ -129,7 +129,7 @@ class Model:
         logits = native.logits(hidden, w["embedding"])
         native.soft_cap_(logits, 2.0)
         quantized_logits = quantized_native.quantized_logits(hidden, self.quantized[8], self.layouts[8])
-        return Outcome(logits, quantized_logits, odd, eight, four, rows, native.draw_tokens(logits, self.draws))
+        return Outcome(logits, quantized_logits, odd, eight, four, rows, native_draw.draw_tokens(logits, self.draws))
 
 
 class Outcome(NamedTuple):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from kit.sched.plans import new_draw
 
-from lullm.ops.cpu import native
+from lullm.ops.cpu import native_draw
 from lullm.ops.cpu.library import absence
 from lullm.ops.draw_table import DrawTable
 from lullm.sampling.race import choose_tokens, gumbel_noise, mix
@@ -61,7 +61,7 @@ def test_rows_without_a_number_give_some_token():
 
 
 def native_tokens(logits, draws):
-    return native.draw_tokens(logits, DrawTable.of(draws, keys_of(draws), logits.shape[1]))
+    return native_draw.draw_tokens(logits, DrawTable.of(draws, keys_of(draws), logits.shape[1]))
 
 
 @needs_native

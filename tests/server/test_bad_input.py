@@ -63,6 +63,8 @@ def test_not_json(http, path, raw):
         ({"structured_outputs": {"regex": "a"}, "beam_width": 2}, "structured_outputs"),
         ({"structured_outputs": {"regex": "a"}, "guided_json": {}}, "guided_json"),
         ({"guided_regex": "["}, "guided_regex"),
+        ({"guided_grammar": ""}, "guided_grammar"),
+        ({"guided_json": ""}, "guided_json"),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
         ({"logit_bias": {"999999": 1}}, "logit_bias"),
         ({"best_of": 2, "stream": True}, "best_of"),

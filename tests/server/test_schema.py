@@ -284,7 +284,7 @@ def test_too_many_unknown_fields_are_refused_all_the_same():
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text is required"),
         (
             {"messages": [{"role": "user", "content": [3]}]},
-            "messages.0.content.0: Input should be a valid dictionary or",
+            "messages.0.content.0: Input should be a valid dictionary",
         ),
         ({"stop": 3}, "stop: Input should be a valid string or a valid list"),
         ({"stop": ["a", 1]}, "stop.1: Input should be a valid string"),
@@ -294,3 +294,4 @@ def test_too_many_unknown_fields_are_refused_all_the_same():
 def test_errors_name_the_field_as_it_was_written(fields, message):
     error = refused(ChatBody, **fields)
     assert str(error).startswith(message) and error.param == next(iter(fields))
+    assert " instance of " not in str(error)

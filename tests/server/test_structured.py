@@ -51,6 +51,7 @@ def test_each_way_to_ask(server):
         assert json.loads(text(guided_json={"enum": [12]}, guided_whitespace_pattern=" ?")) == 12
         assert text(response_format={"type": "json_object"}).startswith("{")
         assert text(response_format={"type": "text"}) == text()
+        assert text(guided_regex="") == "" and text(guided_json={}, max_tokens=1), "the empty text, and any JSON"
 
 
 def test_wrong_grammars_stop_nothing(server):

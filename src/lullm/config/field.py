@@ -62,9 +62,9 @@ def positive_float(data: dict[str, Any], name: str, default: float, least: float
     return float(value)
 
 
-def optional_positive_float(data: dict[str, Any], name: str, least: float = 1e-30, most: float = 1e30) -> float | None:
+def optional_positive_float(data: dict[str, Any], name: str) -> float | None:
     """`data[name]` as `positive_float` reads it; None where it is missing or null."""
-    return None if data.get(name) is None else positive_float(data, name, 1.0, least, most)
+    return None if data.get(name) is None else positive_float(data, name, 1.0)
 
 
 def boolean(data: dict[str, Any], name: str, default: bool, file: str = "config.json") -> bool:

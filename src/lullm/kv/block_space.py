@@ -54,7 +54,6 @@ class BlockSpaceManager:
         watermark: float = 0.01,
         enable_prefix_caching: bool = True,
         num_host_blocks: int = 0,
-        salt: bytes = b"",
         groups: Seq[CacheGroup] = ONE_GROUP,
     ) -> None:
         self.block_size = block_size
@@ -69,7 +68,7 @@ class BlockSpaceManager:
         self.num_host_blocks = num_host_blocks
         self.enable_prefix_caching = enable_prefix_caching
         self.prefix_cache = PrefixCacheStats()
-        self._root = salted_root(salt)
+        self._root = salted_root(b"")
         self._watermark_blocks = int(watermark * num_blocks)
         self._pools = PoolPair(num_blocks, num_host_blocks, enable_prefix_caching)
         self._device, self._host = self._pools.device, self._pools.host

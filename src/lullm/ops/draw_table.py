@@ -59,6 +59,10 @@ class DrawTable:
         """The first rows."""
         return DrawTable(*(column[:num_draws] for column in self._columns()))
 
+    def take(self, rows: Tensor) -> "DrawTable":
+        """Some of the rows, by their numbers [R]."""
+        return DrawTable(*(column.index_select(0, rows) for column in self._columns()))
+
     def to(self, device: torch.device) -> "DrawTable":
         """The same on a device."""
         return DrawTable(*(column.to(device) for column in self._columns()))

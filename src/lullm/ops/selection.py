@@ -10,7 +10,7 @@ from lullm.log import get_logger
 from lullm.machine.processor import default_num_threads
 from lullm.ops import grouped_attention, reference, torch_cpu
 from lullm.ops.activation import activate
-from lullm.ops.cpu import native, native_attention, native_experts, native_state, quantized_native
+from lullm.ops.cpu import native, native_attention, native_draw, native_experts, native_state, quantized_native
 from lullm.ops.cpu.digest import NativeDigest
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.experts import reference as expert_reference
@@ -121,8 +121,9 @@ NATIVE_CPU_OPS = Ops(
     quantized_linear=quantized_native.quantized_linear,
     quantized_logits=quantized_native.quantized_logits,
     quantized_gated_linear=quantized_native.quantized_gated_linear,
-    forbid_=native.forbid_,
-    draw_tokens=native.draw_tokens,
+    forbid_=native_draw.forbid_,
+    draw_tokens=native_draw.draw_tokens,
+    draw_allowed=native_draw.draw_allowed,
     new_digest=NativeDigest,
     is_recordable=True,
     records_experts=True,

@@ -300,6 +300,13 @@ class Ops:
     NO_TOKEN where there is none; see `DrawTable`. Does not synchronise. None: the sampler's own way.
     """
 
+    draw_allowed: Callable[[Tensor, Tensor, Tensor, DrawTable], Tensor] | None = None
+    """logits `[N, V]` float32, rows `[R]` int64, allowed `[R, W]` int32, draw table of R rows -> `[R]` int64.
+
+    What `forbid_` and then `draw_tokens` of these rows would give; the logits stay. None: no back end of this device
+    has it.
+    """
+
     compile_attention: Attention | None = None
     """As `attention`, by every kernel that it may choose for such a cache, one after the other. None: there is nothing
     to compile, in the whole table."""

@@ -31,7 +31,7 @@ def apply_restrictions_(
     """Bias, allowed tokens, grammars, forbidden tokens, forced ones, in place on logits [N, V]. Does not synchronise.
 
     Args:
-        masks: of the draws that have a guide. forbid: `Ops.forbid_`.
+        masks: of the draws whose guides are to be kept here. forbid: `Ops.forbid_`.
 
     If bad words and min_tokens would leave no token, this draw ignores them and takes any of `allowed_token_ids`, of
     what its grammar allows, or of the whole vocabulary. A thinking budget that is used up leaves one token, whatever
@@ -95,10 +95,7 @@ def forbidden_ids(
 
 def _grammatical(masks: Masks | None, row: int, edits: LogitEdits) -> Callable[[], list[int]] | None:
     """What the grammar of a draw allows, if it has one."""
-    if edits.guide is None:
-        return None
-    assert masks is not None, "a draw with a guide needs its mask"
-    return functools.partial(masks.tokens_of_row, row)
+    return None if edits.guide is None or masks is None else functools.partial(masks.tokens_of_row, row)
 
 
 def _ends_with(token_ids: Sequence[int], end: Sequence[int]) -> bool:

@@ -18,14 +18,14 @@ from lullm.errors import ConfigError
 from lullm.ops import in_place
 from lullm.ops.draw_table import DrawTable
 from lullm.sampling.logprobs import pack_ranked_logprobs, unpack_ranked_logprobs
-from lullm.sampling.masks import Masks
+from lullm.sampling.masks import NO_GUIDES, Masks, StepGuides
 from lullm.sampling.penalties import apply_penalties_
 from lullm.sampling.race import choose_tokens
 from lullm.sampling.randomness import keys_of
 from lullm.sampling.restrictions import Forbid, apply_restrictions_
 from lullm.sampling.token_counts import TokenCounts
 from lullm.sampling.truncation import scale_by_temperature_, truncate_
-from lullm.types.draw import Draw
+from lullm.types.draw import Draw, has_guide_alone
 from lullm.types.step import NO_TOKEN, DrawnToken, TokenLogprobs
 
 
@@ -75,6 +75,8 @@ class Sampler:
             bias, restrictions and (for draws that are not greedy) temperature and truncation.
         choose: `Ops.draw_tokens`, where a device has it: one launch for all stages from the greedy choice on.
         forbid: `Ops.forbid_`.
+        choose_allowed: `Ops.draw_allowed`, where a device has it. Masks are then found for refused tokens alone, and
+            draws that nothing but a guide restricts leave their logits as they are.
 
     Raises:
         ConfigError: unknown mode.
@@ -86,25 +88,33 @@ class Sampler:
         logprobs_mode: str = "raw_logprobs",
         choose: Callable[[Tensor, DrawTable, bool], Tensor] | None = None,
         forbid: Forbid = in_place.forbid_,
+        choose_allowed: Callable[[Tensor, Tensor, Tensor, DrawTable], Tensor] | None = None,
     ):
         if logprobs_mode not in ("raw_logprobs", "processed_logprobs"):
             raise ConfigError(f"logprobs_mode must be raw_logprobs or processed_logprobs, not {logprobs_mode!r}")
         self._vocab_size = vocab_size
         self._choose = choose
         self._forbid = forbid
+        self._choose_allowed = choose_allowed
         self._penalize_ = apply_penalties_ if choose is None else TokenCounts(vocab_size).apply_
         self._wants_raw_logprobs = logprobs_mode == "raw_logprobs"
 
     @torch.inference_mode()
     def draw(
-        self, logits: Tensor, draws: Sequence[Draw], table: DrawTable | None = None, masks: Masks | None = None
+        self,
+        logits: Tensor,
+        draws: Sequence[Draw],
+        table: DrawTable | None = None,
+        guides: StepGuides = NO_GUIDES,
+        chosen: Tensor | None = None,
     ) -> Sampled:
         """One token per draw, on the logits' device. Does not synchronise, except for random draws without `choose`.
 
         Args:
             logits: [N, V] float32, row i for draws[i]; may be changed in place.
             table: of these draws, on the logits' device; None: made here.
-            masks: what the grammars of these draws allow; None: no draw has a guide.
+            guides: of these draws, with `is_late` of this sampler.
+            chosen: [N] int64, what `choose` gave for these logits; None: it was not asked.
 
         Raises:
             ValueError: the shape of the logits does not fit.
@@ -117,17 +127,60 @@ class Sampler:
         logprobs = _log_softmax(logits, ranked_rows) if ranked_rows and self._wants_raw_logprobs else None
         if self._choose is not None and draws:
             table = self._table(draws).to(logits.device) if table is None else table
-            self._penalize_(logits, draws)
-            apply_restrictions_(logits, draws, masks, self._forbid)
-            tokens = self._choose(logits, table, bool(ranked_rows) and not self._wants_raw_logprobs)
+            writes_logits = bool(ranked_rows) and not self._wants_raw_logprobs
+            tokens = self._choose_tokens(logits, draws, table, guides, None if writes_logits else chosen, writes_logits)
         else:
             keys = None if table is None else table.keys
-            tokens = draw_tokens_(logits, draws, keys, masks) if draws else torch.zeros(0, dtype=torch.int64)
+            tokens = draw_tokens_(logits, draws, keys, guides.early()) if draws else torch.zeros(0, dtype=torch.int64)
         if not ranked_rows:
             return Sampled(draws, tokens, None, {})
         if logprobs is None:
             logprobs = _log_softmax(logits, ranked_rows)
         return _with_logprobs(draws, tokens, ranked_rows, logprobs)
+
+    def is_late(self, draw: Draw) -> bool:
+        """See `Late`: a mask takes tokens away, and where nothing counts those that are left, the best one stays best.
+
+        Untouched by it are the best token, and the winner of a race without top_k, top_p and min_p.
+        """
+        params = draw.params
+        is_whole = params.top_k == 0 and params.top_p == 1.0 and params.min_p == 0.0
+        return self._is_apart(draw) and (params.is_greedy or is_whole)
+
+    def _is_apart(self, draw: Draw) -> bool:
+        """Whether the draw's mask can be kept away from the logits."""
+        params = draw.params
+        keeps_logits = params.num_logprobs is None or self._wants_raw_logprobs
+        return self._choose_allowed is not None and keeps_logits and has_guide_alone(params.edits)
+
+    def _choose_tokens(
+        self,
+        logits: Tensor,
+        draws: Sequence[Draw],
+        table: DrawTable,
+        guides: StepGuides,
+        chosen: Tensor | None,
+        writes_logits: bool,
+    ) -> Tensor:
+        """[N] int64. The draws that nothing but a guide restricts choose again where their grammar says so."""
+        assert self._choose is not None
+        masks = guides.early()
+        apart = {row for row, draw in enumerate(draws) if self._is_apart(draw)} if self._choose_allowed else set()
+        if chosen is None or any(draw.params.edits and row not in apart for row, draw in enumerate(draws)):
+            self._penalize_(logits, draws)
+            inside = None if masks is None else masks.part(set(masks.rows) - apart)
+            apply_restrictions_(logits, draws, inside, self._forbid)
+            chosen = self._choose(logits, table, writes_logits)
+        again = [None if masks is None else masks.part(apart)]
+        if guides.has_late:
+            again.append(guides.refused(chosen.tolist()))
+        for masks in again:
+            if masks is not None:
+                assert self._choose_allowed is not None
+                rows = torch.tensor(masks.rows)
+                allowed = torch.from_numpy(masks.allowed)
+                chosen = chosen.index_copy(0, rows, self._choose_allowed(logits, rows, allowed, table.take(rows)))
+        return chosen
 
     def _table(self, draws: Sequence[Draw]) -> DrawTable:
         is_random = any(not draw.params.is_greedy for draw in draws)

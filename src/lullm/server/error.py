@@ -31,7 +31,7 @@ _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 CLIENT_CLOSED_REQUEST = 499
-"""nginx's status, which nobody reads; it stands in the log."""
+"""nginx's status. The client has gone; it stands in the log."""
 
 
 class ClientDisconnectedError(Exception):

@@ -45,6 +45,9 @@ MAX_FIELDS = 128
 
 _UNKNOWN_TAG = re.compile(r"Input tag (.*) found using '(\w+)' does not match any of the expected tags: (.*)", re.S)
 
+_CLASSES = re.compile(r" or (?:instance of \w+|object to extract fields from)")
+"""What pydantic says of its own classes, which stand for JSON's objects."""
+
 _OTHER_MEDIA = re.compile("image|audio|video|file|document")
 
 FAIL_FAST = Field(fail_fast=True)  # one error per bad entry would be a million in a large body
@@ -212,7 +215,7 @@ def _said(problem: ErrorDetails, data: Any) -> str:
     if problem["type"] == "literal_error" and place[-1:] == ("type",):
         given = functools.reduce(lambda found, name: found[name], place, data)
         return _not_taken(repr(given), "type", message.removeprefix("Input should be "))
-    return message.removeprefix("Value error, ")
+    return _CLASSES.sub("", message).removeprefix("Value error, ")
 
 
 def _not_taken(given: str, name: str, taken: str) -> str:

@@ -19,7 +19,7 @@ from lullm.models.protocol import Model
 from lullm.nn.context import StepContext
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
-from lullm.sampling.masks import MaskMaker, Masks
+from lullm.sampling.masks import MaskMaker, StepGuides
 from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
 from lullm.step.block_move import BlockMoves, CachePools, StepMarks
@@ -118,7 +118,7 @@ class ModelRunner:
         if prepared is None:
             return _Outcome(None, {})
         is_last = self._relay.is_last
-        masks = self._masks.start(prepared.batch.draws if is_last else ())
+        guides = self._masks.start(prepared.batch.draws if is_last else (), self._sampler.is_late)
         self._inputs.place(prepared)
         self._relay.receive(prepared.batch.num_tokens)
         calibrates = self._take_calibration(prepared.batch)
@@ -126,9 +126,9 @@ class ModelRunner:
             self._relay.send(self._pass(prepared, calibrates))
             return _Outcome(None, {})
         if prepared.decode_size is not None:
-            outcome = _Outcome(self._draw_decodes(prepared, prepared.decode_size, calibrates, masks), {})
+            outcome = _Outcome(self._draw_decodes(prepared, prepared.decode_size, calibrates, guides), {})
         else:
-            outcome = self._draw_ragged(prepared, calibrates, masks)
+            outcome = self._draw_ragged(prepared, calibrates, guides)
         if outcome.pooled is not None:
             outcome = replace(outcome, pooled=outcome.pooled.on_host(self._device.to_host))
         if outcome.sampled is None:
@@ -143,7 +143,7 @@ class ModelRunner:
             logger.info("the scales of the KV cache are those of %d tokens", len(batch.token_ids))
         return calibrates
 
-    def _draw_ragged(self, prepared: PreparedInput, calibrates: bool, masks: Callable[[], Masks | None]) -> _Outcome:
+    def _draw_ragged(self, prepared: PreparedInput, calibrates: bool, guides: StepGuides) -> _Outcome:
         """The model over spans of any lengths, and their draws."""
         batch, step = prepared.batch, self._inputs.placed(prepared)
         hidden = self._forward(step, calibrates)
@@ -157,11 +157,9 @@ class ModelRunner:
         logits = self._model.compute_logits(wanted[:num_drawn], self._ops)  # [R, V]
         if len(step.draw_index):
             logits = logits[step.draw_index]
-        return _Outcome(self._sampler.draw(logits, batch.draws, step.draws, masks()), prompt_logprobs, pooled)
+        return _Outcome(self._sampler.draw(logits, batch.draws, step.draws, guides), prompt_logprobs, pooled)
 
-    def _draw_decodes(
-        self, prepared: PreparedInput, size: int, calibrates: bool, masks: Callable[[], Masks | None]
-    ) -> Sampled:
+    def _draw_decodes(self, prepared: PreparedInput, size: int, calibrates: bool, guides: StepGuides) -> Sampled:
         """The model over one token per sequence, replayed if it was recorded, and one draw each.
 
         The recording draws by temperature and truncation only. Other draws are made from its logits afterwards.
@@ -170,7 +168,8 @@ class ModelRunner:
         logits, tokens = self._forward_decodes(size, calibrates=True) if calibrates else self.graphs.run(size)
         if is_plain(draws, only_greedy=self._ops.draw_tokens is None):
             return Sampled(draws, tokens[:num_draws], None, {})
-        return self._sampler.draw(logits[:num_draws], draws, self._inputs.placed_draws(prepared), masks())
+        table = self._inputs.placed_draws(prepared)
+        return self._sampler.draw(logits[:num_draws], draws, table, guides, tokens[:num_draws])
 
     def _forward_decodes(self, size: int, calibrates: bool = False) -> DecodeOutput:
         """What is recorded: the placed batch, filled up to `size`, and a token of every row."""

@@ -44,6 +44,11 @@ class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return bool(has_penalties or self.bad_words_ids or self.guide or self.thinking)
 
 
+def has_guide_alone(edits: LogitEdits | None) -> bool:
+    """Whether a grammar is all that restricts a choice."""
+    return edits is not None and edits.guide is not None and edits == LogitEdits(guide=edits.guide)
+
+
 class DrawParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How the tokens of one sequence are drawn.
 

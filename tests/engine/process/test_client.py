@@ -9,7 +9,7 @@ import time
 
 import pytest
 from kit.engine.async_client import OPTIONS, Observer, until
-from kit.model.decisive import decisive_answers
+from kit.model.decisive import decisive_tokens
 
 from lullm.config.engine import EngineConfig
 from lullm.engine.process.client import ProcessClient
@@ -30,7 +30,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True, output
 def expected(qwen3_folder):
     """Greedy tokens of an engine in this process, by prompt."""
     options = OPTIONS | {"enable_sleep_mode": False}
-    return {p: answer.token_ids for p, answer in decisive_answers(str(qwen3_folder), 3, 200, **options).items()}
+    return decisive_tokens(qwen3_folder, 3, 200, **options)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """Greedy answers that a test may compare token by token: nowhere two tokens are so close that rounding decides."""
 
+from pathlib import Path
+
 from lullm import LLM, SamplingParams
 from lullm.types.outputs import CompletionOutput
 
@@ -30,6 +32,12 @@ def decisive_answers(folder: str, num: int, max_tokens: int, **options: object) 
     decisive = {prompt: answer for prompt, answer in answers.items() if _margin(answer) > MARGIN}
     assert len(decisive) >= num, "the random model is too undecided"
     return dict(list(decisive.items())[:num])
+
+
+def decisive_tokens(folder: str | Path, num: int, max_tokens: int, **options: object) -> dict[str, list[int]]:
+    """The same, as token ids."""
+    found = decisive_answers(str(folder), num, max_tokens, **options)
+    return {prompt: answer.token_ids for prompt, answer in found.items()}
 
 
 def _margin(answer: CompletionOutput) -> float:

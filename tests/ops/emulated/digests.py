@@ -18,7 +18,7 @@ from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cache import float8_cache
 from lullm.ops.cache.int8_cache import quantize
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
-from lullm.ops.cpu import native, native_attention, quantized_native
+from lullm.ops.cpu import native, native_attention, native_draw, quantized_native
 from lullm.ops.cpu.library import load_library
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
@@ -117,7 +117,7 @@ def _draws() -> Iterator[Tensor]:
     ] * 4
     draws = [Draw(0, 0, DrawParams(**given)) for given in options]
     keys = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, len(draws))
-    yield native.draw_tokens(numbers(len(draws), 1000, dtype=torch.float32) * 4, DrawTable.of(draws, keys, 1000))
+    yield native_draw.draw_tokens(numbers(len(draws), 1000, dtype=torch.float32) * 4, DrawTable.of(draws, keys, 1000))
 
 
 OPS: dict[str, Callable[[torch.dtype], Iterator[Tensor]]] = {

@@ -49,6 +49,14 @@ def test_blanks():
     assert not accepts(text % " ", json=OBJECT, whitespace_pattern=r"\t+")
 
 
+def test_forms_that_are_false():
+    """They ended in an internal error."""
+    assert accepts("[1]", json={}) and accepts("", regex="") and not accepts("a", regex="")
+    for field in ("json", "grammar", "structural_tag"):
+        with pytest.raises(InvalidRequestError, match=r"structured_outputs: .{5}"):
+            accepts("", **{field: ""})
+
+
 def test_other_forms():
     assert accepts("ab12", regex=r"[a-z]+\d+") and not accepts("12", regex=r"[a-z]+\d+")
     assert accepts('say "no"', choice=["yes", 'say "no"']) and not accepts("say", choice=["yes", 'say "no"'])

@@ -10,6 +10,7 @@ from lullm.text.guided import matchers as module
 from lullm.text.guided.grammar import grammar_of
 from lullm.text.guided.matchers import Guided, Matchers, unpacked
 from lullm.types.guided.params import Guide, StructuredOutputsParams
+from lullm.types.packed import pack
 from lullm.weights.folder import DEMO_FOLDER
 
 VOCAB_SIZE = 2100  # more than the tokenizer has, as padded embeddings do
@@ -36,11 +37,15 @@ def guide_of(**form):
     return Guide(grammar_of(StructuredOutputsParams(**form)), END)
 
 
+def guided(seq_id, guide, tokens):
+    return Guided(seq_id, guide, pack(tokens))
+
+
 def walk(matchers, guide, rng, num_tokens, seq_id=0):
     """A random text of the grammar: its tokens, and the tokens that were allowed before each."""
     tokens, allowed_ids = [], []
     while len(tokens) < num_tokens:
-        allowed_ids.append(np.flatnonzero(allowed(matchers, [Guided(seq_id, guide, tokens)])[0]).tolist())
+        allowed_ids.append(np.flatnonzero(allowed(matchers, [guided(seq_id, guide, tokens)])[0]).tolist())
         tokens.append(rng.choice(allowed_ids[-1]))
         if tokens[-1] in END:
             break
@@ -66,13 +71,33 @@ def test_the_answer_depends_on_the_tokens_alone(form):
     rng.shuffle(cases)
     for start in range(0, len(cases), 5):
         part = cases[start : start + 5]  # some sequences stand there several times, as drafts do
-        found = allowed(matchers, [Guided(seq_id, guide, tokens) for seq_id, tokens, _ in part])
+        found = allowed(matchers, [guided(seq_id, guide, tokens) for seq_id, tokens, _ in part])
         assert found.shape == (len(part), VOCAB_SIZE)
         for row, (_, _, expected) in zip(found, part, strict=True):
             assert np.flatnonzero(row).tolist() == expected
     seq_id, tokens, expected = cases[0]
-    fresh = allowed(new_matchers(), [Guided(seq_id + 100, guide, tokens)])[0]
+    fresh = allowed(new_matchers(), [guided(seq_id + 100, guide, tokens)])[0]
     assert np.flatnonzero(fresh).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "form", [{"json": SCHEMA}, {"regex": "[ab]{1,9}"}, {"choice": ["yes", "no", "none"]}, {"json_object": True}]
+)
+def test_the_tokens_that_are_taken_are_those_of_the_mask(form):
+    """Of the whole vocabulary and beyond, along a text; and a mask that is asked for in between is the same."""
+    guide, rng = guide_of(**form), random.Random(5)
+    asked = new_matchers()
+    num_taken = 0
+    for seq_id in range(3):
+        tokens, allowed_ids = walk(new_matchers(), guide, rng, 12)
+        for length, expected in enumerate(allowed_ids):
+            sequence = guided(seq_id, guide, tokens[:length])
+            tried = [*rng.sample(range(VOCAB_SIZE), 200), *expected[:50], *END, VOCAB_SIZE - 1, VOCAB_SIZE, 10**6, -1]
+            taken = {token_id for token_id in tried if asked.takes(sequence, token_id)}
+            assert taken in (set(), set(tried) & set(expected)), "none where a text is forced, else all of the mask"
+            num_taken += len(taken)
+            assert np.flatnonzero(allowed(asked, [sequence])[0]).tolist() == expected
+    assert num_taken
 
 
 def test_bounded_caches_change_nothing(monkeypatch):
@@ -83,16 +108,16 @@ def test_bounded_caches_change_nothing(monkeypatch):
     texts = [walk(matchers, guide, rng, 4, seq_id) for seq_id, guide in enumerate(guides)]
     assert len(matchers._places) == len(matchers._fresh) == 2
     for seq_id, (guide, (tokens, allowed_ids)) in enumerate(zip(guides, texts, strict=True)):
-        again = allowed(matchers, [Guided(seq_id, guide, tokens[: len(allowed_ids) - 1])])[0]
+        again = allowed(matchers, [guided(seq_id, guide, tokens[: len(allowed_ids) - 1])])[0]
         assert np.flatnonzero(again).tolist() == allowed_ids[-1]
 
 
 def test_tokens_outside_the_grammar_leave_the_end_only():
     """A bound of the library can be met in the middle, and nothing may hang or raise then."""
     matchers, guide = new_matchers(), guide_of(regex="a{3}")
-    found = allowed(matchers, [Guided(1, guide, [100, 101])])[0]
+    found = allowed(matchers, [guided(1, guide, [100, 101])])[0]
     assert np.flatnonzero(found).tolist() == list(END)
-    assert np.flatnonzero(allowed(matchers, [Guided(1, guide, [])])[0]).size, "and the sequence may start again"
+    assert np.flatnonzero(allowed(matchers, [guided(1, guide, [])])[0]).size, "and the sequence may start again"
 
 
 @pytest.mark.parametrize(

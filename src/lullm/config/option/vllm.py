@@ -2,10 +2,9 @@
 
 An option of `EngineConfig` means what it means in vLLM. Another one of vLLM's passes with the value that asks for
 nothing, or always where it could change nothing here; otherwise it is refused with what to do instead. The names are
-those of vLLM 0.32. `docs/from-vllm.md` is made from this table.
+those of vLLM 0.32. A table of docs/from-vllm.md is made from this one.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,17 +170,3 @@ def _is_default(option: VllmOption, value: object) -> bool:
     if option.default is None:
         return value in ("", {}, [], ())
     return type(value) is type(option.default) and bool(value == option.default)
-
-
-def own_options(names: Iterable[str]) -> str:
-    """The sentence of docs/from-vllm.md on lullm's options."""
-    return f"Options of lullm, most of them vLLM's: {', '.join(f'`{name}`' for name in sorted(names))}."
-
-
-def options_table() -> str:
-    """The table of docs/from-vllm.md."""
-    lines = ["| option | passes with | why, or what to do instead |", "|---|---|---|"]
-    for name, option in sorted(VLLM_OPTIONS.items()):
-        values = "any value" if option.passes else "None" if option.default is None else f"`{option.default!r}`"
-        lines.append(f"| `{name}` | {values} | {option.advice} |")
-    return "\n".join(lines)

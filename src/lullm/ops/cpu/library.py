@@ -53,6 +53,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_attention": [_POINTER] * 10 + [_SIZE] * 9 + [_FLOAT] * 2 + [_INT] * 2,
     "lullm_forbid": [_POINTER] * 3 + [_SIZE] * 4,
     "lullm_draw_tokens": [_POINTER] * 7 + [_SIZE] * 3 + [_INT],
+    "lullm_draw_allowed": [_POINTER] * 9 + [_SIZE] * 4,
     "lullm_copy_blocks": [_POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _SIZE],
     "lullm_route": [_POINTER] * 5 + [_SIZE] * 7 + [_FLOAT] + [_INT] * 3,
     "lullm_sort_rows": [_POINTER] * 6 + [_SIZE] * 3,

@@ -12,7 +12,6 @@ from lullm.ops import activation as torch_activation
 from lullm.ops import in_place, torch_cpu
 from lullm.ops.cache.layer_cache import HeadNorm
 from lullm.ops.cpu.recording import call, new_result
-from lullm.ops.draw_table import DrawTable
 from lullm.types.arithmetic import Activation
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
@@ -301,31 +300,3 @@ def soft_cap_(x: Tensor, cap: float) -> None:
         call("lullm_soft_cap", x.data_ptr(), x.numel(), cap, DTYPES[x.dtype])
     else:
         in_place.soft_cap_(x, cap)
-
-
-def forbid_(logits: Tensor, rows: Tensor, allowed: Tensor) -> None:
-    if logits.dtype != torch.float32 or logits.stride(1) != 1:
-        return in_place.forbid_(logits, rows, allowed)
-    sizes = len(rows), logits.stride(0), logits.shape[1], allowed.shape[1]
-    call("lullm_forbid", logits.data_ptr(), rows.data_ptr(), allowed.data_ptr(), *sizes)
-
-
-def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -> Tensor:
-    assert logits.dtype == torch.float32 and logits.stride(1) == 1
-    num_rows, vocab_size = logits.shape
-    tokens = new_result((num_rows,), torch.int64)
-    call(
-        "lullm_draw_tokens",
-        logits.data_ptr(),
-        table.temperatures.data_ptr(),
-        table.top_k.data_ptr(),
-        table.top_p.data_ptr(),
-        table.min_p_floors.data_ptr(),
-        table.keys.data_ptr(),
-        tokens.data_ptr(),
-        num_rows,
-        logits.stride(0),
-        vocab_size,
-        writes_logits,
-    )
-    return tokens

@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lullm.errors import InvalidRequestError
-from lullm.server.context import ServerContext
+from lullm.server.context import ServerContext, off_loop
 from lullm.server.error import ApiError
 from lullm.server.gate.request_log import begun, log_prompts
 from lullm.server.openai.generation import Generation, prepare_all, public_id
@@ -78,10 +78,8 @@ class Endpoint(Generic[Body]):
         body = await self.context.read(self.body_type, request)
         self.check_model(self.context, body.model)
         with fields_named(body):
-            asked = body.translated(self.context.engine)
-            generation = await _prepared(
-                self.context, asked, public_id(self.id_prefix, request.headers, asked.request_id)
-            )
+            asked = await off_loop(request, lambda: body.translated(self.context.engine))
+            generation = await _prepared(self.context, request, asked, self.id_prefix)
         generation.record = begun(request, generation.id, generation.usage.as_dict)
         form = await self.open_form(generation, body)
         timeout_s = self.context.options.request_timeout_s
@@ -91,14 +89,16 @@ class Endpoint(Generic[Body]):
         return JsonPieces(await until_disconnect(request.receive, form.whole(), timeout_s))
 
 
-async def _prepared(context: ServerContext, asked: CompletionBody | ChatBody, answer_id: str) -> Generation:
+async def _prepared(
+    context: ServerContext, request: Request, asked: CompletionBody | ChatBody, id_prefix: str
+) -> Generation:
     """The engine's requests for a body, checked. Raises ApiError, InvalidRequestError."""
     context.queue.check()
     engine = context.engine
+    answer_id = public_id(id_prefix, request.headers, asked.request_id)
     try:
-        params = sampling_params(asked, engine)
+        params, prompts = await off_loop(request, lambda: (sampling_params(asked, engine), asked.prompts()))
         priority, keep_alive = check_priority(asked, engine), keep_alive_s(asked)
-        prompts = asked.prompts()
         check_num_sequences(len(prompts), params, engine.config.max_num_seqs)
         check_token_lists(len(prompts), params, engine.config.max_num_seqs)
         requests = await prepare_all(engine, answer_id, prompts, params, priority)

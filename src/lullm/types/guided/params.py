@@ -55,7 +55,7 @@ class StructuredOutputsParams:
     whitespace_pattern: str | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in FORMS if getattr(self, name) is not None and getattr(self, name) is not False]
+        given = self._given()
         if len(given) != 1:
             raise _invalid(f"exactly one of {', '.join(FORMS)} must be given, not {' and '.join(given) or 'none'}")
         if self.json is not None and not isinstance(self.json, (str, dict)):
@@ -80,7 +80,11 @@ class StructuredOutputsParams:
     @property
     def form(self) -> str:
         """Which of the forms is given."""
-        return next(name for name in FORMS if getattr(self, name))
+        return self._given()[0]
+
+    def _given(self) -> list[str]:
+        # `{}` is a schema that any JSON fits, and the empty regex has one text: false they are, but given.
+        return [name for name in FORMS if getattr(self, name) is not None and getattr(self, name) is not False]
 
     @property
     def num_chars(self) -> int:
@@ -88,13 +92,13 @@ class StructuredOutputsParams:
         value = getattr(self, self.form)
         if isinstance(value, (list, tuple)):
             return sum(map(len, value))
-        return len(value if isinstance(value, str) else schema_text(value))
+        return len(value if isinstance(value, str) else _schema_text(value))
 
 
 FORMS = tuple(field.name for field in fields(StructuredOutputsParams))[:6]
 
 
-def schema_text(schema: object) -> str:
+def _schema_text(schema: object) -> str:
     """JSON text of a schema. Raises InvalidRequestError: it is nested too deep, or holds what JSON has not."""
     try:
         return json.dumps(schema)

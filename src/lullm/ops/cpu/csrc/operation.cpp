@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "isa.h"
 #include "kernel_table.h"
@@ -236,21 +238,53 @@ LULLM_EXPORT void lullm_rotate(void* x, const void* weight, const int64_t* posit
              [&](int64_t first, int64_t last) { kernels().rotate[dtype](a, first, last); });
 }
 
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+// A row without the tokens whose bits are not set; `from` may be `to`.
+void keep_allowed(const float* from, const uint32_t* allowed, float* to, int64_t size) {
+  for (int64_t first = 0; first < size; first += 32) {
+    const uint32_t word = allowed[first / 32];
+    const int64_t count = std::min<int64_t>(32, size - first);
+    if (word == 0) {  // most words of most grammars
+      std::fill_n(to + first, count, kNever);
+    } else if (word != ~uint32_t{0}) {
+      for (int64_t bit = 0; bit < count; bit++) to[first + bit] = (word >> bit & 1) ? from[first + bit] : kNever;
+    } else if (from != to) {
+      std::copy_n(from + first, count, to + first);
+    }
+  }
+}
+
+// The best of the allowed tokens, the first of equals; -1 as `draw_row` has it.
+int64_t best_allowed(const float* logits, const uint32_t* allowed, int64_t size) {
+  float best = kNever;
+  int64_t place = -1;
+  for (int64_t first = 0; first < size; first += 32) {
+    for (uint32_t word = allowed[first / 32]; word != 0; word &= word - 1) {
+      const int64_t id = first + __builtin_ctz(word);
+      if (id >= size) break;
+      if (std::isnan(logits[id])) return -1;
+      if (logits[id] > best) best = logits[id], place = id;
+    }
+  }
+  return std::isfinite(best) ? place : -1;
+}
+
+int64_t count_bits(const uint32_t* words, int64_t num_words) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < num_words; i++) count += __builtin_popcount(words[i]);
+  return count;
+}
+
+}  // namespace
+
 LULLM_EXPORT void lullm_forbid(float* logits, const int64_t* rows, const uint32_t* allowed, int64_t num_rows,
                                int64_t stride, int64_t size, int64_t num_words) {
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
   parallel_for(num_rows, [&](int64_t i) {
     float* row = logits + rows[i] * stride;
-    const uint32_t* words = allowed + i * num_words;
-    for (int64_t first = 0; first < size; first += 32) {
-      const uint32_t word = words[first / 32];
-      const int64_t count = std::min<int64_t>(32, size - first);
-      if (word == 0) {  // most words of most grammars
-        std::fill_n(row + first, count, kNever);
-      } else if (word != ~uint32_t{0}) {
-        for (int64_t bit = 0; bit < count; bit++) row[first + bit] = (word >> bit & 1) ? row[first + bit] : kNever;
-      }
-    }
+    keep_allowed(row, allowed + i * num_words, row, size);
   });
 }
 
@@ -260,6 +294,27 @@ LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, co
   const DrawArgs a = {logits, temperatures, top_k, top_p, min_p_floors, keys, stride, size, writes_logits != 0};
   const int64_t bytes = kernels().draw_scratch_bytes(size);
   parallel_for(num_rows, [&](int64_t row) { token_ids[row] = kernels().draw_row(a, row, scratch(kItemScratch, bytes)); });
+}
+
+LULLM_EXPORT void lullm_draw_allowed(const float* logits, const int64_t* rows, const uint32_t* allowed,
+                                     const float* temperatures, const int32_t* top_k, const double* top_p,
+                                     const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
+                                     int64_t num_rows, int64_t stride, int64_t size, int64_t num_words) {
+  constexpr int64_t kFew = 4096;  // more of them are quicker to copy and look at sixteen at a time
+  const int64_t bytes = kernels().draw_scratch_bytes(size);
+  parallel_for(num_rows, [&](int64_t i) {
+    const float* row = logits + rows[i] * stride;
+    const uint32_t* words = allowed + i * num_words;
+    if (temperatures[i] == 0.0f && count_bits(words, num_words) <= kFew) {
+      token_ids[i] = best_allowed(row, words, size);
+      return;
+    }
+    char* memory = static_cast<char*>(scratch(kItemScratch, bytes + size * sizeof(float)));
+    float* kept = reinterpret_cast<float*>(memory + bytes);  // stays in the cache from row to row
+    keep_allowed(row, words, kept, size);
+    const DrawArgs a = {kept, temperatures + i, top_k + i, top_p + i, min_p_floors + i, keys + i, size, size, false};
+    token_ids[i] = kernels().draw_row(a, 0, memory);
+  });
 }
 
 // Whole blocks of `block_bytes`, in each of `num_caches` tensors or from each to its counterpart, pair after pair.

@@ -64,6 +64,12 @@ LULLM_EXPORT void lullm_forbid(float* logits, const int64_t* rows, const uint32_
 LULLM_EXPORT void lullm_draw_tokens(float* logits, const float* temperatures, const int32_t* top_k, const double* top_p,
                                     const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
                                     int64_t num_rows, int64_t stride, int64_t size, int writes_logits);
+// Draws from the rows rows[i] of logits as if `lullm_forbid` had been there; the logits stay. The other arrays have an
+// element per row drawn from.
+LULLM_EXPORT void lullm_draw_allowed(const float* logits, const int64_t* rows, const uint32_t* allowed,
+                                     const float* temperatures, const int32_t* top_k, const double* top_p,
+                                     const float* min_p_floors, const uint64_t* keys, int64_t* token_ids,
+                                     int64_t num_rows, int64_t stride, int64_t size, int64_t num_words);
 // The experts of every row of products, ascending, and their shares; see `RouteArgs`.
 LULLM_EXPORT void lullm_route(const void* products, const float* correction, const float* factors, int64_t* experts,
                               float* shares, int64_t stride, int64_t num_rows, int64_t num_experts, int64_t num_used,
