@@ -57,13 +57,13 @@ class Alone:
         return x
 
     def broadcast_(self, x: Tensor, source: int) -> None:
-        assert source == 0, "there is nobody else"
+        assert source == 0, "there is one worker only"
 
     def send(self, x: Tensor, to: int) -> None:
-        raise AssertionError("there is nobody else")
+        raise AssertionError("there is one worker only")
 
     def receive_(self, x: Tensor, source: int) -> None:
-        raise AssertionError("there is nobody else")
+        raise AssertionError("there is one worker only")
 
     def close(self) -> None:
         pass

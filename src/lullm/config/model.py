@@ -181,10 +181,7 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "ModelConfig":
         """From the parsed `config.json`. Raises ModelLoadError as `from_folder` does."""
-        architectures = data.get("architectures")
-        if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
-            raise ModelLoadError('config.json names no architecture ("architectures": ["Qwen3ForCausalLM"])')
-        data = text_part(data, architectures[0])
+        data = text_part(data, _named_architecture(data))
         architecture, has_lm_head, has_labels = split_architecture(data["architectures"][0])
         if "text_config" in data and "num_hidden_layers" not in data:
             raise ModelLoadError(
@@ -194,21 +191,9 @@ class ModelConfig:
         family = family_of(architecture)
         unknown_keys = check_keys(data, architecture, family, FAMILIES.values())
         data = family.fill(data)
-        heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
-        kv_heads = positive_int(data, "num_key_value_heads", heads, MOST_HEADS)
-        hidden_size = positive_int(data, "hidden_size", most=_MOST_HIDDEN)
-        if heads % kv_heads:
-            raise ModelLoadError(
-                f"config.json: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
-            )
+        heads, kv_heads, hidden_size, head_dim = _read_heads(data)
         encoding = read_encoding(data.get("quantization_config"), family.encodings)
         is_encoded = encoding is not None or bool(family.encodings and data.get("quantization_config"))
-        dtype = data.get("dtype") or data.get("torch_dtype") or ("bfloat16" if is_encoded else "float32")
-        if dtype not in _DTYPES:
-            raise ModelLoadError(f"config.json: dtype {shown(dtype)} is not one of {', '.join(_DTYPES)}")
-        head_dim = positive_int(data, "head_dim", hidden_size // heads, MOST_HEAD_DIM)
-        if head_dim % 2:
-            raise ModelLoadError(f"config.json: head_dim must be even for rotary embeddings, got {head_dim}")
         layer_kinds = family.layer_kinds(data)
         return cls(
             architecture=architecture,
@@ -221,7 +206,7 @@ class ModelConfig:
             layer_kinds=layer_kinds,
             family=family.read(data, layer_kinds, head_dim),
             tie_word_embeddings=boolean(data, "tie_word_embeddings", False),
-            dtype=cast(ModelDType, dtype),
+            dtype=_read_dtype(data, "bfloat16" if is_encoded else "float32"),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),
             bos_token_id=_bos_token_id(data),
             generates=has_lm_head,
@@ -229,6 +214,35 @@ class ModelConfig:
             encoding=encoding,
             unknown_keys=unknown_keys,
         )
+
+
+def _named_architecture(data: dict[str, Any]) -> str:
+    names = data.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise ModelLoadError('config.json names no architecture ("architectures": ["Qwen3ForCausalLM"])')
+    return names[0]
+
+
+def _read_heads(data: dict[str, Any]) -> tuple[int, int, int, int]:
+    """(heads, heads of keys and values, hidden size, head size)."""
+    heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
+    kv_heads = positive_int(data, "num_key_value_heads", heads, MOST_HEADS)
+    hidden_size = positive_int(data, "hidden_size", most=_MOST_HIDDEN)
+    if heads % kv_heads:
+        raise ModelLoadError(
+            f"config.json: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
+        )
+    head_dim = positive_int(data, "head_dim", hidden_size // heads, MOST_HEAD_DIM)
+    if head_dim % 2:
+        raise ModelLoadError(f"config.json: head_dim must be even for rotary embeddings, got {head_dim}")
+    return heads, kv_heads, hidden_size, head_dim
+
+
+def _read_dtype(data: dict[str, Any], default: ModelDType) -> ModelDType:
+    dtype = data.get("dtype") or data.get("torch_dtype") or default
+    if dtype not in _DTYPES:
+        raise ModelLoadError(f"config.json: dtype {shown(dtype)} is not one of {', '.join(_DTYPES)}")
+    return cast(ModelDType, dtype)
 
 
 _MOST_LABELS = 1 << 16

@@ -120,21 +120,8 @@ def read_rope(
     rope_type = parameters.get("rope_type") or parameters.get("type") or "default"
     if rope_type not in _ROPE_TYPES:
         raise ModelLoadError(f"config.json: rope_type {shown(rope_type)} is not one of {', '.join(_ROPE_TYPES)}")
-    whole = "partial_rotary_factor"
-    partial = positive_float(parameters, whole, positive_float(data, whole, 1.0))
-    if partial > 1 or partial != 1 and not has_partial and rope_type != "proportional":
-        raise ModelLoadError(
-            f"config.json: {whole} {partial!r} is not supported, only {'up to ' if has_partial else ''}1.0"
-        )
-    name = "original_max_position_embeddings"
-    sources = [source for source in (parameters, data) if source.get(name) is not None]
-    original = next((positive_int(source, name, most=MOST_POSITIONS) for source in sources), None)
-    factor = _factor(parameters, "factor", 1.0)
-    if rope_type in ("dynamic", "llama3", "yarn", "longrope"):
-        max_len = positive_int(data, "max_position_embeddings", most=MOST_POSITIONS)
-        original = original or max_len
-        if rope_type in ("yarn", "longrope") and parameters.get("factor") is None:
-            factor = max_len / original
+    partial = _read_partial(data, parameters, rope_type, has_partial)
+    original, factor = _read_scale(data, parameters, rope_type)
     low, high = _factor(parameters, "low_freq_factor", 1.0), _factor(parameters, "high_freq_factor", 4.0)
     if low >= high:
         raise ModelLoadError(f"config.json: low_freq_factor ({low}) must be below high_freq_factor ({high})")
@@ -158,6 +145,31 @@ def read_rope(
         short_factor=_factors(parameters, "short_factor"),
         long_factor=_factors(parameters, "long_factor"),
     )
+
+
+def _read_partial(data: dict[str, Any], parameters: dict[str, Any], rope_type: str, has_partial: bool) -> float:
+    """The part of a head that is rotated."""
+    name = "partial_rotary_factor"
+    partial = positive_float(parameters, name, positive_float(data, name, 1.0))
+    if partial > 1 or partial != 1 and not has_partial and rope_type != "proportional":
+        raise ModelLoadError(
+            f"config.json: {name} {partial!r} is not supported, only {'up to ' if has_partial else ''}1.0"
+        )
+    return partial
+
+
+def _read_scale(data: dict[str, Any], parameters: dict[str, Any], rope_type: str) -> tuple[int | None, float]:
+    """(the positions that the model was trained with at first, how many times as many it has)."""
+    name = "original_max_position_embeddings"
+    sources = [source for source in (parameters, data) if source.get(name) is not None]
+    original = next((positive_int(source, name, most=MOST_POSITIONS) for source in sources), None)
+    factor = _factor(parameters, "factor", 1.0)
+    if rope_type in ("dynamic", "llama3", "yarn", "longrope"):
+        max_len = positive_int(data, "max_position_embeddings", most=MOST_POSITIONS)
+        original = original or max_len
+        if rope_type in ("yarn", "longrope") and parameters.get("factor") is None:
+            factor = max_len / original
+    return original, factor
 
 
 def _factors(parameters: dict[str, Any], name: str) -> tuple[float, ...]:

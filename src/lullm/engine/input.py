@@ -236,7 +236,7 @@ def _check_calls_alone(params: SamplingParams) -> None:
 
 
 def _said_of_tools(message: str) -> str:
-    """What is wrong with a grammar that was made of tools, without that grammar's lines: nobody has written them."""
+    """What is wrong with a grammar that was made of tools, without its lines, which no caller has written."""
     first, _, _ = message.partition("\n")
     reason = _GRAMMAR_PLACE.sub("", first.removeprefix("structured_outputs: "))
     return f"tools: {reason}"

@@ -45,7 +45,7 @@ class Feeding:
 
 def checked_weight(item: Any) -> "tuple[str, Tensor]":
     """A caller's item, if it is a weight. Raises InvalidRequestError."""
-    torch = sys.modules.get("torch")  # whoever has a tensor has loaded it
+    torch = sys.modules.get("torch")  # a caller with a tensor has loaded it
     try:
         name, tensor = item
     except (TypeError, ValueError):

@@ -27,7 +27,7 @@ class _End:
 
 
 class Tally:
-    """The metrics of one engine. The library for them (25 ms) is loaded once somebody asks, or many have ended."""
+    """The metrics of one engine. Their library (25 ms) is loaded when they are asked for, or many have ended."""
 
     def __init__(self, engine: "Watched"):
         self._engine = engine

@@ -3,7 +3,7 @@
 `penalties` builds lists of all tokens on the host for each step, and copies megabytes. Here a step brings only the
 tokens that are new. A draw still carries all of its tokens, so what is kept is compared with them as bytes, and counted
 anew where they differ: after a fork, a beam or a rejected draft. So the counts are those of the draw, whatever came
-before, and nobody has to say what ended.
+before, without a word about what ended.
 """
 
 from collections import OrderedDict

@@ -36,7 +36,7 @@ class Draft:
 
     `swap_out` and `swap_in` take the moves of whole groups; those of cached content are added by `complete`.
     `reads_draws`: more tokens of some sequences cannot be planned before what this plan draws for them is known.
-    `is_blocked`: somebody must be preempted, which only a plan that is made while no step runs can do.
+    `is_blocked`: a group must be preempted, which only a plan that is made while no step runs can do.
 
     Args:
         num_spare_draws: says how many draws it may make for drafts. share: see `Lookahead.share`.

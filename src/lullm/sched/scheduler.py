@@ -180,7 +180,7 @@ class Scheduler:
         reserved = sum(map(len, live))
         is_roomy = self.block_space.has_slots(reserved)
         if not is_roomy and draft.share is not None and not self._lookahead.is_ahead:
-            # The plans behind this one, for those that it passes over, may preempt nobody.
+            # The plans behind this one, for those that it passes over, may preempt none.
             while len(self.running) > 1 and not self.block_space.can_append_slots(list(chain(*live))):
                 self._preempt(self.running[-1], draft)
                 live.pop()

@@ -35,7 +35,7 @@ _ROUTING = {
 
 
 CLIENT_CLOSED_REQUEST = 499
-"""nginx's status, which nobody reads; it stands in the log."""
+"""nginx's status. The client has gone; it stands in the log."""
 
 
 class ClientDisconnectedError(Exception):

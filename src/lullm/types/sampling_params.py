@@ -92,6 +92,15 @@ class SamplingParams:
     output_kind: OutputKind = OutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
+        self._check_texts_and_ids()
+        self._check_numbers()
+        if self.logit_bias is not None:
+            self.logit_bias = _logit_bias(self.logit_bias)
+        self._check_beams()
+        if not isinstance(self.output_kind, OutputKind):
+            raise InvalidRequestError(f"output_kind must be an OutputKind, not {self.output_kind!r}", "output_kind")
+
+    def _check_texts_and_ids(self) -> None:
         if self.guided_decoding is not None:
             raise UnsupportedError(
                 "guided_decoding is an old name; use structured_outputs=StructuredOutputsParams(...), with its fields"
@@ -115,6 +124,8 @@ class SamplingParams:
                     "allowed_token_ids and structured_outputs both say which tokens may come; give one of them",
                     "allowed_token_ids",
                 )
+
+    def _check_numbers(self) -> None:
         for name, least, most in _INT_RANGES:
             setattr(self, name, _check_int(name, getattr(self, name), least, most))
         for name, low, high in _FLOAT_RANGES:
@@ -137,11 +148,6 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})", "min_tokens"
             )
-        if self.logit_bias is not None:
-            self.logit_bias = _logit_bias(self.logit_bias)
-        self._check_beams()
-        if not isinstance(self.output_kind, OutputKind):
-            raise InvalidRequestError(f"output_kind must be an OutputKind, not {self.output_kind!r}", "output_kind")
 
     def _check_beams(self) -> None:
         if self.early_stopping not in (True, False, "never"):

@@ -32,7 +32,7 @@ def worker_class(extension: str | type | None) -> type[Worker]:
     """`Worker`, or a class that is a `Worker` and the extension, whose methods have the worker as `self`.
 
     Raises:
-        ConfigError: no class is there, it has a name that workers have, or an `__init__`, which nobody would call.
+        ConfigError: no class is there, it has a name that workers have, or an `__init__`, which would never be called.
     """
     if not extension:
         return Worker

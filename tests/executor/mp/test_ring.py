@@ -97,6 +97,18 @@ def test_a_writer_that_gives_up_passes_the_error_on(ends):
         ends.writer.write([bytes(1000)], give_up)
 
 
+@pytest.mark.parametrize("offset", range(0, 120, 7))
+def test_a_short_message_anywhere_around_the_end(ends, offset):
+    """Its length, or its bytes, may lie on both sides: then it comes in pieces."""
+    size = len(ends.memory.data)
+    for length in (size - 40 - offset % 13, 60, 0, 3):
+        message = bytes(range(length % 251)) + bytes(length - length % 251)
+        ends.writer.write([message[:5], message[5:]], None)
+        for reader in ends.readers:
+            assert reader.has_news
+            assert reader.read() == message and not reader.has_news
+
+
 def test_signs_of_life(ends):
     other = RingMemory(fd=__import__("os").dup(ends.memory.fd))
     other.beat()

@@ -1,4 +1,4 @@
-"""Streams of outputs, from an engine's thread to whoever reads them: an event loop here, or another process."""
+"""Streams of outputs, from an engine's thread to their reader: an event loop here, or another process."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -283,7 +283,7 @@ class EngineLink:
         del self._serial_of[stream]
 
     def _end(self, error: EngineDeadError) -> None:
-        """The engine has ended: whoever waits for it gets the error."""
+        """The engine has ended: all waiting calls get the error."""
         if self._error is not None:
             return
         self._error = error

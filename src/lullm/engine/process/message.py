@@ -26,7 +26,7 @@ class Message(msgspec.Struct, array_like=True, gc=False):
 class WireRequest(Message):
     """A `GenerateRequest` as its engine reads it. `params`: what differs from the defaults of `SamplingParams`.
 
-    Texts that nobody has checked for lone surrogates come as bytes, which may hold them.
+    Texts that are not checked for lone surrogates come as bytes, which may hold them.
     """
 
     request_id: bytes
@@ -148,7 +148,7 @@ class Weight(Message, tag="weight"):
 
 
 class Cancel(Message, tag="cancel"):
-    """Nobody waits for the answer any more."""
+    """The answer is not wanted any more."""
 
     serial: int
 

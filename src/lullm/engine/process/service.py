@@ -1,6 +1,6 @@
 """EngineService: an `LLMEngine` on its thread, asked by another process over a socket. In the engine's process.
 
-Orders are read on a thread that never writes, so that they are always read: whoever waits for room in the socket gets
+Orders are read on a thread that never writes, so that they are always read: who waits for room in the socket gets
 it. News are written on the engine's thread: a server that cannot keep up slows the engine down, and no memory grows.
 """
 
@@ -243,7 +243,7 @@ class EngineService:
         return call, call.run
 
     def _answer(self, serial: int, call: EngineCall[Any]) -> None:
-        """On the engine's thread; on the thread that reads if the call was cancelled: then nobody waits."""
+        """On the engine's thread; on the thread that reads if the call was cancelled: then its answer is dropped."""
         del self._calls[serial]
         if call.answer.cancelled():
             return

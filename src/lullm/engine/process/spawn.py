@@ -30,7 +30,7 @@ _ENDING_S = 10.0
 class EngineProcess:
     """A clean interpreter that builds an engine. It ends with this object, with its socket, and with this process.
 
-    A fork of this process has a copy, which reads nothing and ends nobody.
+    A fork of this process has a copy, which reads nothing and ends no process.
 
     Args:
         cores: the only ones it runs on; None: any of this process's.

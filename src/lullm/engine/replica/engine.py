@@ -50,7 +50,7 @@ _STEP_S = 0.05
 class ReplicaEngine:
     """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are there.
 
-    Not safe to share between threads. A fork of the process has a copy, which ends nobody.
+    Not safe to share between threads. A fork of the process has a copy, which ends no process.
 
     Attributes and raised errors: see `LLMEngine`, but a request that no engine takes fails in `step`. An error of one
     engine names it.
@@ -109,7 +109,7 @@ class ReplicaEngine:
                 break
             self._held = None
             known = self._unfinished.get(request.request_id)
-            if known is None or known[0] is not request:  # nobody wants its output, though its id may be in use again
+            if known is None or known[0] is not request:  # its output is not wanted, though its id may be in use again
                 continue
             if isinstance(news, Exception):
                 if outputs:

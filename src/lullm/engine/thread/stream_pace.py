@@ -1,7 +1,8 @@
 """StreamPace: how often a stream has an output. Tokens drawn in between come with the next one.
 
 An output costs 35 us on its way to a socket, and competes for Python's lock with the step loop. A small model draws 400
-tokens a second for each of 32 streams: nobody reads single ones, and a third of the throughput went into sending them.
+tokens a second for each of 32 streams: single ones are too quick to be read, and to send them took a third of the
+throughput.
 A model that takes longer for a step than the pause has an output per step, and every stream its first token at once.
 """
 

@@ -51,7 +51,7 @@ class ExternalExecutor(MergedExecutor):
 
 
 def _with_own_threads(config: ResolvedConfig) -> ResolvedConfig:
-    """Processes of one host divide its cores, unless somebody says how many threads one of them has."""
+    """Processes of one host divide its cores, unless the number of threads of one of them is said."""
     if config.threads is not None or THREADS_VARIABLE in os.environ:
         return config
     return dataclasses.replace(config, threads=max(1, default_num_threads() // num_local_ranks()))

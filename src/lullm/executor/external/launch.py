@@ -79,7 +79,7 @@ def _block(num_workers: int) -> Iterator[TorchGroup]:
     group = TorchGroup.over(store, f"lullm/{engine}/{block}", Axis(place, num_workers), timeout)
     try:
         yield group
-        gather_bytes(group, b"")  # nobody takes the store away while others read it
+        gather_bytes(group, b"")  # the store stays while others read it
     finally:
         group.close()
 

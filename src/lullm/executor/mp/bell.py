@@ -4,6 +4,9 @@ import contextlib
 import os
 import select
 
+_CLOSED = contextlib.suppress(OSError)
+"""No reader waits any more. Made once: it has no state, and takes 0.3 us to make."""
+
 
 class Bell:
     """Rung by any process that has it, waited for by one. Rings add up: one that comes before `wait` is not lost."""
@@ -15,7 +18,7 @@ class Bell:
 
     def ring(self) -> None:
         """From any thread and process; about a microsecond."""
-        with contextlib.suppress(OSError):  # it is closed: nobody waits any more
+        with _CLOSED:
             os.eventfd_write(self.fd, 1)
 
     def wait(self, timeout_s: float | None = None) -> bool:

@@ -21,7 +21,7 @@ FREE_S = 10.0
 """For others to give back what they have just been told to; Ray's nodes report every 0.1 s."""
 RELEASE_S = 3.0
 RESERVE_S = 30.0
-"""For bundles that were free a moment ago; then somebody else has taken them."""
+"""For bundles that were free a moment ago; then another job has taken them."""
 _REACH_S = 5.0
 NODE_LABEL = "ray.io/node-id"
 
@@ -165,7 +165,7 @@ def reserve(ray: Any, wish: Wish) -> Seats:
     """A bundle for every worker, in the order of ranks. Blocking.
 
     Raises:
-        ConfigError: there is too little, or somebody else was quicker.
+        ConfigError: there is too little, or another job was quicker.
     """
     places, amount = _assign_in_time(ray, wish)
     bundles = [{wish.resource: amount} for _ in places]

@@ -36,7 +36,7 @@ class RemoteWorkers:
         self._number = OPENING
         self._versions = [0] * transport.num_workers
         self._open: dict[int, dict[int, Reply]] = {OPENING: {}}  # commands that wait for answers: number -> by rank
-        self._abandoned: dict[int, set[int]] = {}  # calls that nobody waits for: number -> ranks that will answer yet
+        self._abandoned: dict[int, set[int]] = {}  # unwanted calls: number -> ranks that will answer yet
         self._late_failure: Exception | None = None  # of a step whose result had come already
         self._is_closed = False
         self._is_broken = False  # workers may wait for each other for ever

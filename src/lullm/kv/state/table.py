@@ -53,7 +53,7 @@ class StateTable(BlockTable):
     def block_to_copy(self, first_slot: int) -> int | None:
         """The first block, if the state must be copied before the next step, since others hold it; None: it need not.
 
-        A snapshot that nobody else holds is copied where there is room, and given up where there is none.
+        A snapshot that no other sequence holds is copied where there is room, and given up where there is none.
         """
         return self.block_ids[0] if self.allocator.ref_count(self.block_ids[0]) > 1 else None
 

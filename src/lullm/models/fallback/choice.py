@@ -15,7 +15,7 @@ logger = get_logger(__name__)
 
 
 def read_model_config(folder: Path, model_impl: ModelImpl) -> ModelConfig:
-    """The config of a model folder, for whoever runs the model.
+    """The config of a model folder, for the family or for transformers.
 
     Args:
         model_impl: 'auto' takes transformers where lullm has no family for the architecture, and logs it.

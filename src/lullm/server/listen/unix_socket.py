@@ -21,7 +21,7 @@ def bind_unix(path: str) -> socket.socket:
     server would take its file.
 
     Raises:
-        ConfigError: somebody listens there, the file is none of a socket, or it cannot be made.
+        ConfigError: a server listens there, the file is none of a socket, or it cannot be made.
     """
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise ConfigError(f"uds: the path of a unix socket has at most {MAX_PATH_BYTES} bytes; choose a shorter one")
@@ -30,7 +30,7 @@ def bind_unix(path: str) -> socket.socket:
         with _alone_in(Path(path).parent):
             _remove_stale(path)
             sock.bind(path)
-            os.chmod(path, 0o600)  # nobody can connect before `listen`
+            os.chmod(path, 0o600)  # before `listen`, from which on clients can connect
             sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
@@ -61,7 +61,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove the file of a server that has ended. Raises ConfigError: it is another file, or somebody listens."""
+    """Remove the file of a server that has ended. Raises ConfigError: it is another file, or a server listens."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:

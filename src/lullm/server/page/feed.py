@@ -1,6 +1,6 @@
 """Feed: what the page shows of the engine, as one stream of snapshots for all who watch.
 
-A snapshot is taken while somebody waits for one, and never more often than PERIOD_S; nobody watching costs nothing. It
+A snapshot is taken while a page waits for one, and never more often than PERIOD_S; without a page it costs nothing. It
 holds no text: requests are named by a part of their ids.
 """
 

@@ -2,7 +2,7 @@
 
 The answer is a function of the grammar and the output tokens. What is kept between calls only makes it quick: a matcher
 per sequence is moved forward by the tokens that are new, or back to what still agrees. So a sequence may be preempted,
-forked, swapped or moved to another worker, and nobody has to say so.
+forked, swapped or moved to another worker, without a word about it.
 """
 
 from collections import OrderedDict

@@ -145,7 +145,7 @@ def _mapped(place: TensorPlace) -> Tensor:
     if len(content) < place.offset + place.num_bytes:
         raise ModelLoadError(f"{place.path} has become shorter while it was read; fetch it again")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nobody writes to it
+        warnings.simplefilter("ignore")  # it is only read
         return torch.frombuffer(content, dtype=torch.uint8)
 
 

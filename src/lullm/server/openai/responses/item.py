@@ -40,7 +40,7 @@ AnyPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
 
 
 class MessageItem(Item):
-    """A turn of anybody's; `type` may be left out."""
+    """A turn of any role; `type` may be left out."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
