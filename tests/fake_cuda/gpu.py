@@ -150,7 +150,7 @@ class FakeCuda:
     # -- memory ----------------------------------------------------------------------------------------------------
 
     def mem_get_info(self, device=None):
-        return TOTAL_BYTES - sum(self._arenas.values()) - self.allocator.reserved, TOTAL_BYTES
+        return TOTAL_BYTES - sum(list(self._arenas.values())) - self.allocator.reserved, TOTAL_BYTES
 
     def _backend(self, index=0):
         backend = self.driver.build("cuda", device_index=index)

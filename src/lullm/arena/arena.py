@@ -1,6 +1,6 @@
 """Arena: memory for the tensors of one kind. The addresses stay; the memory behind them comes and goes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from math import prod
 
@@ -136,6 +136,24 @@ class Arena:
             memory.map(range(self.num_chunks))
         except LullmError as error:
             raise WakeUpError(f"the arena {self.tag!r} stays released: {error}") from error
+
+    def map_in_parts(self) -> Iterator[int]:
+        """As `map`, a chunk at a time; yields how many bytes, from the start, have memory by then.
+
+        Raises:
+            WakeUpError: the driver refuses; what was mapped so far stays. LullmError: the arena is closed.
+        """
+        memory = self._open()
+        for number, chunk in enumerate(memory.chunks):
+            try:
+                memory.map([number])
+            except LullmError as error:
+                raise WakeUpError(f"the arena {self.tag!r} stays released: {error}") from error
+            yield chunk.address + chunk.num_bytes - memory.address
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor lies in the arena's addresses."""
+        return 0 <= tensor.data_ptr() - self.base_address < self.capacity_bytes
 
     def region(self) -> Region:
         """Inside `with arena.region():`, torch's factories allocate from this arena."""

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from lullm.arena.arena import Arena
@@ -53,6 +54,11 @@ class PinnedArena(Arena):
             self._range.pin()
         except LullmError as error:
             raise WakeUpError(f"the arena {self.tag!r} stays released: {error}") from error
+
+    def map_in_parts(self) -> Iterator[int]:
+        """In one part: it is pinned as a whole."""
+        self.map()
+        yield self.capacity_bytes
 
     def release(self) -> None:
         self._range.unpin()

@@ -64,18 +64,27 @@ class WeightStore:
             self._checksums = self._measure(dict(self._model.named_parameters()))
         self.fill_s = time.perf_counter() - started
 
-    def restore(self, saved: Collection[str], backup: Backup | None, settle: Callable[[], None]) -> None:
+    def restore(
+        self,
+        saved: Collection[str],
+        backup: Backup | None,
+        settle: Callable[[], None],
+        awaited: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
         """Bring back the weights after their memory was released: `saved` from `backup`, all others read again.
 
         Args:
             settle: waits until the weights that were read are in place. The backup is copied on another stream, over
                 what the checkpoint has put into the same places.
+            awaited: gives a parameter back once memory stands behind it.
 
         Raises:
             WakeUpError: a checksum differs. ModelLoadError, OSError: the weights cannot be read.
         """
         others = {name: p for name, p in self._model.named_parameters() if name not in saved}
         if others:
+            for parameter in others.values():
+                awaited(parameter)
             started = time.perf_counter()
             pushed = [(buffer, buffer.clone()) for name, buffer in self._model.named_buffers() if name in self.modified]
             try:
@@ -87,7 +96,7 @@ class WeightStore:
             settle()
             self.fill_s = time.perf_counter() - started
         if backup is not None:
-            backup.restore(self.parameters(saved))
+            backup.restore(map(awaited, self.parameters(saved)))
         self.has_news = False
 
     def update(self, weights: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
@@ -161,6 +170,19 @@ class WeightStore:
         """Where tensors of a checkpoint go."""
         return WeightTargets(self._model, self._ops)
 
+    def open_packed(self, target: WeightTarget) -> None:
+        """Unpack the target's parameters into the checkpoint's order; they are modified from now on."""
+        self.modified |= target.parameters.keys()
+        for name, parameter in target.parameters.items():
+            if name in self._packed_names:
+                self._ops.unpack_weight_(parameter)
+
+    def close_packed(self, target: WeightTarget) -> None:
+        """Make the target's parameters lie as the ops want them."""
+        for name, parameter in target.parameters.items():
+            if name in self._packed_names:
+                self._ops.pack_weight_(parameter)
+
     @cached_property
     def _packed_names(self) -> frozenset[str]:
         packed = {id(weight) for weight in packed_parameters(self._model)}
@@ -180,19 +202,6 @@ class WeightStore:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             measure = partial(checksum, new_digest=self._ops.new_digest)
             return dict(zip(parameters, pool.map(measure, parameters.values()), strict=True))
-
-    def open_packed(self, target: WeightTarget) -> None:
-        """Unpack the target's parameters into the checkpoint's order; they are modified from now on."""
-        self.modified |= target.parameters.keys()
-        for name, parameter in target.parameters.items():
-            if name in self._packed_names:
-                self._ops.unpack_weight_(parameter)
-
-    def close_packed(self, target: WeightTarget) -> None:
-        """Make the target's parameters lie as the ops want them."""
-        for name, parameter in target.parameters.items():
-            if name in self._packed_names:
-                self._ops.pack_weight_(parameter)
 
 
 class WeightUpdate:

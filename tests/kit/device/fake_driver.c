@@ -2,9 +2,10 @@
  *
  * Physical memory is a memfd, mapping is mmap, and reserved addresses without memory fault when they are touched, as on
  * a device. Every call is recorded; misuse is answered with an error code; copies run when somebody waits for them, and
- * not before. `fake_fail` makes the n-th call of a function fail. One thread at a time, but for `current`.
+ * not before. `fake_fail` makes the n-th call of a function fail. Any thread may call; one call runs at a time.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -65,7 +66,14 @@ static int enter(const char *name, int num, ...) {
     return !strcmp(name, failing) && --fail_at == 0 ? fail_code : 0;
 }
 #define U(x) ((uint64_t)(x))
-#define ENTER(name, num, ...) do { int code = enter(name, num, ##__VA_ARGS__); if (code) return code; } while (0)
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static int lock(void) { return pthread_mutex_lock(&mutex); }
+static void unlock(int *unused) { (void)unused; pthread_mutex_unlock(&mutex); }
+/* Holds the lock until the function returns. */
+#define ENTER(name, num, ...)                                                                                          \
+    __attribute__((cleanup(unlock))) int locked = lock();                                                              \
+    (void)locked;                                                                                                      \
+    do { int code = enter(name, num, ##__VA_ARGS__); if (code) return code; } while (0)
 #define NEED(condition) do { if (!(condition)) return INVALID_VALUE; } while (0)
 #define NEED_DEVICE() do { if (!current) return INVALID_CONTEXT; } while (0)
 

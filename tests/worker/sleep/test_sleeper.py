@@ -201,6 +201,30 @@ def test_a_failed_save_loses_nothing_that_was_kept(build, fake, backup):
     assert tokens(llm) == expected
 
 
+@pytest.mark.parametrize(
+    "words, kind",
+    [
+        ("CUDA error: an illegal memory access was encountered", RuntimeError),
+        ("CUDA error: out of memory", OSError),
+        ("can't start new thread", OSError),
+    ],
+)
+def test_only_what_lacks_memory_is_told_as_a_lack_of_memory(build, fake, monkeypatch, words, kind):
+    llm = build()
+    expected = tokens(llm)
+
+    def broken(*args, **options):
+        raise RuntimeError(words)
+
+    before = fake.counts()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Backup, "save", broken)
+        with pytest.raises(kind, match=words) as told:
+            worker_of(llm).prepare_sleep(SleepOrder(1, ((WEIGHTS, "offload"),), UsedBlocks([], [])))
+    assert told.type is kind and fake.counts() == before
+    assert tokens(llm) == expected
+
+
 def test_a_failed_save_over_stale_weights_keeps_their_memory_alone(build, fake):
     llm = build()
     num_weights = store_of(llm).num_bytes

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 from lullm.cli.flag.engine import engine_config
 from lullm.cli.flag.key import API_KEY_VARIABLE
 from lullm.cli.flag.sampling import sampling_changes
-from lullm.cli.remote.server import RemoteServer, key_of_environment
 from lullm.cli.talk.terminal import Messages, Prompt, Summary, Terminal
 from lullm.config.engine import EngineConfig
 from lullm.config.option.option import options_of
@@ -23,6 +22,7 @@ from lullm.types.request import Conversation
 from lullm.types.sampling_params import OutputKind
 
 if TYPE_CHECKING:
+    from lullm.cli.remote.server import RemoteServer
     from lullm.engine.llm_engine import LLMEngine
 
 
@@ -60,6 +60,8 @@ def _server(args: argparse.Namespace) -> "ServerPartner":
     if given:
         flags = ", ".join(sorted("--" + name.replace("_", "-") for name in given))
         raise ConfigError(f"{flags}: for an engine in this process, not for the server of --url")
+    from lullm.cli.remote.server import RemoteServer, key_of_environment  # it loads an HTTP client: 15 ms
+
     server = RemoteServer(args.url, args.api_key or key_of_environment(API_KEY_VARIABLE))
     return ServerPartner(server, getattr(args, "model", None))
 
@@ -110,7 +112,7 @@ class ServerPartner:
 
     has_template = True
 
-    def __init__(self, server: RemoteServer, model: str | None):
+    def __init__(self, server: "RemoteServer", model: str | None):
         self._server = server
         self.name = model or self._first_model()
 

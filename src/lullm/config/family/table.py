@@ -1,7 +1,5 @@
 """The families by the architectures of a `config.json`: lullm's own, and those that other packages bring."""
 
-from importlib.metadata import entry_points
-
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts import (
     DOTS1,
@@ -125,6 +123,8 @@ def is_known(architecture: str) -> bool:
     """Whether lullm, or an installed package, has this architecture. Raises ModelLoadError as `family_of` does."""
     if architecture in FAMILIES or architecture in OUTSIDE or architecture in TEXT_MODELS:
         return True
+    from importlib.metadata import entry_points  # it takes 10 ms, and most models are known
+
     for point in entry_points(group=ENTRY_POINTS, name=architecture):
         try:
             point.load()()

@@ -4,7 +4,7 @@ The blocks in use are scattered over a pool, by layer and side (keys, values). E
 MiB: it is gathered there to be saved, or restored there to be scattered.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -39,11 +39,14 @@ class BlockGather:
             self._device.synchronize()  # the caller's copy out of the buffer does not wait for the gather
             yield room
 
-    def places(self) -> Iterator[Tensor]:
-        """The buffer for each part: fill it before asking for the next; then the part is scattered to its blocks."""
+    def places(self, awaited: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        """The buffer for each part: fill it before asking for the next; then the part is scattered to its blocks.
+
+        `awaited` gives a tensor back once memory stands behind it.
+        """
         for words, ids, room in self._parts():
             yield room
-            words.index_copy_(0, ids, room)
+            awaited(words).index_copy_(0, ids, room)
             self._device.synchronize()
 
     def _parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

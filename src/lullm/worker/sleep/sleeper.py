@@ -27,6 +27,7 @@ from lullm.weights.store import WeightStore
 from lullm.worker.kv_pools import KVPools
 from lullm.worker.setup import WorkerSetup
 from lullm.worker.sleep.backups import Backups
+from lullm.worker.sleep.mapping import Mapping
 from lullm.worker.sleep.saving import NOTHING, Saved, Saving, check_room, plan_saving
 from lullm.worker.sleep.speed import SleepSpeeds
 
@@ -35,8 +36,15 @@ ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")
 saved."""
 
 
-_NO_ROOM = (CacheSizeError, MemoryError, RuntimeError)
-"""No memory for a backup or its buffers, or no thread: torch's allocators and `Thread.start` raise a RuntimeError."""
+_NO_ROOM = (CacheSizeError, MemoryError, torch.OutOfMemoryError)
+_NO_ROOM_WORDS = ("can't allocate memory", "out of memory", "can't start new thread")
+"""Of torch's allocators and of `Thread.start`, in a RuntimeError: whatever a device says is one, too."""
+
+
+def _is_no_room(error: BaseException) -> bool:
+    """Whether there is no memory for a backup or its buffers, or no thread."""
+    is_told = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_ROOM_WORDS)
+    return isinstance(error, _NO_ROOM) or is_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +78,9 @@ class Sleeper:
         """Save what the order says. Blocking. `commit_sleep` or `cancel_sleep` comes next.
 
         Raises:
-            OSError: something could not be saved (disk full). WakeUpError: a backup that was to move is damaged. In
-                both cases the worker is as it was: memory, backups, and what is kept of an earlier sleep.
+            OSError: something could not be saved (disk full, no memory). WakeUpError: a backup that was to move is
+                damaged. In both cases the worker is as it was: memory, backups, and what is kept of an earlier sleep.
+                Anything else that a device says is raised as it is.
         """
         self.cancel_sleep()
         self._device.synchronize()
@@ -86,7 +95,7 @@ class Sleeper:
                     made[saving.tag] = self._backups.save(saving)
         except BaseException as error:
             self._backups.undo(made)
-            if isinstance(error, _NO_ROOM):
+            if _is_no_room(error):
                 raise OSError(errno.ENOMEM, str(error)) from error
             raise
         seconds = time.perf_counter() - started
@@ -142,20 +151,20 @@ class Sleeper:
         backup = None if saved is None else saved.backup
         num_saved = 0 if backup is None else backup.num_bytes
         try:
-            for arena in self._arenas(tag):
-                arena.map()
-            if tag == WEIGHTS:
-                if action == "refill":
+            with Mapping(self._arenas(tag)) as mapping:
+                if tag == WEIGHTS and action == "refill":
+                    mapping.finish()
                     store.load()
-                else:
+                elif tag == WEIGHTS:
                     names = saved.contents if saved is not None and isinstance(saved.contents, frozenset) else NOTHING
-                    store.restore(names, backup, self._device.synchronize)
-                store.is_resident = True
-            elif saved is not None and isinstance(saved.contents, UsedBlocks):
-                saved.backup.restore(self._backups.blocks(saved.contents).places(), in_turn=True)
-                self._speeds.observe(f"restore {saved.backup.target}", num_saved, time.perf_counter() - started)
-            self._device.synchronize()
-        except (LullmError, OSError, *_NO_ROOM) as error:
+                    store.restore(names, backup, self._device.synchronize, mapping.awaited)
+                elif saved is not None and isinstance(saved.contents, UsedBlocks):
+                    places = self._backups.blocks(saved.contents).places(mapping.awaited)
+                    saved.backup.restore(places, in_turn=True)
+                    self._speeds.observe(f"restore {saved.backup.target}", num_saved, time.perf_counter() - started)
+                self._device.synchronize()
+            store.is_resident = store.is_resident or tag == WEIGHTS
+        except (LullmError, OSError, MemoryError, RuntimeError) as error:
             self.cancel_wake_up(tag)
             hint = "; sleep(level=2, tags=['kv_cache']) gives them up" if tag == KV_CACHE else ""
             raise WakeUpError(f"{tag} still asleep: {error}{hint}") from error
