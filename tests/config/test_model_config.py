@@ -248,3 +248,9 @@ def test_json_too_deep_to_read(tmp_path, load):
     (tmp_path / name).write_text("[" * 100_000)
     with pytest.raises(ModelLoadError, match=name):
         load.from_folder(tmp_path)
+
+
+def test_an_adapter_alone_is_no_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    with pytest.raises(ModelLoadError, match="holds an adapter .PEFT..*merge it into its base model"):
+        ModelConfig.from_folder(tmp_path)

@@ -176,6 +176,11 @@ class ModelConfig:
         try:
             data = read_object(path)
         except FileNotFoundError:
+            if (folder / "adapter_config.json").is_file():
+                raise ModelLoadError(
+                    f"{folder} holds an adapter (PEFT), and adapters are not supported; merge it into its base model "
+                    "(merge_and_unload, save_pretrained) and give that folder"
+                ) from None
             raise ModelLoadError(
                 f"{folder} has no config.json; a model folder holds config.json, tokenizer.json and *.safetensors"
             ) from None

@@ -58,7 +58,7 @@ def _explain_missing(folder: Path, missing: list[str]) -> str:
         return f"there is no model folder {folder}"
     if missing == [SINGLE_FILE] and (list(folder.glob("*.bin")) or list(folder.glob("*.pt*"))):
         return f"{folder} holds pickled weights only; lullm reads safetensors only (convert them, or take a newer copy)"
-    return f"{folder} lacks the weight files {', '.join(missing)}"
+    return f"{folder} lacks the weight files {', '.join(missing)}; fetch the folder again"
 
 
 def stored_names(folder: Path) -> frozenset[str]:
