@@ -300,7 +300,6 @@ def _check_launched(config: EngineConfig) -> None:
         "delay_factor": (config.delay_factor > 0, "each process has a clock of its own"),
         "sleep_after": (config.sleep_after is not None, "each process has a clock of its own"),
         "auto_wake": (bool(config.auto_wake), "a request comes to one process, and all have to wake up"),
-        "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "results of steps stay in the last stage"),
         "data_parallel_size": (config.data_parallel_size != 1, "more processes than workers are engines of their own"),
     }
     for name, (wanted, reason) in wishes.items():
