@@ -266,9 +266,7 @@ class BlockSpaceManager:
     def packed_block_ids(self, seq: Sequence) -> tuple[PackedInts, ...]:
         """The same for a plan, by KV cache group."""
         tables = self._tables[seq.seq_id]
-        if len(tables) == 1:  # most models
-            return (tables[0].block_ids.tobytes(),)
-        return tuple([table.block_ids.tobytes() for table in tables])
+        return tuple([t.block_ids.tobytes() for t in tables]) if len(tables) > 1 else (tables[0].block_ids.tobytes(),)
 
     def reset_prefix_cache(self, salt: bytes | None = None) -> None:
         """Forget all cached contents, in both pools; blocks in use stay with their sequences.
