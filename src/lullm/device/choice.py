@@ -35,5 +35,5 @@ def missing_for_cuda() -> str | None:
     if not torch.cuda.is_available():
         return "torch sees no GPU (is the driver there, and CUDA_VISIBLE_DEVICES right?)"
     if find_spec("triton") is None:
-        return "the package triton is not installed"
+        return "the package triton is not installed (pip install triton)"
     return None
