@@ -97,6 +97,10 @@ def test_what_only_a_gpu_has():
     assert not dataclasses.replace(sleeps, keep_backup=False).resolve(MODEL).keep_backup
     with pytest.raises(ConfigError, match="keep_backup=True needs enable_sleep_mode"):
         EngineConfig(device="cuda", keep_backup=True)
+    with pytest.raises(ConfigError, match="pin_backup=True needs enable_sleep_mode"):
+        EngineConfig(device="cuda", pin_backup=True)
+    with pytest.raises(UnsupportedError, match="pin_backup=True is not supported yet: on a CPU nothing is pinned"):
+        EngineConfig(pin_backup=True, enable_sleep_mode=True)
     with pytest.raises(UnsupportedError, match="keep_backup=True is not supported yet: on a CPU"):
         EngineConfig(keep_backup=True, enable_sleep_mode=True)
 

@@ -267,6 +267,7 @@ def _check_sleep_options(config: EngineConfig) -> None:
         "sleep_after": config.sleep_after is not None,
         "auto_wake": config.auto_wake,
         "keep_backup": config.keep_backup,
+        "pin_backup": config.pin_backup,
         "sleep_dir": config.sleep_dir is not None,
         "verify_wake": not config.verify_wake,
     }
@@ -321,6 +322,7 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
             bool(config.keep_backup) and not on_gpu,
             "on a CPU a backup takes the memory that is to be free",
         ),
+        "pin_backup": (config.pin_backup and not on_gpu, "on a CPU nothing is pinned"),
         "kv_cache_dtype": (config.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels read fp8"),
         "quantization": (config.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
         **{
