@@ -25,9 +25,9 @@ def expected(qwen3_folder):
         return launched.answers(llm, qwen3_folder)
 
 
-def run_by_trainer(num_processes, folder, out):
+def run_by_trainer(num_processes, folder, out, *sizes):
     """Processes that a trainer has put into one group; what each has written, by rank."""
-    command = [sys.executable, str(SCRIPT), str(folder), str(out), str(out / "store")]
+    command = [sys.executable, str(SCRIPT), str(folder), str(out), str(out / "store"), *sizes]
     ranks = [{"RANK": str(rank), "WORLD_SIZE": str(num_processes)} for rank in range(num_processes)]
     processes = [subprocess.Popen(command, env=ENVIRONMENT | rank, stderr=subprocess.PIPE, text=True) for rank in ranks]
     errors = [process.communicate(timeout=300)[1] for process in processes]
@@ -35,17 +35,29 @@ def run_by_trainer(num_processes, folder, out):
     return [(out / f"{rank}.json").read_text() for rank in range(num_processes)]
 
 
-def check(first, second, expected):
+def check(first, *others, expected):
     found, (kind, num_workers), errors = json.loads(first)
-    assert first == second, "byte for byte"
+    assert {first} == set(others), "byte for byte"
     assert found == expected
-    assert num_workers == 2 and kind in ("MemoryGroup", "TorchGroup")
+    assert num_workers == 1 + len(others) and kind in ("MemoryGroup", "TorchGroup")
     assert "push different tensors at a time: model.layers.0" in errors[0] and "model.layers.1" in errors[0]
     assert "model.norm.weight has shape [7]" in errors[1]
 
 
 def test_processes_of_a_trainer_say_what_one_says(qwen3_folder, tmp_path, expected):
-    check(*run_by_trainer(2, qwen3_folder, tmp_path), expected)
+    check(*run_by_trainer(2, qwen3_folder, tmp_path), expected=expected)
+
+
+def test_two_stages_say_what_one_worker_says(qwen3_folder, tmp_path, expected):
+    check(*run_by_trainer(2, qwen3_folder, tmp_path, "1", "2"), expected=expected)
+
+
+@pytest.mark.slow
+def test_stages_of_workers_by_torchrun(qwen3_folder, tmp_path, expected):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
+    arguments = [str(SCRIPT), str(qwen3_folder), str(tmp_path), "-", "2", "2"]
+    subprocess.run([*command, *arguments], env=ENVIRONMENT, check=True, timeout=600)
+    check(*((tmp_path / f"{rank}.json").read_text() for rank in range(4)), expected=expected)
 
 
 @pytest.mark.slow
@@ -53,7 +65,7 @@ def test_torchrun(qwen3_folder, tmp_path, expected):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     arguments = [str(SCRIPT), str(qwen3_folder), str(tmp_path), "-"]
     subprocess.run([*command, *arguments], env=ENVIRONMENT, check=True, timeout=600)
-    check(*((tmp_path / f"{rank}.json").read_text() for rank in range(2)), expected)
+    check(*((tmp_path / f"{rank}.json").read_text() for rank in range(2)), expected=expected)
 
 
 @pytest.mark.slow

@@ -194,6 +194,14 @@ def test_an_expert_that_is_none():
             )
 
 
+@pytest.mark.parametrize("num_used", [1, 8, 16])
+def test_pieces_are_equal_and_below_what_malloc_maps_anew(num_used):
+    """32 MiB of results of 1,024 tokens were one piece, and 25,000 page faults in a prompt."""
+    row_bytes = 1024 * num_used * 2
+    step = native_experts._piece_len(2048, 2048 * row_bytes, 32)
+    assert step * row_bytes < 32 << 20 and (2048 % step or step) > 0.9 * step
+
+
 @pytest.mark.skipif(LIBRARY is None, reason="the native ops are not built here")
 @DTYPES
 @pytest.mark.parametrize("kind", ["silu", "clamped, biases", "int8", "int4, clamped"])

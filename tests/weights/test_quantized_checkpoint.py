@@ -14,7 +14,7 @@ from lullm.ops.quantized.narrow import NarrowLayout
 from lullm.ops.quantized.weight import QuantizedLayout, dequantize
 from lullm.weights.encoding.checkpoint import with_encoding
 from lullm.weights.encoding.joining import Joining
-from lullm.weights.quantization import _layout
+from lullm.weights.quantization import whole_blocks
 from lullm.weights.rule import WeightRules
 
 
@@ -55,7 +55,7 @@ def test_integers(name):
     assert getattr(found, "native_formats", ()) == native
     assert all(found.rows(number) is None for number in {4, 8, 16, 17, 22} - set(native))
     for number in native:
-        layout = _layout(number, 96, 96)
+        layout = whole_blocks(number, 96, 96)
         storage = torch.zeros(layout.shape, dtype=torch.uint8)
         first = 5
         for piece in found.split(40):

@@ -176,10 +176,10 @@ class EngineConfig(EngineOptions):
             ConfigError: the options do not fit the model.
         """
         max_model_len = self.max_model_len or model.max_position_embeddings
-        if max_model_len > model.max_position_embeddings:
+        if max_model_len > model.longest_len:
             raise ConfigError(
-                f"max_model_len ({max_model_len}) is above the model's {model.max_position_embeddings} positions; "
-                "lower it or leave it out"
+                f"max_model_len ({max_model_len}) is above the model's {model.longest_len} positions; lower it or "
+                "leave it out"
             )
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < max_model_len:
             raise ConfigError(
@@ -301,7 +301,6 @@ def _check_launched(config: EngineConfig) -> None:
         "delay_factor": (config.delay_factor > 0, "each process has a clock of its own"),
         "sleep_after": (config.sleep_after is not None, "each process has a clock of its own"),
         "auto_wake": (bool(config.auto_wake), "a request comes to one process, and all have to wake up"),
-        "pipeline_parallel_size": (config.pipeline_parallel_size != 1, "results of steps stay in the last stage"),
         "data_parallel_size": (config.data_parallel_size != 1, "more processes than workers are engines of their own"),
     }
     for name, (wanted, reason) in wishes.items():

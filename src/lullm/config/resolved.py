@@ -36,7 +36,12 @@ class ResolvedConfig(EngineOptions):
 
     @property
     def max_in_flight(self) -> int:
-        """Steps that may be launched before the result of the oldest is taken in: one for each stage."""
+        """Steps that may be launched before the result of the oldest is taken in: one for each stage.
+
+        Processes of a launcher wait for every result, which the last stage tells them.
+        """
+        if self.executor_backend == "external_launcher":
+            return 2 if self.async_scheduling else 1
         return 2 if self.async_scheduling else self.pipeline_parallel_size
 
     @property

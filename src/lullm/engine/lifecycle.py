@@ -200,6 +200,12 @@ class Lifecycle:
         else:
             self.forget_kv()
 
+    def forget_kv(self) -> None:
+        """No request has KV from now on, and no prefix is found: all are computed again."""
+        self._scheduler.evict_all()
+        self._block_space.reset_prefix_cache(str(self._kv_version).encode())
+        self._executor.reset_kv_scales()
+
     def reload_weights(self) -> None:
         """Read the weights from their checkpoint again.
 
@@ -250,11 +256,6 @@ class Lifecycle:
         elif (KV_CACHE, "offload") in order.actions and not keep_prefix_cache:
             self._block_space.forget_cached()
         return released
-
-    def forget_kv(self) -> None:
-        self._scheduler.evict_all()
-        self._block_space.reset_prefix_cache(str(self._kv_version).encode())
-        self._executor.reset_kv_scales()
 
 
 def _wish(level: int) -> Wish:

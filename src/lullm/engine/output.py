@@ -17,7 +17,7 @@ from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import DrawnToken
 
 
-def detokenizer_of(request: GenerateRequest, tokenizer: Tokenizer) -> IncrementalDetokenizer:
+def _detokenizer_of(request: GenerateRequest, tokenizer: Tokenizer) -> IncrementalDetokenizer:
     """For one of the request's sequences. Marks in which a reply is read are shown, special tokens or not."""
     shown = request.reply.shown_token_ids if request.reply else frozenset()
     return IncrementalDetokenizer(tokenizer, request.params.skip_special_tokens, request.prompt_token_ids, shown)
@@ -30,7 +30,7 @@ class SequenceText:
         params = request.params
         self._tokenizer = tokenizer
         self._params = params
-        self._detokenizer = detokenizer_of(request, tokenizer)
+        self._detokenizer = _detokenizer_of(request, tokenizer)
         self._stop = StopStrings(params.stop or (), params.include_stop_str_in_output)
         self.text = ""
         self.token_ids: list[int] = []
@@ -204,7 +204,7 @@ class RequestText:
         ]
         outputs = []
         for index, (token_ids, cumulative_logprob, finish_reason, stop_reason) in enumerate(lines[: request.params.n]):
-            detokenizer = detokenizer_of(request, self._tokenizer)
+            detokenizer = _detokenizer_of(request, self._tokenizer)
             is_end_hidden = finish_reason == "stop" and not request.params.include_stop_str_in_output
             shown = token_ids[:-1] if is_end_hidden else token_ids
             text = detokenizer.append(shown) + detokenizer.finish()

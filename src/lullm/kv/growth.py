@@ -43,7 +43,7 @@ class Growth:
         if self.most_touched(num_tokens) <= self._pool.num_free:
             return num_tokens
         tables, start = self._tables[seq.seq_id], seq.num_computed_tokens
-        num_free = self._pool.num_free - num_copied(tables, start)
+        num_free = self._pool.num_free - _num_copied(tables, start)
         growing = tables[: self._num_token_groups]
         return min(num_tokens, common_len(growing, num_free) * self._block_size - start)
 
@@ -56,7 +56,7 @@ class Growth:
         if self._num_state_blocks:
             return 0
         tables, start = self._tables[seq.seq_id], seq.num_computed_tokens
-        num_taken = num_others * self._num_groups + num_copied(tables, start)
+        num_taken = num_others * self._num_groups + _num_copied(tables, start)
         num_free = max(self._pool.num_free - num_taken, 0)
         return max(common_len(tables, num_free) * self._block_size - len(seq), 0)
 
@@ -82,7 +82,7 @@ def common_len(tables: Iterable[BlockTable], num_free: int) -> int:
         lens.pop()  # longer than the others can become: nothing of the free blocks is for it
 
 
-def num_copied(tables: Iterable[BlockTable], first_slot: int) -> int:
+def _num_copied(tables: Iterable[BlockTable], first_slot: int) -> int:
     """Free blocks that copies take before `first_slot` is written in all of these tables."""
     return sum(table.num_to_copy for table in tables if table.block_to_copy(first_slot) is not None)
 

@@ -69,7 +69,7 @@ def quantize_as_stored(
             fitting -= GRIDS.keys()
         num_outputs, num_inputs = module.weight.shape
         cut = model.cuts.get(f"{name}.weight")
-        layout = _layout(min(fitting), num_outputs, num_inputs, cut) if fitting else None
+        layout = whole_blocks(min(fitting), num_outputs, num_inputs, cut) if fitting else None
         if layout is not None:
             module.lay_out(layout)
             num_quantized += 1
@@ -85,8 +85,8 @@ def _formats_of(whole: str, formats: Mapping[str, tuple[int, ...]], rules: Weigh
     return formats.get(whole, ())
 
 
-def _layout(number: int, num_outputs: int, num_inputs: int, cut: Cut | None = None) -> Layout | None:
-    """None: a worker's share of the matrix has no whole blocks."""
+def whole_blocks(number: int, num_outputs: int, num_inputs: int, cut: Cut | None = None) -> Layout | None:
+    """The layout of a matrix in the format of this number; None: a worker's share of it has no whole blocks."""
     if number in GRIDS:
         return GridLayout(GRIDS[number], num_outputs, num_inputs)
     layout = narrow_layout(number, num_outputs, num_inputs)

@@ -170,6 +170,19 @@ class WeightStore:
         """Where tensors of a checkpoint go."""
         return WeightTargets(self._model, self._ops)
 
+    def open_packed(self, target: WeightTarget) -> None:
+        """Unpack the target's parameters into the checkpoint's order; they are modified from now on."""
+        self.modified |= target.parameters.keys()
+        for name, parameter in target.parameters.items():
+            if name in self._packed_names:
+                self._ops.unpack_weight_(parameter)
+
+    def close_packed(self, target: WeightTarget) -> None:
+        """Make the target's parameters lie as the ops want them."""
+        for name, parameter in target.parameters.items():
+            if name in self._packed_names:
+                self._ops.pack_weight_(parameter)
+
     @cached_property
     def _packed_names(self) -> frozenset[str]:
         packed = {id(weight) for weight in packed_parameters(self._model)}
@@ -189,19 +202,6 @@ class WeightStore:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             measure = partial(checksum, new_digest=self._ops.new_digest)
             return dict(zip(parameters, pool.map(measure, parameters.values()), strict=True))
-
-    def open_packed(self, target: WeightTarget) -> None:
-        """Unpack the target's parameters into the checkpoint's order; they are modified from now on."""
-        self.modified |= target.parameters.keys()
-        for name, parameter in target.parameters.items():
-            if name in self._packed_names:
-                self._ops.unpack_weight_(parameter)
-
-    def close_packed(self, target: WeightTarget) -> None:
-        """Make the target's parameters lie as the ops want them."""
-        for name, parameter in target.parameters.items():
-            if name in self._packed_names:
-                self._ops.pack_weight_(parameter)
 
 
 class WeightUpdate:

@@ -6,6 +6,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
+from kit.folder import mxfp4
 from kit.model.golden import architecture_of
 from safetensors.torch import load_file
 from tokenizers import Tokenizer as Backend
@@ -164,7 +165,17 @@ def quantized(values, kind):
     """Rows of blocks. The library cannot quantize to the K formats; random blocks of the right size stand in."""
     if kind in (FORMATS.Q8_0, FORMATS.Q4_0, FORMATS.BF16):
         return gguf.quants.quantize(values, kind)
+    if kind == FORMATS.MXFP4:
+        return narrow(values)
     return random_blocks(values.shape, kind, float(values.std()))
+
+
+def narrow(values):
+    """Of matrices `[N, out, in]`: a byte of a scale, then the digits of 32 numbers, the first half in the low bits."""
+    pairs, scales = mxfp4.quantize(torch.from_numpy(values).mT)
+    digits = torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2)  # [N, out, G, 32]
+    blocks = digits[..., :16] | digits[..., 16:] << 4
+    return torch.cat((scales.unsqueeze(-1), blocks), dim=-1).flatten(2).numpy()
 
 
 def random_blocks(shape, kind, deviation=0.15, seed=0):

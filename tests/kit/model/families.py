@@ -302,6 +302,7 @@ CASES = {
         MULTIPLIERS | {"num_local_experts": 4},
         MULTIPLIERS | {"num_local_experts": 4},
         "as Granite, with experts",
+        loss=0.1,
         is_rare=True,
     ),
     "GraniteMoeShared": Cases(
@@ -310,6 +311,7 @@ CASES = {
         MULTIPLIERS | {"num_local_experts": 4, "shared_intermediate_size": 40},
         MULTIPLIERS | {"num_local_experts": 4, "shared_intermediate_size": 40},
         "as Granite, with experts beside a shared one",
+        loss=0.1,
         is_rare=True,
     ),
     "MiniMaxM2": Cases(

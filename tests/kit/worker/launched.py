@@ -1,8 +1,8 @@
 """What every process of an external launcher does in the tests: one script, in which all call the same.
 
-python tests/kit/worker/launched.py FOLDER OUT STORE
+python tests/kit/worker/launched.py FOLDER OUT STORE [TENSOR PIPELINE]
 
-STORE: a file for a trainer's process group; '-': torchrun's variables.
+STORE: a file for a trainer's process group; '-': torchrun's variables. TENSOR, PIPELINE: workers of a model.
 """
 
 import json
@@ -63,18 +63,20 @@ def pushed(folder: Path, rank: int, size: int):
         yield name, (weights[name] * 1.25).chunk(size, dim)[rank]
 
 
-def main(folder: Path, out: Path, store: str) -> None:
+def main(folder: Path, out: Path, store: str, tensor: str = "2", pipeline: str = "1") -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if store != "-":
         torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    options = OPTIONS | {"tensor_parallel_size": 2, "distributed_executor_backend": "external_launcher"}
-    if size == 2:
+    options = OPTIONS | {"distributed_executor_backend": "external_launcher"}
+    options |= {"tensor_parallel_size": int(tensor), "pipeline_parallel_size": int(pipeline)}
+    if size == int(tensor) * int(pipeline):
         with LLM(str(folder), **options) as llm:
             found = answers(llm, folder, rank, size)
             executor = llm.llm_engine.model_executor
-            kinds = [type(executor.driver_worker.setup.seat.tensor).__name__, executor.num_workers]
+            seat = executor.driver_worker.setup.seat
+            kinds = [type(seat.tensor if seat.tensor.size > 1 else seat.pipeline).__name__, executor.num_workers]
             pids = llm.collective_rpc(lambda worker: os.getpid())
-            assert len(set(pids)) == 2 and pids[rank] == os.getpid()
+            assert len(set(pids)) == size and pids[rank] == os.getpid()
             errors = [mistake(llm, lambda: [(f"model.layers.{rank}.input_layernorm.weight", torch.ones(64))])]
             errors += [mistake(llm, lambda: [("model.norm.weight", torch.ones(7))])]
     else:
@@ -92,4 +94,4 @@ def mistake(llm: LLM, weights) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

@@ -17,6 +17,7 @@ from lullm.text.reply.form_reader import FormReader
 from lullm.text.reply.grammar.reply import reply_grammar
 from lullm.text.reply.whole import joined
 from lullm.types.guided.params import Guide, StructuredOutputsParams
+from lullm.types.packed import pack
 from lullm.types.reply.form import ReplyForm
 from lullm.types.reply.rules import CallRules, ReplyRules, ThinkingTokens, Tool
 
@@ -87,7 +88,7 @@ class Walk:
         """A reply; None: it did not end."""
         rng, ids = random.Random(seed), self._backend.encode(begun).ids
         while len(ids) < most:
-            [bits] = unpacked(self._matchers.allowed([Guided(seed, self._guide, ids)]))
+            [bits] = unpacked(self._matchers.allowed([Guided(seed, self._guide, pack(ids))]))
             allowed = set(np.flatnonzero(bits).tolist())
             assert allowed, "the grammar is stuck"
             if END in allowed and (len(allowed) == 1 or rng.random() < 0.3):

@@ -7,7 +7,8 @@ import torch
 from kit.folder.gguf_files import FORMATS, random_blocks
 
 from lullm.config.gguf.format import FORMATS as BLOCK_FORMATS
-from lullm.weights.gguf.blocks import decode_rows, take_apart
+from lullm.ops.quantized.narrow import MAGNITUDES
+from lullm.weights.gguf.blocks import decode_rows, narrow_blocks, take_apart
 
 QUANTIZED = [FORMATS.Q8_0, FORMATS.Q4_0, FORMATS.Q4_K, FORMATS.Q5_K, FORMATS.Q6_K]
 
@@ -31,6 +32,18 @@ def test_any_bytes(kind):
     found = decode_rows(BLOCK_FORMATS[kind], torch.from_numpy(raw))
     assert expected.std() > 0
     torch.testing.assert_close(found, expected, atol=0, rtol=0)
+
+
+def test_narrow_floats_are_taken_apart():
+    """In the order and with the scales of the native format: numbers are e2m1 times 2 to the power of e - 127."""
+    raw = np.random.default_rng(0).integers(0, 256, (7, 3 * 17), dtype=np.uint8)
+    raw[:, ::17] = raw[:, ::17].clip(2, 240)
+    raw = torch.from_numpy(raw)
+    blocks, exponents = narrow_blocks(raw)
+    digits = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(-2).int()  # [n, G, 32]
+    table = torch.tensor([*MAGNITUDES, *(-value for value in MAGNITUDES)])
+    found = torch.ldexp(table[digits], exponents.int().unsqueeze(-1) - 127).flatten(1)
+    torch.testing.assert_close(found, decode_rows(BLOCK_FORMATS[FORMATS.MXFP4], raw), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("kind", [FORMATS.F32, FORMATS.F16, FORMATS.BF16], ids=lambda kind: kind.name)

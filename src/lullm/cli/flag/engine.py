@@ -43,7 +43,7 @@ def token_count(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens like 4096, 32k or 32K") from None
 
 
-def int_or_none(text: str) -> int | None:
+def _int_or_none(text: str) -> int | None:
     """An integer, or 'none' to turn a default off."""
     try:
         return None if text.lower() == "none" else int(text)
@@ -99,7 +99,7 @@ def _reader(option: Option) -> tuple[Callable[[str], Any], str]:
     if option.unit == "tokens":
         return token_count, "N"
     if option.kind is int:
-        return (int_or_none if option.is_optional and option.default is not None else int), "N"
+        return (_int_or_none if option.is_optional and option.default is not None else int), "N"
     if option.kind is float:
         return float, "S" if option.unit == "seconds" else "X"
     return option.kind, option.value_name or option.name.upper()

@@ -34,7 +34,7 @@ def key_of_environment(*variables: str) -> str | None:
     return next((os.environ[name] for name in variables if os.environ.get(name)), None)
 
 
-def is_server_url(url: str) -> bool:
+def _is_server_url(url: str) -> bool:
     """Whether it names a server: by http, https or a unix socket's path."""
     if url.startswith(UNIX_SCHEME):
         return url != UNIX_SCHEME
@@ -58,7 +58,7 @@ class RemoteServer:
     """
 
     def __init__(self, url: str, key: str | None):
-        if not is_server_url(url):
+        if not _is_server_url(url):
             raise ConfigError(f"{url!r} is not a URL like {DEFAULT_URL} or unix:/run/lullm.sock")
         if key is not None and not (key.isascii() and key.isprintable()):
             raise ConfigError("a key consists of printable ASCII characters")

@@ -1,20 +1,25 @@
 """ExternalWorkers: this process's worker, and what the workers of the other processes have answered to the same call.
 
 Every process makes the same calls in the same order. Answers are exchanged, so that all processes go on with the same
-values and fail with the same error; results of steps are not, since all workers sample alike.
+values and fail with the same error. Results of steps are not, since all workers of a stage sample alike: only the last
+stage of a pipeline, which draws, tells them to those before it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from lullm.collective.collective import Collective
+from lullm.collective.message import gather_bytes
+from lullm.collective.seat import Seat
 from lullm.errors import ModelLoadError
 from lullm.executor.external.exchange import exchange
 from lullm.executor.protocol import Answer, WorkerVerb
 from lullm.executor.uniproc import LocalWorkers
 from lullm.types.step import Running, StepPlan, StepResult
+from lullm.types.step_codec import decode_result, encode_result
 from lullm.worker.worker import Worker
 
 
@@ -25,6 +30,7 @@ class ExternalWorkers:
         self._worker = worker
         self._seat = worker.setup.seat
         self._local = LocalWorkers([worker])
+        self._versions = [0] * self.num_workers  # of all workers' weights, as they were told last
 
     @property
     def num_workers(self) -> int:
@@ -33,19 +39,24 @@ class ExternalWorkers:
     def call(self, verb: WorkerVerb, *args: Any) -> list[Answer]:
         if verb == "write_weight":
             return self._update(*args)
-        return exchange(self._seat, *self._local.call(verb, *args))
+        return self._told(*self._local.call(verb, *args))
 
     def launch(self, plan: StepPlan) -> list[Running[StepResult]]:
-        return self._local.launch(plan)
+        steps = self._local.launch(plan)
+        return steps if self._seat.pipeline.size == 1 else [_ToldStep(step, self._seat.pipeline) for step in steps]
 
     def run(
         self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Answer]:
         """A callable may be any: every process calls its own."""
-        return exchange(self._seat, *self._local.run(method, timeout, args, kwargs))
+        return self._told(*self._local.run(method, timeout, args, kwargs))
 
     def weights_versions(self) -> list[int]:
-        return self._local.weights_versions()
+        """Of the stages; the workers of one have the same."""
+        place = self._seat.placement
+        versions = self._versions[place.tensor.rank :: place.tensor.size]
+        [versions[place.pipeline.rank]] = self._local.weights_versions()
+        return versions
 
     def observe_loss(self, observer: Callable[[], None]) -> None:
         """A lost process is noticed by the next call that needs it."""
@@ -59,27 +70,53 @@ class ExternalWorkers:
 
     def _update(self, name: str, tensor: torch.Tensor) -> list[Answer]:
         """The tensor itself, or this process's part of it: equal pieces by rank, along any one dimension."""
-        given = [each.value for each in exchange(self._seat, Answer((name, tuple(tensor.shape), tensor.dtype)))]
+        shape = self._worker.weight_shape(name)  # None: its layer is on another stage
+        own = (name, tuple(tensor.shape), tensor.dtype), None if shape is None else tuple(shape)
+        given, shapes = zip(*(each.value for each in self._told(Answer(own))), strict=True)
         if any(each != given[0] for each in given):
             shown = "; ".join(f"{each[0]} {list(each[1])} {each[2]}" for each in given)
             return [Answer(error=ModelLoadError(f"the processes push different tensors at a time: {shown}"))]
-        shape = self._worker.weight_shape(name)
-        if shape is not None and shape != tensor.shape:
-            tensor = _joined(self._seat.tensor, tensor, shape)
-        return exchange(self._seat, *self._local.call("write_weight", name, tensor))
+        whole = next((each for each in shapes if each is not None), None)
+        if whole is not None and whole != tuple(tensor.shape):
+            tensor = _joined(self._seat, tensor, whole)
+        return self._told(*self._local.call("write_weight", name, tensor))
+
+    def _told(self, own: Answer) -> list[Answer]:
+        """The answers of all workers."""
+        answers, self._versions = exchange(self._seat, own, self._worker.weights_version())
+        return answers
 
 
-def _joined(group: Collective, piece: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """The whole of which every member has a piece; the piece itself, if its shape is none of a piece.
+@dataclass(frozen=True, slots=True)
+class _ToldStep:
+    """A step of a pipeline, whose result the last stage tells to all."""
 
-    Members that have the same piece are neighbours, as the workers of a key head are that all of them need.
+    step: Running[StepResult]
+    pipeline: Collective
+
+    def result(self) -> StepResult:
+        """Stages take turns: one that went ahead would send rows where another waits for a result."""
+        own = self.step.result()
+        is_last = self.pipeline.rank == self.pipeline.size - 1
+        told = gather_bytes(self.pipeline, encode_result(own) if is_last else b"")
+        return own if is_last else decode_result(told[-1])
+
+
+def _joined(seat: Seat, piece: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The whole of which every process has a piece; the piece itself, if its shape is none of a piece.
+
+    The processes of one stage have all pieces, or else all processes have. Those that have the same piece are
+    neighbours, as the workers of a key head are that all of them need.
     """
     dims = [dim for dim, sizes in enumerate(zip(shape, piece.shape, strict=False)) if sizes[0] != sizes[1]]
     if len(shape) != piece.dim() or len(dims) != 1 or not piece.numel():
         return piece
     [dim] = dims
     num_pieces, rest = divmod(shape[dim], piece.shape[dim])
-    if rest or group.size % num_pieces:
+    is_of_stage = seat.tensor.size % num_pieces == 0
+    size = seat.tensor.size if is_of_stage else seat.placement.num_workers
+    if rest or size % num_pieces:
         return piece
-    pieces = group.all_gather(piece.reshape(1, -1)).view(group.size, *piece.shape)
-    return torch.cat(pieces[:: group.size // num_pieces].unbind(), dim)
+    row = seat.tensor.all_gather(piece.reshape(1, -1))
+    pieces = (row if is_of_stage else seat.pipeline.all_gather(row)).view(size, *piece.shape)
+    return torch.cat(pieces[:: size // num_pieces].unbind(), dim)

@@ -77,7 +77,7 @@ class Replies:
 
     def _tools(self, conversation: Conversation) -> tuple[Tool, ...]:
         rules = conversation.calls
-        tools = checked_tools(conversation.options.get("tools") or ())
+        tools = _checked_tools(conversation.options.get("tools") or ())
         names = {tool.name for tool in tools}
         if rules.choice == "required" and not tools:
             raise InvalidRequestError("a tool must be called, and tools names none", "tools")
@@ -136,7 +136,7 @@ def thinking_options(thinks: bool) -> dict[str, Any]:
     return {"enable_thinking": thinks, "thinking": thinks}
 
 
-def checked_tools(tools: Sequence[Any]) -> tuple[Tool, ...]:
+def _checked_tools(tools: Sequence[Any]) -> tuple[Tool, ...]:
     """Tools in OpenAI's form, or without the object around each. Raises InvalidRequestError, with the field's name."""
     if not isinstance(tools, (list, tuple)):
         raise InvalidRequestError("tools must be a list of objects", "tools")

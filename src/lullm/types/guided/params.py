@@ -92,13 +92,13 @@ class StructuredOutputsParams:
         value = getattr(self, self.form)
         if isinstance(value, (list, tuple)):
             return sum(map(len, value))
-        return len(value if isinstance(value, str) else schema_text(value))
+        return len(value if isinstance(value, str) else _schema_text(value))
 
 
 FORMS = tuple(field.name for field in fields(StructuredOutputsParams))[:6]
 
 
-def schema_text(schema: object) -> str:
+def _schema_text(schema: object) -> str:
     """JSON text of a schema. Raises InvalidRequestError: it is nested too deep, or holds what JSON has not."""
     try:
         return json.dumps(schema)

@@ -40,7 +40,7 @@ class ExpertLoad:
 
         vLLM logs the same as "balancedness".
         """
-        found = [balance_of(load, self.workers[layer]) for layer, load in self.tokens.items() if any(load)]
+        found = [_balance_of(load, self.workers[layer]) for layer, load in self.tokens.items() if any(load)]
         return sum(found) / len(found) if found else 1.0
 
 
@@ -54,7 +54,7 @@ class ExpertMove:
     seconds: float
 
 
-def balance_of(load: Sequence[int], workers: Sequence[Sequence[int]]) -> float:
+def _balance_of(load: Sequence[int], workers: Sequence[Sequence[int]]) -> float:
     """Of one layer; see `ExpertLoad.balance`."""
     work: dict[int, float] = {}
     for tokens, having in zip(load, workers, strict=True):

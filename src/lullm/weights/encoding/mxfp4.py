@@ -102,16 +102,23 @@ class MXFP4Tensor:
         return (narrow_format(True, BLOCK_INPUTS),)
 
     def rows(self, number: int) -> NarrowRows | None:
-        """Several matrices, each by its outputs. Numbers below 2**-122 become zeros."""
+        """Several matrices, each by its outputs."""
         if number not in self.native_formats:
             return None
-        blocks, exponents = self.parts
-        if (exponents > MOST_EXPONENT).any():
-            raise ModelLoadError(f"{self.name}: the checkpoint holds a scale that is NaN, or too large; fetch it again")
-        is_zero = exponents < LEAST_EXPONENT
-        if is_zero.any():
-            blocks, exponents = blocks.masked_fill(is_zero.unsqueeze(-1), 0), exponents.clamp(min=LEAST_EXPONENT)
-        return NarrowRows(blocks.flatten(2), exponents, BLOCK_INPUTS)
+        return narrow_rows(self.name, *self.parts)
+
+
+def narrow_rows(name: str, blocks: Tensor, exponents: Tensor) -> NarrowRows:
+    """Of blocks `[..., n, G, 16]`, the first of two numbers in the low bits, and exponents `[..., n, G]`, both uint8.
+
+    Numbers below 2**-122 become zeros. Raises ModelLoadError: a scale is NaN, or cannot be stored.
+    """
+    if (exponents > MOST_EXPONENT).any():
+        raise ModelLoadError(f"{name}: the checkpoint holds a scale that is NaN, or too large; fetch it again")
+    is_zero = exponents < LEAST_EXPONENT
+    if is_zero.any():
+        blocks, exponents = blocks.masked_fill(is_zero.unsqueeze(-1), 0), exponents.clamp(min=LEAST_EXPONENT)
+    return NarrowRows(blocks.flatten(-2), exponents.contiguous(), BLOCK_INPUTS)
 
 
 def encode_mxfp4(name: str, parts: Mapping[str, Tensor]) -> MXFP4Tensor:

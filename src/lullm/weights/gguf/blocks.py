@@ -83,6 +83,15 @@ _PARTS: dict[str, Callable[[Tensor], GridRows]] = {
     "Q6_K": _q6_k,
 }
 
+
+def narrow_blocks(raw: Tensor) -> tuple[Tensor, Tensor]:
+    """Of `raw [n, row_bytes]` uint8, rows of a tensor of MXFP4: digits `[n, G, 16]`, two neighbours a byte, and
+    exponents `[n, G]`."""
+    blocks = raw.unflatten(1, (-1, 17))
+    digits = torch.cat((blocks[..., 1:] & 15, blocks[..., 1:] >> 4), dim=-1)  # a block's first half is in the low bits
+    return digits[..., ::2] | digits[..., 1::2] << 4, blocks[..., 0]
+
+
 _HALVED = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 """Twice the magnitudes of e2m1: 2 to the power of a scale's bits - 128, not - 127, makes up for it."""
 

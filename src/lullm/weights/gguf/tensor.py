@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from lullm.config.gguf.format import BlockFormat
-from lullm.ops.quantized.grid import GRIDS, GridRows
-from lullm.weights.gguf.blocks import decode_rows, take_apart
+from lullm.ops.quantized.grid import GRIDS
+from lullm.ops.quantized.narrow import BLOCK_INPUTS, narrow_format
+from lullm.ops.quantized.stored import StoredRows
+from lullm.weights.encoding.mxfp4 import narrow_rows
+from lullm.weights.gguf.blocks import decode_rows, narrow_blocks, take_apart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,9 +58,13 @@ class GGUFTensor:
     def decode(self) -> Tensor:
         return decode_rows(self.block, self.raw).view(self.shape)
 
-    def rows(self, number: int) -> GridRows | None:
+    def rows(self, number: int) -> StoredRows | None:
         """The blocks taken apart, for a matrix that stores them; see `EncodedTensor`."""
+        if self.block.name == "MXFP4" and number == MXFP4:
+            return narrow_rows("a tensor of MXFP4", *narrow_blocks(self.raw))
         return take_apart(self.block, self.raw) if number in _GRIDS else None
 
 
+MXFP4 = narrow_format(True, BLOCK_INPUTS)
+"""The number of that format in the native library."""
 _GRIDS = {grid.number for grid in GRIDS}

@@ -32,6 +32,9 @@ struct LinearArgs {
   bool y_is_float;      // whatever the dtype of the rest
   float alpha = 0, limit = 0;  // of kClampedSilu
   int format = kPacked;  // of the weight: that, or narrow floats (`narrow/narrow.h`), in whole panels
+  const int64_t* rows = nullptr;  // [num_rows]: which rows of x these are; null: x has no others
+
+  int64_t offset_of(int64_t row) const { return (rows == nullptr ? row : rows[row]) * x_stride; }  // in x
 
   int64_t num_sides() const { return activation != kNoActivation ? 2 : 1; }
   int64_t out_of_side() const { return out / num_sides(); }

@@ -90,8 +90,8 @@ void prepare_rows(const LinearArgs& a, int64_t first, int64_t last) {
   char* to = static_cast<char*>(a.x_prepared) + first * row_bytes<Line>(a);
   alignas(64) char lines[16 * 64] = {}, columns[16 * 64];
   for (int64_t unit = 0; unit < units; unit += kTileUnits) {
-    const T* x = static_cast<const T*>(a.x) + first * a.x_stride + unit * kUnit;
-    for (int64_t row = 0; row < last - first; row++) std::memcpy(lines + row * 64, x + row * a.x_stride, 64);
+    const T* x = static_cast<const T*>(a.x) + unit * kUnit;
+    for (int64_t row = first; row < last; row++) std::memcpy(lines + (row - first) * 64, x + a.offset_of(row), 64);
     transpose(lines, 64, columns, 64);
     for (int i = 0; i < kTileUnits; i++) {
       for (int step = 0; step < Line::kSteps; step++, to += rows * 4) {
@@ -249,7 +249,7 @@ void linear_tail(const LinearArgs& a, int64_t first_out, int64_t last_out) {
     const T* w = static_cast<const T*>(a.weight) + out * a.in;
     const float bias = a.bias == nullptr ? 0.0f : to_float(static_cast<const T*>(a.bias)[out]);
     for (int64_t row = 0; row < a.num_rows; row++) {
-      const T* x = static_cast<const T*>(a.x) + row * a.x_stride;
+      const T* x = static_cast<const T*>(a.x) + a.offset_of(row);
       V acc[4] = {zero(), zero(), zero(), zero()};
       int64_t i = 0;
       for (; i + 4 * kLanes <= a.in; i += 4 * kLanes)

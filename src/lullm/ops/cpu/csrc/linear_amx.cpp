@@ -32,11 +32,13 @@ constexpr int64_t kFarBytes = 8192;
 constexpr int64_t kNearBytes = 4096;
 constexpr int64_t kRowNearBytes = 2048;  // the same for one row
 constexpr int64_t kLinesPerStep = 32;  // cache lines of a panel that one step of the depth reads
-constexpr int64_t kMostShare = 5;      // lines a step that pairs of row tiles may have to share: six pairs or more do so
-constexpr int64_t kMostLines = 4;      // of what follows, to fetch per step, one in a quarter of it: bursts hold tiles up
+constexpr int64_t kMostShare = 10;     // lines a step that pairs of row tiles may have to share: three pairs or more do so
+constexpr int64_t kManyPairs = 6;      // and from here on they fetch only so many of what follows
+constexpr int64_t kMostLines = 4;      // per step, one in a quarter of it: bursts hold tiles up
 constexpr int64_t kBlockSteps = 16;    // of the depth, where several pairs of row tiles share a block
 constexpr int64_t kChunkSteps = 16;    // and of a chunk, where
 constexpr int64_t kWholeSteps = 32;    // the depth is more than this
+constexpr int64_t kWholeBytes = 640 * 1024;  // and the rows are: else their panels are read whole
 constexpr int64_t kNarrowSteps = 8;    // of narrow floats that are expanded at a time where one or two row tiles follow
 
 // x as [ceil(num_rows / 16)][in / 32][16][32].
@@ -46,7 +48,7 @@ void prepare_rows(const LinearArgs& a, int64_t first, int64_t last) {  // `first
   char* to = static_cast<char*>(a.x_prepared) + first * a.in * 2;
   for (int64_t row = first; row < first + 16; row++, to += 64) {
     if (row < last) {
-      const char* x = reinterpret_cast<const char*>(static_cast<const Bf16*>(a.x) + row * a.x_stride);
+      const char* x = reinterpret_cast<const char*>(static_cast<const Bf16*>(a.x) + a.offset_of(row));
       for (int64_t tile = 0; tile < a.in / kTileDepth; tile++)
         _mm512_store_si512(to + tile * kTileBytes, _mm512_loadu_si512(x + tile * 64));
     } else {
@@ -139,9 +141,13 @@ inline void multiply(const char* x0, const char* x1, const char* w, int64_t step
     const auto fetch = [&](int64_t quarter) {
       if constexpr (kReads) {
         ahead = fetch_paced<kTwo ? 0 : kFarBytes - kNearBytes>(ahead, kLinesPerStep / 4);
-      } else if (quarter < lines) {
-        _mm_prefetch(ahead, _MM_HINT_T1);
-        ahead += 64;
+      } else if (lines <= 4) {
+        if (quarter < lines) {
+          _mm_prefetch(ahead, _MM_HINT_T1);
+          ahead += 64;
+        }
+      } else {
+        ahead = fetch_paced(ahead, (lines + quarter) / 4);
       }
     };
     fetch(0);
@@ -229,10 +235,11 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
   const int64_t depth = a.in / kTileDepth, row_tile_bytes = 16 * a.in * 2;
   const int64_t panel_bytes = widens ? narrow_panel_bytes(a.format, a.in) : kPanelRows * a.in * 2;
   const int64_t num_pairs = (last_row - first_row + 31) / 32, share = kLinesPerStep / num_pairs;
-  const int64_t lines = share > kMostShare || widens ? 0 : share < kMostLines ? share : kMostLines;
+  const int64_t most_lines = num_pairs < kManyPairs ? kMostShare : kMostLines;
+  const int64_t lines = share > kMostShare || widens ? 0 : std::min(share, most_lines);
   const int64_t sides = a.num_sides(), side_panels = a.out_of_side() / kPanelRows;  // from a gate panel to its up panel
   char* expanded = static_cast<char*>(scratch) + kSumsBytes;
-  const bool is_chunked = num_pairs > 1 && depth > kWholeSteps;
+  const bool is_chunked = num_pairs > 1 && depth > kWholeSteps && (last_row - first_row) * a.in * 2 > kWholeBytes;
   const int64_t block = num_pairs > 1 ? kBlockSteps : widens ? kNarrowSteps : depth, chunk = is_chunked ? kChunkSteps : depth;
   for (int64_t begin = 0; begin < depth; begin += chunk) {
     const int64_t end_step = begin + chunk < depth ? begin + chunk : depth;

@@ -70,14 +70,14 @@ class _Keywords:
             marks = self._quote or '"'
             return self._writer.one_of([f"{marks}{text}{marks}" for text in texts])
         if depth > _MAX_DEPTH or not isinstance(kind, str):
-            return self.any_value()
+            return self._any_value()
         if kind == "array":
             items = schema.get("items")
-            item = self.value(items, depth + 1) if isinstance(items, Mapping) else self.any_value()
+            item = self.value(items, depth + 1) if isinstance(items, Mapping) else self._any_value()
             return self._writer.rule(f'"[" ({item} ({self._comma} {item})*)? "]"')
         if kind == "object" and _properties(schema):
             return self._writer.rule(f'"{{" {self.members(schema, ":" if self._quote else ": ", depth)} "}}"')
-        return self._scalar(kind) or self.any_value()
+        return self._scalar(kind) or self._any_value()
 
     def _scalar(self, kind: str) -> str:
         writer = self._writer
@@ -96,7 +96,7 @@ class _Keywords:
                 return '"null"' if self._quote else '"None"'
         return ""
 
-    def any_value(self) -> str:
+    def _any_value(self) -> str:
         """Any value."""
         if not self._any:
             self._any = f"any{len(self._writer.lines)}"

@@ -14,7 +14,7 @@ from lullm.types.reply.rules import ReplyRules, Tool
 _FORM = "@form"
 
 
-def is_guided(rules: ReplyRules) -> bool:
+def _is_guided(rules: ReplyRules) -> bool:
     """Whether the calls of a reply need a grammar: one must come, or its arguments must fit their schema."""
     return rules.calls.choice == "required" or any(tool.is_strict for tool in rules.tools)
 
@@ -31,7 +31,7 @@ def reply_grammar(
     Raises:
         InvalidRequestError: a schema is nested too deep.
     """
-    if not is_guided(rules) and not (has_form and (rules.tools or rules.thinking)):
+    if not _is_guided(rules) and not (has_form and (rules.tools or rules.thinking)):
         return None
     writer, header = GrammarWriter(added, end_token_ids), rules.form.header
     before_text = writer.literal(header.text_open) if header else ""

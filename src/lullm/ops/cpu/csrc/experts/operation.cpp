@@ -50,7 +50,11 @@ struct Block {
   int64_t group, first_row, num_rows, first_item;
 };
 
-// The kernels of weights that are packed, or narrow floats ...
+const char* row_at(const Call& c, int64_t row) {
+  return static_cast<const char*>(c.x) + (c.rows == nullptr ? row : c.rows[row]) * c.x_stride * size_of(c.dtype);
+}
+
+// The kernels of weights that are packed, or narrow floats, which find each row where it lies ...
 struct PlainKernels {
   using Args = LinearArgs;
   const Kernels& k = kernels();
@@ -60,6 +64,12 @@ struct PlainKernels {
                     c.in,    c.out,   nullptr, c.activation, false, c.alpha, c.limit, c.bits};
     a.weight = static_cast<const char*>(c.weights[group]) + c.first_out / kPanelRows * panel_bytes_of(a, c.dtype);
     return a;
+  }
+  static void read_rows(Args& a, const Call& c, const Block& block) {
+    a.x_stride = c.x_stride;
+    const bool is_one_piece = c.rows == nullptr || block.num_rows == 1;
+    a.x = is_one_piece ? row_at(c, block.first_row) : c.x;
+    a.rows = is_one_piece ? nullptr : c.rows + block.first_row;
   }
   static int64_t panels(const Args& a, int dtype) { return panels_of(a, dtype); }
   static int64_t tail(const Args& a, int dtype) { return tail_of(a, dtype); }
@@ -78,7 +88,7 @@ struct PlainKernels {
   }
 };
 
-// ... and of quantized ones.
+// ... and of quantized ones, which want them one after the other.
 struct PanelKernels {
   using Args = QuantizedArgs;
   const QuantizedKernels& k = kernels().quantized;
@@ -87,6 +97,14 @@ struct PanelKernels {
     const uint8_t* weight = static_cast<const uint8_t*>(c.weights[group]) + c.first_out / kPanelRows * panel_bytes(c);
     return {nullptr, weight, c.bias_of(group), nullptr, c.in,  c.y_stride, num_rows, c.in,
             c.out,   c.bits, c.activation,     false,   nullptr, c.alpha,    c.limit};
+  }
+  static void read_rows(Args& a, const Call& c, const Block& block) {
+    const int64_t row_bytes = c.in * size_of(c.dtype);
+    a.x = row_at(c, block.first_row);
+    if (block.num_rows == 1 || (c.rows == nullptr && c.x_stride == c.in)) return;
+    char* to = static_cast<char*>(scratch(kGatheredScratch, block.num_rows * row_bytes));
+    for (int64_t i = 0; i < block.num_rows; i++) std::memcpy(to + i * row_bytes, row_at(c, block.first_row + i), row_bytes);
+    a.x = to;
   }
   static int64_t panels(const Args& a, int) { return a.panels_of_side(); }
   static int64_t tail(const Args&, int) { return 0; }
@@ -107,18 +125,6 @@ struct PanelKernels {
   }
   void multiply_tail(const Args&, int) const {}
 };
-
-// The rows of a block, one after the other: where they lie if that is so, else copied together.
-const void* rows_of(const Call& c, const Block& block) {
-  const int64_t element = size_of(c.dtype), row_bytes = c.in * element, stride = c.x_stride * element;
-  const char* x = static_cast<const char*>(c.x);
-  if (c.rows == nullptr && (c.x_stride == c.in || block.num_rows == 1)) return x + block.first_row * stride;
-  if (c.rows != nullptr && block.num_rows == 1) return x + c.rows[block.first_row] * stride;
-  char* to = static_cast<char*>(scratch(kGatheredScratch, block.num_rows * row_bytes));
-  for (int64_t i = block.first_row; i < block.first_row + block.num_rows; i++)
-    std::memcpy(to + (i - block.first_row) * row_bytes, x + (c.rows == nullptr ? i : c.rows[i]) * stride, row_bytes);
-  return to;
-}
 
 template <class Product>
 void multiply_groups(const Call& c) {
@@ -152,21 +158,19 @@ void multiply_groups(const Call& c) {
     static thread_local struct {
       uint64_t call = 0;
       int64_t block = 0;
-      const void* x = nullptr;
-      const void* x_prepared = nullptr;
+      typename Product::Args args;
     } prepared;
     while (first < last) {
       const Block& block = blocks[first / block_items];
       const int64_t begin = first - block.first_item, end = std::min(last - block.first_item, block_items);
-      auto a = Product::args(c, block.group, block.num_rows);
       if (prepared.call != this_call || prepared.block != first / block_items) {
-        a.x = rows_of(c, block);
+        auto a = Product::args(c, block.group, block.num_rows);
+        Product::read_rows(a, c, block);
+        a.y = c.y + block.first_row * c.y_stride * size_of(c.dtype);
         if (panels > 0) product.prepare(a, c.dtype);
-        prepared = {this_call, first / block_items, a.x, a.x_prepared};
+        prepared = {this_call, first / block_items, a};
       }
-      a.x = prepared.x;
-      a.x_prepared = static_cast<decltype(a.x_prepared)>(const_cast<void*>(prepared.x_prepared));
-      a.y = c.y + block.first_row * c.y_stride * size_of(c.dtype);
+      const auto& a = prepared.args;
       const int64_t last_panel = std::min(panels, end * item_panels);
       const int64_t step = block.num_rows > kManyRows ? Product::most_panels(a) : panels;
       for (int64_t panel = begin * item_panels; panel < last_panel; panel += step)
