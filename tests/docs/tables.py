@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from docs.markdown import ROOT
+from kit.model.every import RUNS, recorded
 from kit.model.families import CASES
 from kit.model.golden import architecture_of
 
@@ -82,12 +83,26 @@ def other_options() -> list[str]:
     return table(OTHER_OPTIONS, rows)
 
 
+EVERY = "| of transformers, without a family here | architectures |"
+
+
+def every() -> list[str]:
+    found: dict[str, list[str]] = {}
+    for architecture, word in recorded().items():
+        found.setdefault(word, []).append(architecture.removesuffix("ForCausalLM"))
+    order = sorted(found, key=lambda word: (word != RUNS, -len(found[word])))
+    heads = {word: "runs" if word == RUNS else f"refused: {word}" for word in order}
+    heads |= {word: word for word in order if word.startswith("not tried")}
+    return table(EVERY, [[heads[word], ", ".join(found[word])] for word in order])
+
+
 def parts() -> list[Part]:
     """All of them."""
     from docs.server_tables import CODES, ENDPOINTS, FIELDS, FLAGS, codes, endpoints, fields, flags
 
     return [
         Part("models.md", MODELS, models),
+        Part("models.md", EVERY, every),
         Part("from-vllm.md", "Options of lullm, ", own_options),
         Part("from-vllm.md", OTHER_OPTIONS, other_options),
         Part("endpoints.md", ENDPOINTS, endpoints),

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
@@ -49,18 +49,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("run-batch needs --input-file and --output-file")
     take_model(args, args.positional_model)
     config = engine_config(args)
-    with contextlib.ExitStack() as stack:
-        try:
-            lines: BinaryIO = sys.stdin.buffer
-            out: TextIO = sys.stdout
-            if args.input_file != STDIO:
-                lines = stack.enter_context(open(args.input_file, "rb"))
-            if args.output_file != STDIO:
-                if lines is not sys.stdin.buffer and _is_same(args.input_file, args.output_file):
-                    raise ConfigError("--output-file is the file of the requests, which it would write over")
-                out = stack.enter_context(open(args.output_file, "w", encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"the batch file cannot be opened: {error}") from None
+    with _opened(args.input_file, args.output_file) as (lines, out):
         import asyncio  # the engine is loaded after the flags are checked
 
         num_answered, num_failed = asyncio.run(_answer_all(config, lines, out))
@@ -68,8 +57,18 @@ def run(args: argparse.Namespace) -> int:
     return SOME_FAILED if num_failed else 0
 
 
-def _is_same(one: str, other: str) -> bool:
-    return Path(other).exists() and Path(one).samefile(other)
+@contextlib.contextmanager
+def _opened(requests: str, answers: str) -> Iterator[tuple[BinaryIO, TextIO]]:
+    """Both files, until the block ends. Raises ConfigError: they cannot be opened, or are the same."""
+    with contextlib.ExitStack() as stack:
+        try:
+            lines = sys.stdin.buffer if requests == STDIO else stack.enter_context(open(requests, "rb"))
+            if STDIO not in (requests, answers) and Path(answers).exists() and Path(requests).samefile(answers):
+                raise ConfigError("--output-file is the file of the requests, which it would write over")
+            out = sys.stdout if answers == STDIO else stack.enter_context(open(answers, "w", encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"the batch file cannot be opened: {error}") from None
+        yield lines, out
 
 
 async def _answer_all(config: "EngineConfig", lines: Iterable[bytes], out: TextIO) -> tuple[int, int]:

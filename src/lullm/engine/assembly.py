@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from pathlib import Path
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
@@ -22,13 +23,21 @@ from lullm.units import format_bytes
 logger = get_logger(__name__)
 
 
-def check_single(config: EngineConfig) -> None:
+def _check_single(config: EngineConfig) -> None:
     """Return if one engine is meant. Raises UnsupportedError: several are."""
     if config.data_parallel_size > 1:
         raise UnsupportedError(
             f"data_parallel_size={config.data_parallel_size} is for LLM, AsyncLLMEngine and `lullm serve`, which start "
             "several engines; an LLMEngine is one"
         )
+
+
+def check_options(config: EngineConfig, has_thread: bool) -> None:
+    """Return if an `LLMEngine` can have these options. Raises ConfigError, UnsupportedError."""
+    _check_single(config)
+    (_check_threaded if has_thread else check_threadless)(config)
+    if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
+        raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
 
 
 def check_threadless(config: EngineConfig) -> None:
@@ -42,7 +51,7 @@ def check_threadless(config: EngineConfig) -> None:
             )
 
 
-def check_threaded(config: EngineConfig) -> None:
+def _check_threaded(config: EngineConfig) -> None:
     """Return if an engine with these options may have a thread of its own. Raises UnsupportedError otherwise."""
     if config.distributed_executor_backend == "external_launcher":
         raise UnsupportedError(

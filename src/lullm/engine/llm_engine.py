@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
-from lullm.engine.assembly import check_single, check_threaded, check_threadless, num_blocks_ahead, open_scheduler
+from lullm.engine.assembly import check_options, num_blocks_ahead, open_scheduler
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.restarts import Restarts
@@ -67,10 +66,7 @@ class LLMEngine:
         self, config: EngineConfig, has_thread: bool = False, ahead: MemoryAhead | None = None, pace: Pace | None = None
     ):
         started = time.monotonic()
-        check_single(config)
-        (check_threaded if has_thread else check_threadless)(config)
-        if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
-            raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
+        check_options(config, has_thread)
         model = open_model(config)
         self.tokenizer, self.model_config = model.tokenizer, model.model_config
         self.default_params = model.default_params

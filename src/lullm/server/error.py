@@ -27,7 +27,11 @@ logger = get_logger(__name__)
 
 MAX_MESSAGE_CHARS = 1000
 ASLEEP_RETRY_S = 5  # when to ask a sleeping engine again; its wake-up cannot be foreseen, and asking costs little
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+_ROUTING = {
+    404: ("not_found", "there is no such endpoint here; GET /docs lists those that there are"),
+    405: ("method_not_allowed", "this endpoint takes another method; GET /docs lists endpoints and their methods"),
+}
+"""Status of a request that no route takes -> code and message."""
 
 
 CLIENT_CLOSED_REQUEST = 499
@@ -91,8 +95,8 @@ def to_api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
-        code = _HTTP_CODES.get(error.status_code)
-        return ApiError(error.status_code, str(error.detail), code=code, headers=dict(error.headers or {}))
+        code, message = _ROUTING.get(error.status_code, (None, str(error.detail)))
+        return ApiError(error.status_code, message, code=code, headers=dict(error.headers or {}))
     if isinstance(error, InvalidRequestError):
         return ApiError(400, str(error), param=error.param, code=error.code)
     if isinstance(error, ConfigError):  # mostly UnsupportedError

@@ -92,6 +92,28 @@ def test_a_certificate_is_read_anew(start, scripted, authority, tmp_path, caplog
     assert shown_certificate(server) != first
 
 
+def test_authorities_are_read_anew(start, scripted, authority, files, tmp_path):
+    """One that is not in the file any more had its clients let in until the process ended."""
+    path, later = tmp_path / "ca.pem", trustme.CA()
+    authority.cert_pem.write_to_path(str(path))
+    server = start(scripted(), ssl_certfile=files["both"], ssl_ca_certs=str(path), ssl_cert_reqs=2)
+
+    def enters(issuer: trustme.CA) -> bool:
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        issuer.issue_cert("me@example.org").configure_cert(context)
+        try:
+            with httpx.Client(base_url=server.url, verify=context, timeout=20) as http:
+                return http.get("/health").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    for known, unknown in ((authority, later), (later, authority), (authority, later)):
+        known.cert_pem.write_to_path(str(path))
+        server._server.reload_certificate()
+        assert enters(known) and not enters(unknown)
+
+
 def test_the_wrong_scheme_is_named(start, scripted, files, capsys):
     server = start(scripted(), ssl_certfile=files["both"])
     plain = server.url.replace("https", "http")

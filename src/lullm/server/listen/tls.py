@@ -39,12 +39,18 @@ def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
 
 
 def reload_tls(context: ssl.SSLContext, options: ServerOptions) -> None:
-    """Have `context` show what the files hold now; open connections stay as they are. Raises as `tls_context` does."""
-    tls_context(options)  # a wrong file must not leave a certificate without its key
-    assert options.ssl_certfile is not None
-    context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile, password=_no_password)
-    if options.ssl_ca_certs is not None:
-        context.load_verify_locations(options.ssl_ca_certs)
+    """Have `context` show what the files hold now; open connections stay as they are. Raises as `tls_context` does.
+
+    Handshakes go on with a new context from their first message on: one can be given further authorities, but none can
+    be taken from it. The context that listens keeps the files of the start, and shows them to nobody.
+    """
+    fresh = tls_context(options)
+    assert fresh is not None
+
+    def move(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = fresh
+
+    context.sni_callback = move
 
 
 def _is_certificate_alone(path: str) -> bool:
