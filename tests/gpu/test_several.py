@@ -6,9 +6,9 @@ from kit.folder.checkpoint import write_checkpoint
 from kit.worker.fake_gpus import OPENER, gpu_facts
 
 from lullm import LLM, SamplingParams
+from lullm.device import choice
+from lullm.device.choice import gpu_environments, visible_names
 from lullm.errors import ConfigError, UnsupportedError
-from lullm.executor.mp import gpus
-from lullm.executor.mp.gpus import gpu_environments, visible_names
 
 pytest.importorskip("triton")
 PARAMS = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
@@ -35,7 +35,7 @@ def test_two_workers_give_the_tokens_of_one(tmp_path, monkeypatch):
 
 
 def test_each_worker_sees_a_gpu_of_its_own(monkeypatch):
-    monkeypatch.setattr(gpus, "missing_for_cuda", lambda: None)
+    monkeypatch.setattr(choice, "missing_for_cuda", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert gpu_environments(1) == [{}]
@@ -52,6 +52,6 @@ def test_each_worker_sees_a_gpu_of_its_own(monkeypatch):
 
 
 def test_without_a_gpu_it_says_what_is_missing(monkeypatch):
-    monkeypatch.setattr(gpus, "missing_for_cuda", lambda: "torch sees no GPU")
+    monkeypatch.setattr(choice, "missing_for_cuda", lambda: "torch sees no GPU")
     with pytest.raises(UnsupportedError, match="torch sees no GPU; use device='cpu'"):
         gpu_environments(2)

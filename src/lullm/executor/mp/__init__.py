@@ -1,1 +1,1 @@
-"""Workers as processes of this machine: what starts and watches them, the memory that connects them, and their GPUs."""
+"""Workers as processes of this machine: what starts and watches them, and the shared memory that connects them."""

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
+from lullm.device.choice import gpu_environments
 from lullm.errors import UnsupportedError
 from lullm.executor.merged import MergedExecutor
-from lullm.executor.mp.gpus import gpu_environments
 from lullm.executor.mp.order import WorkerOrder
 from lullm.executor.mp.transport import RingTransport
 from lullm.executor.remote.opening import OPENER, config_of_ranks
