@@ -2,6 +2,7 @@
 
 - `folder/`: model folders as people download them, written without lullm: tiny checkpoints, quantized ones, GGUF files.
 - `model/`: the families under test, the golden reference beside transformers, and greedy answers to compare.
+- `published/`: the `config.json` of repositories that people download, at toy size, beside transformers' own model.
 - `template/`: chat templates: popular styles, hostile ones, and those with calls of tools.
 - `engine/`: prompts, the private parts of an engine, observers of `AsyncLLMEngine`, what several workers keep equal.
 - `sched/`: plans and sequence groups by hand, a simulated worker, and random workloads over it.

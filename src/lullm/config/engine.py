@@ -176,10 +176,10 @@ class EngineConfig(EngineOptions):
             ConfigError: the options do not fit the model.
         """
         max_model_len = self.max_model_len or model.max_position_embeddings
-        if max_model_len > model.max_position_embeddings:
+        if max_model_len > model.longest_len:
             raise ConfigError(
-                f"max_model_len ({max_model_len}) is above the model's {model.max_position_embeddings} positions; "
-                "lower it or leave it out"
+                f"max_model_len ({max_model_len}) is above the model's {model.longest_len} positions; lower it or "
+                "leave it out"
             )
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < max_model_len:
             raise ConfigError(

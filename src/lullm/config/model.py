@@ -121,6 +121,12 @@ class ModelConfig:
         return self.kv_heads(layer).head_dim if latent is None else latent.rope_size
 
     @property
+    def longest_len(self) -> int:
+        """What `max_model_len` may be: the positions of the file, or what its ropes stretch them to."""
+        reaches = [rope.reach(self.max_position_embeddings) for rope in self.family.ropes if rope is not None]
+        return max([self.max_position_embeddings, *reaches])
+
+    @property
     def head_dims(self) -> list[int]:
         """The sizes of heads that its layers have, ascending."""
         return sorted({self.kv_heads(layer).head_dim for layer in range(len(self.layer_kinds))})

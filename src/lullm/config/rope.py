@@ -59,6 +59,16 @@ class RopeConfig:
         """Elements of a head that are rotated."""
         return head_dim if self.rope_type == "proportional" else int(head_dim * self.partial_rotary_factor)
 
+    def reach(self, max_positions: int) -> int:
+        """The longest sequence that it is stretched to, where the file says `max_positions`.
+
+        Publishers add YaRN to a file and leave `max_position_embeddings` as it was (Qwen 2.5 and 3), and some count a
+        linear factor in (DeepSeek-Coder) while others do not (Vicuna 16k).
+        """
+        if self.rope_type == "yarn" and self.original_max_position_embeddings is not None:
+            return max(max_positions, int(self.original_max_position_embeddings * self.factor))
+        return int(max_positions * max(self.factor, 1.0)) if self.rope_type in ("linear", "dynamic") else max_positions
+
 
 def read_theta(data: dict[str, Any], name: str, default: float) -> float:
     """A base frequency. At 1 all pairs of a head would turn alike; the largest known is 1e11."""

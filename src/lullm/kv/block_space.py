@@ -265,7 +265,8 @@ class BlockSpaceManager:
 
     def packed_block_ids(self, seq: Sequence) -> tuple[PackedInts, ...]:
         """The same for a plan, by KV cache group."""
-        return tuple([table.block_ids.tobytes() for table in self._tables[seq.seq_id]])
+        tables = self._tables[seq.seq_id]
+        return tuple([t.block_ids.tobytes() for t in tables]) if len(tables) > 1 else (tables[0].block_ids.tobytes(),)
 
     def reset_prefix_cache(self, salt: bytes | None = None) -> None:
         """Forget all cached contents, in both pools; blocks in use stay with their sequences.

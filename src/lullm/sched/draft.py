@@ -102,7 +102,8 @@ class Draft:
             num_tokens = min(num_tokens, self.budget - reserved)
             if num_tokens <= 0:
                 continue
-            num_tokens = self._block_space.num_until_snapshot(group, seq, num_tokens)
+            if self._block_space.has_states:
+                num_tokens = self._block_space.num_until_snapshot(group, seq, num_tokens)
             drafts: list[int] = []
             if seq.draft_token_ids:
                 drafts = self._take_drafts(group, seq, num_tokens, reserved + len(seqs) - 1 - index)

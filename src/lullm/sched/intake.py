@@ -20,7 +20,7 @@ from lullm.types.step import NO_TOKEN, DrawnToken, StepResult
 logger = get_logger(__name__)
 
 
-class SequenceUpdate(msgspec.Struct):
+class SequenceUpdate(msgspec.Struct, gc=False):
     """The change of one sequence by a step: a drawn token, or (`drawn` None) an end without one.
 
     `is_end`: the sequence has ended with it. A step may bring several updates of one sequence.
@@ -133,7 +133,7 @@ class Intake:
         """Append a drawn token, and end the sequence if it is done with it."""
         seq.append(token_id)
         self.num_drawn += 1
-        params, num_known = group.request.params, seq.num_known_tokens
+        params, num_known = group.request.params, len(seq.token_ids) - seq.num_pending
         # Computed already as a pending token or as a draft: only now its block's content has a name.
         if seq.num_computed_tokens >= num_known:
             self._block_space.promote(group, seq)

@@ -1,5 +1,7 @@
 """Roster: the sequence groups that have not ended, and their sequences: birth, fork, end, beams."""
 
+from collections.abc import Callable
+
 from lullm.errors import InvalidRequestError
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.beam import BeamSearch
@@ -22,6 +24,8 @@ class Roster:
         self._order = order
         self._groups: dict[str, SequenceGroup] = {}
         self._members: dict[int, Member] = {}
+        # The sequence of an id; None if its group has ended, or the beam was given up. No method: every token asks.
+        self.find_member: Callable[[int], Member | None] = self._members.get
         self._beams: dict[str, BeamSearch] = {}
         self._num_seqs_made = 0
 
@@ -40,10 +44,6 @@ class Roster:
     def member(self, seq_id: int) -> Member:
         """The sequence, which must be there."""
         return self._members[seq_id]
-
-    def find_member(self, seq_id: int) -> Member | None:
-        """The sequence; None if its group has ended, or the beam was given up."""
-        return self._members.get(seq_id)
 
     def beam(self, group: SequenceGroup) -> BeamSearch | None:
         """The group's beam search, if it is one."""

@@ -161,6 +161,9 @@ class SequenceGroup:
     @property
     def unfinished(self) -> list[Sequence]:
         """The sequences that have not ended, the leader first."""
+        if len(self.seqs) == 1:  # nearly always, and asked at every step
+            seq = self.seqs[0]
+            return [] if seq.status.is_finished else [seq]
         return [s for s in self.seqs if not s.status.is_finished]
 
     @property

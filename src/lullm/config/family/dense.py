@@ -17,6 +17,7 @@ ACTIVATIONS: dict[Any, Activation] = {
     "swish": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
     "relu2": "relu2",

@@ -248,7 +248,7 @@ MINIMAX_M2 = Family(
         "qk_norm_type": "per_layer", "shared_intermediate_size": 0,
     },
     # Layers that draft tokens are not loaded.
-    ignores=TRAINING | UNUSED_WINDOW | {"use_mtp", "num_mtp_modules", "mtp_transformer_layers"},
+    ignores=TRAINING | UNUSED_WINDOW | {"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "attn_type_list"},
 )  # fmt: skip
 ERNIE4_5_MOE = Family(
     _read_ernie4_5_moe,

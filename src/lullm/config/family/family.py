@@ -45,11 +45,17 @@ class Family:
 
         A null counts as missing, but where it says "none" (`NULL_IS_NONE`). Raises ModelLoadError: `derive` does.
         """
-        read = {key: value for key, value in data.items() if key not in self.ignores}
-        for key, value in self.defaults.items():
+        read: Data = {}
+        for name, value in data.items():
+            key = self.aliases.get(name, name)
+            if name not in self.ignores and (value is not None or key not in read):
+                read[key] = value
+        # Behind the file's own names: LFM2's `block_ff_dim` was lost to the default of `intermediate_size`.
+        for name, value in self.defaults.items():
+            key = self.aliases.get(name, name)
             if read.get(key) is None and not (key in read and key in NULL_IS_NONE):
                 read[key] = value
-        return self.derive({self.aliases.get(key, key): value for key, value in read.items()})
+        return self.derive(read)
 
 
 NULL_IS_NONE = frozenset(

@@ -21,7 +21,7 @@ COMMON_READS = frozenset(
 
 COMMON_FIXED: Mapping[str, Any] = {
     "is_causal": True, "is_encoder_decoder": False, "add_cross_attention": False, "per_layer_config": None,
-    "partial_rotary_factor": 1.0,
+    "partial_rotary_factor": 1.0, "rope_interleaved": False,
 }  # fmt: skip
 
 COMMON_IGNORES = frozenset(
@@ -29,11 +29,15 @@ COMMON_IGNORES = frozenset(
         "model_type", "transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "auto_map",
         "tokenizer_class", "use_cache", "return_dict", "output_hidden_states", "output_attentions",
         "initializer_range", "pad_token_id", "sep_token_id", "decoder_start_token_id", "attention_dropout",
+        "attention_probs_dropout_prob", "hidden_dropout_prob",
         "chunk_size_feed_forward", "id2label", "label2id", "num_labels", "problem_type", "pretraining_tp",
         "tie_last_hidden_states", "is_decoder", "task_specific_params", "finetuning_task", "torchscript",
         "use_bfloat16",
         "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "experts_implementation",
-        "gradient_checkpointing", "unsloth_fixed", "unsloth_version",
+        "gradient_checkpointing", "unsloth_fixed", "unsloth_version", "is_llama_config", "transformers.js_config",
+        "_num_labels", "_from_model_config", "init_method",
+        # what a tokenizer takes; `max_position_embeddings` bounds a sequence
+        "max_sequence_length", "model_max_length",
         # of what pools; `config.pooling.use` reads them
         "sentence_transformers", "sbert_ce_default_activation_function", "is_matryoshka", "matryoshka_dimensions",
         # generation defaults of older files; generation_config.json has them

@@ -133,7 +133,10 @@ COHERE2 = Family(
     },
     # In other words what the released models are.
     ignores=frozenset(
-        {"cache_implementation", "order_of_interleaved_layers", "use_embedding_sharing", "use_parallel_embedding"}
+        {
+            "cache_implementation", "order_of_interleaved_layers", "use_embedding_sharing", "use_parallel_embedding",
+            "layer_switch",
+        }
     ),
     layer_kinds=_cohere2_kinds,
 )  # fmt: skip
@@ -187,7 +190,7 @@ STABLELM = Family(
     defaults={"layer_norm_eps": 1e-5, "num_key_value_heads": 32},
     reads=_READS | {"partial_rotary_factor", "use_qkv_bias", "use_parallel_residual"},
     fixed=NO_WINDOW | {"qk_layernorm": False},
-    ignores=UNUSED_WINDOW | _DROPOUTS,
+    ignores=UNUSED_WINDOW | _DROPOUTS | {"rope_pct", "norm_eps"},  # older names beside those that count
     derive=_whole_heads,
 )
 STARCODER2 = Family(
@@ -198,6 +201,12 @@ STARCODER2 = Family(
         "num_key_value_heads": 2,
     },
     reads=_READS | {"sliding_window"},
-    ignores=_DROPOUTS,
+    fixed={"scale_attn_weights": True},
+    # `norm_epsilon` and `hidden_act` count; the released files have their older names, too.
+    ignores=_DROPOUTS
+    | {
+        "layer_norm_epsilon", "activation_function", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
+        "mlp_type", "norm_type",
+    },
     layer_kinds=window_unless_null,
 )  # fmt: skip

@@ -127,7 +127,8 @@ PHI3 = Family(
     _read_phi3,
     defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
     reads=DENSE_READS | {"partial_rotary_factor", "sliding_window"},
-    ignores=frozenset({"resid_pdrop", "embd_pdrop"}),
+    fixed={"lm_head_bias": False},
+    ignores=frozenset({"resid_pdrop", "embd_pdrop", "full_attn_mod", "interpolate_factor"}),
     layer_kinds=window_unless_null,
 )
 SMOLLM3 = Family(

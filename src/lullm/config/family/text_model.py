@@ -69,6 +69,13 @@ _BY_MODEL_TYPE = {
 _TIES = "tie_word_embeddings"
 _OF_THE_WHOLE = ("dtype", "torch_dtype", "eos_token_id", "bos_token_id", "quantization_config", _TIES)
 """Keys that a file may have outside of `text_config`, for the whole model."""
+_OF_PICTURES = frozenset(
+    {
+        "vision_config", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
+        "vision_end_token_id",
+    }
+)  # fmt: skip
+"""Keys beside those of the text, in a file without `text_config`."""
 _PLANES = ("mrope_section", "mrope_interleaved")
 
 
@@ -80,7 +87,7 @@ def text_part(data: dict[str, Any], architecture: str) -> dict[str, Any]:
     model = TEXT_MODELS.get(architecture)
     if model is None:
         return data
-    text = optional_object(data, "text_config") or {key: data[key] for key in data if key != "vision_config"}
+    text = optional_object(data, "text_config") or {key: data[key] for key in data if key not in _OF_PICTURES}
     logger.info("%s: only the text model is loaded; what reads pictures is passed over", architecture)
     outer = {key: data[key] for key in _OF_THE_WHOLE if data.get(key) is not None}
     # Whether the head is tied is said by the whole, as transformers reads it: it ties the head of the whole.

@@ -99,25 +99,37 @@ def installed() -> Any:
     return transformers
 
 
-def has_architecture(architecture: str) -> bool:
-    """Whether the installed `transformers` has it as a causal language model."""
+def is_installed() -> bool:
+    """Whether there is a module `transformers`."""
     try:
-        module = installed()
+        installed()
     except ModelLoadError:
         return False
-    return architecture in module.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return True
 
 
-def _build(data: Mapping[str, Any], architecture: str, dtype: torch.dtype) -> Any:
-    transformers = installed()
-    model_type = data.get("model_type")
+def has_architecture(architecture: str) -> bool:
+    """Whether the installed `transformers` has it as a causal language model."""
+    if not is_installed():
+        return False
+    return architecture in installed().models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+
+
+def check_architecture(data: Mapping[str, Any], architecture: str) -> None:
+    """Raises ModelLoadError: `transformers` is missing, or lacks the architecture."""
+    transformers, model_type = installed(), data.get("model_type")
     if not has_architecture(architecture) or model_type not in transformers.CONFIG_MAPPING:
         own_code = "; lullm runs no code of a checkpoint (trust_remote_code)" if data.get("auto_map") else ""
         raise ModelLoadError(
             f"the installed transformers ({transformers.__version__}) has no causal language model {architecture!r} "
-            f"(model_type {shown(model_type)}){own_code}; take a checkpoint of a known architecture, or a newer "
-            "transformers"
+            f"(model_type {shown(model_type)}){own_code}; take a checkpoint of a known architecture (docs/models.md "
+            "lists them), or a newer transformers"
         )
+
+
+def _build(data: Mapping[str, Any], architecture: str, dtype: torch.dtype) -> Any:
+    check_architecture(data, architecture)
+    transformers, model_type = installed(), data["model_type"]
     _check_sizes(data)
     transformers.AttentionInterface.register(PROBE, _write_down)
     transformers.AttentionMaskInterface.register(PROBE, _MaskNote.of)
@@ -127,7 +139,8 @@ def _build(data: Mapping[str, Any], architecture: str, dtype: torch.dtype) -> An
             causal = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=PROBE)
     except Exception as error:  # whatever its classes run into with this file
         raise ModelLoadError(
-            f"transformers cannot build {architecture} over another attention than its own: {error!r}"
+            f"transformers cannot build {architecture} over another attention than its own: {error!r}; there is no way "
+            "yet to run this architecture"
         ) from error
     if type(causal).__name__ != architecture:
         raise ModelLoadError(f"transformers makes a {type(causal).__name__} of this config.json, not a {architecture}")

@@ -30,10 +30,13 @@ def read_model_config(folder: Path, model_impl: ModelImpl) -> ModelConfig:
     if architecture is None or (model_impl == "auto" and is_known(split_architecture(architecture).base)):
         # Of no architecture: it names what is missing.
         return with_own_head(ModelConfig.from_folder(folder), folder)
-    from lullm.models.fallback.blueprint import has_architecture  # torch
+    from lullm.models.fallback.blueprint import check_architecture, has_architecture, is_installed  # torch
     from lullm.models.fallback.config import foreign_config
 
-    if model_impl == "auto" and not has_architecture(architecture):
+    reads_more = "text_config" in data  # than text; transformers may have it as a causal model all the same
+    if model_impl == "auto" and (reads_more or not has_architecture(architecture)):
+        if is_installed() and not reads_more:
+            check_architecture(data, architecture)
         return ModelConfig.from_folder(folder)
     config = foreign_config(data)
     if not with_own_head(config, folder).tie_word_embeddings and config.tie_word_embeddings:

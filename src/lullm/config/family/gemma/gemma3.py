@@ -66,6 +66,8 @@ _READS = ROPE_KEYS | {"intermediate_size", "rms_norm_eps", "attention_bias", "fi
 _FIXED = {"use_bidirectional_attention": False}
 _IGNORES = frozenset({"cache_implementation", "hidden_act", "_sliding_window_pattern"})
 """transformers reads `hidden_activation`, not `hidden_act`, and the pattern only without a line in front."""
+_REPEATED = frozenset({"sliding_window_size"})
+"""The released Gemma 2 files say `sliding_window` twice."""
 
 GEMMA = Family(
     _read_first,
@@ -85,7 +87,7 @@ GEMMA2 = Family(
     defaults=_DEFAULTS | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     reads=_READS | {"attn_logit_softcapping"},
     fixed=_FIXED,
-    ignores=_IGNORES,
+    ignores=_IGNORES | _REPEATED,
     layer_kinds=partial(window_but_every, interval=2),
 )
 GEMMA3 = Family(

@@ -75,6 +75,14 @@ def _read_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int)
 _DEFAULTS = {"rope_theta": 1e6, "norm_eps": 1e-5, "conv_L_cache": 3, "tie_word_embeddings": True}
 _READS = ROPE_KEYS | {"intermediate_size", "conv_bias"}
 
+_REPEATED = frozenset(
+    {
+        "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_xavier_init",
+        "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "block_use_swiglu", "use_pos_enc",
+    }
+)  # fmt: skip
+"""The released files say some sizes twice, and how training began; transformers reads none of these."""
+
 LFM2 = Family(
     _read,
     defaults=_DEFAULTS
@@ -87,6 +95,7 @@ LFM2 = Family(
     },
     aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
     reads=_READS | {"full_attn_idxs"},
+    ignores=_REPEATED,
     layer_kinds=partial(_layer_kinds, has_indices=True),
 )
 LFM2_MOE = Family(

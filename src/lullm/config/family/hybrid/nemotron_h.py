@@ -125,7 +125,7 @@ NEMOTRON_H = Family(
         "mtp_hybrid_override_pattern", "residual_in_fp32", "hidden_dropout", "rescale_prenorm_residual",
         # transformers ties no head here, whatever the file says.
         "tie_word_embeddings",
-        "sliding_window", "attention_bias", "rms_norm_eps", "time_step_rank", "norm_eps",
+        "sliding_window", "attention_bias", "rms_norm_eps", "time_step_rank", "norm_eps", "attention_head_dim",
     },
     layer_kinds=_layer_kinds,
     derive=_derive,

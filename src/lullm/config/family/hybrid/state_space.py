@@ -204,7 +204,7 @@ GRANITE_HYBRID = Family(
         "position_embedding_type",
     },
     fixed={"norm_topk_prob": True},
-    ignores=_IGNORES,
+    ignores=_IGNORES | {"normalization_function"},
     layer_kinds=_by_layer_types,
 )
 BAMBA = Family(
@@ -234,6 +234,6 @@ FALCON_H1 = Family(
         "ssm_in_multiplier",
         "ssm_out_multiplier",
     },
-    ignores=_IGNORES,
+    ignores=_IGNORES | {"mamba_use_mlp", "mlp_expansion_factor"},
     layer_kinds=_side_by_side,
 )
