@@ -3,6 +3,7 @@
     python bench/serving.py                            the demo model, 32 streams
     python bench/serving.py --shape qwen3-0.6b         a real model's shape with dummy weights
     python bench/serving.py --output-len 1 --streams 8 the time to the first token, beside the offline one
+    python bench/serving.py --spread 0.6               offline, too, with requests that come each 0.6 ms
 
 It also says what a thousand tokens cost in processor time: each server's process (with `--engine-process` HTTP alone,
 else with the engine's work), and this client, which shares the cores. The times to the first token are means over the
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument(
         "--engine-process", action="store_true", help="a second server, whose engine has its own process"
     )
+    parser.add_argument("--spread", type=float, default=0.0, help="ms between arrivals of a further offline run")
     parser.add_argument("--offline", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.offline:
@@ -75,14 +77,16 @@ def main() -> None:
             server = stack.enter_context(process(command, stdout=subprocess.PIPE))
             assert server.stdout is not None
             ports[kind], pids[kind] = int(server.stdout.readline().rpartition(":")[2]), server.pid
-        order = {"prompts": prompts, "max_tokens": args.output_len}
-        found: dict[str, list[float]] = {name: [] for name in ("offline", *ports)}
+        order = {"prompts": prompts, "max_tokens": args.output_len, "gap_s": 0.0}
+        found: dict[str, list[float]] = {name: [] for name in ("offline", *["spread"] * bool(args.spread), *ports)}
         firsts: dict[str, list[float]] = {name: [] for name in found}
         cpu_s: dict[str, float] = {}
         for number in range(args.rounds + 1):  # the first warms up
             if number == 1:
                 cpu_s = {kind: -processor_s(pid) for kind, pid in pids.items()} | {"client": -time.process_time()}
             took = {"offline": ask_offline(offline, order)}
+            if args.spread:
+                took["spread"] = ask_offline(offline, order | {"gap_s": args.spread / 1e3})
             took |= {kind: ask_server(port, prompts, args.output_len) for kind, port in ports.items()}
             for name in found if number else ():
                 seconds, first = took[name]
@@ -97,7 +101,7 @@ def main() -> None:
         print(f"first token after {first_ms:.1f} ms")
     thousands = args.streams * args.output_len * args.rounds / 1e3
     print("processor seconds per 1000 tokens:", *(f"{name} {each / thousands:.3f}" for name, each in cpu_s.items()))
-    for kind in ports:
+    for kind in found.keys() - {"offline"}:
         ratios = [over / alone for alone, over in zip(found["offline"], found[kind], strict=True)]
         print(f"{kind:8} / offline {statistics.median(ratios):.3f}  (runs {min(ratios):.3f}-{max(ratios):.3f})")
 
@@ -122,11 +126,26 @@ def serve_offline(options: dict[str, Any]) -> None:
         order = json.loads(line)
         params = SamplingParams(temperature=0.0, max_tokens=order["max_tokens"], ignore_eos=True)
         started = time.monotonic()
-        outputs = llm.generate(order["prompts"], params, use_tqdm=False)
+        if order["gap_s"]:
+            outputs = arriving(llm, order["prompts"], params, order["gap_s"])
+        else:
+            outputs = llm.generate(order["prompts"], params, use_tqdm=False)
         ended = time.monotonic()
         first = statistics.mean(output.metrics.first_token_time - started for output in outputs)
         print(ended - started, first, flush=True)
         assert all(len(output.outputs[0].token_ids) == order["max_tokens"] for output in outputs)
+
+
+def arriving(llm: Any, prompts: list[list[int]], params: Any, gap_s: float) -> list[Any]:
+    """The outputs of prompts that come one after the other, as they do over HTTP: the limit of any server."""
+    engine, outputs, num_sent, started = llm.llm_engine, [], 0, time.monotonic()
+    while len(outputs) < len(prompts):
+        while num_sent < len(prompts) and time.monotonic() - started >= num_sent * gap_s:
+            engine.add_request(f"spread-{num_sent}", prompts[num_sent], params)
+            num_sent += 1
+        if engine.has_unfinished_requests():
+            outputs += [output for output in engine.step() if output.finished]
+    return outputs
 
 
 def processor_s(pid: int) -> float:
