@@ -172,6 +172,9 @@ def test_a_gpu_is_named(tree, monkeypatch):
     finding = found("GPU")
     assert finding.text == "NVIDIA H200 (no triton)" and finding.status == "advice"
     assert "torch 2.13.0+cpu is built for CPUs only" in finding.advice and "pip install triton" in finding.advice
+    monkeypatch.setattr(doctor, "_version", {"torch": "2.13.0+cu130", "triton": "3.9.0"}.get)
+    monkeypatch.setattr(doctor, "EngineConfig", lambda device: None)
+    assert found("GPU").status == "ok" and "--device cuda: auto is the CPU" in found("GPU").text
 
 
 def test_a_temporary_folder_in_memory(tree):

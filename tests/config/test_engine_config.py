@@ -70,10 +70,14 @@ def test_stages_overlap_by_themselves():
     assert EngineConfig(async_scheduling=True).resolve(MODEL).feeds_back
 
 
-def test_workers_that_share_a_model_are_on_a_cpu():
+def test_workers_that_share_a_model():
     assert EngineConfig(tensor_parallel_size=2).tensor_parallel_size == 2
-    with pytest.raises(UnsupportedError, match="tensor_parallel_size=2.*GPU of their own"):
-        EngineConfig(tensor_parallel_size=2, device="cuda")
+    assert EngineConfig(tensor_parallel_size=2, device="cuda").executor_backend == "mp"
+    for backend in ("ray", "external_launcher"):
+        with pytest.raises(UnsupportedError, match="tensor_parallel_size=2.*backend='mp'"):
+            EngineConfig(tensor_parallel_size=2, device="cuda", distributed_executor_backend=backend)
+    with pytest.raises(UnsupportedError, match="pipeline_parallel_size=2.*GPU of their own"):
+        EngineConfig(pipeline_parallel_size=2, device="cuda")
     with pytest.raises(ConfigError, match="'uni' runs one worker, not 2: use 'mp'"):
         EngineConfig(tensor_parallel_size=2, distributed_executor_backend="uni")
 
@@ -97,6 +101,10 @@ def test_what_only_a_gpu_has():
     assert not dataclasses.replace(sleeps, keep_backup=False).resolve(MODEL).keep_backup
     with pytest.raises(ConfigError, match="keep_backup=True needs enable_sleep_mode"):
         EngineConfig(device="cuda", keep_backup=True)
+    with pytest.raises(ConfigError, match="pin_backup=True needs enable_sleep_mode"):
+        EngineConfig(device="cuda", pin_backup=True)
+    with pytest.raises(UnsupportedError, match="pin_backup=True is not supported yet: on a CPU nothing is pinned"):
+        EngineConfig(pin_backup=True, enable_sleep_mode=True)
     with pytest.raises(UnsupportedError, match="keep_backup=True is not supported yet: on a CPU"):
         EngineConfig(keep_backup=True, enable_sleep_mode=True)
 

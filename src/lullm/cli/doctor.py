@@ -220,6 +220,8 @@ def _devices() -> Iterator[Finding]:
         hints.append(f"torch {torch} is built for CPUs only; install a build for this GPU")
     if not triton:
         hints.append("pip install triton")
+    if not hints:
+        text += "; used with --device cuda: auto is the CPU, for no GPU has run this yet"
     yield Finding("GPU", text, "advice" if hints else "ok", "; ".join(hints) or None)
 
 

@@ -267,6 +267,7 @@ def _check_sleep_options(config: EngineConfig) -> None:
         "sleep_after": config.sleep_after is not None,
         "auto_wake": config.auto_wake,
         "keep_backup": config.keep_backup,
+        "pin_backup": config.pin_backup,
         "sleep_dir": config.sleep_dir is not None,
         "verify_wake": not config.verify_wake,
     }
@@ -320,12 +321,17 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
             bool(config.keep_backup) and not on_gpu,
             "on a CPU a backup takes the memory that is to be free",
         ),
+        "pin_backup": (config.pin_backup and not on_gpu, "on a CPU nothing is pinned"),
         "kv_cache_dtype": (config.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels read fp8"),
         "quantization": (config.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
-        **{
-            name: (getattr(config, name) != 1 and on_gpu, "workers find no GPU of their own; use a CPU, or one worker")
-            for name in ("tensor_parallel_size", "pipeline_parallel_size")
-        },
+        "tensor_parallel_size": (
+            config.tensor_parallel_size != 1 and on_gpu and config.executor_backend != "mp",
+            "workers with a GPU each are processes of one machine: distributed_executor_backend='mp'",
+        ),
+        "pipeline_parallel_size": (
+            config.pipeline_parallel_size != 1 and on_gpu,
+            "stages find no GPU of their own; use tensor_parallel_size, or a CPU",
+        ),
         "data_parallel_size": (
             config.data_parallel_size != 1 and on_gpu,
             "engines find no GPU of their own; use a CPU, or one server per GPU",

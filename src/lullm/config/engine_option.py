@@ -215,6 +215,12 @@ class EngineOptions:
         None, "folder for what must survive a sleep; default: the system's folder for temporary files", "sleep"
     )
     verify_wake: bool = option(True, "compare checksums of weights and KV cache after waking", "sleep")
+    pin_backup: bool = option(
+        False,
+        "on a GPU: take the (pinned) host memory of the first sleep in the background after the start, so that this "
+        "sleep only copies",
+        "sleep",
+    )
 
     @property
     def num_workers(self) -> int:

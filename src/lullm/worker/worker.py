@@ -120,6 +120,8 @@ class Worker:
         if setup.records_graphs:
             self.model_runner.capture_graphs()
         self.reset_kv_scales()
+        if setup.config.pin_backup:
+            self._sleeper.pin_ahead()
 
     def reset_kv_scales(self) -> None:
         """Start over with the scales of an fp8 cache; no block may hold anything. Any other cache has none.

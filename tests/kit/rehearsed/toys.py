@@ -5,6 +5,7 @@
 
 import dataclasses
 import importlib.machinery
+import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -109,5 +110,17 @@ class Finder:
         return spec
 
 
+class Lacking:
+    """Stands for a Python without these modules; for `sys.meta_path`."""
+
+    def __init__(self, names: str):
+        self._names = names.split(",")
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name.partition(".")[0] in self._names:
+            raise ModuleNotFoundError(f"No module named {name!r} (left out of the rehearsal)", name=name)
+
+
 def install() -> None:
-    sys.meta_path.insert(0, Finder)
+    """Toy sizes, and without the modules that REHEARSAL_LACKS names."""
+    sys.meta_path[:0] = [Lacking(os.environ.get("REHEARSAL_LACKS", "")), Finder]

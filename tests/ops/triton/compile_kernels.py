@@ -1,8 +1,8 @@
-"""Compiles kernels for compute capability 9.0 without a GPU, as `launch_*` would. Run by test_compile.py.
+"""Compiles kernels for a compute capability without a GPU, as `launch_*` would. Run by test_compile.py.
 
 Usage: compile_kernels.py NAME ...: 'rope', 'norm', 'silu', 'copy', 'draw', 'linear', or 'decode', 'prefill', 'split' (a
-prefill whose keys are) and 'invariant' with a type of values in the cache and a head size, as in decode-bf16-128. One
-line of JSON per kernel: its name, and what `gpu_parts.compiled.Compiled` says of it.
+prefill whose keys are) and 'invariant' with a type of values in the cache, a head size and a compute capability (90),
+as in decode-bf16-128-80. One line of JSON per kernel: its name, and what `gpu_parts.compiled.Compiled` says of it.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ from lullm.ops.triton.sampling import _draw_kernel
 ITEM_BYTES = {"bf16": 2, "fp16": 2, "fp8e4nv": 1, "fp32": 4}
 
 
-def compile_shipped(kind, cache, head_size):
+def compile_shipped(kind, cache, head_size, capability="90"):
     tiles = tile._DECODE if kind == "decode" else tile._PREFILL
-    chosen = tiles["sm90", ITEM_BYTES[cache], int(head_size)]
+    chosen = tiles[f"sm{capability}", ITEM_BYTES[cache], int(head_size)]
     if kind == "split" or (kind == "invariant" and chosen.block_rows > 64):
         chosen = tile.split_tile(chosen)
-    return compile_attention(kind, chosen, int(head_size), cache)
+    return compile_attention(kind, chosen, int(head_size), cache, int(capability))
 
 
 def compile_named(name):

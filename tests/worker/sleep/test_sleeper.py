@@ -121,6 +121,37 @@ def test_a_forecast_says_what_pinning_costs(build):
     assert all(seconds > 0 for what, took_some, seconds in seen if what == "save ram" and took_some)
 
 
+def test_memory_that_was_pinned_ahead_is_what_the_first_sleep_copies_into(build, fake):
+    """Its forecast has no pinning any more, and it pins nothing."""
+    llm = build(pin_backup=True)
+    expected, sleeper = tokens(llm), worker_of(llm)._sleeper
+    sleeper._backups._ahead.result(timeout=30)
+    sleeper._speeds._speeds |= {"save ram": 1e15, "restore ram": 1e15, "release": 1e15, "pin": 1.0}
+    fake.reset()
+    forecast = llm.explain_sleep()
+    assert forecast.backs_up_bytes == store_of(llm).num_bytes and forecast.sleep_seconds < 1.0
+    assert llm.sleep().backed_up_bytes == store_of(llm).num_bytes
+    assert "cuMemHostRegister_v2" not in fake.names()
+    llm.wake_up()
+    assert tokens(llm) == expected
+
+
+def test_memory_that_is_not_to_be_had_ahead_is_the_sleeps_own_matter(build, fake, caplog):
+    """The first sleep takes it, or another kind of sleep needs none."""
+    llm = build()
+    expected = tokens(llm)
+    fake.fail("cuMemHostRegister_v2", 1, 2)
+    worker_of(llm)._sleeper.pin_ahead()
+    assert llm.sleep(level=2).tags and "was not taken ahead" in caplog.text
+    llm.wake_up()
+    worker_of(llm)._sleeper.pin_ahead()
+    llm.sleep(level=2)
+    assert fake.counts()["pins"] == 0, "a sleep of another kind gives it back"
+    llm.wake_up()
+    worker_of(llm)._sleeper.pin_ahead()  # and so does the engine's end
+    assert tokens(llm) == expected
+
+
 def test_nothing_is_kept_if_nobody_wants_it(build, fake):
     llm = build(keep_backup=False)
     expected = tokens(llm)

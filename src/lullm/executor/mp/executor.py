@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
+from lullm.device.choice import gpu_environments
 from lullm.errors import UnsupportedError
 from lullm.executor.merged import MergedExecutor
 from lullm.executor.mp.order import WorkerOrder
@@ -57,9 +58,13 @@ class MultiprocExecutor(MergedExecutor):
         config, model_config, folder = self._given
         places = placements(config.tensor_parallel_size, config.pipeline_parallel_size)
         of_ranks = config_of_ranks(config, len(places))
-        shares = cpus_of_workers(read_cores(), len(places)) if config.device == "cpu" else []
+        is_cpu = config.device == "cpu"
+        shares = cpus_of_workers(read_cores(), len(places)) if is_cpu else []
+        environments = [{} for _ in places] if is_cpu else gpu_environments(len(places))
+        if not is_cpu and len(places) > 1:
+            logger.warning("several GPUs: no GPU has run this yet; the tests have, on a GPU that is made up")
         result_rank = next(place.rank for place in places if place.pipeline.is_last)
-        with Meeting.on_this_host(config.step_timeout) as meeting:
+        with Meeting.on_this_host(config.step_timeout, None if is_cpu else "nccl") as meeting:
             orders = [
                 WorkerOrder(
                     rank=place.rank,
@@ -70,6 +75,7 @@ class MultiprocExecutor(MergedExecutor):
                     log_level=logger.getEffectiveLevel(),
                     descriptors=list(meeting.descriptors),
                     cpus=sorted(shares[place.rank]) if shares else None,
+                    environment=environments[place.rank],
                 )
                 for place in places
             ]

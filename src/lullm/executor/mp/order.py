@@ -42,6 +42,7 @@ class WorkerOrder:
         beat_s: how often it gives a sign of life. log_level: of lullm's records.
         descriptors: that it inherits beside its own, under the same numbers.
         cpus: on which it may run; None: all that the engine's process may use.
+        environment: variables of its own, beside those of the engine's process.
     """
 
     rank: int
@@ -52,6 +53,7 @@ class WorkerOrder:
     log_level: int
     descriptors: list[int] = field(default_factory=list)
     cpus: list[int] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
     def to_memory(self) -> int:
         """The descriptor of new memory that holds it. Raises TypeError: an argument is no plain data."""

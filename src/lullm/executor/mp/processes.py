@@ -220,7 +220,7 @@ def _start(order: WorkerOrder, bell: Bell, commands: RingMemory, engine_bell: Be
                 stdin=subprocess.DEVNULL,
                 pass_fds=[*asdict(descriptors).values(), *order.descriptors],
                 # One bar of progress on the terminal is enough, of what all do alike.
-                env={**os.environ, "TQDM_DISABLE": "1"} if order.rank else None,
+                env=os.environ | order.environment | ({"TQDM_DISABLE": "1"} if order.rank else {}),
                 start_new_session=True,  # Ctrl-C on the terminal is for the engine's process, which stops its workers
             )
         except BaseException:

@@ -1,7 +1,8 @@
 """The shipped configurations of the kernels: plain data, chosen by shape and never searched at start.
 
 They follow from the sizes of registers and shared memory of compute capability 9.0 (64 KiB of registers per 4 warps
-at full use, 227 KiB of shared memory per multiprocessor) and have been compiled for it, but no GPU has timed them yet.
+at full use, 227 KiB of shared memory per multiprocessor), 8.0 and 10.0, and have been compiled for them, but no GPU has
+run them yet.
 `DECODE_CANDIDATES` and `PREFILL_CANDIDATES` are for a search on a device; its winners belong into `_DECODE` and
 `_PREFILL`.
 """
@@ -90,6 +91,17 @@ _DECODE = {
     ("sm90", 4, 64): DecodeTile(32, 4, 2),
     ("sm90", 4, 128): DecodeTile(32, 4, 2),
     ("sm90", 4, 256): DecodeTile(16, 4, 2),
+    # A100: 164 KiB of shared memory. Four programs, or two, each with two buffers: 128 KiB are under way.
+    ("sm80", 2, 64): DecodeTile(64, 4, 5),
+    ("sm80", 2, 128): DecodeTile(32, 4, 5),
+    ("sm80", 2, 256): DecodeTile(32, 4, 5),
+    # B200: what the compiler says of 9.0's it says here, too.
+    ("sm100", 2, 64): DecodeTile(128, 4, 5),
+    ("sm100", 2, 128): DecodeTile(64, 4, 5),
+    ("sm100", 2, 256): DecodeTile(32, 4, 5),
+    ("sm100", 1, 64): DecodeTile(128, 4, 5),
+    ("sm100", 1, 128): DecodeTile(128, 4, 5),
+    ("sm100", 1, 256): DecodeTile(64, 4, 5),
 }
 _PREFILL = {
     ("sm90", 2, 64): PrefillTile(128, 128, 8, 3),
@@ -101,6 +113,15 @@ _PREFILL = {
     ("sm90", 4, 64): PrefillTile(32, 32, 8, 2),
     ("sm90", 4, 128): PrefillTile(32, 16, 8, 2),
     ("sm90", 4, 256): PrefillTile(32, 16, 8, 2),
+    ("sm80", 2, 64): PrefillTile(128, 64, 8, 3),
+    ("sm80", 2, 128): PrefillTile(64, 32, 4, 3),  # two programs at a time; more rows spill, or run alone
+    ("sm80", 2, 256): PrefillTile(64, 32, 8, 2),
+    ("sm100", 2, 64): PrefillTile(128, 128, 8, 3),
+    ("sm100", 2, 128): PrefillTile(128, 128, 8, 3),
+    ("sm100", 2, 256): PrefillTile(128, 32, 8, 2),
+    ("sm100", 1, 64): PrefillTile(128, 64, 8, 3),
+    ("sm100", 1, 128): PrefillTile(128, 64, 8, 3),
+    ("sm100", 1, 256): PrefillTile(64, 32, 8, 2),
 }
 # Elsewhere shared memory may be as small as 64 KiB.
 _SMALL_DECODE = DecodeTile(16, 4, 2)

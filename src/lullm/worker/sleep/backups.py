@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,17 @@ from pathlib import Path
 from lullm.arena.backend import Backend
 from lullm.arena.backup import Backup
 from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
+from lullm.errors import LullmError
+from lullm.log import get_logger
 from lullm.types.sleep import KV_CACHE, WEIGHTS, UsedBlocks
-from lullm.units import MIB, round_up
+from lullm.units import MIB, format_bytes, round_up
 from lullm.weights.store import WeightStore
 from lullm.worker.kv_pools import KVPools
 from lullm.worker.setup import WorkerSetup
 from lullm.worker.sleep.block_gather import BlockGather
-from lullm.worker.sleep.saving import NOTHING, Saved, Saving, Target
+from lullm.worker.sleep.saving import NOTHING, Saved, Saving, Target, check_room
+
+logger = get_logger(__name__)
 
 _DEVICE_CHUNK_BYTES = 16 * MIB
 """Chunk size of a backup in pinned memory: 0.3 ms over the bus; the host prepares the next chunk in 0.1 ms."""
@@ -46,6 +51,7 @@ class Backups:
         self.pinned_bytes, self.pinned_s = 0, 0.0
         self.saved: dict[str, Saved] = {}
         self.kept: dict[str, Saved] = {}
+        self._ahead: Future[Saved] | None = None
 
     def save(self, saving: Saving) -> Saved:
         """Write the backup of a plan, or reuse a kept one. Raises OSError, CacheSizeError, WakeUpError."""
@@ -69,6 +75,33 @@ class Backups:
             backup = Backup(store, what, self.new_digest, self._backend)
             self._write(backup, saving)
         return Saved(backup, saving.contents, version)
+
+    def pin_ahead(self, saving: Saving) -> None:
+        """Take the host memory of such a saving of the weights on a thread of its own, as if a sleep had left it."""
+        pool = ThreadPoolExecutor(1)
+        self._ahead = pool.submit(self._pinned, saving)
+        pool.shutdown(wait=False)
+
+    def await_ahead(self) -> bool:
+        """Wait for what `pin_ahead` takes; whether it does. What is not to be had is the next sleep's own matter."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            try:
+                self.kept.setdefault(WEIGHTS, ahead.result())
+            except (LullmError, OSError, MemoryError, RuntimeError) as error:
+                logger.warning("the host memory of the first sleep was not taken ahead: %s", str(error))
+        return ahead is not None
+
+    @property
+    def is_pinning(self) -> bool:
+        """Whether what `pin_ahead` takes is not there yet."""
+        return self._ahead is not None and not self._ahead.done()
+
+    def _pinned(self, saving: Saving) -> Saved:
+        check_room([saving], self.directory)
+        with self._new_store(saving.num_bytes, "ram") as store:
+            logger.info("sleep: %s of host memory pinned in %.1f s", format_bytes(self.pinned_bytes), self.pinned_s)
+            return Saved(Backup(store, "changed weights", self.new_digest, self._backend), NOTHING, None)
 
     def undo(self, made: dict[str, Saved]) -> None:
         """Close the new backups. One that uses kept memory stays kept."""

@@ -73,6 +73,12 @@ class Sleeper:
         self._prepared: _Prepared | None = None
         self._speeds = SleepSpeeds(self._device, self._backups.new_digest, self._backups.directory)
 
+    def pin_ahead(self) -> None:
+        """Take the host memory of a first sleep of the weights in the background. The next sleep waits for it."""
+        order = SleepOrder(1, ((WEIGHTS, "offload"),), UsedBlocks([], []), "ram")
+        for saving in self._plan(order):
+            self._backups.pin_ahead(saving)
+
     @torch.inference_mode()
     def prepare_sleep(self, order: SleepOrder) -> None:
         """Save what the order says. Blocking. `commit_sleep` or `cancel_sleep` comes next.
@@ -85,6 +91,7 @@ class Sleeper:
         self.cancel_sleep()
         self._device.synchronize()
         started, free = time.perf_counter(), self._free_bytes()
+        self._await_ahead()
         savings = self._plan(order)
         made: dict[str, Saved] = {}
         self._backups.pinned_bytes, self._backups.pinned_s = 0, 0.0
@@ -182,6 +189,8 @@ class Sleeper:
     @torch.inference_mode()
     def forecast(self, order: SleepOrder) -> SleepForecast:
         """The effects of such a sleep, and the time to wake all of it. Changes nothing but spare memory."""
+        if not self._backups.is_pinning:
+            self._await_ahead()
         savings, resident = self._plan(order), self.resident_bytes()
         frees = 0
         sleep_s = wake_s = 0.0
@@ -211,8 +220,14 @@ class Sleeper:
     def close(self) -> None:
         """Drop all backups. Idempotent."""
         self.cancel_sleep()
+        self._await_ahead()
         for tag in ARENA_TAGS:
             self._backups.replace(tag, None)
+
+    def _await_ahead(self) -> None:
+        """What was pinned in the background is there, and its speed is known."""
+        if self._backups.await_ahead():
+            self._speeds.observe("pin", self._backups.pinned_bytes, self._backups.pinned_s)
 
     def _plan(self, order: SleepOrder) -> list[Saving]:
         return plan_saving(

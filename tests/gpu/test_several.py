@@ -1,0 +1,57 @@
+"""Several GPUs that are made up, each in a worker process: the tokens of one worker, with graphs and sleep."""
+
+import pytest
+import torch
+from kit.folder.checkpoint import write_checkpoint
+from kit.worker.fake_gpus import OPENER, gpu_facts
+
+from lullm import LLM, SamplingParams
+from lullm.device import choice
+from lullm.device.choice import gpu_environments, visible_names
+from lullm.errors import ConfigError, UnsupportedError
+
+pytest.importorskip("triton")
+PARAMS = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+PROMPTS = [[5, 6, 7], [9, 10, 11, 12]]
+OPTIONS = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here")
+def test_two_workers_give_the_tokens_of_one(tmp_path, monkeypatch):
+    folder = str(write_checkpoint(tmp_path, "qwen3", num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1))
+    with LLM(folder, device="cpu", **OPTIONS) as llm:
+        expected = [o.outputs[0].token_ids for o in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
+    monkeypatch.setattr("lullm.executor.mp.executor.OPENER", OPENER)
+    monkeypatch.setattr("lullm.executor.mp.executor.gpu_environments", lambda count: [{"A_GPU": "x"}] * count)
+    options = OPTIONS | {"num_gpu_blocks_override": 12, "swap_space": 0, "enable_sleep_mode": True}
+    with LLM(folder, device="cuda", tensor_parallel_size=2, **options) as llm:
+        for level in (1, 2, 1):
+            found = [o.outputs[0].token_ids for o in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
+            assert found == expected
+            assert llm.sleep(level).tags == ("weights", "kv_cache")
+            llm.wake_up()
+        for num_replays, faults, device, own in llm.collective_rpc(gpu_facts):
+            assert (num_replays, faults, device, own) == (15, [], "cuda:0", "x")
+
+
+def test_each_worker_sees_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setattr(choice, "missing_for_cuda", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpu_environments(1) == [{}]
+    assert gpu_environments(2) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    with pytest.raises(ConfigError, match=r"=4 needs 4 GPUs, .*\(3 on this machine\): take at most 3"):
+        gpu_environments(4)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6, GPU-abc,2")
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in gpu_environments(3)] == ["6", "GPU-abc", "2"]
+    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES=6,GPU-abc,2"):
+        gpu_environments(4)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert gpu_environments(2)[1] == {"HIP_VISIBLE_DEVICES": "1"}
+    assert visible_names("0,1,-1", 2) == ["0", "1"], "what torch does not count is not there"
+
+
+def test_without_a_gpu_it_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(choice, "missing_for_cuda", lambda: "torch sees no GPU")
+    with pytest.raises(UnsupportedError, match="torch sees no GPU; use device='cpu'"):
+        gpu_environments(2)
