@@ -89,7 +89,7 @@ _DECODE = {
     ("sm90", 1, 128): DecodeTile(128, 4, 5),
     ("sm90", 1, 256): DecodeTile(64, 4, 5),
     ("sm90", 4, 64): DecodeTile(32, 4, 2),
-    ("sm90", 4, 128): DecodeTile(32, 4, 2),
+    ("sm90", 4, 128): DecodeTile(16, 4, 2),
     ("sm90", 4, 256): DecodeTile(16, 4, 2),
     # A100: 164 KiB of shared memory. Four programs, or two, each with two buffers: 128 KiB are under way.
     ("sm80", 2, 64): DecodeTile(64, 4, 5),
