@@ -44,6 +44,10 @@ CASE_NAMES = {
     "long4": "4 x (1536 in, 64 out)",
 }
 assert set(CASE_NAMES) == set(CASES)
+LONG_CASES = {"prefill16k": (1, 16384, 1), "long16k": (1, 16384, 65)}
+"""Minutes each, so only by name. Their difference is 64 tokens behind a long context."""
+LONG_CASE_NAMES = {"prefill16k": "prefill 1 x 16384", "long16k": "1 x (16384 in, 65 out)"}
+ALL_CASES, ALL_CASE_NAMES = CASES | LONG_CASES, CASE_NAMES | LONG_CASE_NAMES
 
 Run = dict[str, Any]
 """One process: engine, round, case names, seconds of each, ready_s, first_token_s, version, note, time."""
@@ -61,7 +65,7 @@ def main() -> None:
     parser.add_argument("--variant", action="append", default=[], metavar="NAME:OPTION=JSON",
                         help='lullm once more with an option, such as int8:quantization=\'"int8"\'')  # fmt: skip
     parser.add_argument("--engine", action="append", help="only these (default: lullm and all that are given)")
-    parser.add_argument("--case", action="append", choices=CASES, help="only these (default: all)")
+    parser.add_argument("--case", action="append", choices=ALL_CASES, help=f"only these (default: {', '.join(CASES)})")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cases-per-process", type=int, default=len(CASES), metavar="N")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -117,7 +121,7 @@ def missing(args: argparse.Namespace, runs: list[Run]) -> list[tuple[str, int, l
                 cases = [
                     case
                     for case in wanted[first : first + args.cases_per_process]
-                    if (engine, number, case) not in done and (CASES[case][0] == 1 or engine not in ONE_STREAM)
+                    if (engine, number, case) not in done and (ALL_CASES[case][0] == 1 or engine not in ONE_STREAM)
                 ]
                 if cases:
                     todo.append((engine, number, cases))
@@ -128,7 +132,9 @@ def run(args: argparse.Namespace, engine: str, number: int, cases: Sequence[str]
     """One process from its birth to its end. Exits with its last words if it fails."""
     command = engines(args)[engine]
     for case in cases:
-        command = [*command, "--case", ":".join(map(str, (case, *CASES[case])))]
+        command = [*command, "--case", ":".join(map(str, (case, *ALL_CASES[case])))]
+    longest = max(input_len + output_len for _, input_len, output_len in map(ALL_CASES.__getitem__, cases))
+    command = [*command, "--max-model-len", str(max(4096, longest))]
     environment = dict(os.environ)
     if engine.startswith("lullm"):
         environment["PYTHONPATH"] = os.pathsep.join([str(SOURCE), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
@@ -173,7 +179,7 @@ def read_once(path: Path) -> None:
 
 def speed(case: str, seconds: float) -> float:
     """Tokens per second: of the prompts where one token is asked for, else of the output."""
-    num, input_len, output_len = CASES[case]
+    num, input_len, output_len = ALL_CASES[case]
     return num * (input_len if output_len == 1 else output_len) / seconds
 
 
@@ -188,10 +194,21 @@ def report(runs: list[Run]) -> None:
     print("\n| |", " | ".join(head), "|\n|---|" + "--:|" * len(head))
     for key, label in (("ready_s", "start to ready, s"), ("first_token_s", "start to first token, s")):
         row({n: [r[key] for r in runs if r["engine"] == n] for n in names}, label, peers, is_time=True)
-    for case, label in CASE_NAMES.items():
+    for case, label in ALL_CASE_NAMES.items():
         values = speeds(runs, case)
         if any(values.values()):
             row(values, f"{label}, tok/s", peers, is_time=False)
+    if any(values := {name: decodes_behind_16k(runs, name) for name in names}.values()):
+        row(values, "decode behind 16384 tokens, tok/s", peers, is_time=False)
+
+
+def decodes_behind_16k(runs: list[Run], engine: str) -> list[float]:
+    """Tokens per second of the processes that ran both long cases: what the longer one took more, for its tokens."""
+    found = []
+    for cases in (r["cases"] for r in runs if r["engine"] == engine and set(LONG_CASES) <= set(r["cases"])):
+        num_tokens = LONG_CASES["long16k"][2] - LONG_CASES["prefill16k"][2]
+        found.append(num_tokens / (statistics.median(cases["long16k"]) - statistics.median(cases["prefill16k"])))
+    return found
 
 
 def speeds(runs: list[Run], case: str) -> dict[str, list[float]]:

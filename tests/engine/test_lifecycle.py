@@ -278,7 +278,7 @@ def test_a_failed_map_leaves_it_asleep(llm, monkeypatch):
     for tag, state in ((WEIGHTS, "OO"), (KV_CACHE, "RO")):
         llm.sleep(1)
         with monkeypatch.context() as patch:
-            patch.setattr(arenas[tag], "map", refuse)
+            patch.setattr(arenas[tag], "map_in_parts", refuse)
             with pytest.raises(WakeUpError, match=f"{tag} still asleep: out of memory"):
                 llm.wake_up()
             assert state_of(llm) == state
