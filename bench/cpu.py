@@ -198,7 +198,8 @@ def report(runs: list[Run]) -> None:
         values = speeds(runs, case)
         if any(values.values()):
             row(values, f"{label}, tok/s", peers, is_time=False)
-    if any(values := {name: decodes_behind_16k(runs, name) for name in names}.values()):
+    values = {name: decodes_behind_16k(runs, name) for name in names}
+    if any(values.values()):
         row(values, "decode behind 16384 tokens, tok/s", peers, is_time=False)
 
 
