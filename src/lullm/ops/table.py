@@ -200,6 +200,10 @@ class Ops:
     The weight may be a transposed view.
     """
 
+    attend_latents: head_products.AttendLatents | None = None
+    """q `[T, Hq, plain_size + rope_size]`, matrices, cache, prepared, scale -> `[T, Hq, value_size]`: attention over
+    latent vectors (`nn.latent_attention`). None: `absorbed_over` the table's own functions."""
+
     scale_by_: Callable[[Tensor, Tensor], None] = in_place.scale_by_
     """x, factor `[1]` of its type -> None. As `scale_`, by a number that stands in memory."""
 
