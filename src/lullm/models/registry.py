@@ -157,7 +157,7 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
                 "share them; leave tensor_parallel_size out"
             )
         whole = builder(config.share.whole, dtype, max_model_len)
-        model.rules, model.cuts = whole.rules, cuts_of(model, whole, config.share)
+        model.rules, model.cuts = whole.rules, {**whole.cuts, **cuts_of(model, whole, config.share)}
         experts = config.family.experts
         if experts is not None and experts.own is not None:
             model.rules = without_experts(model.rules, experts.num_experts)
