@@ -43,10 +43,13 @@ FALCON = Family(
         "layer_norm_epsilon": "rms_norm_eps",
         "n_embed": "hidden_size",
     },
-    defaults={"layer_norm_epsilon": 1e-5, "activation": "gelu", "tie_word_embeddings": True, "max_position_embeddings": 2048},
+    defaults={
+        "layer_norm_epsilon": 1e-5, "activation": "gelu", "tie_word_embeddings": True, "max_position_embeddings": 2048,
+    },
     reads=ROPE_KEYS
     | {
-        "bias", "ffn_hidden_size", "multi_query", "new_decoder_architecture", "num_kv_heads", "num_ln_in_parallel_attn", "parallel_attn",
+        "bias", "ffn_hidden_size", "multi_query", "new_decoder_architecture", "num_kv_heads",
+        "num_ln_in_parallel_attn", "parallel_attn",
     },
     fixed=NO_WINDOW | {"alibi": False, "apply_residual_connection_post_layernorm": False},
     # Two have other names here, by which transformers reads them; the last repeats `ffn_hidden_size`.
