@@ -39,7 +39,7 @@ def rotate_(x: Tensor, norm: HeadNorm | None, positions: Tensor, cos_sin_cache: 
 def norm_shares_(
     parts: Sequence[tuple[Tensor, Tensor]], num_shares: int, eps: float, all_reduce_: Callable[[Tensor], None]
 ) -> None:
-    """See `Ops.norm_shares_`. As `rms_norm_`, by the squares of all parts, which are summed over the workers at once."""
+    """See `Ops.norm_shares_`. As `rms_norm_`, by squares that are summed over the workers."""
     sums = torch.stack([x.float().square().sum(-1) for x, _ in parts], dim=-1)  # [T, parts]
     all_reduce_(sums)
     for (x, weight), total in zip(parts, sums.unbind(-1), strict=True):
