@@ -118,6 +118,7 @@ NATIVE_CPU_OPS = Ops(
     add_=native.add_,
     scale_=native.scale_,
     scale_by_=native.scale_by_,
+    norm_shares_=native.norm_shares_,
     multiply_heads=native_attention.multiply_heads,
     attend_latents=native_latent.attend_latents,
     rotate_=native.rotate_,
