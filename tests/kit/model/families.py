@@ -111,6 +111,10 @@ NEMOTRON = {
     "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"], "num_hidden_layers": ...,
     "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 2, "ssm_state_size": 10,
 }  # fmt: skip
+SPARSE_NEMOTRON = NEMOTRON | {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"], "n_routed_experts": 6,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40,
+}  # fmt: skip
 CONVOLUTIONS = {
     "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8, "block_ffn_dim_multiplier": 1.3,
     "head_dim": ...,
@@ -128,6 +132,7 @@ GPT2_SIZES = {
 }  # fmt: skip
 
 UNGIVEN = {"head_dim": ...}  # it follows from other sizes
+FALCON_GROUPS = UNGIVEN | {"new_decoder_architecture": True, "num_kv_heads": 2}
 PARALLEL = {"use_parallel_residual": True}
 
 CASES = {
@@ -348,6 +353,21 @@ CASES = {
         FALCON | {"head_dim": 12, "mamba_rms_norm": True},
         FALCON | {"mamba_d_ssm": None},
         "state spaces (Mamba 2) and attention side by side in every layer, factors on all of their parts",
+    ),
+    "Falcon": Cases(
+        "Falcon 7B, 40B, 180B, Falcon 2 11B",
+        {
+            "plain": UNGIVEN,
+            "groups of heads, a norm for each (40B), biases, untied": FALCON_GROUPS
+            | {"bias": True, "tie_word_embeddings": False, "ffn_hidden_size": 72},
+            "groups of heads, one norm (11B)": FALCON_GROUPS | {"num_ln_in_parallel_attn": 1},
+            "one after the other, keys of each head": UNGIVEN | {"parallel_attn": False, "multi_query": False},
+        },
+        {"num_key_value_heads": ..., "num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 40}
+        | {"intermediate_size": ...},
+        FALCON_GROUPS,
+        "attention and MLP side by side, without gates; one key head, or groups",
+        is_rare=True,
     ),
     "GPT2": Cases(
         "GPT-2",
@@ -622,16 +642,22 @@ CASES = {
         "experts; a window in all layers, or none",
     ),
     "NemotronH": Cases(
-        "Nemotron-H 8B, 47B, 56B, Nemotron-Nano 9B v2, 12B v2 (dense)",
+        "Nemotron-H 8B, 47B, 56B, Nemotron-Nano 9B v2, 12B v2; Nemotron 3 Nano 30B-A3B, Super",
         {
             "plain": NEMOTRON,
             "biases, one group": NEMOTRON
             | {"n_groups": 1, "use_bias": True, "mlp_bias": True, "use_conv_bias": False}
             | {"layers_block_type": ["full_attention", "linear_attention", "mlp"]},
+            "experts (Nemotron 3 Nano)": SPARSE_NEMOTRON | GROUPS,
+            "experts between projections (Nemotron 3 Super)": SPARSE_NEMOTRON | {"moe_latent_size": 20},
         },
-        NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention"]},
-        NEMOTRON,
-        "every layer a state space (Mamba 2), attention without rope, or an MLP of squared relu",
+        SPARSE_NEMOTRON | GROUPS | {"layers_block_type": ["linear_attention", "mlp", "full_attention", "moe"]},
+        SPARSE_NEMOTRON
+        | GROUPS
+        | {"layers_block_type": ["linear_attention", "moe", "full_attention", "linear_attention", "mlp"]},
+        "every layer a state space (Mamba 2), attention without rope, or an MLP or experts of squared relu without "
+        "gates; sigmoid router with correction and groups, a shared expert",
+        loss=0.1,
     ),
     "Olmo2": Cases(
         "OLMo 2",
