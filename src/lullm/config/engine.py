@@ -251,10 +251,12 @@ def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
         return
     wishes = {
         "quantization": config.quantization is not None and model.foreign is not None,
-        "kv_cache_dtype": "fp8" in config.kv_cache_dtype,
+        "kv_cache_dtype": "fp8" in config.kv_cache_dtype and not model.has_heads_cache,
         "batch_invariant": config.batch_invariant,
     }
-    reason = "keeps latent vectors" if model.foreign is None else "is computed by transformers"
+    reason = "is computed by transformers"
+    if model.foreign is None:
+        reason = "keeps latent vectors" if model.family.latent is not None else "joins residual streams by torch"
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(

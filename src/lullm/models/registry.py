@@ -21,6 +21,7 @@ from lullm.models.family.experts import (
     build_qwen3_moe,
 )
 from lullm.models.family.gemma.gemma3 import build_gemma, build_gemma2, build_gemma3
+from lullm.models.family.gemma.gemma3n import build_gemma3n
 from lullm.models.family.gemma.gemma4 import build_gemma4
 from lullm.models.family.glm import build_ernie4_5, build_glm, build_glm4, build_helium
 from lullm.models.family.gpt import build_gpt2, build_opt
@@ -68,6 +69,7 @@ BUILDERS: dict[str, Builder] = {
     "GemmaForCausalLM": build_gemma,
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
+    "Gemma3nForCausalLM": build_gemma3n,
     "Gemma4ForCausalLM": build_gemma4,
     "Gemma4UnifiedForCausalLM": build_gemma4,
     "GlmForCausalLM": build_glm,

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     take_model(args, args.positional_model)
     model = read_config(getattr(args, "model", "demo"))
-    if args.kv_cache_dtype == "fp8" and not model.is_all_ops:
+    if args.kv_cache_dtype == "fp8" and not model.has_heads_cache:
         raise ConfigError(f"--kv-cache-dtype fp8 is not there for {model.architecture}; take auto or int8")
     args.len = min(args.len, model.max_position_embeddings)
     if args.gpus is not None:

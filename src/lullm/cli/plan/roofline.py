@@ -128,7 +128,7 @@ def advice(plans: list[Plan], length: int, concurrency: int) -> str:
 
 def ways(model: ModelConfig) -> tuple[str | None, ...]:
     """How the weights can be held on a CPU. A quantized checkpoint is held as it is."""
-    can_quantize = model.encoding is None and model.foreign is None and model.is_all_ops
+    can_quantize = model.encoding is None and model.has_heads_cache
     return ROWS if can_quantize and model.dtype != "float16" else (None,)
 
 

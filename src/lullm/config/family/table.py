@@ -16,6 +16,7 @@ from lullm.config.family.experts import (
 from lullm.config.family.falcon import FALCON
 from lullm.config.family.family import Family
 from lullm.config.family.gemma.gemma3 import GEMMA, GEMMA2, GEMMA3
+from lullm.config.family.gemma.gemma3n import GEMMA3N
 from lullm.config.family.gemma.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from lullm.config.family.gpt import GPT2, OPT
 from lullm.config.family.granite import GRANITE
@@ -71,6 +72,7 @@ FAMILIES: dict[str, Family] = {
     "GemmaForCausalLM": GEMMA,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "Gemma3nForCausalLM": GEMMA3N,
     "Gemma4ForCausalLM": GEMMA4,
     "Gemma4UnifiedForCausalLM": GEMMA4_UNIFIED,
     "GlmForCausalLM": GLM4,
