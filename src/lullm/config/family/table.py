@@ -13,7 +13,6 @@ from lullm.config.family.experts import (
     QWEN2_MOE,
     QWEN3_MOE,
 )
-from lullm.config.family.falcon import FALCON
 from lullm.config.family.family import Family
 from lullm.config.family.gemma.gemma3 import GEMMA, GEMMA2, GEMMA3
 from lullm.config.family.gemma.gemma3n import GEMMA3N
@@ -25,7 +24,8 @@ from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
 from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
-from lullm.config.family.layer_norm import (
+from lullm.config.family.layer_norm.falcon import FALCON
+from lullm.config.family.layer_norm.families import (
     COHERE,
     COHERE2,
     GPT_NEOX,
