@@ -212,6 +212,7 @@ class DecoderConfig:
         residual_scale: factor on what attention and MLP add to the residual stream.
         logit_scale: factor on the logits.
         has_parallel_mlp: MLP and attention read the same hidden states; of families that may have it so.
+        has_mlp_norm: then each of both has a norm of its own; of families that may have one for both.
         norms_first: norms stand in front of attention and MLP; of families that may have them behind the sums.
         embedding_size: of a token's embedding, where it is not `hidden_size`; of families that project it.
         latent: keys and values follow from one latent vector per token; None: heads have keys and values.
@@ -244,6 +245,7 @@ class DecoderConfig:
     attention_soft_cap: float | None = None
     final_soft_cap: float | None = None
     has_parallel_mlp: bool = False
+    has_mlp_norm: bool = False
     norms_first: bool = True
     embedding_size: int | None = None
     experts: ExpertsConfig | None = None

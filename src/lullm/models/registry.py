@@ -34,6 +34,7 @@ from lullm.models.family.hybrid.state_space import (
     build_nemotron_h,
 )
 from lullm.models.family.layer_norm.cohere import build_cohere
+from lullm.models.family.layer_norm.falcon import build_falcon
 from lullm.models.family.layer_norm.gpt_neox import build_gpt_neox, build_gptj, build_phi
 from lullm.models.family.layer_norm.starcoder import build_nemotron, build_olmo1, build_stablelm, build_starcoder2
 from lullm.models.family.llama import build_arcee, build_llama, build_seed_oss
@@ -59,6 +60,7 @@ BUILDERS: dict[str, Builder] = {
     "Ernie4_5ForCausalLM": build_ernie4_5,
     "Ernie4_5_MoeForCausalLM": build_ernie4_5_moe,
     "Exaone4ForCausalLM": build_exaone4,
+    "FalconForCausalLM": build_falcon,
     "FalconH1ForCausalLM": build_falcon_h1,
     "GPT2LMHeadModel": build_gpt2,
     "GPTJForCausalLM": build_gptj,
@@ -155,7 +157,7 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
                 "share them; leave tensor_parallel_size out"
             )
         whole = builder(config.share.whole, dtype, max_model_len)
-        model.rules, model.cuts = whole.rules, cuts_of(model, whole, config.share)
+        model.rules, model.cuts = whole.rules, {**whole.cuts, **cuts_of(model, whole, config.share)}
         experts = config.family.experts
         if experts is not None and experts.own is not None:
             model.rules = without_experts(model.rules, experts.num_experts)

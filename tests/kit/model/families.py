@@ -128,6 +128,7 @@ GPT2_SIZES = {
 }  # fmt: skip
 
 UNGIVEN = {"head_dim": ...}  # it follows from other sizes
+FALCON_GROUPS = UNGIVEN | {"new_decoder_architecture": True, "num_kv_heads": 2}
 PARALLEL = {"use_parallel_residual": True}
 
 CASES = {
@@ -348,6 +349,21 @@ CASES = {
         FALCON | {"head_dim": 12, "mamba_rms_norm": True},
         FALCON | {"mamba_d_ssm": None},
         "state spaces (Mamba 2) and attention side by side in every layer, factors on all of their parts",
+    ),
+    "Falcon": Cases(
+        "Falcon 7B, 40B, 180B, Falcon 2 11B",
+        {
+            "plain": UNGIVEN,
+            "groups of heads, a norm for each (40B), biases, untied": FALCON_GROUPS
+            | {"bias": True, "tie_word_embeddings": False, "ffn_hidden_size": 72},
+            "groups of heads, one norm (11B)": FALCON_GROUPS | {"num_ln_in_parallel_attn": 1},
+            "one after the other, keys of each head": UNGIVEN | {"parallel_attn": False, "multi_query": False},
+        },
+        {"num_key_value_heads": ..., "num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 40}
+        | {"intermediate_size": ...},
+        FALCON_GROUPS,
+        "attention and MLP side by side, without gates; one key head, or groups",
+        is_rare=True,
     ),
     "GPT2": Cases(
         "GPT-2",

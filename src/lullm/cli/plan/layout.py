@@ -143,8 +143,9 @@ class Planner:
     def _parts(self, tensor: int, pipeline: int) -> list[Part]:
         """The stages, as the first of the workers that share each has them."""
         if (tensor, pipeline) not in self._stages:
-            shared, cut = share_of(self._model, Axis(0, tensor)), self._cut(pipeline)
-            configs = [replace(shared, stage=PipelineStage(stage, cut)) for stage in range(pipeline)]
+            cut = self._cut(pipeline)
+            stages = [replace(self._model, stage=PipelineStage(stage, cut)) for stage in range(pipeline)]
+            configs = [share_of(stage, Axis(0, tensor)) for stage in stages]
             parts = [Part(config, self._quantization, self._kv_cache_dtype) for config in configs]
             self._stages[tensor, pipeline] = parts
         return self._stages[tensor, pipeline]

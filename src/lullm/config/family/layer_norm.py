@@ -52,12 +52,12 @@ def _read_gptj(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 def _older_rope(data: Data) -> Data:
     """NeoX's own names of what is rotated."""
-    data = _whole_heads(data)
+    data = whole_heads(data)
     theta, share = data.get("rotary_emb_base"), data.get("rotary_pct")
     return {**data, "rope_theta": theta, "partial_rotary_factor": 0.25 if share is None else share}
 
 
-def _whole_heads(data: Data) -> Data:
+def whole_heads(data: Data) -> Data:
     """Raises ModelLoadError: heads have another size than their part of a row, of which transformers turns some."""
     size = data.get("head_dim")
     if size is not None:
@@ -106,10 +106,10 @@ def _read_starcoder2(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 _READS = ROPE_KEYS | {"intermediate_size", "hidden_act"}
 _EPS = {"layer_norm_eps": "rms_norm_eps"}
-_DROPOUTS = frozenset(
+DROPOUTS = frozenset(
     {"residual_dropout", "embedding_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"}
 )
-_PLAIN: dict[str, Any] = {"fixed": NO_WINDOW, "ignores": UNUSED_WINDOW | _DROPOUTS}
+_PLAIN: dict[str, Any] = {"fixed": NO_WINDOW, "ignores": UNUSED_WINDOW | DROPOUTS}
 _COHERE_DEFAULTS = {
     "layer_norm_eps": 1e-5, "rope_theta": 500000.0, "logit_scale": 0.0625, "tie_word_embeddings": True,
 }  # fmt: skip
@@ -160,7 +160,7 @@ GPT_NEOX = Family(
     defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu", "attention_bias": True, "use_parallel_residual": True},
     reads=_READS | {"rotary_pct", "rotary_emb_base"},
     fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW | _DROPOUTS | {"classifier_dropout", "num_key_value_heads"},
+    ignores=UNUSED_WINDOW | DROPOUTS | {"classifier_dropout", "num_key_value_heads"},
     derive=_older_rope,
 )
 NEMOTRON = Family(
@@ -182,7 +182,7 @@ PHI = Family(
     defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu_new"},
     reads=_READS | {"partial_rotary_factor"},
     fixed=NO_WINDOW | {"qk_layernorm": False},
-    ignores=UNUSED_WINDOW | _DROPOUTS,
+    ignores=UNUSED_WINDOW | DROPOUTS,
 )
 STABLELM = Family(
     _read_stablelm,
@@ -190,8 +190,8 @@ STABLELM = Family(
     defaults={"layer_norm_eps": 1e-5, "num_key_value_heads": 32},
     reads=_READS | {"partial_rotary_factor", "use_qkv_bias", "use_parallel_residual"},
     fixed=NO_WINDOW | {"qk_layernorm": False},
-    ignores=UNUSED_WINDOW | _DROPOUTS | {"rope_pct", "norm_eps"},  # older names beside those that count
-    derive=_whole_heads,
+    ignores=UNUSED_WINDOW | DROPOUTS | {"rope_pct", "norm_eps"},  # older names beside those that count
+    derive=whole_heads,
 )
 STARCODER2 = Family(
     _read_starcoder2,
@@ -203,7 +203,7 @@ STARCODER2 = Family(
     reads=_READS | {"sliding_window"},
     fixed={"scale_attn_weights": True},
     # `norm_epsilon` and `hidden_act` count; the released files have their older names, too.
-    ignores=_DROPOUTS
+    ignores=DROPOUTS
     | {
         "layer_norm_epsilon", "activation_function", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
         "mlp_type", "norm_type",

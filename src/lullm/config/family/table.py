@@ -13,6 +13,7 @@ from lullm.config.family.experts import (
     QWEN2_MOE,
     QWEN3_MOE,
 )
+from lullm.config.family.falcon import FALCON
 from lullm.config.family.family import Family
 from lullm.config.family.gemma.gemma3 import GEMMA, GEMMA2, GEMMA3
 from lullm.config.family.gemma.gemma4 import GEMMA4, GEMMA4_UNIFIED
@@ -62,6 +63,7 @@ FAMILIES: dict[str, Family] = {
     "Ernie4_5ForCausalLM": ERNIE4_5,
     "Ernie4_5_MoeForCausalLM": ERNIE4_5_MOE,
     "Exaone4ForCausalLM": EXAONE4,
+    "FalconForCausalLM": FALCON,
     "FalconH1ForCausalLM": FALCON_H1,
     "GPT2LMHeadModel": GPT2,
     "GPTJForCausalLM": GPTJ,
