@@ -100,7 +100,7 @@ def _open_streams() -> None:
     """Make the standard streams take all that is written, and read bytes that are no text, which are refused later."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # The parent process has closed it: `lullm run ... 2>&-`.
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     # A model may write characters that the terminal's encoding lacks.
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
         if hasattr(stream, "reconfigure"):
