@@ -110,6 +110,7 @@ NATIVE_CPU_OPS = Ops(
     add_=native.add_,
     scale_=native.scale_,
     scale_by_=native.scale_by_,
+    norm_shares_=native.norm_shares_,
     multiply_heads=native_attention.multiply_heads,
     rotate_=native.rotate_,
     soft_cap_=native.soft_cap_,

@@ -6,7 +6,7 @@ none keeps state, and all are called under `torch.inference_mode()`. No function
 versions are in `selection`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, get_args
@@ -35,6 +35,7 @@ from lullm.ops.state.weights import DecayWeights
 from lullm.types.arithmetic import Activation, AttentionFeature, Gating
 
 _Maybe = Tensor | None
+_Parts = Sequence[tuple[Tensor, Tensor]]
 _BlockPairs = list[tuple[int, int]]
 
 
@@ -199,6 +200,9 @@ class Ops:
     The first `in` elements of every head times the matrix of the head, and behind them the next `num_kept` as they are.
     The weight may be a transposed view.
     """
+
+    norm_shares_: Callable[[_Parts, int, float, Callable[[Tensor], None]], None] = in_place.norm_shares_
+    """parts `[T, N]` of rows that so many workers share, with weights `[N]`; num_shares, eps, `all_reduce_` -> None."""
 
     scale_by_: Callable[[Tensor, Tensor], None] = in_place.scale_by_
     """x, factor `[1]` of its type -> None. As `scale_`, by a number that stands in memory."""

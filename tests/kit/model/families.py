@@ -111,6 +111,10 @@ NEMOTRON = {
     "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"], "num_hidden_layers": ...,
     "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 2, "ssm_state_size": 10,
 }  # fmt: skip
+SPARSE_NEMOTRON = NEMOTRON | {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"], "n_routed_experts": 6,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40,
+}  # fmt: skip
 CONVOLUTIONS = {
     "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8, "block_ffn_dim_multiplier": 1.3,
     "head_dim": ...,
@@ -638,16 +642,22 @@ CASES = {
         "experts; a window in all layers, or none",
     ),
     "NemotronH": Cases(
-        "Nemotron-H 8B, 47B, 56B, Nemotron-Nano 9B v2, 12B v2 (dense)",
+        "Nemotron-H 8B, 47B, 56B, Nemotron-Nano 9B v2, 12B v2; Nemotron 3 Nano 30B-A3B, Super",
         {
             "plain": NEMOTRON,
             "biases, one group": NEMOTRON
             | {"n_groups": 1, "use_bias": True, "mlp_bias": True, "use_conv_bias": False}
             | {"layers_block_type": ["full_attention", "linear_attention", "mlp"]},
+            "experts (Nemotron 3 Nano)": SPARSE_NEMOTRON | GROUPS,
+            "experts between projections (Nemotron 3 Super)": SPARSE_NEMOTRON | {"moe_latent_size": 20},
         },
-        NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention"]},
-        NEMOTRON,
-        "every layer a state space (Mamba 2), attention without rope, or an MLP of squared relu",
+        SPARSE_NEMOTRON | GROUPS | {"layers_block_type": ["linear_attention", "mlp", "full_attention", "moe"]},
+        SPARSE_NEMOTRON
+        | GROUPS
+        | {"layers_block_type": ["linear_attention", "moe", "full_attention", "linear_attention", "mlp"]},
+        "every layer a state space (Mamba 2), attention without rope, or an MLP or experts of squared relu without "
+        "gates; sigmoid router with correction and groups, a shared expert",
+        loss=0.1,
     ),
     "Olmo2": Cases(
         "OLMo 2",

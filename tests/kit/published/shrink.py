@@ -13,7 +13,7 @@ SIZES = {
     "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
     "mamba_d_state": 16, "ssm_state_size": 16, "mamba_d_head": 16, "mamba_head_dim": 16, "mamba_n_heads": 8,
     "mamba_num_heads": 8, "mamba_d_ssm": 128, "shared_expert_intermediate_size": 32, "n_groups": 2,
-    "num_kv_heads": 2, "ffn_hidden_size": 96,
+    "num_kv_heads": 2, "ffn_hidden_size": 96, "moe_shared_expert_intermediate_size": 48,
     "hidden_size_per_layer_input": 8, "query_pre_attn_scalar": 20, "attention_head_dim": 16,
 }  # fmt: skip
 TOWER = {
