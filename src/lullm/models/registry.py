@@ -1,13 +1,16 @@
 """The registry: which family file builds which architecture of a `config.json`."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
 from lullm.config.family.dense import LLAMA
 from lullm.config.family.family import Family
 from lullm.config.family.table import OUTSIDE
-from lullm.config.model import ModelConfig
+from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.models.family.deepseek import build_deepseek
 from lullm.models.family.experts import (
@@ -149,16 +152,42 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
 
         return build_foreign(config, dtype, max_model_len)
     builder = BUILDERS.get(config.architecture) or _OUTSIDE_BUILDERS[config.architecture]
-    model = builder(config, dtype, max_model_len)
-    if config.share is not None:
-        if config.architecture in _OUTSIDE_BUILDERS:
-            raise UnsupportedError(
-                f"{config.architecture} is computed by another package, whose layers know nothing of workers that "
-                "share them; leave tensor_parallel_size out"
-            )
-        whole = builder(config.share.whole, dtype, max_model_len)
-        model.rules, model.cuts = whole.rules, {**whole.cuts, **cuts_of(model, whole, config.share)}
-        experts = config.family.experts
-        if experts is not None and experts.own is not None:
-            model.rules = without_experts(model.rules, experts.num_experts)
+    with _without_collections():
+        model = builder(config, dtype, max_model_len)
+        if config.share is not None:
+            _cut(model, config, config.share, lambda whole: builder(whole, dtype, max_model_len))
     return model
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Rounds of the garbage collector over all modules so far take two thirds of the time of 12,032 experts."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+def _cut(model: Model, config: ModelConfig, share: Share, build: Callable[[ModelConfig], Model]) -> None:
+    """Tell a worker's model which part of the whole it has."""
+    if config.architecture in _OUTSIDE_BUILDERS:
+        raise UnsupportedError(
+            f"{config.architecture} is computed by another package, whose layers know nothing of workers that "
+            "share them; leave tensor_parallel_size out"
+        )
+    whole = build(_with_one_expert(share.whole))
+    model.rules, model.cuts = whole.rules, {**whole.cuts, **cuts_of(model, whole, share)}
+    experts = config.family.experts
+    if experts is not None and experts.own is not None:
+        model.rules = without_experts(model.rules, experts.num_experts)
+
+
+def _with_one_expert(whole: ModelConfig) -> ModelConfig:
+    """The same with one expert of each layer, as `cuts_of` wants it: 12,032 experts take 3 seconds to build."""
+    experts = whole.family.experts
+    if experts is None:
+        return whole
+    return replace(whole, family=replace(whole.family, experts=replace(experts, own=range(1))))
