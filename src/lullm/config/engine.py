@@ -255,13 +255,10 @@ def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
         "kv_cache_dtype": "fp8" in config.kv_cache_dtype and not model.has_heads_cache,
         "batch_invariant": config.batch_invariant,
     }
-    reason = "is computed by transformers"
-    if model.foreign is None:
-        reason = "keeps latent vectors" if model.family.latent is not None else "joins residual streams by torch"
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(
-                f"{name}={getattr(config, name)!r} is not there for {model.architecture}, which {reason}; leave it out"
+                f"{name}={getattr(config, name)!r} is not there for {model.architecture}, which {model.beside_ops}; leave it out"
             )
 
 

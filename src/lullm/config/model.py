@@ -104,7 +104,16 @@ class ModelConfig:
     @property
     def is_all_ops(self) -> bool:
         """Whether the functions of the ops compute all of a step; else torch's own stand between them."""
-        return self.has_heads_cache and self.family.altup is None
+        return not self.beside_ops
+
+    @property
+    def beside_ops(self) -> str:
+        """What torch's own functions compute in a step, as a predicate of the model; empty: nothing."""
+        if self.foreign is not None:
+            return "is computed by transformers"
+        if self.family.latent is not None:
+            return "keeps latent vectors"
+        return "" if self.family.altup is None else "joins residual streams by torch"
 
     @property
     def has_heads_cache(self) -> bool:
