@@ -258,8 +258,8 @@ def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(
-                f"{name}={getattr(config, name)!r} is not there for {model.architecture}, which {model.beside_ops}; leave "
-                "it out"
+                f"{name}={getattr(config, name)!r} is not there for {model.architecture}, which {model.beside_ops}; "
+                "leave it out"
             )
 
 
