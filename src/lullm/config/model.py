@@ -104,7 +104,27 @@ class ModelConfig:
     @property
     def is_all_ops(self) -> bool:
         """Whether the functions of the ops compute all of a step; else torch's own stand between them."""
+        return not self.beside_ops
+
+    @property
+    def beside_ops(self) -> str:
+        """What torch's own functions compute in a step, as a predicate of the model; empty: nothing."""
+        if self.foreign is not None:
+            return "is computed by transformers"
+        if self.family.latent is not None:
+            return "keeps latent vectors"
+        return "" if self.family.altup is None else "joins residual streams by torch"
+
+    @property
+    def has_heads_cache(self) -> bool:
+        """Whether lullm's own attention keeps keys and values of heads."""
         return self.foreign is None and self.family.latent is None
+
+    @property
+    def stream_size(self) -> int:
+        """Elements of a token between two layers, in all residual streams."""
+        altup = self.family.altup
+        return self.hidden_size * (1 if altup is None else altup.num_streams)
 
     @property
     def num_cache_sides(self) -> Literal[1, 2]:

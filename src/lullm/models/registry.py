@@ -1,13 +1,16 @@
 """The registry: which family file builds which architecture of a `config.json`."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
 from lullm.config.family.dense import LLAMA
 from lullm.config.family.family import Family
 from lullm.config.family.table import OUTSIDE
-from lullm.config.model import ModelConfig
+from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.models.family.deepseek import build_deepseek
 from lullm.models.family.experts import (
@@ -21,6 +24,7 @@ from lullm.models.family.experts import (
     build_qwen3_moe,
 )
 from lullm.models.family.gemma.gemma3 import build_gemma, build_gemma2, build_gemma3
+from lullm.models.family.gemma.gemma3n import build_gemma3n
 from lullm.models.family.gemma.gemma4 import build_gemma4
 from lullm.models.family.glm import build_ernie4_5, build_glm, build_glm4, build_helium
 from lullm.models.family.gpt import build_gpt2, build_opt
@@ -68,6 +72,7 @@ BUILDERS: dict[str, Builder] = {
     "GemmaForCausalLM": build_gemma,
     "Gemma2ForCausalLM": build_gemma2,
     "Gemma3ForCausalLM": build_gemma3,
+    "Gemma3nForCausalLM": build_gemma3n,
     "Gemma4ForCausalLM": build_gemma4,
     "Gemma4UnifiedForCausalLM": build_gemma4,
     "GlmForCausalLM": build_glm,
@@ -149,16 +154,42 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
 
         return build_foreign(config, dtype, max_model_len)
     builder = BUILDERS.get(config.architecture) or _OUTSIDE_BUILDERS[config.architecture]
-    model = builder(config, dtype, max_model_len)
-    if config.share is not None:
-        if config.architecture in _OUTSIDE_BUILDERS:
-            raise UnsupportedError(
-                f"{config.architecture} is computed by another package, whose layers know nothing of workers that "
-                "share them; leave tensor_parallel_size out"
-            )
-        whole = builder(config.share.whole, dtype, max_model_len)
-        model.rules, model.cuts = whole.rules, {**whole.cuts, **cuts_of(model, whole, config.share)}
-        experts = config.family.experts
-        if experts is not None and experts.own is not None:
-            model.rules = without_experts(model.rules, experts.num_experts)
+    with _without_collections():
+        model = builder(config, dtype, max_model_len)
+        if config.share is not None:
+            _cut(model, config, config.share, lambda whole: builder(whole, dtype, max_model_len))
     return model
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Rounds of the garbage collector over all modules so far take two thirds of the time of 12,032 experts."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+def _cut(model: Model, config: ModelConfig, share: Share, build: Callable[[ModelConfig], Model]) -> None:
+    """Tell a worker's model which part of the whole it has."""
+    if config.architecture in _OUTSIDE_BUILDERS:
+        raise UnsupportedError(
+            f"{config.architecture} is computed by another package, whose layers know nothing of workers that "
+            "share them; leave tensor_parallel_size out"
+        )
+    whole = build(_with_one_expert(share.whole))
+    model.rules, model.cuts = whole.rules, {**whole.cuts, **cuts_of(model, whole, share)}
+    experts = config.family.experts
+    if experts is not None and experts.own is not None:
+        model.rules = without_experts(model.rules, experts.num_experts)
+
+
+def _with_one_expert(whole: ModelConfig) -> ModelConfig:
+    """The same with one expert of each layer, as `cuts_of` wants it: 12,032 experts take 3 seconds to build."""
+    experts = whole.family.experts
+    if experts is None:
+        return whole
+    return replace(whole, family=replace(whole.family, experts=replace(experts, own=range(1))))

@@ -44,7 +44,8 @@ def _num_layers(data):
     if not types:
         pattern = data.get("sliding_window_pattern")
         return min(own, pattern + 1 if isinstance(pattern, int) else 4)
-    return max(types.index(kind) for kind in set(types)) + 1
+    num_shared = 1 if data.get("num_kv_shared_layers") else 0  # behind one of each kind
+    return max(types.index(kind) for kind in set(types)) + 1 + num_shared
 
 
 def _small(key, value, data, num_layers):
@@ -64,6 +65,10 @@ def _small(key, value, data, num_layers):
         return value[:num_layers]
     if key == "intermediate_size" and isinstance(value, list):
         return [SIZES[key]] * num_layers
+    if key == "activation_sparsity_pattern":  # at least one layer of each kind
+        return [*value[: num_layers - 1], 0.0]
+    if key == "num_kv_shared_layers" and value:
+        return 1
     if key == "full_attn_idxs":
         return [layer for layer in value if layer < num_layers]
     if key.endswith("token_id") and value is not None:

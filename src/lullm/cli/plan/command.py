@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     take_model(args, args.positional_model)
     model = read_model(getattr(args, "model", "demo"))
     config = model.config
-    if args.kv_cache_dtype == "fp8" and not config.is_all_ops:
+    if args.kv_cache_dtype == "fp8" and not config.has_heads_cache:
         raise ConfigError(f"--kv-cache-dtype fp8 is not there for {config.architecture}; take auto or int8")
     args.len = min(args.len, config.max_position_embeddings)
     if args.gpus is not None:
