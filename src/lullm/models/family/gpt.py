@@ -192,7 +192,7 @@ def build_gpt1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> G
 def build_gpt_bigcode(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
     """Of one key head all queries come first in a checkpoint; else query, key and value of a head stand together."""
     num_heads, size = config.num_attention_heads, config.head_dim
-    orders = ()
+    orders: tuple[HeadOrder, ...] = ()
     if config.num_key_value_heads > 1:
         starts = [(3 * head + part) * size for part in range(3) for head in range(num_heads)]
         rows = tuple(start + row for start in starts for row in range(size))
