@@ -37,6 +37,7 @@ TEXT_MODELS: dict[str, TextModel] = {
     "AyaVisionForConditionalGeneration": TextModel(None),
     "Cohere2VisionForConditionalGeneration": TextModel(None),
     "Gemma3ForConditionalGeneration": TextModel("Gemma3ForCausalLM"),
+    "Gemma3nForConditionalGeneration": TextModel("Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": TextModel("Gemma4ForCausalLM"),
     "Gemma4UnifiedForConditionalGeneration": TextModel("Gemma4UnifiedForCausalLM"),
     "InternVLForConditionalGeneration": TextModel(None),
