@@ -7,8 +7,8 @@ python bench/executor.py steps [--shape qwen3-0.6b] [--streams 1,8,32] [--steps 
 processes. A worker has a core of its own as far as there are cores.
 
 `steps`: milliseconds of a step by executor, in turns, some steps of one, then of the next: the whole engine's, greedy
-unless `--top-p` says otherwise, with all cores of this process. With a pipeline, whose steps draw for a share of the streams: until all of them have a
-token. And microseconds of the shortest call to all workers and back.
+unless `--top-p` says otherwise, with all cores of this process. With a pipeline, whose steps draw for a share of the
+streams: until all of them have a token. And microseconds of the shortest call to all workers and back.
 """
 
 import argparse
