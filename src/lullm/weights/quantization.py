@@ -70,7 +70,7 @@ def keep_formats(model: Loadable, formats: Mapping[str, tuple[int, ...]]) -> int
     """
     num_quantized = 0
     for name, module in matrices(model):
-        wholes = tensors_of(model, name, module)
+        wholes = tensors_of(model.rules, name, module)
         fitting = set.intersection(*(set(_formats_of(whole, formats, model.rules)) for whole in wholes))
         if any(model.rules.scale_of(whole) != 1.0 for whole in wholes):
             fitting -= GRIDS.keys()
@@ -83,10 +83,10 @@ def keep_formats(model: Loadable, formats: Mapping[str, tuple[int, ...]]) -> int
     return num_quantized
 
 
-def tensors_of(model: Loadable, name: str, module: Matrix) -> list[str]:
+def tensors_of(rules: WeightRules, name: str, module: Matrix) -> list[str]:
     """Canonical names of the tensors that fill a matrix: its own, or those of its parts."""
     prefix, _, last = name.rpartition(".")
-    parts = model.rules.parts_of(last) if isinstance(module, FusedLinear) else None
+    parts = rules.parts_of(last) if isinstance(module, FusedLinear) else None
     return [f"{name}.weight"] if parts is None else [f"{prefix}.{part}.weight" for part in parts]
 
 

@@ -39,7 +39,7 @@ def foretell_storage(model: Loadable, encoding: CheckpointEncoding | None, own_e
     formats: dict[str, tuple[int, ...]] = {}
     for name, module in matrices(model):
         num_inputs = module.weight.shape[1]
-        for whole in tensors_of(model, name, module):
+        for whole in tensors_of(model.rules, name, module):
             if own_encoding == "mxfp4" and ".experts." in name and num_inputs % BLOCK_INPUTS == 0:
                 formats[whole] = (narrow_format(True, BLOCK_INPUTS),)
             elif encoding is not None:

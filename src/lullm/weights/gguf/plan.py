@@ -9,6 +9,7 @@ from lullm.ops.quantized.weight import Layout
 from lullm.weights.gguf.tensor import MXFP4
 from lullm.weights.quantization import matrices, tensors_of, whole_blocks
 from lullm.weights.rows.cut import Cut
+from lullm.weights.rule import WeightRules
 from lullm.weights.target import Loadable
 
 _GRIDS = {"Q4_0": grid.Q4_0, "Q8_0": grid.Q8_0, "Q4_K": grid.Q4_K, "Q5_K": grid.Q5_K, "Q6_K": grid.Q6_K}
@@ -16,18 +17,18 @@ _MIXED = {frozenset({"Q4_0", "Q8_0"}): grid.Q8_0}
 _ANY_K = frozenset({"Q4_K", "Q5_K", "Q6_K"})
 
 
-def keep_blocks(model: Loadable, formats: Mapping[str, str]) -> int:
+def keep_blocks(model: Loadable, rules: WeightRules, formats: Mapping[str, str]) -> int:
     """Give matrices of a meta model the storage that holds exactly what the file's tensors hold.
 
     A fused matrix gets one that holds all its parts. Returns the number of matrices; the others are decoded.
 
     Args:
-        formats: of the file's tensors, by a checkpoint's names.
+        rules: of the file. formats: of its tensors, by a checkpoint's names.
     """
-    stored = {model.rules.canonical_name(name): block for name, block in formats.items()}
+    stored = {rules.canonical_name(name): block for name, block in formats.items()}
     num_kept = 0
     for name, module in matrices(model):
-        blocks = frozenset(stored.get(whole, "") for whole in tensors_of(model, name, module))
+        blocks = frozenset(stored.get(whole, "") for whole in tensors_of(rules, name, module))
         layout = _layout(blocks, module, model.cuts.get(f"{name}.weight"))
         if layout is not None:
             module.lay_out(layout)
