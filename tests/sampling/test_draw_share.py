@@ -1,4 +1,4 @@
-"""Workers that share a head draw for some rows each: tokens and log-probabilities are those of one that draws for all."""
+"""Workers that share a head draw for some rows each: tokens and log-probabilities are those of one for all."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -34,7 +34,7 @@ def drawn(group, logits, draws, size):
     own_logits = share.ops(with_collective(REFERENCE_OPS, group)).all_gather(logits)
     own = share.draws(draws, size)
     table = share.table(DrawTable.of(draws, keys_of(draws), V), size)
-    sampled = Sampler(V).draw(own_logits[: len(own)].clone(), own, table, num_best=share.num_best(draws))
+    sampled = Sampler(V).draw(own_logits[: len(own)].clone(), own, table, num_best=share.num_best(draws, size))
     return share.sampled(sampled, draws, size).drawn()
 
 

@@ -47,19 +47,19 @@ class DrawShare:
         """That of these rows."""
         return table.part(self.rows(size))
 
-    def num_best(self, draws: Sequence[Draw]) -> int | None:
+    def num_best(self, draws: Sequence[Draw], size: int) -> int | None:
         """See `Sampler.draw`."""
-        return None if self._group.size == 1 else max(num_best_of_rows(draws).values(), default=None)
+        return None if self._has_all(size) else max(num_best_of_rows(draws).values(), default=None)
 
     def tokens(self, own: Tensor, size: int) -> Tensor:
         """`[R]` int64 of these rows -> `[size]` of all."""
-        if self._group.size == 1:
+        if self._has_all(size):
             return own
         return self._group.all_gather(own.view(1, -1)).flatten()[self._place_of_row(size, own.device)]
 
     def sampled(self, own: Sampled, draws: Sequence[Draw], size: int) -> Sampled:
         """Of the draws of these rows -> of all `draws`. `own` has the columns that the widest of all draws needs."""
-        if self._group.size == 1:
+        if self._has_all(size):
             return own
         missing = len(self.rows(size)) - len(own.draws)
         if own.table is None:
@@ -69,6 +69,10 @@ class DrawShare:
         rows = self._group.all_gather(table.view(1, -1)).view(-1, table.shape[1])
         rows = rows[self._place_of_row(size, table.device)][: len(draws)]
         return Sampled(draws, rows[:, 0].long(), rows, num_best_of_rows(draws))
+
+    def _has_all(self, size: int) -> bool:
+        """Whether each worker draws for all: one that is alone, or of a batch of one."""
+        return len(self.rows(size)) == size
 
     def _find_places(self, size: int, device: torch.device) -> Tensor:
         """`[size]`: where the row of a batch stands among the rows of all workers, in rank order."""

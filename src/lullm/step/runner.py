@@ -175,7 +175,7 @@ class ModelRunner:
             return Sampled(draws, share.tokens(tokens, size)[: len(draws)], None, {})
         own = self._own_draws(prepared)
         table = share.table(self._inputs.placed_draws(prepared), size)
-        given = logits[: len(own)], own, table, guides, tokens[: len(own)], share.num_best(draws)
+        given = logits[: len(own)], own, table, guides, tokens[: len(own)], share.num_best(draws, size)
         return share.sampled(self._sampler.draw(*given), draws, size)
 
     def _own_draws(self, prepared: PreparedInput) -> Sequence[Draw]:

@@ -95,8 +95,8 @@ _SIGNATURES: dict[str, list[type]] = {
 _RETURN_INT = (
     "lullm_embedding", "lullm_gated_linear", "lullm_quantize_rows", "lullm_store_narrow", "lullm_quantized_embedding",
     "lullm_sort_rows", "lullm_grouped_linear", "lullm_operation_number", "lullm_replay",
-    "lullm_group_failure", "lullm_meet", "lullm_all_reduce", "lullm_all_gather", "lullm_deal_rows", "lullm_broadcast", "lullm_send",
-    "lullm_receive",
+    "lullm_group_failure", "lullm_meet", "lullm_all_reduce", "lullm_all_gather", "lullm_deal_rows", "lullm_broadcast",
+    "lullm_send", "lullm_receive",
 )  # fmt: skip
 
 
