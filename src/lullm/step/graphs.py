@@ -34,8 +34,8 @@ logger = get_logger(__name__)
 class DecodeOutput(NamedTuple):
     """The results of a decode step; replays write them to the same addresses."""
 
-    logits: Tensor  # [size, V] float32
-    tokens: Tensor  # [size] int64, drawn from them (greedily, if the ops cannot draw)
+    logits: Tensor  # [R, V] float32, of the rows that this worker draws for (`DrawShare`): all, if it is alone
+    tokens: Tensor  # [R] int64, drawn from them (greedily, if the ops cannot draw)
 
 
 class StreamOutput(NamedTuple):
@@ -65,7 +65,7 @@ def workspace_bytes(config: ModelConfig, max_num_seqs: int) -> int:
     """
     of_layers = [config.kv_heads(layer) for layer in range(len(config.layer_kinds))]
     heads = max(config.num_attention_heads * heads.head_dim + 2 * heads.size for heads in of_layers)
-    widest = max(config.hidden_size, config.family.widest_row, heads)
+    widest = max(config.stream_size, config.family.widest_row, heads)
     return MIB + max_num_seqs * (8 * config.vocab_size + 12 * 4 * widest)
 
 

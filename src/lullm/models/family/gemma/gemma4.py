@@ -146,11 +146,11 @@ def build_gemma4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) ->
         make_decoder=Gemma4Decoder,
     )
     model = CausalLM(config, style, dtype, max_model_len)
-    model.cuts = _stage_cuts(config)
+    model.cuts = stage_cuts(config)
     return model
 
 
-def _stage_cuts(config: ModelConfig) -> dict[str, Cut]:
+def stage_cuts(config: ModelConfig) -> dict[str, Cut]:
     """What a stage has of the tensors that hold something for every layer."""
     inputs, layers = config.family.layer_inputs, config.layers
     if inputs is None or len(layers) == config.num_hidden_layers:
@@ -163,15 +163,20 @@ def _stage_cuts(config: ModelConfig) -> dict[str, Cut]:
     }
 
 
-def _rules(config: ModelConfig) -> WeightRules:
+def rules_of_shared(config: ModelConfig) -> WeightRules:
+    """The common rules, and files that hold keys and values of layers that share those of others."""
     rules = rules_of(config)
     shared = [str(layer) for layer, kind in enumerate(config.layer_kinds) if isinstance(kind, SharedAttention)]
     drops = [re.compile(rf"\.layers\.({'|'.join(shared)})\.self_attn\.[kv]_(proj|norm)\.")] if shared else []
+    return replace(rules, drops=(*rules.drops, *drops))
+
+
+def _rules(config: ModelConfig) -> WeightRules:
+    rules = rules_of_shared(config)
     return replace(
         rules,
         renames=(*rules.renames, *RENAMES),
         fusions=(*rules.fusions, Fusion(("q_proj", "k_proj", "k_proj"), "qkk_proj")),
-        drops=(*rules.drops, *drops),
         scales=(*rules.scales, Scale(re.compile(r"\.router_norm\.weight$"), config.hidden_size**-0.5)),
         stacks=STACKS,
     )

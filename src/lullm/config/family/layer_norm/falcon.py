@@ -6,7 +6,7 @@ from typing import Any
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, read_dense
 from lullm.config.family.family import Data, Family
-from lullm.config.family.layer_norm import DROPOUTS, whole_heads
+from lullm.config.family.layer_norm.families import DROPOUTS, whole_heads
 from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, boolean, positive_int
 from lullm.config.rope import ROPE_KEYS
 from lullm.types.layer_kind import LayerKind
