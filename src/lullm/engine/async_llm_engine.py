@@ -12,6 +12,7 @@ import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.config.option.sleep_after import SleepRung
+from lullm.engine.caller.backlog import Reader
 from lullm.engine.caller.entry import Entry
 from lullm.engine.caller.named_calls import NamedCalls
 from lullm.engine.caller.reception import Reception
@@ -80,6 +81,10 @@ class AsyncLLMEngine(Reception, NamedCalls):
     def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request that `prepare` has made, as they come; closing the generator aborts it."""
         return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
+
+    async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
+        """The same, to a `reader` that takes the outputs as they come; cancelling the call aborts the request."""
+        await self._entry.run(request, reader, keep_alive)
 
     async def pool(
         self, request: GenerateRequest, keep_alive: float | None = None
@@ -194,6 +199,7 @@ class AsyncLLMEngine(Reception, NamedCalls):
     async def _answer(self, call: EngineCall[T], command: Callable[[], None]) -> T:
         """Send a command that sees to `call`; its answer."""
         self.check_running()
+        self._entry.send_arrived()
         self._mailbox.send(command)
         return await asyncio.wrap_future(call.answer)
 
@@ -214,5 +220,6 @@ class AsyncLLMEngine(Reception, NamedCalls):
 
         Call it again with `drain=False` to cut a drain short.
         """
+        self._entry.send_arrived()
         self._thread.stop(drain)
         await asyncio.to_thread(self._thread.join)
