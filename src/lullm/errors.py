@@ -21,6 +21,20 @@ class ModelLoadError(LullmError):
     """The model folder is missing, incomplete, damaged, or of an unknown architecture."""
 
 
+class FamilyLimitError(ModelLoadError):
+    """The model's family does not compute what its `config.json` asks for; another implementation may.
+
+    `keys`: those of the file whose values it does not compute.
+    """
+
+    def __init__(self, message: str, keys: tuple[str, ...] = ()):
+        super().__init__(message)
+        self.keys = keys
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.keys)
+
+
 class CacheSizeError(LullmError):
     """The KV cache does not fit into the memory that was granted."""
 

@@ -5,15 +5,19 @@ import json
 import pytest
 import torch
 from kit.engine.parts import model_of
+from kit.folder import mxfp4, quantized
 from kit.folder.checkpoint import write_checkpoint
+from kit.folder.quantized import FORMATS
 from kit.folder.sentence import write_modules, write_score
+from kit.model.golden import SIZES, random_model
 from safetensors.torch import load_file, save_file
 
-from lullm import LLM
+from lullm import LLM, SamplingParams
 from lullm.cli.main import USER_ERROR, main
 from lullm.config.model import ModelConfig
 from lullm.weights.encoding import export
 
+GREEDY = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True)
 OPTIONS = {"dtype": "bfloat16", "max_model_len": 64}
 
 
@@ -92,7 +96,10 @@ def test_refusals(tmp_path, qwen3_folder, capsys):
     assert "exists; name a folder" in capsys.readouterr().err
     assert main(["quantize", str(qwen3_folder), out, "--quantization", "int4"]) == 0
     assert main(["quantize", out, out + "2", "--quantization", "int8"]) == USER_ERROR
-    assert "is quantized already (lullm)" in capsys.readouterr().err
+    assert "is such a copy already; start it as it is" in capsys.readouterr().err
+    (tmp_path / "model.gguf").touch()
+    assert main(["quantize", str(tmp_path / "model.gguf"), out + "2", "--quantization", "int8"]) == USER_ERROR
+    assert "is a GGUF file; start it as it is" in capsys.readouterr().err
     broken = write_checkpoint(tmp_path / "in", "qwen3", num_hidden_layers=1)
     tensors = load_file(broken / "model.safetensors")
     tensors["model.layers.0.mlp.up_proj.weight"][3, 4] = float("nan")
@@ -100,6 +107,35 @@ def test_refusals(tmp_path, qwen3_folder, capsys):
     assert main(["quantize", str(broken), out + "2", "--quantization", "int8"]) == USER_ERROR
     assert "model.layers.0.mlp.up_proj.weight: a weight is not finite" in capsys.readouterr().err
     assert not (tmp_path / "out2.partial").exists() and not (tmp_path / "out2").exists()
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize(
+    "name", ["fp8 of Mistral", "fp8 blocks", "awq", "gptq act-order", "w8a8", "w4a16 channel", "w4a16"]
+)
+def test_of_quantized_checkpoints(tmp_path, qwen3_folder, name, quantization):
+    """As a start with --quantization: integers that the format has stay as they are, others are rounded once more."""
+    quantized.write(qwen3_folder, tmp_path / "in", tmp_path / "dense", FORMATS[name], ["lm_head"])
+    assert main(["quantize", str(tmp_path / "in"), str(tmp_path / "out"), "--quantization", quantization]) == 0
+    assert_equal(parameters(tmp_path / "out"), parameters(tmp_path / "in", quantization=quantization))
+    if (name, quantization) == ("fp8 blocks", "int4"):
+        with (
+            LLM(str(tmp_path / "in"), **OPTIONS, quantization=quantization) as a,
+            LLM(str(tmp_path / "out"), **OPTIONS) as b,
+        ):
+            [first], [second] = (llm.generate("a text", GREEDY, use_tqdm=False)[0].outputs for llm in (a, b))
+        assert first.token_ids == second.token_ids
+
+
+def test_stacked_experts_are_refused(tmp_path, capsys):
+    sizes = {"vocab_size": 320, "num_hidden_layers": 1, "intermediate_size": 64, "hidden_size": 64}
+    random_model("GptOss", SIZES | sizes | {"num_local_experts": 4}).save_pretrained(tmp_path / "in")
+    path, config = tmp_path / "in" / "model.safetensors", tmp_path / "in" / "config.json"
+    save_file(mxfp4.encode_experts(load_file(path)), path)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}))
+    assert main(["quantize", str(tmp_path / "in"), str(tmp_path / "out"), "--quantization", "int8"]) == USER_ERROR
+    assert "several in one, which a quantized copy cannot; start it with --quant" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])

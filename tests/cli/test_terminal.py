@@ -98,16 +98,19 @@ def test_the_answer_is_printed_as_it_comes(qwen3_folder, monkeypatch):
     assert recorder.num_flushes > 6
 
 
-@pytest.mark.parametrize(("output", "code", "words"), [("/dev/full", 2, "No space left"), (None, 0, "")])
-def test_output_that_nobody_takes(qwen3_folder, output, code, words):
+@pytest.mark.parametrize(
+    ("redirection", "code", "words"), [("> /dev/full", 2, "No space left"), (">&-", 0, ""), ("2>&-", 0, None)]
+)
+def test_output_that_nobody_takes(qwen3_folder, expected, redirection, code, words):
+    """A closed stderr ended in an AttributeError, which nobody could see either."""
     program = "import sys; from lullm.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "run", "--model", str(qwen3_folder), *FLAGS, "hello"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    redirection = ">&-" if output is None else f"> {output}"
     done = subprocess.run(
-        ["sh", "-c", f'"$@" {redirection}', "sh", *command], env=env, stderr=subprocess.PIPE, text=True, check=False
+        ["sh", "-c", f'"$@" {redirection}', "sh", *command], env=env, capture_output=True, text=True, check=False
     )
-    assert done.returncode == code and words in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == code and (words or "") in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == (printed(expected[1]) if words is None else "")
 
 
 def test_a_model_whose_numbers_are_of_no_use(qwen3_folder, monkeypatch, capsys):
@@ -229,6 +232,25 @@ def test_the_first_word_names_the_model(qwen3_folder, expected, monkeypatch, cap
     assert "there is no prompt" in capsys.readouterr().err
     assert main(["chat", str(qwen3_folder), "--model", "demo"]) == 2
     assert "two models" in capsys.readouterr().err
+
+
+def test_a_word_that_was_meant_as_the_prompt(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert main(["run", "Hello"]) == 2
+    assert "'Hello' is the model, there is no prompt" in capsys.readouterr().err
+
+
+def test_a_prompt_longer_than_a_file_name(capsys):
+    """It ended in "File name too long", since the first words may name a model."""
+    assert main(["run", "Tell me a story. " * 20, "--max-tokens", "1"]) == 0
+    assert capsys.readouterr().out.strip()
+
+
+def test_a_prompt_that_is_no_text(monkeypatch, capsys):
+    """Strict, as in most locales: it ended in a traceback."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), "utf-8", "strict"))
+    assert main(["run", "demo", "-"]) == 2
+    assert "not valid Unicode" in capsys.readouterr().err
 
 
 def test_run_without_a_prompt_is_a_conversation_on_a_terminal(qwen3_folder, expected, monkeypatch, capsys):

@@ -17,6 +17,7 @@ from kit.model.golden import architecture_of
 from lullm.config.engine import EngineConfig
 from lullm.config.option.option import options_of
 from lullm.config.option.vllm import VLLM_OPTIONS
+from lullm.types.vllm_argument import VLLM_CALLS, VLLM_SAMPLING, VllmArgument
 
 DOCS = ROOT / "docs"
 
@@ -76,11 +77,31 @@ OTHER_OPTIONS = "| option | passes with | why, or what to do instead |"
 
 def other_options() -> list[str]:
     """vLLM's options that lullm lacks."""
+    return _vllms(OTHER_OPTIONS, VLLM_OPTIONS)
+
+
+OTHER_PARAMS = "| argument of `SamplingParams` | passes with | why, or what to do instead |"
+
+
+def other_params() -> list[str]:
+    """vLLM's sampling parameters that lullm lacks."""
+    return _vllms(OTHER_PARAMS, VLLM_SAMPLING)
+
+
+OTHER_ARGUMENTS = "| argument of `LLM`'s calls | passes with | why, or what to do instead |"
+
+
+def other_arguments() -> list[str]:
+    """Those of vLLM's calls that lullm lacks."""
+    return _vllms(OTHER_ARGUMENTS, VLLM_CALLS)
+
+
+def _vllms(head: str, arguments: dict[str, VllmArgument]) -> list[str]:
     rows = []
-    for name, option in sorted(VLLM_OPTIONS.items()):
-        values = "any value" if option.passes else "None" if option.default is None else f"`{option.default!r}`"
-        rows.append([f"`{name}`", values, option.advice])
-    return table(OTHER_OPTIONS, rows)
+    for name, argument in sorted(arguments.items()):
+        values = "any value" if argument.passes else "None" if argument.default is None else f"`{argument.default!r}`"
+        rows.append([f"`{name}`", values, argument.advice])
+    return table(head, rows)
 
 
 EVERY = "| of transformers, without a family here | architectures |"
@@ -105,6 +126,8 @@ def parts() -> list[Part]:
         Part("models.md", EVERY, every),
         Part("from-vllm.md", "Options of lullm, ", own_options),
         Part("from-vllm.md", OTHER_OPTIONS, other_options),
+        Part("from-vllm.md", OTHER_PARAMS, other_params),
+        Part("from-vllm.md", OTHER_ARGUMENTS, other_arguments),
         Part("endpoints.md", ENDPOINTS, endpoints),
         Part("endpoints.md", FIELDS, fields),
         Part("endpoints.md", CODES, codes),

@@ -5,12 +5,14 @@ import re
 import pytest
 from docs.markdown import ROOT
 
-from lullm.cli.plan.roofline import PROCESS_BYTES, ROWS, Machine, plan
+from lullm.cli.plan.model import PlannedModel
+from lullm.cli.plan.roofline import PROCESS_BYTES, Machine, plan
 from lullm.config.model import ModelConfig
 from lullm.units import GIB
 
 PAGE = ROOT / "docs" / "sizing.md"
 LEN = 4096
+ROWS = (None, "int8", "int4")
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "head_dim": 128, "num_key_value_heads": 8}
 MODELS = {
     "Qwen3-0.6B": (1024, 3072, 28, 16, QWEN3 | {"tie_word_embeddings": True}),
@@ -41,7 +43,8 @@ def row(name: str) -> str:
     hidden, intermediate, layers, heads, rest = MODELS[name]
     sizes = {"hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers}
     more = {"num_attention_heads": heads, "max_position_embeddings": 40960, "torch_dtype": "bfloat16"}
-    model = ModelConfig.from_dict(sizes | more | rest)
+    model = PlannedModel(ModelConfig.from_dict(sizes | more | rest), None)
+    assert model.ways == ROWS
     machine = Machine(memory_bytes=0, bytes_per_s=1.0, operations_per_s=1.0)
     plans = [plan(model, machine, LEN, 1, "auto", way) for way in ROWS]
     kv = plans[0].kv_bytes_per_token * LEN

@@ -13,6 +13,8 @@ from lullm import LLM, SamplingParams
 from lullm.config.model import ModelConfig
 from lullm.errors import ConfigError, ModelLoadError
 from lullm.kv.layout import block_bytes
+from lullm.ops.cpu import native_latent
+from lullm.ops.cpu.library import load_library
 
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "block_size": 8}
 PROMPT = list(range(3, 60))
@@ -48,6 +50,39 @@ def test_int8_blocks_stay_near(folder):
         pairs = zip(output.prompt_logprobs[1:], output.prompt_token_ids[1:], strict=True)
         found.append(torch.tensor([entry[token_id].logprob for entry, token_id in pairs]))
     assert 1e-4 < (found[0] - found[1]).abs().mean() < 0.06
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """Of sizes that native attention has for the cache's rows and for heads."""
+    folder = tmp_path_factory.mktemp("wide")
+    sizes = {"kv_lora_rank": 56, "qk_nope_head_dim": 24, "v_head_dim": 28, "max_position_embeddings": 512}
+    random_model("DeepseekV3", SIZES | CASES["DeepseekV3"].engine | {"vocab_size": 320} | sizes).save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+@pytest.mark.skipif(load_library() is None, reason="the native ops are not built here")
+def test_chunks_with_and_without_expanded_heads(wide, monkeypatch):
+    """A prompt whole (its heads are expanded), in chunks that are and chunks that are not: the same numbers."""
+    num_rows = []  # of every call that expands
+    attend = native_latent._attend_expanded
+    monkeypatch.setattr(native_latent, "_attend_expanded", lambda q, *rest: num_rows.append(len(q)) or attend(q, *rest))
+    prompt = [3 + 7 * i % 290 for i in range(300)]
+    params = SamplingParams(temperature=0.0, max_tokens=8, prompt_logprobs=0, ignore_eos=True)
+    found = []
+    for size, expected in ((512, [300] * 3), (192, [192] * 3 + [108] * 3), (40, [])):  # of three layers
+        options = {"max_model_len": 320, "max_num_batched_tokens": size, "max_num_seqs": 4}
+        with LLM(str(wide), **OPTIONS | options) as llm:
+            num_rows.clear()  # of the first steps, which measure speeds
+            (output,) = llm.generate([prompt], params, use_tqdm=False)
+        assert num_rows == expected
+        pairs = zip(output.prompt_logprobs[1:], prompt[1:], strict=True)
+        logprobs = torch.tensor([entry[token_id].logprob for entry, token_id in pairs])
+        found.append((logprobs, output.outputs[0].token_ids))
+    for logprobs, token_ids in found[1:]:
+        torch.testing.assert_close(logprobs, found[0][0], rtol=1e-4, atol=1e-4)
+        assert token_ids == found[0][1]
 
 
 @pytest.mark.parametrize("options", [{"kv_cache_dtype": "fp8"}, {"batch_invariant": True}], ids=str)

@@ -133,6 +133,14 @@ def test_a_stop_string_ends_the_sequence_and_is_shown_on_demand(tokenizer, inclu
     assert (completion.text, completion.finish_reason, completion.stop_reason) == (text, "stop", "END")
 
 
+def test_tokens_without_a_text(tokenizer):
+    for params in ({}, {"include_stop_str_in_output": True}, {"beam_width": 2}):
+        run = Run(tokenizer, detokenize=False, **params)
+        run.take("ab\xe4", end=STOPPED)
+        [output] = run.output().outputs
+        assert output.text == "" and output.token_ids == tokenizer.encode("ab\xe4"), params
+
+
 def test_a_stop_string_before_min_tokens_does_not_count(tokenizer):
     run = Run(tokenizer, stop=["ab"], min_tokens=3)
     assert run.take("ab") is None and run.take("cab") == "ab"

@@ -10,8 +10,12 @@ from kit.engine.same_tokens import (
     engines,
     tokens_of,
 )
+from kit.folder.checkpoint import write_tokenizer
 from kit.model.decisive import decisive_tokens
+from kit.model.families import CASES
+from kit.model.golden import SIZES, random_model
 from kit.worker.threads import use_threads
+from safetensors.torch import load_file
 
 from lullm import LLM, SamplingParams, StructuredOutputsParams
 from lullm.errors import ConfigError, ModelLoadError, UnsupportedError
@@ -138,6 +142,40 @@ def test_windows(staged, mixed_folder):
     """Groups are those of the whole model on all stages, whatever layers they have."""
     expected = decisive_tokens(mixed_folder, 4, 40, **OPTIONS)
     check_equal(staged(mixed_folder, max_num_batched_tokens=16, max_num_seqs=4), expected, 40)
+
+
+@pytest.fixture(scope="module")
+def gemma4_folder(tmp_path_factory):
+    """An embedding per layer, 10 layers, of which the last 3 share keys and values of two others."""
+    folder = tmp_path_factory.mktemp("gemma4")
+    sizes = {"num_hidden_layers": 10, "layer_types": ["sliding_attention", "full_attention"] * 5, "vocab_size": 320}
+    random_model("Gemma4", SIZES | CASES["Gemma4"].engine | sizes).save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "options",
+    [TWO, {"pipeline_parallel_size": 3}, {"pipeline_layers": "3,7", "tensor_parallel_size": 2}],
+    ids=["two", "three", "two by two"],
+)
+def test_an_embedding_per_layer(staged, gemma4_folder, options):
+    """Every stage has the columns of its layers, also in integers, behind a sleep, and when whole tensors come."""
+    expected = decisive_tokens(gemma4_folder, 4, 16, **OPTIONS)
+    llm = staged(gemma4_folder, enable_sleep_mode=True, max_num_batched_tokens=16, max_num_seqs=4, **options)
+    check_equal(llm, expected, 16)
+    llm.sleep(level=2)
+    llm.wake_up()
+    check_equal(llm, expected, 16)
+    tensors = load_file(gemma4_folder / "model.safetensors")
+    table = "model.embed_tokens_per_layer.weight"
+    llm.update_weights([(table, tensors[table].roll(1, 0))])
+    changed = llm.generate(list(expected), GREEDY, use_tqdm=False)
+    assert tokens_of(changed) != [[tokens] for tokens in expected.values()]
+    assert llm.update_weights(iter(tensors.items())) == len(tensors)
+    check_equal(llm, expected, 16)
+    quantized = decisive_tokens(gemma4_folder, 2, 16, **OPTIONS, quantization="int8")
+    check_equal(staged(gemma4_folder, quantization="int8", **options), quantized, 16)
 
 
 @pytest.mark.skipif(absence() is not None, reason="no native ops")

@@ -13,8 +13,10 @@ from kit.engine.same_tokens import (
     engines,
     tokens_of,
 )
-from kit.folder.checkpoint import write_checkpoint
+from kit.folder.checkpoint import write_checkpoint, write_tokenizer
 from kit.model.decisive import decisive_tokens
+from kit.model.families import CASES
+from kit.model.golden import SIZES, random_model
 from kit.worker.threads import MeetingExecutor, use_threads
 from safetensors.torch import load_file
 
@@ -145,6 +147,18 @@ def test_recorded_steps(shared, monkeypatch, answers, num_workers):
     """Over shared memory, whose sums are native calls."""
     use_threads(monkeypatch, MeetingExecutor)
     check_recordings(functools.partial(shared, tensor_parallel_size=num_workers), answers)
+
+
+@pytest.mark.skipif(absence() is not None, reason="no native ops")
+@pytest.mark.parametrize("family", ["Olmo2", "Olmo3", "Olmoe"])
+def test_norms_over_all_heads_are_recorded(shared, monkeypatch, tmp_path, family):
+    """The squares of all workers' heads are summed within the recording."""
+    sizes = {"vocab_size": 320, "hidden_size": 64, "head_dim": 16, "intermediate_size": 64}
+    random_model(family, SIZES | CASES[family].engine | sizes).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    answers = decisive_tokens(tmp_path, 4, 24, **OPTIONS)
+    use_threads(monkeypatch, MeetingExecutor)
+    check_recordings(functools.partial(shared, tmp_path), answers)
 
 
 def test_what_three_workers_cannot_share(shared):

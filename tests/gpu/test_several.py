@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from kit.folder.checkpoint import write_checkpoint
+from kit.folder.checkpoint import write_checkpoint, write_tokenizer
+from kit.model.golden import SIZES, random_model
 from kit.worker.fake_gpus import OPENER, gpu_facts
 
 from lullm import LLM, SamplingParams
@@ -17,8 +18,16 @@ OPTIONS = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here")
-def test_two_workers_give_the_tokens_of_one(tmp_path, monkeypatch):
-    folder = str(write_checkpoint(tmp_path, "qwen3", num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1))
+@pytest.mark.parametrize("family", ["qwen3", pytest.param("Olmo2", marks=pytest.mark.slow)])
+def test_two_workers_give_the_tokens_of_one(tmp_path, monkeypatch, family):
+    """Olmo2: norms over all workers' heads, whose sums are in the graphs as well."""
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    folder = str(tmp_path)
+    if family == "qwen3":
+        write_checkpoint(tmp_path, family, **sizes)
+    else:
+        random_model(family, SIZES | sizes | {"num_key_value_heads": 2}).save_pretrained(tmp_path)
+        write_tokenizer(tmp_path)
     with LLM(folder, device="cpu", **OPTIONS) as llm:
         expected = [o.outputs[0].token_ids for o in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
     monkeypatch.setattr("lullm.executor.mp.executor.OPENER", OPENER)

@@ -123,6 +123,40 @@ def test_any_seed(llm):
     assert first.token_ids != second.token_ids
 
 
+def test_tokens_alone(llm, texts):
+    """As lm-evaluation-harness and trainers ask; it was an unexpected keyword argument."""
+    params = SamplingParams(temperature=0, detokenize=False, spaces_between_special_tokens=False, prompt_logprobs=1)
+    outputs = llm.generate(PROMPTS, params, use_tqdm=False, lora_request=None, tokenization_kwargs=None)
+    assert [llm.get_tokenizer().decode(output.outputs[0].token_ids) for output in outputs] == texts
+    assert all(output.outputs[0].text == "" and output.prompt_logprobs[1] for output in outputs)
+
+
+def test_a_prefix_that_is_not_to_be_read(llm):
+    prompt = PROMPTS[0] * 10
+    params = [SamplingParams(max_tokens=1, skip_reading_prefix_cache=skips) for skips in (True, False, True)]
+    cached = [llm.generate(prompt, each, use_tqdm=False)[0].num_cached_tokens for each in params]
+    assert cached[0] == cached[2] == 0 < cached[1]
+
+
+def test_vllms_other_arguments_of_calls(llm):
+    messages = [{"role": "user", "content": PROMPTS[1]}]
+    params = SamplingParams(temperature=0, max_tokens=3)
+    plain = llm.chat(messages, params, use_tqdm=False)
+    same = llm.chat(messages, params, use_tqdm=False, lora_request=None, chat_template_content_format="string")
+    assert same[0].outputs == plain[0].outputs
+    for call in (llm.chat, llm.generate, llm.embed, llm.encode, llm.enqueue, llm.beam_search):
+        with pytest.raises(UnsupportedError, match="lora_request=5 is not supported: LoRA"):
+            call(messages, lora_request=5)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'whatever'"):
+        llm.chat(messages, whatever=None)
+    with pytest.raises(InvalidRequestError, match="chat_template_kwargs must be a dict, not int"):
+        llm.chat(messages, chat_template_kwargs=5)
+    prompt = {"prompt": PROMPTS[1], "multi_modal_data": None}
+    assert llm.generate(prompt, params, use_tqdm=False)[0].prompt == PROMPTS[1]
+    with pytest.raises(InvalidRequestError, match="not multi_modal_data"):
+        llm.generate(prompt | {"multi_modal_data": {"image": 1}}, params, use_tqdm=False)
+
+
 def test_a_bar_of_ones_own(llm, capsys):
     bars = []
 
@@ -144,6 +178,8 @@ def test_beam_search(llm):
     assert llm.beam_search(PROMPTS[0], beam_width=3, max_tokens=6)[0].outputs == own.outputs
     with pytest.raises(InvalidRequestError, match="beam_width"):
         llm.beam_search(PROMPTS)
+    with pytest.raises(InvalidRequestError, match="nothing besides"):
+        llm.beam_search(PROMPTS, BeamSearchParams(beam_width=3, max_tokens=6), max_tokens=9)
 
 
 def test_outputs(llm):

@@ -101,6 +101,7 @@ def config_of(family, **options):
     ("family", "options", "message"),
     [
         ("Bloom", {}, "computes attention, or with its mask or its tokens, by itself"),
+        ("Falcon", {}, "over another attention than its own: it knows only the attentions that it has itself; there"),
         ("XGLM", {"d_model": 48, "attention_heads": 4}, "computes attention, or with its mask"),
         ("Mamba", {}, "recurrent or convolve"),
         ("Lfm2", {}, "computes attention, or with its mask or its tokens|recurrent or convolve"),
@@ -180,6 +181,41 @@ def test_who_computes_what(tmp_path, caplog, monkeypatch):
         read_model_config(tmp_path, "auto")
     with pytest.raises(ModelLoadError, match="install lullm.transformers"):
         read_model_config(tmp_path, "transformers")
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "key"),
+    [("StableLm", HALF | {"qk_layernorm": True}, "qk_layernorm"), ("Cohere", {"use_qk_norm": True}, "use_qk_norm")],
+)
+def test_what_the_own_family_lacks_is_computed_by_transformers(tmp_path, caplog, monkeypatch, family, options, key):
+    """StableLM 2 12B and Command R+ were refused by 'auto', and ran by 'transformers'."""
+    caplog.set_level("INFO", "lullm")
+    theirs = saved(tmp_path, family, options | {"logit_scale": 1.0})
+    config = read_model_config(tmp_path, "auto")
+    assert config.foreign is not None and f"since lullm's own does not compute {key}" in caplog.text
+    logits = PagedRun(load(tmp_path), TORCH_CPU_OPS, 1).step([(0, prompt(1))])
+    assert_close(logits, golden_logits(theirs, prompt(1)))
+    with pytest.raises(ModelLoadError, match=f"{key} True .only False is.*not implemented"):
+        read_model_config(tmp_path, "lullm")
+    monkeypatch.setattr(blueprint, "has_architecture", lambda architecture: False)
+    with pytest.raises(ModelLoadError, match=f"{key} True .only False is.*not implemented"):
+        read_model_config(tmp_path, "auto")
+
+
+def test_a_key_that_transformers_passes_over_is_refused_by_auto(tmp_path):
+    """transformers' Llama would compute it without the factor, and say nothing."""
+    for options in ({"attention_multiplier": 0.3}, {"attention_multiplier": 0.3, "is_causal": False}):
+        (tmp_path / "config.json").write_text(json.dumps(config_of("Llama") | options))
+        with pytest.raises(ModelLoadError, match="attention_multiplier 0.3.*not implemented for Llama") as caught:
+            read_model_config(tmp_path, "auto")
+        assert "nor does" not in str(caught.value)
+
+
+def test_what_neither_computes_names_both_reasons(tmp_path):
+    data = config_of("StableLm", **HALF) | {"qk_layernorm": True, "quantization_config": {"quant_method": "gptq"}}
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    with pytest.raises(ModelLoadError, match="qk_layernorm True.*nor does model_impl='transformers'.*quantized"):
+        read_model_config(tmp_path, "auto")
 
 
 def test_only_windows_and_causal_masks_are_read_from_masks():

@@ -1,11 +1,17 @@
 """What the registry refuses, and the shape of what it builds."""
 
+import gc
+
 import pytest
 import torch
 
 from lullm.config.model import ModelConfig
+from lullm.config.parallel.share import share_of
 from lullm.errors import ModelLoadError
 from lullm.models.registry import build_model
+from lullm.nn.experts import Expert
+from lullm.types.parallel.placement import Axis
+from lullm.weights.rows.cut import cuts_of
 
 DATA = {
     "architectures": ["Qwen3ForCausalLM"], "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
@@ -33,6 +39,26 @@ def test_a_model_takes_no_memory_before_it_is_materialized():
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert not any(p.requires_grad for p in model.parameters())
     assert {b.device.type for b in model.buffers()} == {"cpu"}
+
+
+@pytest.mark.parametrize("deals", [False, True], ids=["parts of experts", "whole experts"])
+def test_a_worker_builds_its_share_only(monkeypatch, deals):
+    """Of the whole model, which says what a share is a part of, one expert of each layer; nobody looks for garbage."""
+    experts = {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8, "num_experts_per_tok": 2}
+    config = config_of(**experts, moe_intermediate_size=16, norm_topk_prob=True)
+    share = share_of(config, Axis(1, 2), deals)
+    made = []
+    init = Expert.__init__
+
+    def count(self, *arguments):
+        made.append(gc.isenabled())
+        init(self, *arguments)
+
+    monkeypatch.setattr(Expert, "__init__", count)
+    model = build_model(share, torch.float32, 128)
+    assert len(made) == 2 * ((4 if deals else 8) + 1) and not any(made) and gc.isenabled()
+    whole = build_model(config, torch.float32, 128)
+    assert model.cuts == cuts_of(model, whole, share.share) and len(model.cuts) >= 2 * (2 if deals else 18)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from kit.model.golden import PagedRun, assert_close, golden_logits, load_model, 
 
 from lullm.config.model import ModelConfig
 from lullm.config.parallel.cut import check_cut, first_layers
-from lullm.errors import ConfigError, UnsupportedError
+from lullm.errors import ConfigError
 from lullm.models.stages import even_cut, layer_bytes
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.types.layer_kind import FullAttention, SharedAttention
@@ -27,7 +27,10 @@ def stage_runs(folder, num_layers):
     models = [load_model(folder, stage=PipelineStage(rank, num_layers)) for rank in range(len(num_layers))]
     names = [{name for name, _ in model.named_parameters()} for model in models]
     shared = set.intersection(*names)
-    assert shared <= {"model.embed_tokens.weight"}, "each has its own, but for an embedding that is the head, too"
+    allowed = {"model.embed_tokens.weight"}  # where it is the head, too
+    if models[0].config.family.layer_inputs is not None:
+        allowed |= {"model.per_layer_projection_norm.weight", *models[0].cuts}
+    assert shared <= allowed, "each has its own"
     return [PagedRun(model, TORCH_CPU_OPS, 1) for model in models]
 
 
@@ -35,21 +38,36 @@ def stage_runs(folder, num_layers):
 def test_two_stages(tmp_path, family, name, options):
     theirs = save_model(tmp_path, family, options)
     config = ModelConfig.from_folder(tmp_path)
-    if config.family.layer_inputs is not None:
-        with pytest.raises(UnsupportedError, match="reads its tokens again"):
-            first_layers(config)
-        return
     cut = even_cut([1] * config.num_hidden_layers, 2, first_layers(config))
     if cut is None:
         assert config.num_hidden_layers == 1 or first_layers(config) == [0]
         return
-    runs, logits = stage_runs(tmp_path, cut), []
+    assert_close(staged_logits(stage_runs(tmp_path, cut)), golden_logits(theirs, TOKENS))
+
+
+def staged_logits(runs):
+    """Of a prompt in two chunks."""
+    logits = []
     for tokens in (TOKENS[:25], TOKENS[25:]):
         stream = None
         for run in runs:
             stream = run.step([(0, tokens)], stream=stream)
         logits.append(stream)
-    assert_close(torch.cat(logits), golden_logits(theirs, TOKENS))
+    return torch.cat(logits)
+
+
+def test_stages_have_their_part_of_what_layers_read_of_tokens(tmp_path):
+    """Gemma 4, with and without layers that share keys and values."""
+    save_model(tmp_path, "Gemma4", CASES["Gemma4"].variants["shared keys and values, wider MLPs (E2B)"])
+    config = ModelConfig.from_folder(tmp_path)
+    assert first_layers(config) == [0, 1], "layers 1 and 2 are those that the last three share"
+    with pytest.raises(ConfigError, match="pipeline_layers=3,3: no stage can begin with layer 3 .* up to 1"):
+        check_cut(config, (3, 3))
+    theirs = save_model(tmp_path, "Gemma4", CASES["Gemma4"].variants["plain, one wide kv head"])
+    runs = stage_runs(tmp_path, (1, 4, 2))
+    widths = [run.model.model.embed_tokens_per_layer.weight.shape[1] for run in runs]
+    assert widths == [1 * 8, 4 * 8, 2 * 8]
+    assert_close(staged_logits(runs), golden_logits(theirs, TOKENS))
 
 
 def test_even_cuts():

@@ -113,6 +113,13 @@ def test_norms(dtype, size):
     rows, weight, residual = make_rows(size, dtype), normal(size, dtype=dtype, seed=1), normal(size, dtype=dtype)
     assert_invariant(lambda x: native.rms_norm(x, weight, 1e-6), rows)
     assert_invariant(lambda x: torch.cat(native.add_rms_norm(x.clone(), x * residual, weight, 1e-6), dim=1), rows)
+
+    def norm_share(x):
+        x = x.clone()
+        native.norm_shares_([(x[:, :30], weight[:30]), (x[:, 30:], weight[30:])], 2, 1e-6, lambda sums: sums.mul_(2))
+        return x
+
+    assert_invariant(norm_share, rows)
     heads = rows[:, : size // 10 * 10].unflatten(1, (10, -1))
     assert_invariant(lambda x: native.rms_norm(x, weight[: size // 10], 1e-6), heads.contiguous())
 

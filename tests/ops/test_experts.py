@@ -103,6 +103,9 @@ KINDS = {
     "int8": ("silu", {"bits": 8}),
     "int8 in some": ("silu", {"bits": "some"}),
     "int4, clamped": (ClampedGate(alpha=1.7, limit=0.9), {"bits": 4}),
+    "no gates": ("relu2", {"is_gated": False}),
+    "no gates, int8 in some": ("relu2", {"is_gated": False, "bits": "some"}),
+    "no gates, int4": ("silu", {"is_gated": False, "bits": 4}),
 }
 
 
@@ -126,16 +129,18 @@ def shuffled(weights, first=0, last=None):
         return Matrices([matrices.weights[number] for number in numbers], biases, layouts)
 
     slots = ExpertSlots(order.argsort(), torch.zeros_like(order), first)
-    return ExpertWeights(pick(weights.gate_up), pick(weights.down), weights.gate, slots)
+    return ExpertWeights(pick(weights.gate_up), pick(weights.down), weights.gate, slots, weights.is_gated)
 
 
 def cases(ops, shape, kind, dtype):
     num_experts, num_used, hidden, size = SHAPES[shape]
     gate, options = KINDS[kind]
-    ups = matrices(ops, num_experts, 2 * size, hidden, dtype, **options)
+    is_gated = options.get("is_gated", True)
+    options = {name: value for name, value in options.items() if name != "is_gated"}
+    ups = matrices(ops, num_experts, 2 * size if is_gated else size, hidden, dtype, **options)
     downs = matrices(ops, num_experts, hidden, size, dtype, seed=200, **options)
-    gold = ExpertWeights(ups[0], downs[0], gate, ExpertSlots.in_order(num_experts))
-    fast = shuffled(ExpertWeights(ups[1], downs[1], gate, ExpertSlots.in_order(num_experts)))
+    gold = ExpertWeights(ups[0], downs[0], gate, ExpertSlots.in_order(num_experts), is_gated)
+    fast = shuffled(ExpertWeights(ups[1], downs[1], gate, ExpertSlots.in_order(num_experts), is_gated))
     return gold, fast, lambda count: random_routes(count, num_experts, num_used), hidden
 
 

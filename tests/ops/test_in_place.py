@@ -71,6 +71,33 @@ def test_rms_norm_of_a_part_of_the_rows(ops, dtype, part):
 
 
 @DTYPES
+def test_rms_norm_of_rows_in_parts(ops, dtype):
+    """Queries and keys of three workers: in one sum, as if each row were whole."""
+    whole = [normal(9, 3 * size, dtype=dtype, seed=size) for size in (40, 7)]
+    weights = [normal(3 * size, dtype=dtype, seed=size + 1) for size in (40, 7)]
+    expected = [REFERENCE_OPS.rms_norm(rows, weight, 1e-3) for rows, weight in zip(whole, weights, strict=True)]
+    squares = torch.stack([rows.double().square().sum(-1) for rows in whole], dim=-1)
+    found = []
+    for share in range(3):
+        parts = [rows.chunk(3, dim=1)[share] for rows in whole]
+        fused = torch.cat([*parts, torch.full((9, 5), torch.nan, dtype=dtype)], dim=1)  # as a projection gives them
+        own = [fused[:, :40], fused[:, 40:47]]
+        shares = [(part, weight.chunk(3)[share]) for part, weight in zip(own, weights, strict=True)]
+
+        def sum_all(sums, parts=parts):
+            own = torch.stack([part.double().square().sum(-1) for part in parts], dim=-1)
+            torch.testing.assert_close(sums.double(), own, rtol=1e-6, atol=0)
+            sums.copy_(squares)
+
+        ops.norm_shares_(shares, 3, 1e-3, sum_all)
+        found.append([part.clone() for part in own])
+        assert fused[:, 47:].isnan().all()
+    for rows, *parts in zip(expected, *found, strict=True):
+        tolerance = 4 * torch.finfo(dtype).eps
+        torch.testing.assert_close(torch.cat(parts, dim=1), rows, rtol=tolerance, atol=tolerance)
+
+
+@DTYPES
 def test_rms_norm_of_some_heads(ops, dtype):
     rows, weight = normal(9, 7, 24, dtype=dtype), normal(24, dtype=dtype, seed=1)
     expected = rows.clone()

@@ -7,6 +7,7 @@ import pytest
 
 from lullm.errors import InvalidRequestError, UnsupportedError
 from lullm.types.sampling_params import SamplingParams
+from lullm.types.vllm_argument import VLLM_SAMPLING
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,7 @@ from lullm.types.sampling_params import SamplingParams
         ("logit_bias", {math.inf: 1}), ("logit_bias", {1: True}), ("logit_bias", {1: 0, "y": 1}), ("logit_bias", [1]),
         ("bad_words", "x"),
         ("ignore_eos", 1), ("skip_special_tokens", None), ("output_kind", "delta"),
+        ("detokenize", None), ("skip_reading_prefix_cache", 1),
     ],
 )  # fmt: skip
 def test_refused(field, value):
@@ -38,8 +40,28 @@ def test_fields_that_do_not_fit_each_other():
         SamplingParams(n=3, best_of=2)
     with pytest.raises(InvalidRequestError, match="min_tokens"):
         SamplingParams(min_tokens=5, max_tokens=4)
-    with pytest.raises(UnsupportedError):
-        SamplingParams(guided_decoding={"json": "{}"})
+    with pytest.raises(InvalidRequestError, match="detokenize=True"):
+        SamplingParams(stop="x", detokenize=False)
+
+
+@pytest.mark.parametrize("name", sorted(VLLM_SAMPLING))
+def test_vllms_other_arguments_pass_or_are_refused(name):
+    """Most ended in "unexpected keyword argument"; lm-evaluation-harness sends `spaces_between_special_tokens`."""
+    argument, wish = VLLM_SAMPLING[name], {"type": "something"}
+    for nothing in (None, argument.default):
+        assert SamplingParams(2, **{name: nothing}) == SamplingParams(n=2)
+    if argument.passes:
+        assert SamplingParams(2, **{name: wish}) == SamplingParams(n=2)
+    else:
+        with pytest.raises(UnsupportedError) as error:
+            SamplingParams(**{name: wish})
+        assert str(error.value) == f"{name}={wish!r} is not supported: {argument.advice}"
+    assert name not in SamplingParams.__slots__
+
+
+def test_a_name_that_nobody_knows():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'temprature'"):
+        SamplingParams(temprature=1)
 
 
 def test_normalised():

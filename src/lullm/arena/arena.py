@@ -148,7 +148,8 @@ class Arena:
             try:
                 memory.map([number])
             except LullmError as error:
-                raise WakeUpError(f"the arena {self.tag!r} stays released: {error}") from error
+                done = f"{format_bytes(self.mapped_bytes)} of {format_bytes(self.capacity_bytes)} came back, then"
+                raise WakeUpError(f"the arena {self.tag!r} stays released: {done} {error}") from error
             yield chunk.address + chunk.num_bytes - memory.address
 
     def holds(self, tensor: torch.Tensor) -> bool:

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         print(
             "\nlullm cannot be used here yet: see X"
             if not is_usable
-            else f"\nlullm can be used here; {num_hints} hints"
+            else f"\nlullm can be used here; {num_hints} {'hint' if num_hints == 1 else 'hints'}"
         )
     return 0 if is_usable else UNUSABLE
 

@@ -67,10 +67,7 @@ def all_flags() -> set[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, 2 for a user's mistake, 130 after Ctrl-C."""
-    for stream in (sys.stdout, sys.stderr):
-        # A model may write characters that the terminal's encoding lacks.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+    _open_streams()
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = build_parser()
     if not argv:
@@ -83,8 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         apply_settings(*chosen(parser, argv), os.environ, all_flags)
         args = parser.parse_args(argv)
         code: int = args.run(args)
-        if sys.stdout is not None:  # None: the parent process has closed it
-            sys.stdout.flush()  # here, where its errors are handled
+        sys.stdout.flush()  # here, where its errors are handled
         return code
     except LullmError as error:
         print(f"lullm: error: {spelled_as_flags(str(error), all_flags())}", file=sys.stderr)
@@ -98,6 +94,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         print(f"lullm: error: {error}", file=sys.stderr)
         return USER_ERROR
+
+
+def _open_streams() -> None:
+    """Make the standard streams take all that is written, and read bytes that are no text, which are refused later."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # The parent process has closed it: `lullm run ... 2>&-`.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    # A model may write characters that the terminal's encoding lacks.
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=errors)
 
 
 def _drop_output() -> None:

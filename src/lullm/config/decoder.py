@@ -189,6 +189,22 @@ class LayerInputConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AltUpConfig:
+    """Several residual streams, of which a layer computes one (AltUp, https://arxiv.org/abs/2301.13310).
+
+    Args:
+        active: the number of the stream that layers compute.
+        scales_active: what a layer's own inputs are added by is scaled element by element.
+        laurel_rank: of a learned part of the residual stream (LAuReL, https://arxiv.org/abs/2411.07501).
+    """
+
+    num_streams: int
+    active: int
+    scales_active: bool
+    laurel_rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """What the shared decoder needs beside the common part of `ModelConfig`.
 
@@ -205,6 +221,9 @@ class DecoderConfig:
         has_value_norms: values are normed, without a weight.
         layers_of_equal_values: by layer, whether values are what keys are before their norm; empty: in none.
         layer_inputs: of families whose layers have such.
+        altup: of families with several residual streams.
+        gate_cutoffs: by layer, how many standard deviations above the mean of its row a gate of the MLP must lie to
+            count, what is above alone; None: all count. Empty: in all layers.
         has_output_gate: what attention gives is multiplied by gates, which the projection of the queries holds too.
         has_head_norms: of families that may have norms on every query and key head.
         mlp_bias: projections of the MLP have a bias.
@@ -212,6 +231,7 @@ class DecoderConfig:
         residual_scale: factor on what attention and MLP add to the residual stream.
         logit_scale: factor on the logits.
         has_parallel_mlp: MLP and attention read the same hidden states; of families that may have it so.
+        has_mlp_norm: then each of both has a norm of its own; of families that may have one for both.
         norms_first: norms stand in front of attention and MLP; of families that may have them behind the sums.
         embedding_size: of a token's embedding, where it is not `hidden_size`; of families that project it.
         latent: keys and values follow from one latent vector per token; None: heads have keys and values.
@@ -235,6 +255,8 @@ class DecoderConfig:
     has_value_norms: bool = False
     layers_of_equal_values: tuple[bool, ...] = ()
     layer_inputs: LayerInputConfig | None = None
+    altup: AltUpConfig | None = None
+    gate_cutoffs: tuple[float | None, ...] = ()
     has_output_gate: bool = False
     has_head_norms: bool = False
     mlp_bias: bool = False
@@ -244,6 +266,7 @@ class DecoderConfig:
     attention_soft_cap: float | None = None
     final_soft_cap: float | None = None
     has_parallel_mlp: bool = False
+    has_mlp_norm: bool = False
     norms_first: bool = True
     embedding_size: int | None = None
     experts: ExpertsConfig | None = None

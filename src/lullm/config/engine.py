@@ -15,13 +15,14 @@ from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.known_names import refuse_known_names
 from lullm.config.option.option import described, option, options_of
 from lullm.config.option.sleep_after import parse_sleep_after
-from lullm.config.option.vllm import without_vllm_options
+from lullm.config.option.vllm import VLLM_OPTIONS
 from lullm.config.parallel.cut import check_stages, parse_pipeline_layers
 from lullm.config.parallel.share import share_of
 from lullm.config.pooling.use import Convert, Runner
 from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.types.parallel.placement import Axis
+from lullm.types.vllm_argument import without_vllms
 from lullm.types.wire.importable import is_importable_name
 
 DType = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]
@@ -147,7 +148,7 @@ class EngineConfig(EngineOptions):
             ConfigError: an unknown name, or as the constructor does. UnsupportedError: vLLM has it, and lullm does not.
         """
         known = {each.name: each for each in options_of(cls)}
-        own = without_vllm_options(options)
+        own = without_vllms(options, VLLM_OPTIONS)
         unknown = sorted(own.keys() - known.keys())
         if unknown:
             meant = (difflib.get_close_matches(name, known, n=1) for name in unknown)
@@ -251,14 +252,14 @@ def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
         return
     wishes = {
         "quantization": config.quantization is not None and model.foreign is not None,
-        "kv_cache_dtype": "fp8" in config.kv_cache_dtype,
+        "kv_cache_dtype": "fp8" in config.kv_cache_dtype and not model.has_heads_cache,
         "batch_invariant": config.batch_invariant,
     }
-    reason = "keeps latent vectors" if model.foreign is None else "is computed by transformers"
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(
-                f"{name}={getattr(config, name)!r} is not there for {model.architecture}, which {reason}; leave it out"
+                f"{name}={getattr(config, name)!r} is not there for {model.architecture}, which {model.beside_ops}; "
+                "leave it out"
             )
 
 

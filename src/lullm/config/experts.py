@@ -34,6 +34,9 @@ class ExpertsConfig:
         shared_intermediate_size: of an expert that every token uses; None: there is none.
         shared_is_gated: the shared expert's result is multiplied by the sigmoid of a product of its own.
         has_biases: the router and the matrices of the experts have a bias.
+        is_gated: experts, and the shared one, are gated MLPs; else MLPs of one activation.
+        latent_size: of what experts read and give, between two projections; None: they do hidden states.
+        has_shared_biases: the shared expert has biases.
         clamped_gate: in place of the family's activation in the experts.
         own: the numbers of the experts that this worker has; None: all.
     """
@@ -53,5 +56,8 @@ class ExpertsConfig:
     shared_intermediate_size: int | None = None
     shared_is_gated: bool = False
     has_biases: bool = False
+    is_gated: bool = True
+    latent_size: int | None = None
+    has_shared_biases: bool = False
     clamped_gate: ClampedGate | None = None
     own: range | None = None

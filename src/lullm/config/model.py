@@ -66,6 +66,7 @@ class ModelConfig:
         num_labels: of a checkpoint with a matrix of labels in place of that head.
         pooler: what it gives for whole sequences (`pooling.use`); None: nothing.
         encoding: how the matrices of the checkpoint are quantized; None: not, or in a way of the family's own.
+        own_encoding: `quant_method`, if it is the family's own.
         unknown_keys: keys of the file of which nothing is known.
         foreign: the whole file, of a model whose code is that of transformers; None: lullm computes it.
         share: of a worker's part of a model (`config.parallel.share`), whose sizes these are; None: all of it.
@@ -89,6 +90,7 @@ class ModelConfig:
     num_labels: int | None = None
     pooler: PoolerConfig | None = None
     encoding: CheckpointEncoding | None = None
+    own_encoding: str | None = None
     unknown_keys: tuple[str, ...] = field(default=(), compare=False)
     foreign: Mapping[str, Any] | None = field(default=None, compare=False)
     share: Share | None = None
@@ -102,7 +104,27 @@ class ModelConfig:
     @property
     def is_all_ops(self) -> bool:
         """Whether the functions of the ops compute all of a step; else torch's own stand between them."""
+        return not self.beside_ops
+
+    @property
+    def beside_ops(self) -> str:
+        """What torch's own functions compute in a step, as a predicate of the model; empty: nothing."""
+        if self.foreign is not None:
+            return "is computed by transformers"
+        if self.family.latent is not None:
+            return "keeps latent vectors"
+        return "" if self.family.altup is None else "joins residual streams by torch"
+
+    @property
+    def has_heads_cache(self) -> bool:
+        """Whether lullm's own attention keeps keys and values of heads."""
         return self.foreign is None and self.family.latent is None
+
+    @property
+    def stream_size(self) -> int:
+        """Elements of a token between two layers, in all residual streams."""
+        altup = self.family.altup
+        return self.hidden_size * (1 if altup is None else altup.num_streams)
 
     @property
     def num_cache_sides(self) -> Literal[1, 2]:
@@ -203,8 +225,9 @@ class ModelConfig:
         unknown_keys = check_keys(data, architecture, family, FAMILIES.values())
         data = family.fill(data)
         heads, kv_heads, hidden_size, head_dim = _read_heads(data)
-        encoding = read_encoding(data.get("quantization_config"), family.encodings)
-        is_encoded = encoding is not None or bool(family.encodings and data.get("quantization_config"))
+        stated = data.get("quantization_config")
+        encoding = read_encoding(stated, family.encodings)
+        own_encoding = stated["quant_method"] if stated and family.encodings else None
         layer_kinds = family.layer_kinds(data)
         return cls(
             architecture=architecture,
@@ -217,12 +240,13 @@ class ModelConfig:
             layer_kinds=layer_kinds,
             family=family.read(data, layer_kinds, head_dim),
             tie_word_embeddings=boolean(data, "tie_word_embeddings", False),
-            dtype=_read_dtype(data, "bfloat16" if is_encoded else "float32"),
+            dtype=_read_dtype(data, "float32" if encoding is None and own_encoding is None else "bfloat16"),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),
             bos_token_id=_bos_token_id(data),
             generates=has_lm_head,
             num_labels=_num_labels(data) if has_labels else None,
             encoding=encoding,
+            own_encoding=own_encoding,
             unknown_keys=unknown_keys,
         )
 

@@ -28,6 +28,7 @@ from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 
 _MUCH = 1_000_000
 _GRAMMAR_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
+_PROMPT_KEYS = ("prompt", "prompt_token_ids", "split_special_tokens", "cache_salt", "suffix")
 _MESSAGE_CHARS = 10
 """Rendering a message takes 2 us beside its text: the time to tokenize so many characters."""
 
@@ -286,11 +287,9 @@ def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
         return prompt, None, None
     if not isinstance(prompt, dict):
         return None, _integers(prompt), None
-    unknown = set(prompt) - {"prompt", "prompt_token_ids", "split_special_tokens", "cache_salt", "suffix"}
+    unknown = sorted(str(key) for key, value in prompt.items() if key not in _PROMPT_KEYS and value is not None)
     if unknown:
-        raise InvalidRequestError(
-            f"a prompt dict holds 'prompt' or 'prompt_token_ids', not {sorted(map(str, unknown))}", "prompt"
-        )
+        raise InvalidRequestError(f"a prompt dict holds {', '.join(_PROMPT_KEYS)}, not {', '.join(unknown)}", "prompt")
     text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
     if text is None and ids is None:
         raise InvalidRequestError("a prompt dict needs 'prompt' or 'prompt_token_ids'; it has neither", "prompt")

@@ -162,18 +162,19 @@ class Lifecycle:
         """
         check_tags(tags)
         started, restored, woken = time.perf_counter(), 0, []
-        for tag in self.sleeping_tags:
-            if tags is None or tag in tags:
-                if tag == KV_CACHE:
-                    self.drop_stale_kv()
-                transition = TRANSITIONS[self._residence[tag], "wake_up"]
-                assert transition.action is not None, "the tag sleeps"
-                num_bytes = self._executor.wake_up(tag, transition.action)
-                if tag == KV_CACHE and not num_bytes:  # no block holds anything
-                    self._executor.reset_kv_scales()
-                restored += num_bytes
-                self._residence[tag] = transition.to
-                woken.append(tag)
+        ahead = [tag for tag in self.sleeping_tags if tags is None or tag in tags]
+        while ahead:
+            tag = ahead.pop(0)
+            if tag == KV_CACHE:
+                self.drop_stale_kv()
+            transition = TRANSITIONS[self._residence[tag], "wake_up"]
+            assert transition.action is not None, "the tag sleeps"
+            num_bytes = self._executor.wake_up(tag, transition.action, tuple(ahead))
+            if tag == KV_CACHE and not num_bytes:  # no block holds anything
+                self._executor.reset_kv_scales()
+            restored += num_bytes
+            self._residence[tag] = transition.to
+            woken.append(tag)
         if not self.sleeping_tags:
             self._is_paused = False
         report = WakeReport(tuple(woken), restored, time.perf_counter() - started)

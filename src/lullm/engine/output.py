@@ -17,8 +17,10 @@ from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import DrawnToken
 
 
-def _detokenizer_of(request: GenerateRequest, tokenizer: Tokenizer) -> IncrementalDetokenizer:
+def _detokenizer_of(request: GenerateRequest, tokenizer: Tokenizer) -> IncrementalDetokenizer | None:
     """For one of the request's sequences. Marks in which a reply is read are shown, special tokens or not."""
+    if not request.params.detokenize:
+        return None
     shown = request.reply.shown_token_ids if request.reply else frozenset()
     return IncrementalDetokenizer(tokenizer, request.params.skip_special_tokens, request.prompt_token_ids, shown)
 
@@ -50,7 +52,7 @@ class SequenceText:
             if self._params.logprobs is not None:
                 self.logprobs.append(drawn.logprobs)
         # The end token is part of the text with `include_stop_str_in_output` only.
-        if is_end_token and not self._params.include_stop_str_in_output:
+        if self._detokenizer is None or (is_end_token and not self._params.include_stop_str_in_output):
             return None
         piece = self._detokenizer.append((drawn.token_id,))
         if len(self.token_ids) < self._params.min_tokens:
@@ -64,7 +66,7 @@ class SequenceText:
         """End the text. Idempotent."""
         if self.finish_reason is not None:
             return
-        if not is_stop_string:
+        if not is_stop_string and self._detokenizer is not None:
             self.text += self._stop.push(self._detokenizer.finish()).text + self._stop.flush()
         self.finish_reason, self.stop_reason = finish_reason, stop_reason
 
@@ -207,7 +209,7 @@ class RequestText:
             detokenizer = _detokenizer_of(request, self._tokenizer)
             is_end_hidden = finish_reason == "stop" and not request.params.include_stop_str_in_output
             shown = token_ids[:-1] if is_end_hidden else token_ids
-            text = detokenizer.append(shown) + detokenizer.finish()
+            text = "" if detokenizer is None else detokenizer.append(shown) + detokenizer.finish()
             outputs.append(
                 CompletionOutput(
                     index, text, token_ids, cumulative_logprob, finish_reason=finish_reason, stop_reason=stop_reason

@@ -70,9 +70,9 @@ class MergedExecutor:
     def forecast_sleep(self, order: SleepOrder) -> SleepForecast:
         return merged_forecast(self._call("forecast_sleep", order))
 
-    def wake_up(self, tag: str, action: Action) -> int:
+    def wake_up(self, tag: str, action: Action, ahead: Sequence[str] = ()) -> int:
         try:
-            num_bytes: int = sum(self._call("wake_up", tag, action))
+            num_bytes: int = sum(self._call("wake_up", tag, action, ahead))
         except BaseException:
             self._call("cancel_wake_up", tag)
             raise

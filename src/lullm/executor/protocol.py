@@ -144,8 +144,8 @@ class Executor(Protocol):
         """What a sleep with this order would do. Bytes are sums; seconds are the slowest worker's. Raises OSError."""
         ...
 
-    def wake_up(self, tag: str, action: Action) -> int:
-        """Bring one tag back on all workers or on none; how many bytes in all.
+    def wake_up(self, tag: str, action: Action, ahead: Sequence[str] = ()) -> int:
+        """Bring one tag back on all workers or on none; how many bytes in all. `ahead`: tags that are woken next.
 
         Raises:
             WakeUpError: a worker could not; the tag is asleep on every one, and its backups are still there.

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.engine.offline import run_all
 from lullm.engine.start.client import start_engine
-from lullm.errors import UnsupportedError
+from lullm.errors import InvalidRequestError
 from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output, checked_width
 from lullm.llm.engine_calls import EngineCalls
 from lullm.llm.pooling import PoolingCalls
-from lullm.llm.prompt import UseTqdm, as_conversations, as_prompts, one_each, turn_options
+from lullm.llm.prompt import UseTqdm, as_conversations, as_prompts, one_each, template_options, turn_options
 from lullm.llm.tally import Tally
 from lullm.metrics.reader import Metric
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.vllm_argument import VLLM_CALLS, takes_vllms
 
 if TYPE_CHECKING:
     from lullm.text.chat_template import Message
@@ -48,12 +49,12 @@ class LLM(PoolingCalls, EngineCalls):
         """With the options of an `EngineArgs`. Raises as the constructor does."""
         return cls(**dataclasses.asdict(engine_args.create_engine_config()))
 
+    @takes_vllms(VLLM_CALLS)
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: UseTqdm = True,
-        lora_request: None = None,
         priority: int | Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete the prompts; the outputs are in their order. Blocks until all are done.
@@ -68,10 +69,9 @@ class LLM(PoolingCalls, EngineCalls):
             InvalidRequestError: a request can never be served; then none of them is started.
             EngineDeadError: the engine failed.
         """
-        if lora_request is not None:
-            raise UnsupportedError("lora_request: LoRA adapters are not supported yet")
         return self._run(self._requests(as_prompts(prompts), sampling_params, priority), use_tqdm)
 
+    @takes_vllms(VLLM_CALLS)
     def enqueue(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -122,6 +122,7 @@ class LLM(PoolingCalls, EngineCalls):
     def _pool_all(self, prompts: Sequence[Input], params: Sequence[PoolingParams], use_tqdm: UseTqdm) -> list[Any]:
         return self._run(self._processed(prompts, params, [0] * len(prompts)), use_tqdm)
 
+    @takes_vllms(VLLM_CALLS)
     def chat(
         self,
         messages: "Sequence[Message] | Sequence[Sequence[Message]]",
@@ -145,7 +146,7 @@ class LLM(PoolingCalls, EngineCalls):
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
         """
         conversations = as_conversations(messages)
-        options = (chat_template_kwargs or {}) | ({"tools": list(tools)} if tools else {})
+        options = template_options(chat_template_kwargs, tools)
         options |= turn_options(add_generation_prompt, continue_final_message)
         split = split_special_tokens
         prompts = [Conversation(each, options, split, template=chat_template) for each in conversations]
@@ -169,6 +170,7 @@ class LLM(PoolingCalls, EngineCalls):
         ignore_eos: bool = False,
         use_tqdm: UseTqdm = False,
     ) -> list[RequestOutput]: ...
+    @takes_vllms(VLLM_CALLS)
     def beam_search(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -190,6 +192,8 @@ class LLM(PoolingCalls, EngineCalls):
         The beams of a prompt share the KV blocks of their common prefix. Raises as `generate` does.
         """
         if isinstance(params, BeamSearchParams):
+            if options or (max_tokens, beam_width, n) != (16, None, None):
+                raise InvalidRequestError("BeamSearchParams say all of it; give nothing besides", "params")
             outputs = self.generate(prompts, params.sampling_params, use_tqdm)
             return [beam_search_output(output, self.get_tokenizer().decode) for output in outputs]
         width = checked_width(beam_width if params is None else params)

@@ -18,6 +18,7 @@ from lullm.types.pooling.outputs import (
 from lullm.types.pooling.params import PoolingParams, PoolingTask
 from lullm.types.pooling.score import Scoring
 from lullm.types.request import Input, Prompt
+from lullm.types.vllm_argument import VLLM_CALLS, takes_vllms
 
 if TYPE_CHECKING:
     from lullm.engine.llm_engine import LLMEngine  # loads torch
@@ -33,6 +34,7 @@ class PoolingCalls:
         """The output of each prompt, in their order."""
         raise NotImplementedError
 
+    @takes_vllms(VLLM_CALLS)
     def encode(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -52,6 +54,7 @@ class PoolingCalls:
         """
         return self._encode(as_prompts(prompts), pooling_params, use_tqdm, pooling_task)
 
+    @takes_vllms(VLLM_CALLS)
     def embed(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -63,6 +66,7 @@ class PoolingCalls:
         outputs = self._encode(as_prompts(prompts), pooling_params, use_tqdm, "embed")
         return [output.of(EmbeddingOutput(output.outputs.data)) for output in outputs]
 
+    @takes_vllms(VLLM_CALLS)
     def classify(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -74,6 +78,7 @@ class PoolingCalls:
         outputs = self._encode(as_prompts(prompts), pooling_params, use_tqdm, "classify")
         return [output.of(ClassificationOutput(output.outputs.data)) for output in outputs]
 
+    @takes_vllms(VLLM_CALLS)
     def score(
         self,
         data_1: str | Sequence[str],

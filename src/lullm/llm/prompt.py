@@ -26,7 +26,7 @@ def one_each(name: str, value: Any, kind: type, num_prompts: int) -> list[Any]:
     """One `value` for all prompts, or one each, as a list. Raises InvalidRequestError, naming the argument."""
     if isinstance(value, kind):
         return [value] * num_prompts
-    if not isinstance(value, Sequence) or not all(isinstance(item, kind) for item in value):
+    if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(item, kind) for item in value):
         raise InvalidRequestError(f"{name} must be {kind.__name__} or a list of them", name)
     if len(value) != num_prompts:
         raise InvalidRequestError(f"{len(value)} {name} for {num_prompts} prompts", name)
@@ -38,6 +38,14 @@ def as_conversations(messages: Any) -> Sequence[Any]:
     if not isinstance(messages, (list, tuple)):
         raise InvalidRequestError(f"messages must be a list of messages, not {type(messages).__name__}", "messages")
     return [messages] if messages and isinstance(messages[0], dict) else messages
+
+
+def template_options(chat_template_kwargs: Any, tools: Any) -> dict[str, Any]:
+    """A template's own variables and the tools, as its options. Raises InvalidRequestError: they are no dict."""
+    if not isinstance(chat_template_kwargs, dict | None):
+        kind = type(chat_template_kwargs).__name__
+        raise InvalidRequestError(f"chat_template_kwargs must be a dict, not {kind}", "chat_template_kwargs")
+    return (chat_template_kwargs or {}) | ({"tools": list(tools)} if tools else {})
 
 
 def turn_options(add_generation_prompt: bool | None, continue_final_message: bool) -> dict[str, bool]:

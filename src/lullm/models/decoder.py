@@ -230,13 +230,18 @@ class Decoder(nn.Module):
 
     def run(self, hidden: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         """All layers, and the last norm behind the last of them."""
+        hidden, residual = self.run_layers(hidden, context)
+        if not self.stage.is_last:
+            return summed(hidden, residual, context.ops)
+        return self.norm(hidden, context.ops) if residual is None else self.norm.add(hidden, residual, context.ops)[0]
+
+    def run_layers(self, hidden: Tensor, context: StepContext) -> tuple[Tensor, Tensor | None]:
+        """The last layer's contribution and everything before that, as layers give it."""
         residual: Tensor | None = None
         tables = [self.rotaries[index].cos_sin_cache for index in self.rotary_of_layer]
         for layer, table in zip(self.layers, tables, strict=True):
             hidden, residual = layer(hidden, residual, table, context)
-        if not self.stage.is_last:
-            return summed(hidden, residual, context.ops)
-        return self.norm(hidden, context.ops) if residual is None else self.norm.add(hidden, residual, context.ops)[0]
+        return hidden, residual
 
     def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
         if context.stream is not None:

@@ -34,11 +34,13 @@ def with_stages(config: ResolvedConfig, model: ModelConfig) -> ResolvedConfig:
 
 
 def _even_layers(config: ResolvedConfig, model: ModelConfig) -> tuple[int, ...]:
-    cut = even_cut(layer_bytes(model, config.quantization), config.pipeline_parallel_size, first_layers(model))
+    first = first_layers(model)
+    cut = even_cut(layer_bytes(model, config.quantization), config.pipeline_parallel_size, first)
     if cut is None:
         raise ConfigError(
             f"{model.architecture} with {model.num_hidden_layers} layers cannot be cut into "
-            f"{config.pipeline_parallel_size} stages; lower pipeline_parallel_size"
+            f"{config.pipeline_parallel_size} stages, which can begin with layers up to {max(first)}; lower "
+            "pipeline_parallel_size"
         )
     return cut
 

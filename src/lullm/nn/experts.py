@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lullm.config.experts import ExpertsConfig
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
-from lullm.nn.mlp import GatedMLP
+from lullm.nn.mlp import MLP, GatedMLP
 from lullm.ops.experts.routing import Routes
 from lullm.ops.experts.weights import ExpertSlots, ExpertWeights, Matrices
 from lullm.ops.table import Ops
@@ -38,12 +38,15 @@ class Router(Gate):
 
 
 class Expert(nn.Module):
-    """The matrices of one expert, which `Ops.experts` multiplies beside those of the others."""
+    """The matrices of one expert, which `Ops.experts` multiplies beside those of the others.
+
+    Of experts without gates `gate_up_proj` has the ups alone.
+    """
 
     def __init__(self, config: ExpertsConfig, hidden_size: int, dtype: torch.dtype):
         super().__init__()
         size, bias = config.intermediate_size, config.has_biases
-        self.gate_up_proj = FusedLinear(hidden_size, (size, size), bias, dtype)
+        self.gate_up_proj = FusedLinear(hidden_size, (size, size) if config.is_gated else (size,), bias, dtype)
         self.down_proj = Linear(size, hidden_size, bias, dtype)
 
 
@@ -70,22 +73,36 @@ class MixtureOfExperts(nn.Module):
         self.register_buffer("slot_of_expert", slots.of_experts, persistent=False)
         self.register_buffer("load", slots.load, persistent=False)
         self._first_slot = own.start
-        self.in_slots = [Expert(config, hidden_size, dtype) for _ in own]  # of this worker
+        latent_size = config.latent_size or hidden_size
+        self.in_slots = [Expert(config, latent_size, dtype) for _ in own]  # of this worker
         self.experts = nn.ModuleList(
             self.in_slots[number - own.start] if number in own else Elsewhere() for number in range(config.num_experts)
         )
-        self.shared_expert: GatedMLP | None = None
+        self.shared_expert: GatedMLP | MLP | None = None
         self.shared_expert_gate: Gate | None = None
         if config.shared_intermediate_size is not None:
-            self.shared_expert = GatedMLP(hidden_size, config.shared_intermediate_size, activation, False, dtype)
+            make = GatedMLP if config.is_gated else MLP
+            sizes = hidden_size, config.shared_intermediate_size
+            self.shared_expert = make(*sizes, activation, config.has_shared_biases, dtype)
             if config.shared_is_gated:
                 self.shared_expert_gate = Gate(hidden_size, 1, dtype)
+        self.latent_in = self.latent_out = None
+        if config.latent_size is not None:
+            self.latent_in = Linear(hidden_size, latent_size, False, dtype)
+            self.latent_out = Linear(latent_size, hidden_size, False, dtype)
 
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
         routes = self.gate.choose(x, ops)
         shared = None if self.shared_expert is None else self.shared_expert(x, ops)
         shared_gate = None if self.shared_expert_gate is None else self.shared_expert_gate(x, ops)
-        return ops.experts(x, routes, self.weights, shared, shared_gate)
+        if self.latent_in is None or self.latent_out is None:
+            return ops.experts(x, routes, self.weights, shared, shared_gate)
+        assert shared_gate is None, "no family has a gate beside projections"
+        # Of workers that share the experts each projects its part of the sum.
+        y = self.latent_out(ops.experts(self.latent_in(x, ops), routes, self.weights, None, None), ops)
+        if shared is not None:
+            ops.add_(y, shared)
+        return y
 
     @cached_property
     def weights(self) -> ExpertWeights:
@@ -93,7 +110,7 @@ class MixtureOfExperts(nn.Module):
         gate_ups = [expert.gate_up_proj for expert in self.in_slots]
         downs = [expert.down_proj for expert in self.in_slots]
         gate = self.config.clamped_gate or self.activation
-        return ExpertWeights(_matrices(gate_ups), _matrices(downs), gate, self.slots)
+        return ExpertWeights(_matrices(gate_ups), _matrices(downs), gate, self.slots, self.config.is_gated)
 
     @property
     def slots(self) -> ExpertSlots:

@@ -1,9 +1,10 @@
 """Attention over latent vectors (MLA, https://arxiv.org/abs/2405.04434): one vector per token serves all heads.
 
 The cache holds the latent vector and the rotated part of the key, once per token, as the key of one head; its first
-elements are the value, too. The matrices that would make keys and values of it are multiplied with the queries and the
-results instead ("absorbed"): `q . (W l) = (W^T q) . l`. So a decode step reads `rank + rope_size` elements per token,
-and scores take `(rank + rope_size) / (plain_size + rope_size)` times the products (3 of DeepSeek's) of expanded heads.
+elements are the value, too. The matrices that would make keys and values of it can be multiplied with the queries and
+the results instead ("absorbed"): `q . (W l) = (W^T q) . l`. So a decode step reads `rank + rope_size` elements per
+token. Scores take `(rank + rope_size) / (plain_size + rope_size)` times the products (3 of DeepSeek's) of expanded
+heads, so `Ops.attend_latents` may expand the context of a span of many rows.
 """
 
 import torch
@@ -14,6 +15,7 @@ from lullm.config.model import ModelConfig
 from lullm.nn.context import StepContext
 from lullm.nn.linear import Linear, meta_parameter
 from lullm.nn.norm import RMSNorm
+from lullm.ops.head_products import LatentMatrices, absorbed_over
 
 LATENT_EPS = 1e-6
 """Of the norms on latent vectors. No config says it."""
@@ -29,16 +31,14 @@ class HeadMatrices(nn.Module):
         self.weight = meta_parameter((num_heads * (sizes.plain_size + sizes.value_size), sizes.rank), dtype)
 
     @property
-    def parts(self) -> tuple[Tensor, Tensor]:
-        """For keys `[Hq, plain_size, rank]`, for values `[Hq, value_size, rank]`."""
+    def parts(self) -> LatentMatrices:
         sizes = self.sizes
         whole = self.weight.view(self.num_heads, -1, sizes.rank)
-        keys, values = whole.split((sizes.plain_size, sizes.value_size), dim=1)
-        return keys, values
+        return LatentMatrices(*whole.split((sizes.plain_size, sizes.value_size), dim=1))
 
 
 class LatentAttention(nn.Module):
-    """Project, norm and rotate; write the latent vector; attend with absorbed matrices; project back.
+    """Project, norm and rotate; write the latent vector; attend over latents; project back.
 
     Args:
         scale: factor on the products of queries and keys.
@@ -73,16 +73,14 @@ class LatentAttention(nn.Module):
     ) -> Tensor:  # [T, H]
         ops, prepared, cache = context.ops, context.attention[self.group], context.caches[self.layer]
         sizes = self.sizes
-        keys, values = self.kv_b_proj.parts
         row = self.kv_a_proj_with_mqa(x, ops)  # [T, D]: the latent, and the part of the key that turns
         self.kv_a_layernorm.norm_(row[:, : sizes.rank], ops)
         ops.rotate_(row[:, sizes.rank :].unsqueeze(1), None, context.positions, cos_sin_cache)
         ops.write_cache(row.unsqueeze(1).expand(-1, 2, -1), cache, prepared.slot_mapping)
         q = self._queries(x, context).unflatten(-1, (self.num_heads, sizes.query_size))  # [T, Hq, query_size]
         ops.rotate_(q[..., sizes.plain_size :], None, context.positions, cos_sin_cache)
-        q = ops.multiply_heads(q, keys.transpose(1, 2), sizes.rope_size)  # [T, Hq, D]
-        out = ops.attention(q, cache, prepared, self.scale)  # [T, Hq, D], of which the first `rank` are of latents
-        out = ops.multiply_heads(out, values, 0)  # [T, Hq, value_size]
+        attend = ops.attend_latents or absorbed_over(ops.multiply_heads, ops.attention)
+        out = attend(q, self.kv_b_proj.parts, cache, prepared, self.scale)  # [T, Hq, value_size]
         return self.o_proj(out.flatten(1), ops)
 
     def _queries(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, Hq * query_size]

@@ -23,6 +23,41 @@ class GatedMLP(nn.Module):
         return self.down_proj(self.gate_up_proj.gate(x, self.activation, ops), ops)
 
 
+class CutGatedMLP(GatedMLP):
+    """The same, where few gates of a row count: those `cutoff` standard deviations above its mean, less that bound.
+
+    Args:
+        num_shares: workers that have a part of every row. The mean is that of the row.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        activation: Activation,
+        bias: bool,
+        dtype: torch.dtype,
+        cutoff: float,
+        num_shares: int,
+    ):
+        super().__init__(hidden_size, intermediate_size, activation, bias, dtype)
+        self.cutoff, self.num_all = cutoff, intermediate_size * num_shares
+
+    def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
+        gates, ups = self.gate_up_proj(x, ops).chunk(2, dim=-1)  # [T, I] each
+        mean = self._mean(gates.float(), ops)
+        deviation = self._mean((gates.float() - mean).square(), ops).sqrt()
+        kept = (gates.float() - (mean + self.cutoff * deviation)).clamp(min=0).to(gates.dtype)
+        activated = ops.activate(kept, self.activation)
+        ops.multiply_(activated, ups, None)
+        return self.down_proj(activated, ops)
+
+    def _mean(self, x: Tensor, ops: Ops) -> Tensor:  # [T, I] -> [T, 1]
+        total = x.sum(-1, keepdim=True)
+        ops.all_reduce_(total)
+        return total / self.num_all
+
+
 class MLP(nn.Module):
     """`fc2(activation(fc1(x)))`."""
 

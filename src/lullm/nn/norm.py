@@ -32,18 +32,14 @@ class RMSNorm(nn.Module):
 def norm_rows_(rows: Sequence[tuple[Tensor, RMSNorm]], num_shares: int, ops: Ops) -> None:
     """Normalise all `x [T, size]` in place, each by its norm, where `num_shares` workers have a part of every row.
 
-    The squares are summed over the workers, in torch, so such steps are not recorded. Parts that several workers hold
-    count as often in the sum as in the size, so the mean is that of the row.
+    Parts that several workers hold count as often in the sum of squares as in the size, so the mean is that of the row.
     """
     if num_shares == 1:
         for x, norm in rows:
             norm.norm_(x, ops)
         return
-    sums = torch.stack([x.float().square().sum(-1) for x, _ in rows], dim=-1)  # [T, rows]
-    ops.all_reduce_(sums)
-    for (x, norm), total in zip(rows, sums.unbind(-1), strict=True):
-        factors = torch.rsqrt(total / (num_shares * x.shape[-1]) + norm.eps).unsqueeze(-1)
-        x.copy_((x.float() * factors).to(x.dtype) * norm.weight)
+    _, first = rows[0]
+    ops.norm_shares_([(x, norm.weight) for x, norm in rows], num_shares, first.eps, ops.all_reduce_)
 
 
 class LayerNorm(nn.Module):

@@ -1,5 +1,7 @@
 """The ops that change elements in place, in torch, on any device."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
@@ -32,6 +34,17 @@ def rotate_(x: Tensor, norm: HeadNorm | None, positions: Tensor, cos_sin_cache: 
     cosines, sines = cos_sin_cache.index_select(0, positions).unsqueeze(1).chunk(2, dim=-1)  # [T, 1, D/2] each
     first, second = x32.chunk(2, dim=-1)
     x.copy_(torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1))
+
+
+def norm_shares_(
+    parts: Sequence[tuple[Tensor, Tensor]], num_shares: int, eps: float, all_reduce_: Callable[[Tensor], None]
+) -> None:
+    """See `Ops.norm_shares_`. As `rms_norm_`, by squares that are summed over the workers."""
+    sums = torch.stack([x.float().square().sum(-1) for x, _ in parts], dim=-1)  # [T, parts]
+    all_reduce_(sums)
+    for (x, weight), total in zip(parts, sums.unbind(-1), strict=True):
+        factors = torch.rsqrt(total / (num_shares * x.shape[-1]) + eps).unsqueeze(-1)
+        x.copy_((x.float() * factors).to(x.dtype) * weight)
 
 
 def soft_cap_(x: Tensor, cap: float) -> None:

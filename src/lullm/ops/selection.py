@@ -10,7 +10,15 @@ from lullm.log import get_logger
 from lullm.machine.processor import default_num_threads
 from lullm.ops import grouped_attention, reference, torch_cpu
 from lullm.ops.activation import activate
-from lullm.ops.cpu import native, native_attention, native_draw, native_experts, native_state, quantized_native
+from lullm.ops.cpu import (
+    native,
+    native_attention,
+    native_draw,
+    native_experts,
+    native_latent,
+    native_state,
+    quantized_native,
+)
 from lullm.ops.cpu.digest import NativeDigest
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.experts import reference as expert_reference
@@ -110,7 +118,9 @@ NATIVE_CPU_OPS = Ops(
     add_=native.add_,
     scale_=native.scale_,
     scale_by_=native.scale_by_,
+    norm_shares_=native.norm_shares_,
     multiply_heads=native_attention.multiply_heads,
+    attend_latents=native_latent.attend_latents,
     rotate_=native.rotate_,
     soft_cap_=native.soft_cap_,
     quantize_rows_=quantized_native.quantize_rows_,
@@ -206,6 +216,7 @@ def _with_torch_attention(ops: Ops) -> Ops:
         name=f"{ops.name} with torch's attention",
         prepare_attention=torch_cpu.prepare_attention,
         attention=grouped_attention.attention,
+        attend_latents=None,
         is_recordable=False,
         is_batch_invariant=REFERENCE_OPS.is_batch_invariant,
         attention_features=ATTENTION_FEATURES,

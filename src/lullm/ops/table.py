@@ -6,7 +6,7 @@ none keeps state, and all are called under `torch.inference_mode()`. No function
 versions are in `selection`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, get_args
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from lullm.arena.checksum import NewDigest, Xxh3Digest
 from lullm.collective.collective import Alone
-from lullm.config.experts import ExpertsConfig
 from lullm.ops import head_products, in_place
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
@@ -35,6 +34,7 @@ from lullm.ops.state.weights import DecayWeights
 from lullm.types.arithmetic import Activation, AttentionFeature, Gating
 
 _Maybe = Tensor | None
+_Parts = Sequence[tuple[Tensor, Tensor]]
 _BlockPairs = list[tuple[int, int]]
 
 
@@ -62,14 +62,6 @@ class Attention(Protocol):
         sinks: Tensor | None = None,
         /,
     ) -> Tensor: ...
-
-
-class Route(Protocol):
-    """See `Ops.route`."""
-
-    def __call__(
-        self, products: Tensor, correction: Tensor | None, config: ExpertsConfig, factors: Tensor | None = None, /
-    ) -> Routes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +166,7 @@ class Ops:
     unpack_weight_: Callable[[Tensor], None] = _keep_weight
     """weight -> None. Undoes `pack_weight_`."""
 
-    route: Route = routing.route
+    route: routing.Route = routing.route
     """products `[T, E]`, correction `[E]` float32 or None, config, factors `[E]` float32 or None (by default) -> the
     experts of every row, and their shares, each times the factor of its expert.
 
@@ -199,6 +191,13 @@ class Ops:
     The first `in` elements of every head times the matrix of the head, and behind them the next `num_kept` as they are.
     The weight may be a transposed view.
     """
+
+    attend_latents: head_products.AttendLatents | None = None
+    """q `[T, Hq, plain_size + rope_size]`, matrices, cache, prepared, scale -> `[T, Hq, value_size]`: attention over
+    latent vectors (`nn.latent_attention`). None: `absorbed_over` the table's own functions."""
+
+    norm_shares_: Callable[[_Parts, int, float, Callable[[Tensor], None]], None] = in_place.norm_shares_
+    """parts `[T, N]` of rows that so many workers share, with weights `[N]`; num_shares, eps, `all_reduce_` -> None."""
 
     scale_by_: Callable[[Tensor, Tensor], None] = in_place.scale_by_
     """x, factor `[1]` of its type -> None. As `scale_`, by a number that stands in memory."""

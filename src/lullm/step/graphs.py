@@ -65,7 +65,7 @@ def workspace_bytes(config: ModelConfig, max_num_seqs: int) -> int:
     """
     of_layers = [config.kv_heads(layer) for layer in range(len(config.layer_kinds))]
     heads = max(config.num_attention_heads * heads.head_dim + 2 * heads.size for heads in of_layers)
-    widest = max(config.hidden_size, config.family.widest_row, heads)
+    widest = max(config.stream_size, config.family.widest_row, heads)
     return MIB + max_num_seqs * (8 * config.vocab_size + 12 * 4 * widest)
 
 

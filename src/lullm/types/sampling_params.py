@@ -8,8 +8,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lullm.errors import InvalidRequestError, UnsupportedError
+from lullm.errors import InvalidRequestError
 from lullm.types.guided.params import StructuredOutputsParams
+from lullm.types.vllm_argument import VLLM_SAMPLING, takes_vllms
 
 MAX_N = 1024
 MAX_STOP_STRINGS = 64
@@ -51,6 +52,9 @@ class SamplingParams:
         thinking_token_budget: so many tokens the model may think with; then its thoughts are ended. None or -1: any
             number. For conversations with models that think.
         structured_outputs: the form that the output must have, a JSON schema or a regular expression, say.
+        detokenize: False leaves the texts of the outputs empty, which takes less time; their tokens are there.
+        skip_reading_prefix_cache: compute the whole prompt; others may still find it. None: where `prompt_logprobs`
+            needs that.
         beam_width: search with so many beams instead of drawing; the n best are returned.
             length_penalty: hypotheses are ranked by sum of log-probabilities / length ** length_penalty.
             early_stopping: True: end with `beam_width` finished hypotheses; False: when no better one is likely;
@@ -88,7 +92,8 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     thinking_token_budget: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
-    guided_decoding: Any = None
+    detokenize: bool = True
+    skip_reading_prefix_cache: bool | None = None
     output_kind: OutputKind = OutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
@@ -101,10 +106,6 @@ class SamplingParams:
             raise InvalidRequestError(f"output_kind must be an OutputKind, not {self.output_kind!r}", "output_kind")
 
     def _check_texts_and_ids(self) -> None:
-        if self.guided_decoding is not None:
-            raise UnsupportedError(
-                "guided_decoding is an old name; use structured_outputs=StructuredOutputsParams(...), with its fields"
-            )
         if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
             raise InvalidRequestError(
                 f"structured_outputs must be StructuredOutputsParams, not {type(self.structured_outputs).__name__}",
@@ -130,9 +131,11 @@ class SamplingParams:
             setattr(self, name, _check_int(name, getattr(self, name), least, most))
         for name, low, high in _FLOAT_RANGES:
             setattr(self, name, _check_float(name, getattr(self, name), low, high))
-        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
-            if not isinstance(getattr(self, name), bool):
+        for name in _BOOLS:
+            if not isinstance(getattr(self, name), bool) and (name, getattr(self, name)) != _NO_CHOICE:
                 raise InvalidRequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
+        if self.stop and not self.detokenize:
+            raise InvalidRequestError("stop strings are looked for in the text, so they need detokenize=True", "stop")
         for name in ("seed", "thinking_token_budget"):
             if getattr(self, name) == -1:
                 setattr(self, name, None)
@@ -196,6 +199,8 @@ class SamplingParams:
         return self.replace()
 
 
+SamplingParams.__init__ = takes_vllms(VLLM_SAMPLING)(SamplingParams.__init__)  # type: ignore[method-assign]
+
 _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("n", 1, MAX_N),
     ("best_of", 1, MAX_N),
@@ -209,6 +214,8 @@ _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("thinking_token_budget", -1, None),
     ("truncate_prompt_tokens", -1, None),
 )
+_BOOLS = ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "detokenize", "skip_reading_prefix_cache")
+_NO_CHOICE = ("skip_reading_prefix_cache", None)
 _OPTIONAL = frozenset(
     {
         "best_of",

@@ -146,10 +146,11 @@ class SequenceGroup:
 
     @property
     def reads_whole_prompt(self) -> bool:
-        """Whether something is wanted of every row of the prompt, so that no cached prefix may replace rows."""
+        """Whether no cached prefix may replace rows of the prompt: something is wanted of each, or it was asked for."""
         if self.pooled is not None:
             return self.pooled.needs_whole_prompt
-        return self.request.params.prompt_logprobs is not None
+        params = self.request.params
+        return params.prompt_logprobs is not None or bool(params.skip_reading_prefix_cache)
 
     def forget_partial_prompt(self) -> None:
         """The sequences are computed again: forget what some of the prompt's rows gave, unless all have."""

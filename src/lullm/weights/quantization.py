@@ -40,7 +40,7 @@ GRIDS = {grid.number: grid for grid in ALL_GRIDS}
 
 def quantize_model(model: Loadable, quantization: str) -> None:
     """Give every matrix of a meta model storage of 'int8' or 'int4'. `QuantizedRows` fills it later."""
-    for _, module in _matrices(model):
+    for _, module in matrices(model):
         module.quantize(8 if isinstance(module, Embedding | LMHead) else BITS[quantization])
 
 
@@ -59,11 +59,18 @@ def quantize_as_stored(
             whole = joining.add(name, tensor) if isinstance(tensor, Tensor) else None
             if whole is not None and isinstance(whole[1], IntegerTensor | DigitTensor | Float8Tensor | MXFP4Tensor):
                 formats[model.rules.canonical_name(whole[0])] = whole[1].native_formats
+    return keep_formats(model, formats)
+
+
+def keep_formats(model: Loadable, formats: Mapping[str, tuple[int, ...]]) -> int:
+    """Give matrices of a meta model the storage that all tensors which fill them fit. Returns how many got one.
+
+    Args:
+        formats: that hold a tensor exactly (`Layout.format`), the smallest first, by canonical names.
+    """
     num_quantized = 0
-    for name, module in _matrices(model):
-        prefix, _, last = name.rpartition(".")
-        parts = model.rules.parts_of(last) if isinstance(module, FusedLinear) else None
-        wholes = [f"{name}.weight"] if parts is None else [f"{prefix}.{part}.weight" for part in parts]
+    for name, module in matrices(model):
+        wholes = tensors_of(model.rules, name, module)
         fitting = set.intersection(*(set(_formats_of(whole, formats, model.rules)) for whole in wholes))
         if any(model.rules.scale_of(whole) != 1.0 for whole in wholes):
             fitting -= GRIDS.keys()
@@ -74,6 +81,13 @@ def quantize_as_stored(
             module.lay_out(layout)
             num_quantized += 1
     return num_quantized
+
+
+def tensors_of(rules: WeightRules, name: str, module: Matrix) -> list[str]:
+    """Canonical names of the tensors that fill a matrix: its own, or those of its parts."""
+    prefix, _, last = name.rpartition(".")
+    parts = rules.parts_of(last) if isinstance(module, FusedLinear) else None
+    return [f"{name}.weight"] if parts is None else [f"{prefix}.{part}.weight" for part in parts]
 
 
 def _formats_of(whole: str, formats: Mapping[str, tuple[int, ...]], rules: WeightRules) -> tuple[int, ...]:
@@ -99,7 +113,8 @@ def whole_blocks(number: int, num_outputs: int, num_inputs: int, cut: Cut | None
     return narrow_layout(narrow_format(layout.is_e2m1, group), num_outputs, num_inputs)
 
 
-def _matrices(model: Loadable) -> Iterator[tuple[str, Matrix]]:
+def matrices(model: Loadable) -> Iterator[tuple[str, Matrix]]:
+    """All that may be quantized, with their names."""
     for name, module in model.named_modules():
         if isinstance(module, Matrix) and module.weight is not None and not isinstance(module, Gate):
             yield name, module

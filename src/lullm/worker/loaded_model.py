@@ -12,13 +12,11 @@ from lullm.nn.attention import add_kv_scales
 from lullm.nn.kv_scale import KVScales, kv_scales_of
 from lullm.units import format_bytes
 from lullm.weights.dummy import fill_dummy_weights
-from lullm.weights.encoding.checkpoint import with_encoding
 from lullm.weights.headers import check_headers, check_num_weights
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
-from lullm.weights.quantization import quantize_model
-from lullm.weights.reading.source import open_source
+from lullm.weights.storage import choose_storage
 from lullm.weights.store import WeightStore
 from lullm.worker.setup import WorkerSetup
 
@@ -48,7 +46,9 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     model = build_model(setup.model_config, setup.dtype, config.max_model_len)
     if has_files and is_foreign:
         check_num_weights(model, folder)
-    num_as_stored = _quantize(setup, model, folder)
+    keeps = has_files and config.device == "cpu"
+    encoding = setup.model_config.encoding
+    num_as_stored = choose_storage(model, encoding, config.quantization, folder if keeps else None)
     if config.kv_dtype == "fp8_e4m3":
         add_kv_scales(model)
     arena = setup.device.new_arena("weights", weights_bytes(model))
@@ -69,18 +69,6 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
         kind += f", {num_as_stored} matrices quantized as they are stored"
     logger.info("weights: %s in %s", format_bytes(arena.used_bytes), kind)
     return LoadedModel(model, store, arena)
-
-
-def _quantize(setup: WorkerSetup, model: Model, folder: Path) -> int:
-    """Choose how the matrices of a meta model are stored. Returns how many keep what the checkpoint holds."""
-    config, encoding = setup.config, setup.model_config.encoding
-    if encoding is not None:
-        model.rules = with_encoding(model.rules, encoding)
-    if config.quantization is not None:
-        quantize_model(model, config.quantization)
-    elif config.load_format != "dummy" and config.device == "cpu":
-        return open_source(folder).keep_blocks(model)
-    return 0
 
 
 def fill_weights(setup: WorkerSetup, model: Model, folder: Path) -> None:

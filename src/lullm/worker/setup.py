@@ -68,9 +68,9 @@ class WorkerSetup:
         has_experts = model.family.experts is not None
         is_recordable = self.ops.is_recordable and (self.ops.records_experts or not has_experts)
         is_recordable = is_recordable and (self.ops.has_state_kernels or model.family.recurrent is None)
-        # Latent vectors: a device that records sizes as they occur finds out by itself if it cannot.
-        is_latent = model.family.latent is not None and not self.device.records_ahead
-        is_recordable = is_recordable and model.generates and (model.is_all_ops or is_latent)
+        # With torch in between: a device that records sizes as they occur finds out by itself if it cannot.
+        can_try = model.foreign is None and not self.device.records_ahead
+        is_recordable = is_recordable and model.generates and (model.is_all_ops or can_try)
         return is_recordable and not self.config.enforce_eager
 
     def new_model_runner(
@@ -98,7 +98,7 @@ class WorkerSetup:
             max_in_flight=config.max_in_flight,
             feeds_back=config.feeds_back,
         )
-        rows = config.max_num_batched_tokens, model_config.hidden_size
+        rows = config.max_num_batched_tokens, model_config.stream_size
         relay = Relay(self.seat.pipeline, model_config.stage, rows, self.dtype, self.device.torch_device)
         return ModelRunner(
             self.device,

@@ -156,8 +156,8 @@ class Worker:
     def cancel_sleep(self) -> None:
         self._sleeper.cancel_sleep()
 
-    def wake_up(self, tag: str, action: Action) -> int:
-        return self._sleeper.wake_up(tag, action)
+    def wake_up(self, tag: str, action: Action, ahead: Sequence[str] = ()) -> int:
+        return self._sleeper.wake_up(tag, action, ahead)
 
     def commit_wake_up(self, tag: str) -> None:
         self._sleeper.commit_wake_up(tag)

@@ -19,7 +19,8 @@ from lullm.cli.plan.layout import (
     layouts,
     processes,
 )
-from lullm.cli.plan.roofline import PROCESS_BYTES, Machine, read_config
+from lullm.cli.plan.model import read_model
+from lullm.cli.plan.roofline import PROCESS_BYTES, Machine
 from lullm.errors import CacheSizeError, ConfigError
 from lullm.units import GIB
 
@@ -31,7 +32,7 @@ KNOWN = ["plan", "demo", "--memory", "8GiB", "--bandwidth", "20", "--tflops", "1
 @pytest.mark.parametrize("layout", [Layout(2, 1, 1), Layout(4, 1, 1), Layout(1, 2, 1), Layout(2, 2, 1)], ids=str)
 def test_the_bytes_are_an_engines(layout, quantization, monkeypatch):
     """Of the fullest of its workers. Blocks are `num_gpu_blocks_override`, so that only their size counts."""
-    found = Planner(read_config("demo"), quantization, "auto").plan(layout, DEVICES, 256, 4)
+    found = Planner(read_model("demo"), quantization, "auto").plan(layout, DEVICES, 256, 4)
     use_threads(monkeypatch)
     sizes = {"tensor_parallel_size": layout.tensor, "pipeline_parallel_size": layout.pipeline}
     with LLM("demo", quantization=quantization, max_model_len=256, num_gpu_blocks_override=64, **sizes) as llm:
@@ -57,7 +58,7 @@ def test_all_layouts():
 
 
 def test_more_workers_share_memory_and_work():
-    planner = Planner(read_config("demo"), None, "auto")
+    planner = Planner(read_model("demo"), None, "auto")
     alone, two = (planner.plan(Layout(size, 1, 1), DEVICES, 256, 4) for size in (1, 2))
     assert two.weights_bytes < 0.6 * alone.weights_bytes and two.num_blocks > 1.9 * alone.num_blocks
     assert alone.decode < two.decode < 2 * alone.decode
@@ -67,7 +68,7 @@ def test_more_workers_share_memory_and_work():
 
 
 def test_links_cost_time():
-    planner = Planner(read_config("demo"), None, "auto")
+    planner = Planner(read_model("demo"), None, "auto")
     slow = Devices(2, DEVICES.each, 1e6, 1e-5)
     patient = Devices(2, DEVICES.each, 10e9, 1e-2)
     quick, *others = (planner.plan(Layout(2, 1, 1), devices, 256, 4) for devices in (DEVICES, slow, patient))

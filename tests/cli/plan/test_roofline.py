@@ -7,7 +7,8 @@ import pytest
 
 from lullm import LLM
 from lullm.cli.main import main
-from lullm.cli.plan.roofline import PROCESS_BYTES, Machine, Plan, advice, plan, read_config
+from lullm.cli.plan.model import read_model
+from lullm.cli.plan.roofline import PROCESS_BYTES, Machine, Plan, advice, plan
 from lullm.errors import CacheSizeError
 from lullm.units import GIB
 from lullm.weights.folder import DEMO_FOLDER
@@ -18,7 +19,7 @@ MACHINE = Machine(4 * GIB, 20e9, 1e12)
 @pytest.mark.parametrize("quantization", [None, "int8", "int4"])
 @pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
 def test_the_bytes_are_an_engines(quantization, kv_cache_dtype):
-    found = plan(read_config("demo"), MACHINE, 256, 4, kv_cache_dtype, quantization)
+    found = plan(read_model("demo"), MACHINE, 256, 4, kv_cache_dtype, quantization)
     options = {"max_model_len": 256, "num_gpu_blocks_override": 64, "kv_cache_dtype": kv_cache_dtype}
     with LLM("demo", quantization=quantization, **options) as llm:
         worker = llm.llm_engine.model_executor.driver_worker
@@ -30,7 +31,7 @@ def test_the_bytes_are_an_engines(quantization, kv_cache_dtype):
 
 
 def test_speeds_follow_from_the_machine():
-    config = read_config("demo")
+    config = read_model("demo")
     slow, quick = (plan(config, Machine(GIB, speed, 1e15), 256, 4, "auto", None) for speed in (10e9, 20e9))
     assert quick.decode == pytest.approx(2 * slow.decode)
     assert slow.decode < slow.batch_decode < 4 * slow.decode, "weights are read once for all"

@@ -69,5 +69,5 @@ def check_recordings(open_engine, answers):
         found.append([[entry.logprob for at in each.logprobs for entry in at.values()] for each in completions])
         for worker in llm.llm_engine.model_executor.workers:
             graphs = worker.model_runner.graphs
-            assert graphs.refusal is None and bool(graphs.sizes) != enforce_eager
+            assert graphs.refusal is None and bool(graphs.sizes) != enforce_eager, graphs.refusal
     assert found[0] == found[1]

@@ -13,10 +13,22 @@ from tokenizers import Tokenizer as Backend
 
 ARCHITECTURES = {
     "Llama": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3", "Qwen3Moe": "qwen3moe", "Gemma2": "gemma2",
-    "Gemma3": "gemma3", "Phi3": "phi3", "GptOss": "gpt-oss",
+    "Gemma3": "gemma3", "Phi3": "phi3", "GptOss": "gpt-oss", "Arcee": "arcee", "Cohere": "command-r",
+    "Cohere2": "cohere2", "Dots1": "dots1", "Ernie4_5": "ernie4_5", "Ernie4_5_Moe": "ernie4_5-moe",
+    "Exaone4": "exaone4", "GPT2": "gpt2", "Gemma": "gemma", "Glm4": "glm4", "Glm4Moe": "glm4moe",
+    "Granite": "granite", "GraniteMoe": "granitemoe", "GraniteMoeShared": "granitemoe", "Lfm2": "lfm2",
+    "Lfm2Moe": "lfm2moe", "MiniMaxM2": "minimax-m2", "Ministral3": "mistral3", "Mixtral": "llama",
+    "Nemotron": "nemotron", "Olmo": "olmo", "Olmo2": "olmo2", "Olmo3": "olmo2", "Olmoe": "olmoe", "Phi": "phi2",
+    "Qwen2Moe": "qwen2moe", "SeedOss": "seed_oss", "SmolLM3": "smollm3", "StableLm": "stablelm",
+    "Starcoder2": "starcoder2",
 }  # fmt: skip
 FORMATS = gguf.GGMLQuantizationType
-EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps"}
+EXPERTS = {
+    "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
+    "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps",
+}  # fmt: skip
+PAIRS_TURN = ("llama", "arcee", "granite", "granitemoe", "mistral3", "olmo", "smollm3")
+TRANSPOSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
 
 
 def permuted(weight, num_heads):
@@ -29,7 +41,7 @@ def gguf_tensors(folder, family):
     config = json.loads((folder / "config.json").read_text())
     architecture = ARCHITECTURES[family]
     names = gguf.get_tensor_name_map(
-        {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[architecture], config["num_hidden_layers"]
+        {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[architecture], num_layers(config)
     )
     stored = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -37,12 +49,31 @@ def gguf_tensors(folder, family):
     found, experts = {}, {}
     for name, tensor in stored.items():
         values = tensor.float().numpy()
-        if family == "Llama" and name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")):
+        if architecture in PAIRS_TURN and name.endswith(
+            ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")
+        ):
             key = "num_attention_heads" if ".q_proj" in name else "num_key_value_heads"
             values = permuted(values, config[key])
-        if "Gemma" in family and name.endswith("norm.weight"):
+        if ("Gemma" in family or family == "Nemotron") and name.endswith("norm.weight"):
             values = values + 1
-        prefix, is_expert, rest = name.partition(".mlp.experts.")
+        if family == "GPT2" and name.endswith(TRANSPOSED):
+            values = values.T
+        if "conv.conv" in name:
+            values = values.squeeze(1)
+        if name.endswith("input_linear.weight"):
+            kind = "exps" if "block_sparse" in name else "shexp"
+            layer = name.split(".")[2]
+            parts = np.split(values, 2, axis=-2)
+            found |= {
+                f"blk.{layer}.ffn_{part}_{kind}.weight": each for part, each in zip(("gate", "up"), parts, strict=True)
+            }
+            continue
+        if name.endswith(("e_score_correction_bias", ".expert_bias")):
+            found[f"blk.{name.split('.')[2]}.exp_probs_b.bias"] = values.reshape(-1)
+            continue
+        prefix, is_expert, rest = (
+            name.replace("block_sparse_moe", "mlp").replace("feed_forward", "mlp").partition(".mlp.experts.")
+        )
         if is_expert and family == "GptOss":
             layer = prefix.split(".")[2]
             found |= {f"blk.{layer}.{key}": part for key, part in gpt_oss_experts(rest, values)}
@@ -67,45 +98,116 @@ def gpt_oss_experts(name, values):
         yield f"ffn_down_exps.{last}", values
 
 
+def num_layers(config):
+    return config.get("num_hidden_layers") or config["n_layer"]
+
+
 def rope_of(config, family):
     parameters = config.get("rope_parameters") or {}
-    return parameters.get("full_attention", parameters) if family == "Gemma3" else parameters
+    return parameters.get("full_attention", parameters) if family in ("Gemma3", "Olmo3") else parameters
 
 
 def add_config(writer, config, family):
     """The keys that llama.cpp's converter writes."""
     rope = rope_of(config, family)
-    heads = config["num_attention_heads"]
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    hidden, heads = (
+        config.get(new) or config[old] for new, old in (("hidden_size", "n_embd"), ("num_attention_heads", "n_head"))
+    )
+    head_dim = config.get("head_dim") if family != "GPT2" else None
+    head_dim = head_dim or hidden // heads
+    num_drafting = DRAFTING.get(family, 0)
+    writer.add_context_length(config.get("max_position_embeddings") or config["n_positions"])
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(num_layers(config) + num_drafting)
+    if num_drafting:
+        writer.add_nextn_predict_layers(num_drafting)
+    writer.add_feed_forward_length(inner_size(config, family))
     writer.add_head_count(heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta", 10000.0))
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
-    if config.get("sliding_window"):
+    if family != "GPT2":
+        kv_heads = config["num_key_value_heads"]
+        types = config.get("layer_types") or []
+        writer.add_head_count_kv([kv_heads * (each != "conv") for each in types] if "conv" in types else kv_heads)
+        writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta", 10000.0))
+        writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    if eps := config.get("rms_norm_eps") or ("Lfm2" in family and config["norm_eps"]):
+        writer.add_layer_norm_rms_eps(eps)
+    else:
+        names = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+        writer.add_layer_norm_eps(next((config[name] for name in names if name in config), 1e-5))
+    if config.get("head_dim") and family != "GPT2":
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    if config.get("sliding_window") and family != "Dots1":
         writer.add_sliding_window(config["sliding_window"])
-    experts = config.get("num_experts") or config.get("num_local_experts")
-    if experts:
-        writer.add_expert_count(experts)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
-        writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
-    if config.get("attn_logit_softcapping"):
-        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
-    if config.get("final_logit_softcapping"):
-        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+        if family in ("Olmo3", "Exaone4"):
+            writer.add_sliding_window_pattern([each == "sliding_attention" for each in config["layer_types"]])
+    add_experts(writer, config, family)
+    for key, add in (
+        ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
+        ("final_logit_softcapping", writer.add_final_logit_softcapping),
+        ("attention_multiplier", writer.add_attention_scale),
+        ("embedding_multiplier", writer.add_embedding_scale),
+        ("residual_multiplier", writer.add_residual_scale),
+        ("logits_scaling", writer.add_logit_scale),
+        ("logit_scale", writer.add_logit_scale),
+        ("conv_L_cache", writer.add_shortconv_l_cache),
+    ):
+        if config.get(key):
+            add(config[key])
     kind = rope.get("rope_type", "default")
     if kind in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
         writer.add_rope_scaling_factor(rope["factor"])
+    if family == "Ministral3":
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
     if original:
         writer.add_rope_scaling_orig_ctx_len(original)
+
+
+DRAFTING = {"Glm4Moe": 1}
+
+
+def inner_size(config, family):
+    if family == "GPT2":
+        return config["n_inner"] or 4 * config["n_embd"]
+    if config.get("block_auto_adjust_ff_dim"):
+        size, multiple = (
+            int(config["block_ffn_dim_multiplier"] * int(2 * config["intermediate_size"] / 3)),
+            config["block_multiple_of"],
+        )
+        return -(-size // multiple) * multiple
+    return config["intermediate_size"]
+
+
+def add_experts(writer, config, family):
+    names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    experts = next((config[name] for name in names if config.get(name)), None)
+    if not experts:
+        return
+    writer.add_expert_count(experts)
+    writer.add_expert_used_count(config.get("num_experts_per_tok") or config["moe_k"])
+    writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
+    for key, add in (
+        ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
+        ("shared_intermediate_size", writer.add_expert_shared_feed_forward_length),
+        ("n_shared_experts", writer.add_expert_shared_count),
+        ("moe_num_shared_experts", writer.add_expert_shared_count),
+        ("first_k_dense_replace", writer.add_leading_dense_block_count),
+        ("num_dense_layers", writer.add_leading_dense_block_count),
+        ("moe_layer_start_index", writer.add_leading_dense_block_count),
+        ("moe_layer_interval", writer.add_interleave_moe_layer_step),
+        ("n_group", writer.add_expert_group_count),
+        ("topk_group", writer.add_expert_group_used_count),
+    ):
+        if config.get(key) is not None:
+            add(config[key])
+    if "n_routed_experts" in config:
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    if family in ("Glm4Moe", "Dots1", "Lfm2Moe", "MiniMaxM2"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def add_tokenizer(writer, folder, vocab_size, pre="qwen2"):

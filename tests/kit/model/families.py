@@ -49,6 +49,10 @@ GEMMA4 = {
     "num_hidden_layers": 7, "sliding_window": 20, "global_head_dim": 32, "hidden_size_per_layer_input": 8,
     "vocab_size_per_layer_input": 131,
 }  # fmt: skip
+GEMMA3N = {
+    "num_hidden_layers": 6, "sliding_window": 20, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 100,
+    "num_kv_shared_layers": 0, "laurel_rank": 12, "activation_sparsity_pattern": [0.9, 0.8, 0.0, 0.0, 0.0, 0.0],
+}  # fmt: skip
 WITHOUT_INPUTS = {key: value for key, value in GEMMA4.items() if "per_layer_input" not in key}
 GEMMA4_MOE = {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
 TWO_TYPES = {"layer_types": ["sliding_attention", "full_attention"] * 3}
@@ -111,6 +115,10 @@ NEMOTRON = {
     "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"], "num_hidden_layers": ...,
     "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 2, "ssm_state_size": 10,
 }  # fmt: skip
+SPARSE_NEMOTRON = NEMOTRON | {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"], "n_routed_experts": 6,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40,
+}  # fmt: skip
 CONVOLUTIONS = {
     "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8, "block_ffn_dim_multiplier": 1.3,
     "head_dim": ...,
@@ -127,7 +135,12 @@ GPT2_SIZES = {
     "n_positions": 64, "n_inner": 40,
 }  # fmt: skip
 
+NEO = {
+    "num_layers": 3, "num_hidden_layers": ..., "num_heads": 4, "num_attention_heads": ..., "window_size": 20,
+    "attention_types": [[["global"], 1], [["local", "global"], 1]],
+}  # fmt: skip
 UNGIVEN = {"head_dim": ...}  # it follows from other sizes
+FALCON_GROUPS = UNGIVEN | {"new_decoder_architecture": True, "num_kv_heads": 2}
 PARALLEL = {"use_parallel_residual": True}
 
 CASES = {
@@ -349,6 +362,21 @@ CASES = {
         FALCON | {"mamba_d_ssm": None},
         "state spaces (Mamba 2) and attention side by side in every layer, factors on all of their parts",
     ),
+    "Falcon": Cases(
+        "Falcon 7B, 40B, 180B, Falcon 2 11B",
+        {
+            "plain": UNGIVEN,
+            "groups of heads, a norm for each (40B), biases, untied": FALCON_GROUPS
+            | {"bias": True, "tie_word_embeddings": False, "ffn_hidden_size": 72},
+            "groups of heads, one norm (11B)": FALCON_GROUPS | {"num_ln_in_parallel_attn": 1},
+            "one after the other, keys of each head": UNGIVEN | {"parallel_attn": False, "multi_query": False},
+        },
+        {"num_key_value_heads": ..., "num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 40}
+        | {"intermediate_size": ...},
+        FALCON_GROUPS,
+        "attention and MLP side by side, without gates; one key head, or groups",
+        is_rare=True,
+    ),
     "GPT2": Cases(
         "GPT-2",
         {
@@ -362,6 +390,53 @@ CASES = {
         },
         GPT2_SIZES,
         features="learned positions, layer norms",
+    ),
+    "OpenAIGPT": Cases(
+        "GPT-1",
+        {"plain": {"n_positions": 128}, "untied, relu": {"afn": "relu", "tie_word_embeddings": False}},
+        {key: value for key, value in GPT2_SIZES.items() if key != "n_inner"},
+        {"tie_word_embeddings": False},
+        "learned positions, layer norms behind the sums",
+        is_rare=True,
+    ),
+    "GPTBigCode": Cases(
+        "StarCoder 1, SantaCoder",
+        {"plain": {}, "keys of each head, untied": {"multi_query": False, "tie_word_embeddings": False, "n_inner": 40}},
+        GPT2_SIZES,
+        {"tie_word_embeddings": False},
+        "as GPT-2, one key head",
+        is_rare=True,
+    ),
+    "GPTNeo": Cases(
+        "GPT-Neo 125M, 1.3B, 2.7B, TinyStories",
+        {
+            "plain": NEO,
+            "windows in two of three layers, untied": NEO
+            | {"attention_types": [[["local"], 2], [["global"], 1]], "window_size": 7, "tie_word_embeddings": False},
+        },
+        {"num_layers": 2, "num_hidden_layers": ..., "num_heads": 4, "num_attention_heads": ..., "window_size": 7}
+        | {"attention_types": [[["global", "local"], 1]], "num_key_value_heads": ...},
+        NEO | {"window_size": 32, "tie_word_embeddings": False},
+        "learned positions, layer norms, windows in every second layer, scores as they are",
+    ),
+    "BioGpt": Cases(
+        "BioGPT",
+        {
+            "plain": UNGIVEN,
+            "untied, relu": {"scale_embedding": False, "hidden_act": "relu", "tie_word_embeddings": False},
+        },
+        {"num_key_value_heads": ...},
+        {"tie_word_embeddings": False},
+        "learned positions, layer norms, scaled embeddings",
+        is_rare=True,
+    ),
+    "CodeGen": Cases(
+        "CodeGen 350M to 16B",
+        {"plain": {"rotary_dim": 8}, "other sizes, heads turn as a whole": {"n_inner": 40, "rotary_dim": 12}},
+        GPT2_SIZES | {"rotary_dim": 8},
+        {"rotary_dim": 8},
+        "as GPT-J, its matrices fused in the checkpoint",
+        is_rare=True,
     ),
     "Gemma2": Cases(
         "Gemma 2",
@@ -394,6 +469,28 @@ CASES = {
         {"sliding_window": 7, "head_dim": 8, "query_pre_attn_scalar": 8},
         {"num_hidden_layers": 7, "sliding_window": 32, "query_pre_attn_scalar": 16},
         "windows in five of six layers, a rope per kind of layer, head norms, norms on both sides",
+    ),
+    "Gemma3n": Cases(
+        "Gemma 3n (text): E2B, E4B",
+        {
+            "plain": GEMMA3N,
+            "shared keys and values, other streams, sizes by layer, biases, untied": GEMMA3N
+            | TWO_TYPES
+            | {"num_hidden_layers": 6, "num_kv_shared_layers": 3, "altup_num_inputs": 3, "altup_active_idx": 1}
+            | {"altup_correct_scale": False, "intermediate_size": [72, 72, 40, 40, 24, 24], "attention_bias": True}
+            | {"activation_sparsity_pattern": [0.9, 0.0, 0.5, 0.0, 0.0, 0.0], "tie_word_embeddings": False},
+        },
+        GEMMA3N
+        | {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 7}
+        | {"head_dim": 8, "vocab_size_per_layer_input": 40, "num_kv_shared_layers": 1}
+        | {"activation_sparsity_pattern": [0.9, 0.0, 0.0, 0.5]},
+        GEMMA3N
+        | {"layer_types": ["sliding_attention", "full_attention"] * 3, "num_hidden_layers": 6, "sliding_window": 32}
+        | {"num_kv_shared_layers": 2, "vocab_size_per_layer_input": 2048}
+        | {"activation_sparsity_pattern": [0.9, 0.0, 0.0, 0.0, 0.0, 0.0]},
+        "four residual streams (AltUp), a learned part of them (LAuReL), MLPs with few gates, an embedding per layer, "
+        "layers that share keys and values",
+        loss=0.2,
     ),
     "Gemma4": Cases(
         "Gemma 4 (text): E2B, E4B, 31B, 26B-A4B",
@@ -622,16 +719,22 @@ CASES = {
         "experts; a window in all layers, or none",
     ),
     "NemotronH": Cases(
-        "Nemotron-H 8B, 47B, 56B, Nemotron-Nano 9B v2, 12B v2 (dense)",
+        "Nemotron-H 8B, 47B, 56B, Nemotron-Nano 9B v2, 12B v2; Nemotron 3 Nano 30B-A3B, Super",
         {
             "plain": NEMOTRON,
             "biases, one group": NEMOTRON
             | {"n_groups": 1, "use_bias": True, "mlp_bias": True, "use_conv_bias": False}
             | {"layers_block_type": ["full_attention", "linear_attention", "mlp"]},
+            "experts (Nemotron 3 Nano)": SPARSE_NEMOTRON | GROUPS,
+            "experts between projections (Nemotron 3 Super)": SPARSE_NEMOTRON | {"moe_latent_size": 20},
         },
-        NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention"]},
-        NEMOTRON,
-        "every layer a state space (Mamba 2), attention without rope, or an MLP of squared relu",
+        SPARSE_NEMOTRON | GROUPS | {"layers_block_type": ["linear_attention", "mlp", "full_attention", "moe"]},
+        SPARSE_NEMOTRON
+        | GROUPS
+        | {"layers_block_type": ["linear_attention", "moe", "full_attention", "linear_attention", "mlp"]},
+        "every layer a state space (Mamba 2), attention without rope, or an MLP or experts of squared relu without "
+        "gates; sigmoid router with correction and groups, a shared expert",
+        loss=0.1,
     ),
     "Olmo2": Cases(
         "OLMo 2",

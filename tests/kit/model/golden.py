@@ -43,7 +43,7 @@ def model_class(family):
 
 def architecture_of(family):
     """As `config.json` names it."""
-    return "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
+    return f"{family}LMHeadModel" if family in ("GPT2", "OpenAIGPT") else f"{family}ForCausalLM"
 
 
 def random_model(family, options, seed=0):
@@ -141,8 +141,9 @@ class PagedRun:
             torch.tensor(positions), prepared, self.kv_caches, self.ops, input_embeddings, stream=stream
         )
         hidden = self.model(token_ids, context)
-        assert hidden.shape == (len(token_ids), self.model.config.hidden_size)
-        return self.model.compute_logits(hidden, self.ops) if self.model.config.stage.is_last else hidden
+        config = self.model.config
+        assert hidden.shape == (len(token_ids), config.hidden_size if config.stage.is_last else config.stream_size)
+        return self.model.compute_logits(hidden, self.ops) if config.stage.is_last else hidden
 
 
 def prompt(seed, length=PROMPT_LEN):

@@ -15,6 +15,8 @@ READ_AS = {
     "mistralai/Mistral-Small-3.1-24B-Instruct-2503": {"tie_word_embeddings": False},
 }  # fmt: skip
 """What transformers 5 must be told to read a file as its repository means it."""
+TEXT_ALONE = {"google/gemma-3n-E2B-it": "Gemma3nForCausalLM"}
+"""Whose tower needs a library that is not here: transformers' class of the text model."""
 LEARNED = ("correction_bias", "expert_bias")
 """Buffers that a checkpoint holds."""
 
@@ -29,6 +31,8 @@ def reference_model(name, small):
             inner: data[key][inner] if stated is ... else stated for inner, stated in value.items()
         }  # fmt: skip
         data[key] = given
+    if name in TEXT_ALONE:
+        data = data["text_config"] | {"architectures": [TEXT_ALONE[name]]}
     config = transformers.CONFIG_MAPPING[data["model_type"]].from_dict(data)
     model = getattr(transformers, data["architectures"][0])._from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(0)
@@ -84,8 +88,16 @@ def _of_gpt2(tensors):
     return _beside(r"h\.\d+\.attn", bias=torch.ones(1, 1, 128, 128))(short)
 
 
+def _with_towers(tensors):
+    """The text model under its name in a model of more than text, and something of what reads the rest."""
+    text = {key.replace("model.", "model.language_model.", 1): value for key, value in tensors.items()}
+    towers = ("audio_tower.conformer.0.norm", "vision_tower.timm_model.conv_stem.conv", "embed_audio.embedding")
+    return text | {f"model.{name}.weight": torch.ones(4) for name in towers}
+
+
 _MASKS = {"bias": torch.ones(1, 1, 64, 64, dtype=torch.bool), "masked_bias": torch.tensor(-1e9)}
 AS_PUBLISHED = {
+    "google/gemma-3n-E2B-it": _with_towers,
     "openai-community/gpt2": _of_gpt2,
     "distilbert/distilgpt2": _of_gpt2,
     "EleutherAI/gpt-j-6b": _beside(r"transformer\.h\.\d+\.attn", **_MASKS),

@@ -53,8 +53,8 @@ class FakeWorker:
     def cancel_sleep(self):
         self._note("cancel_sleep")
 
-    def wake_up(self, tag, action):
-        self._note("wake_up", tag, action)
+    def wake_up(self, tag, action, ahead=()):
+        self._note("wake_up", tag, action, ahead)
         return 100
 
     def commit_wake_up(self, tag):

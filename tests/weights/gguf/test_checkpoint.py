@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from kit.folder.gguf_files import ARCHITECTURES, FORMATS, write_gguf
-from kit.model.families import CASES, ROPE, longrope
+from kit.model.families import CASES, DOTS, GROUPS, HALF, MULTIPLIERS, OSS, ROPE, STRETCHED, longrope
 from kit.model.golden import PagedRun, load_model, prompt, save_model
 
 from lullm.config.model import ModelConfig
@@ -22,8 +22,22 @@ VARIANTS = {
     "Gemma2": {"sliding_window": 20, "query_pre_attn_scalar": 16},
     "Gemma3": CASES["Gemma3"].variants["plain"] | {"query_pre_attn_scalar": 16},
     "Phi3": {"sliding_window": 20},
-    "GptOss": next(iter(CASES["GptOss"].variants.values())),
+    "Cohere2": CASES["Cohere2"].keys_base | {"num_hidden_layers": 5, "layer_types": ...},
+    "Glm4Moe": CASES["Glm4Moe"].keys_base | {"attention_bias": True},
+    "Dots1": DOTS | GROUPS | {"first_k_dense_replace": 1},
+    "Granite": MULTIPLIERS | {"attention_bias": True, "mlp_bias": True},
+    "GraniteMoe": CASES["GraniteMoe"].keys_base,
+    "GraniteMoeShared": CASES["GraniteMoeShared"].keys_base,
+    "MiniMaxM2": OSS | HALF,
+    "Ministral3": {"rope_parameters": STRETCHED["rope_parameters"] | {"mscale": 1.0, "mscale_all_dim": 1.0}},
+    "Olmo3": CASES["Olmo3"].variants["stretched in full layers"],
+    "SeedOss": {"attention_out_bias": True},
 }
+"""Where the plain variant is not enough."""
+
+
+def variant(family):
+    return VARIANTS.get(family, next(iter(CASES[family].variants.values())))
 
 
 def logits(path):
@@ -33,7 +47,7 @@ def logits(path):
 
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_logits(tmp_path, family):
-    save_model(tmp_path, family, VARIANTS[family])
+    save_model(tmp_path, family, variant(family))
     path = tmp_path / "model.gguf"
     write_gguf(path, tmp_path, family)
     theirs, ours = ModelConfig.from_folder(tmp_path), ModelConfig.from_folder(path)

@@ -54,48 +54,60 @@ def test_a_chunk_is_filled_while_the_next_one_is_mapped(fake):
     """Contents arrive, and a copy is on its way before the driver has made the memory behind it."""
     with sleeping(fake) as (gate, arena, tensors, backup):
         gate.turns.release()
-        with Mapping([arena]) as mapping:
+        mapping = Mapping([arena])
 
-            def places():
-                for tensor in tensors:
-                    yield mapping.awaited(tensor)
-                    gate.turns.release()  # the next chunk is mapped behind this one's copy
+        def places():
+            for tensor in tensors:
+                yield mapping.awaited(tensor)
+                gate.turns.release()  # the next chunk is mapped behind this one's copy
 
-            backup.restore(places())
-        assert arena.state is ArenaState.MAPPED
+        backup.restore(places())
+        mapping.finish([arena])
+        assert mapping.end() == [] and arena.state is ArenaState.MAPPED
         assert [tensor.unique().tolist() for tensor in tensors] == [[1], [2], [3], [4]]
         order = [name for name in fake.names() if name in ("cuMemCreate", "cuMemcpyHtoDAsync_v2")]
         assert order == ["cuMemCreate", "cuMemcpyHtoDAsync_v2"] * NUM_CHUNKS
 
 
 def test_a_refusal_reaches_whoever_waits(fake):
+    """It says how much came back, and what the driver lacks."""
     with sleeping(fake) as (gate, arena, tensors, _):
         gate.is_open = True
         fake.fail("cuMemCreate", 3, 2)
-        with pytest.raises(WakeUpError, match="'weights' stays released"), Mapping([arena]) as mapping:
-            assert mapping.awaited(tensors[1]) is tensors[1]
+        mapping = Mapping([arena])
+        assert mapping.awaited(tensors[1]) is tensors[1]
+        with pytest.raises(WakeUpError, match=r"'weights' stays released: 4.0 MiB of 8.0 MiB came back, .*OUT_OF_MEM"):
             mapping.awaited(tensors[2])
+        assert mapping.end() == [arena]
         assert arena.state is ArenaState.PARTLY and fake.counts()["handles"] == 2
         arena.release()
         assert fake.counts()["handles"] == 0
 
 
-def test_a_refusal_is_told_at_the_end_if_nobody_waited(fake):
-    with sleeping(fake) as (gate, arena, _, _):
+def test_a_refusal_is_told_to_its_own_arena_alone(fake):
+    """Those before it are there."""
+    with sleeping(fake) as (gate, arena, tensors, _):
         gate.is_open = True
-        fake.fail("cuMemCreate", 4, 2)
-        with pytest.raises(WakeUpError, match="OUT_OF_MEMORY"), Mapping([arena]):
-            pass
+        other = Arena(arena.backend, "kv_cache", 2 * CHUNK, CHUNK)
+        other.release()
+        fake.fail("cuMemCreate", NUM_CHUNKS + 2, 2)
+        mapping = Mapping([arena, other])
+        mapping.finish([arena])
+        assert mapping.covers([other]) and not mapping.covers([HostArena("x", CHUNK)])
+        with pytest.raises(WakeUpError, match="'kv_cache' stays released: 2.0 MiB of 4.0 MiB came back"):
+            mapping.finish([other])
+        assert mapping.end() == mapping.end() == [other]
+        other.close()
 
 
-def test_after_an_error_nothing_more_is_mapped(fake):
+def test_at_the_end_nothing_more_is_mapped(fake):
     with sleeping(fake) as (gate, arena, tensors, _):
         gate.turns.release()
-        with pytest.raises(ValueError, match="damaged"), Mapping([arena]) as mapping:
-            mapping.awaited(tensors[0])
-            mapping._is_wanted = False  # what the end of the block says, before the next turn
-            gate.turns.release()
-            raise ValueError("damaged")
+        mapping = Mapping([arena])
+        mapping.awaited(tensors[0])
+        mapping._is_wanted = False  # what `end` says, before the next turn
+        gate.turns.release()
+        assert mapping.end() == [arena]
         assert fake.counts()["handles"] <= 2
 
 
@@ -105,9 +117,10 @@ def test_arenas_in_their_order_and_memory_of_others(fake):
         pinned = PinnedArena(arena.backend, "kv_swap", CHUNK)
         pinned.release()
         gate.is_open = True
-        with Mapping([arena, pinned]) as mapping:
-            stranger = torch.zeros(3)
-            assert mapping.awaited(stranger) is stranger
-            mapping.finish()
+        mapping = Mapping([arena, pinned])
+        stranger = torch.zeros(3)
+        assert mapping.awaited(stranger) is stranger
+        mapping.finish([arena, pinned])
         assert fake.names("cuCtxSetCurrent")[-2:] == ["cuMemSetAccess", "cuMemHostRegister_v2"]
+        assert mapping.end() == []
         pinned.close()

@@ -1,66 +1,19 @@
 """Sleep of a device's memory, over the fake driver: released memory faults, and copies run when they are waited for."""
 
-import gc
-
 import pytest
 import torch
-from kit.device.fake_device import FAKE_OPS, FakeDevice
-from kit.engine.parts import backups_of, store_of, use_device, use_ops, worker_of
+from kit.engine.parts import backups_of, store_of, worker_of
 
-from lullm import LLM, SamplingParams
-from lullm.arena.arena import Arena
+from lullm import SamplingParams
 from lullm.arena.backup import Backup
-from lullm.arena.pinned import PinnedArena
 from lullm.errors import LullmError, WakeUpError
 from lullm.types.sleep import KV_CACHE, WEIGHTS, SleepOrder, UsedBlocks
 
 pytest.importorskip("triton")
 
-OPTIONS = {
-    "dtype": "float32", "max_model_len": 128, "max_num_seqs": 4, "enable_sleep_mode": True, "enforce_eager": True,
-    "num_gpu_blocks_override": 64, "swap_space": 0.001,
-}  # fmt: skip
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 PROMPTS = [[5 + i, 6, 7, 8 * i + 3] * 6 for i in range(4)]
 COPIES = ("cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2")
-
-
-class DriverDevice(FakeDevice):
-    """A fake accelerator whose arenas are the fake driver's."""
-
-    def __init__(self, backend):
-        super().__init__()
-        self.backend = backend
-
-    def new_arena(self, tag, capacity_bytes):
-        return Arena(self.backend, tag, capacity_bytes)
-
-    def new_host_arena(self, tag, capacity_bytes):
-        return PinnedArena(self.backend, tag, capacity_bytes)
-
-    def resident_bytes(self, arena):
-        return arena.mapped_bytes if arena.backend is self.backend else super().resident_bytes(arena)
-
-
-@pytest.fixture
-def build(qwen3_folder, fake, monkeypatch):
-    """(an engine over a fake device); everything is given back at the end of the test, or `fake` says so."""
-    use_ops(monkeypatch, FAKE_OPS)
-    monkeypatch.setattr("lullm.config.engine._refuse_missing_machinery", lambda config: None)
-    engines = []
-
-    def make(**options):
-        backend = fake.build("cuda")
-        use_device(monkeypatch, DriverDevice(backend))
-        engines.append(LLM(str(qwen3_folder), **{**OPTIONS, "keep_backup": True, **options}))
-        return engines[-1]
-
-    yield make
-    for llm in engines:
-        llm.llm_engine.shutdown()
-    engines.clear()
-    monkeypatch.undo()
-    gc.collect()
 
 
 def tokens(llm):

@@ -1,8 +1,8 @@
 """Which model a command is for: MODEL as its first word, else --model, else the settings', else the demo model."""
 
 import argparse
+import os
 import re
-from pathlib import Path
 
 from lullm.errors import ConfigError
 
@@ -47,4 +47,5 @@ def split_model(args: argparse.Namespace) -> list[str]:
 
 def is_model_name(word: str) -> bool:
     """Whether a word can name a model: it is a path that exists, or has the form of a path or a hub id."""
-    return word != "-" and bool(word) and (bool(_NAME.fullmatch(word)) or Path(word).expanduser().exists())
+    # os.path, since `Path.exists` raises where a prompt is longer than a file's name, or the folder may not be read.
+    return word != "-" and bool(word) and (bool(_NAME.fullmatch(word)) or os.path.exists(os.path.expanduser(word)))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from lullm.config.gguf.file import SUFFIX, read_gguf, shard_paths
-from lullm.config.json_file import read_object
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.units import format_bytes
@@ -151,8 +150,7 @@ def _facts(model: Path) -> dict[str, Any]:
 def _quantized(config: ModelConfig, model: Path) -> str:
     """How the matrices are stored; 'no': in floating point."""
     if not model.is_file():
-        own = read_object(model / "config.json").get("quantization_config")  # of gpt-oss, whose family reads it
-        return config.encoding.method if config.encoding is not None else own["quant_method"] if own else "no"
+        return config.encoding.method if config.encoding is not None else config.own_encoding or "no"
     formats = {place.format for place in read_gguf(model).tensors.values()}
     return ", ".join(sorted(each.name for each in formats if each.is_quantized)) or "no"
 

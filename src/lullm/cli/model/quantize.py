@@ -24,7 +24,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "Write a copy of a model whose matrices are quantized, with its tokenizer. Starting the copy gives "
         "the same bytes in memory as starting the original with --quantization, sooner and from a smaller file."
     )
-    parser.add_argument("model", metavar="IN", help="a model folder or a hub id, in floating point")
+    parser.add_argument("model", metavar="IN", help="a model folder or a hub id")
     parser.add_argument("out", metavar="OUT", type=Path, help="the folder to write; it must not exist")
     parser.add_argument("--quantization", choices=("int8", "int4"), required=True, help="bits of the matrices")
     parser.set_defaults(run=run)
@@ -43,10 +43,8 @@ def run(args: argparse.Namespace) -> int:
         raise ModelLoadError(f"{source} is a GGUF file; start it as it is, or take the folder that it was made from")
     config = with_own_head(ModelConfig.from_folder(source), source)
     config = with_use(config, source, "auto", "auto", lambda word: None, False)
-    if config.encoding is not None:
-        raise ModelLoadError(
-            f"{source} is quantized already ({config.encoding.method}); start it as it is, or take the original"
-        )
+    if config.encoding is not None and (config.quantization or config.encoding.method == "lullm"):
+        raise ModelLoadError(f"{source} is such a copy already; start it as it is, or take the original")
     partial = out.with_name(out.name + ".partial")
     try:
         partial.mkdir(parents=True)
@@ -70,11 +68,11 @@ def _write(config: ModelConfig, source: Path, out: Path, quantization: str) -> N
     from lullm.ops.selection import select_ops
     from lullm.weights.encoding.export import export_quantized
     from lullm.weights.headers import check_headers
-    from lullm.weights.quantization import quantize_model
+    from lullm.weights.storage import choose_storage
 
     check_headers(config, source)
     model = build_model(config, torch.bfloat16, config.max_position_embeddings)
-    quantize_model(model, quantization)
+    choose_storage(model, config.encoding, quantization, None)
     stated = export_quantized(model, source, out, "int8" if quantization == "int8" else "int4", select_ops("cpu"))
     for path in chain.from_iterable(source.glob(pattern) for pattern in _COPIED):
         if path.is_file() and not path.name.endswith(_WEIGHTS) and path.stat().st_size <= _LARGEST_COPY:

@@ -11,8 +11,8 @@ from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.plan.gpu import GPU, GPUS, known_gpu
 from lullm.cli.plan.layout import Devices, LayoutPlan, Planner, gpus, layout_advice, layouts, processes
 from lullm.cli.plan.measure import measure
-from lullm.cli.plan.roofline import Machine, Plan, advice, plan, read_config, ways
-from lullm.config.model import ModelConfig
+from lullm.cli.plan.model import PlannedModel, read_model
+from lullm.cli.plan.roofline import Machine, Plan, advice, plan
 from lullm.errors import ConfigError
 from lullm.machine.memory import available_memory_bytes
 from lullm.units import GIB, KIB, format_bytes
@@ -32,8 +32,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Say, for each way to hold the weights, or to lay workers out on devices, what memory a model "
         "takes, how much KV cache is left, and how fast it can be at most: by the bytes that a step must read, and the "
-        "products that it must compute. Reads config.json only. Kernels reach 65 to 95 % of these speeds "
-        "(docs/performance.md)."
+        "products that it must compute. Reads config.json, and of quantized files headers and scales. Kernels reach "
+        "65 to 95 % of these speeds (docs/performance.md)."
     )
     parser.epilog = EXAMPLES
     add_model_argument(parser)
@@ -74,29 +74,30 @@ def run(args: argparse.Namespace) -> int:
     """Print the plans. Raises LullmError."""
     _check(args)
     take_model(args, args.positional_model)
-    model = read_config(getattr(args, "model", "demo"))
-    if args.kv_cache_dtype == "fp8" and not model.is_all_ops:
-        raise ConfigError(f"--kv-cache-dtype fp8 is not there for {model.architecture}; take auto or int8")
-    args.len = min(args.len, model.max_position_embeddings)
+    model = read_model(getattr(args, "model", "demo"))
+    config = model.config
+    if args.kv_cache_dtype == "fp8" and not config.has_heads_cache:
+        raise ConfigError(f"--kv-cache-dtype fp8 is not there for {config.architecture}; take auto or int8")
+    args.len = min(args.len, config.max_position_embeddings)
     if args.gpus is not None:
         return _run_layouts(args, model)
     machine = _machine(args)
-    plans = [plan(model, machine, args.len, args.concurrency, args.kv_cache_dtype, way) for way in ways(model)]
+    plans = [plan(model, machine, args.len, args.concurrency, args.kv_cache_dtype, way) for way in model.ways]
     if args.json:
         print(json.dumps({"machine": asdict(machine), "plans": [asdict(each) for each in plans]}, indent=1))
         return 0
-    print(f"{model.architecture}. Memory: {_shown(machine)}\n")
+    print(f"{config.architecture}. Memory: {_shown(machine)}\n")
     _print_table(("WEIGHTS", "SIZE", "KV A TOKEN", "TOKENS", *_heads(args)), [_row(each) for each in plans])
     print(f"\n{advice(plans, args.len, args.concurrency)}")
     return 0
 
 
-def _run_layouts(args: argparse.Namespace, model: ModelConfig) -> int:
+def _run_layouts(args: argparse.Namespace, model: PlannedModel) -> int:
     """Print a plan of each layout. Raises LullmError."""
-    if args.quantization is not None and args.quantization not in ways(model):
+    if args.quantization is not None and args.quantization not in model.ways:
         raise ConfigError(f"--quantization {args.quantization} is not there for this checkpoint; leave it out")
     devices = _devices(args)
-    planner = Planner(model, args.quantization, args.kv_cache_dtype)
+    planner = Planner(replace(model, on_gpu=not args.cpu), args.quantization, args.kv_cache_dtype)
     plans: list[LayoutPlan] = []
     refused: dict[str, list[str]] = {}  # reason -> layouts
     for layout in layouts(args.gpus, args.tensor_parallel_size, args.pipeline_parallel_size, args.data_parallel_size):
@@ -110,7 +111,8 @@ def _run_layouts(args: argparse.Namespace, model: ModelConfig) -> int:
         data = {"devices": asdict(devices), "plans": [asdict(each) for each in plans], "refused": refused}
         print(json.dumps(data, indent=1))
         return 0
-    print(f"{model.architecture}, weights {plans[0].weights}. {args.gpus} devices, each: {_shown(devices.each)}\n")
+    kind = f"{model.config.architecture}, weights {plans[0].weights}"
+    print(f"{kind}. {args.gpus} devices, each: {_shown(devices.each)}\n")
     head = ("TP", "PP", "DP", "WEIGHTS", "KV A TOKEN", "BLOCKS", *_heads(args))
     _print_table(head, [_layout_row(each) for each in plans])
     for reason, flags in refused.items():

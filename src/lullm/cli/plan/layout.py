@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from lullm.cli.plan.gpu import GPU
+from lullm.cli.plan.model import PlannedModel
 from lullm.cli.plan.roofline import PROCESS_BYTES, Machine, Part
 from lullm.config.model import ModelConfig
 from lullm.config.parallel.cut import first_layers
@@ -108,7 +109,7 @@ def layouts(count: int, tensor: int | None, pipeline: int | None, data: int | No
 class Planner:
     """Plans layouts of one model. Parts that several layouts have are built once."""
 
-    def __init__(self, model: ModelConfig, quantization: str | None, kv_cache_dtype: str):
+    def __init__(self, model: PlannedModel, quantization: str | None, kv_cache_dtype: str):
         self._model = model
         self._quantization = quantization
         self._kv_cache_dtype = kv_cache_dtype
@@ -118,7 +119,7 @@ class Planner:
     def plan(self, layout: Layout, devices: Devices, length: int, concurrency: int) -> LayoutPlan:
         """One layout. `length`: tokens of a sequence. Raises ConfigError: the model cannot be divided so."""
         stages = self._parts(layout.tensor, layout.pipeline)
-        pipe = _Pipe(stages, layout.tensor, devices, self._model)
+        pipe = _Pipe(stages, layout.tensor, devices, self._model.config)
         blocks = stages[0].num_blocks(length)
         room = devices.each.memory_bytes
         num_blocks = min(max(room - part.weights_bytes, 0) // part.block_bytes for part in stages)
@@ -130,7 +131,7 @@ class Planner:
         prompt = pipe.seconds(cdiv(length, chunks), 1, 0)
         return LayoutPlan(
             layout=layout,
-            weights=self._quantization or self._model.dtype,
+            weights=self._model.held(self._quantization),
             weights_bytes=max(part.weights_bytes for part in stages),
             kv_bytes_per_token=max(part.block_bytes for part in stages) * blocks / length,
             num_blocks=num_blocks,
@@ -143,9 +144,10 @@ class Planner:
     def _parts(self, tensor: int, pipeline: int) -> list[Part]:
         """The stages, as the first of the workers that share each has them."""
         if (tensor, pipeline) not in self._stages:
-            shared, cut = share_of(self._model, Axis(0, tensor)), self._cut(pipeline)
-            configs = [replace(shared, stage=PipelineStage(stage, cut)) for stage in range(pipeline)]
-            parts = [Part(config, self._quantization, self._kv_cache_dtype) for config in configs]
+            cut = self._cut(pipeline)
+            stages = [replace(self._model.config, stage=PipelineStage(stage, cut)) for stage in range(pipeline)]
+            configs = [share_of(stage, Axis(0, tensor)) for stage in stages]
+            parts = [Part(self._model.part(each), self._quantization, self._kv_cache_dtype) for each in configs]
             self._stages[tensor, pipeline] = parts
         return self._stages[tensor, pipeline]
 
@@ -155,9 +157,9 @@ class Planner:
 
         if num_stages == 1:
             return ()
-        first = first_layers(self._model)
+        first = first_layers(self._model.config)
         if self._layer_bytes is None:
-            self._layer_bytes = layer_bytes(self._model, self._quantization)
+            self._layer_bytes = layer_bytes(self._model.config, self._quantization)
         cut = even_cut(self._layer_bytes, num_stages, first)
         if cut is None:
             raise ConfigError(f"{len(self._layer_bytes)} layers cannot be cut into {num_stages} stages")

@@ -1,20 +1,14 @@
 """What a model takes of one machine: sizes of weights and KV cache, and speeds by the bytes and products of a step."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lullm.config.model import ModelConfig
+from lullm.cli.plan.model import PlannedModel
 from lullm.errors import CacheSizeError
 from lullm.units import MIB, format_bytes
-
-if TYPE_CHECKING:
-    from lullm.models.protocol import Model
 
 PROCESS_BYTES = 450 * MIB
 """What Python, torch and the activations of a step take beside weights and KV cache: 0.35 to 0.45 GiB measured."""
 BLOCK_SIZE = 16
-ROWS = (None, "int8", "int4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +47,13 @@ class Part:
         weights_bytes: of its weights. block_bytes: of a block of its KV cache. num_layers: that it has.
     """
 
-    def __init__(self, config: ModelConfig, quantization: str | None, kv_cache_dtype: str):
+    def __init__(self, model: PlannedModel, quantization: str | None, kv_cache_dtype: str):
         from lullm.kv.layout import block_bytes
         from lullm.weights.materialize import weights_bytes
 
-        self._config = config
-        self._plain = _built(config, None)
-        self._held = self._plain if quantization is None else _built(config, quantization)
+        self._config = config = model.config
+        self._plain = model.plain()
+        self._held = model.built(quantization)
         self._kv_dtype = {"auto": config.dtype, "fp8": "fp8_e4m3"}.get(kv_cache_dtype, kv_cache_dtype)
         self.weights_bytes = weights_bytes(self._held)
         self.block_bytes = block_bytes(config, BLOCK_SIZE, self._kv_dtype)
@@ -80,16 +74,8 @@ class Part:
         return max(reading / machine.bytes_per_s, products / machine.operations_per_s)
 
 
-def read_config(name: str) -> ModelConfig:
-    """The config of a model's name, of a folder that holds only a config.json, or of that file."""
-    from lullm.weights.folder import resolve_model
-
-    path = Path(name).expanduser()
-    return ModelConfig.from_folder(path.parent if path.name == "config.json" else resolve_model(name))
-
-
 def plan(
-    model: ModelConfig, machine: Machine, length: int, concurrency: int, kv_cache_dtype: str, quantization: str | None
+    model: PlannedModel, machine: Machine, length: int, concurrency: int, kv_cache_dtype: str, quantization: str | None
 ) -> Plan:
     """One way to hold the model's weights. `length`: tokens of a sequence."""
     part = Part(model, quantization, kv_cache_dtype)
@@ -97,7 +83,7 @@ def plan(
     per_sequence = blocks * part.block_bytes
     left = max(machine.memory_bytes - part.weights_bytes - PROCESS_BYTES, 0)
     return Plan(
-        weights=quantization or model.dtype,
+        weights=model.held(quantization),
         weights_bytes=part.weights_bytes,
         kv_bytes_per_token=per_sequence / length,
         num_tokens=int(left / (per_sequence / length)),
@@ -124,22 +110,3 @@ def advice(plans: list[Plan], length: int, concurrency: int) -> str:
         f"{concurrency} sequences of {length} tokens fit in none; {most.weights} has room for {most.num_sequences}, "
         "the others wait or are swapped. Lower --len, or try --kv-cache-dtype int8."
     )
-
-
-def ways(model: ModelConfig) -> tuple[str | None, ...]:
-    """How the weights can be held on a CPU. A quantized checkpoint is held as it is."""
-    can_quantize = model.encoding is None and model.foreign is None and model.is_all_ops
-    return ROWS if can_quantize and model.dtype != "float16" else (None,)
-
-
-def _built(model: ModelConfig, quantization: str | None) -> "Model":
-    """The model on the meta device: shapes without memory."""
-    import torch
-
-    from lullm.models.registry import build_model
-    from lullm.weights.quantization import quantize_model
-
-    built = build_model(model, getattr(torch, model.dtype), min(model.max_position_embeddings, 4096))
-    if quantization is not None:
-        quantize_model(built, quantization)
-    return built

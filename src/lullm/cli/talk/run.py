@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("--raw needs a prompt")
         return chat.talk(args)
     sampling_changes(args)  # a wrong flag is said before anything is read
-    prompts = [_stdin() if prompt == STDIN else prompt for prompt in prompts or [STDIN]]
+    prompts = [_stdin(args) if prompt == STDIN else prompt for prompt in prompts or [STDIN]]
     with open_terminal(args) as terminal:
         _answer_all(args, terminal, prompts)
     return 0
@@ -71,11 +71,16 @@ def _refuse_with_raw(args: argparse.Namespace) -> None:
         raise ConfigError(f"{flags}: for conversations, and --raw continues a text; leave out one of them")
 
 
-def _stdin() -> str:
+def _stdin(args: argparse.Namespace) -> str:
     text = "" if sys.stdin is None else sys.stdin.read().strip("\n")
-    if not text:
-        raise ConfigError('there is no prompt, and stdin holds none; try: lullm run demo "What is 17 + 25?"')
-    return text
+    if text:
+        return text
+    if args.words:  # `lullm run Hello`: a word alone may well be meant as the prompt
+        model = args.words[0]
+        raise ConfigError(
+            f"{model!r} is the model, there is no prompt, and stdin holds none; try: lullm run demo {model}"
+        )
+    raise ConfigError('there is no prompt, and stdin holds none; try: lullm run demo "What is 17 + 25?"')
 
 
 def _answer_all(args: argparse.Namespace, terminal: Terminal, prompts: list[str]) -> None:

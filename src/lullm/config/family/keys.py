@@ -9,7 +9,7 @@ from typing import Any
 
 from lullm.config.family.family import Family
 from lullm.config.field import shown
-from lullm.errors import ModelLoadError
+from lullm.errors import FamilyLimitError
 
 COMMON_READS = frozenset(
     {
@@ -73,29 +73,31 @@ def check_keys(data: dict[str, Any], architecture: str, family: Family, others: 
     """The unknown keys of a file, sorted; nothing is known about them.
 
     Raises:
-        ModelLoadError: a key changes the arithmetic, and this architecture does not implement its value. All such keys
-            are named.
+        FamilyLimitError: a key changes the arithmetic, and this architecture does not implement its value. All such
+            keys are named.
     """
     fixed = {**COMMON_FIXED, **family.fixed}
     reads = COMMON_READS | family.reads | family.defaults.keys() | family.aliases.keys()
     known = (COMMON_IGNORES | family.ignores) - family.reads
-    wrong, unknown = [], []
+    wrong: dict[str, str] = {}
+    unknown = []
     foreign = ARITHMETIC | _arithmetic_of(others)
     for key, value in data.items():
         if key in known or key in reads:
             continue
         if key in fixed:
             if value is not None and value != fixed[key]:
-                wrong.append(f"{key} {shown(value)} (only {shown(fixed[key])} is)")
+                wrong[key] = f"{key} {shown(value)} (only {shown(fixed[key])} is)"
         elif key in foreign:
             if not _says_none(value):
-                wrong.append(f"{key} {shown(value)}")
+                wrong[key] = f"{key} {shown(value)}"
         else:
             unknown.append(key)
     if wrong:
-        raise ModelLoadError(
-            f"config.json: {', '.join(wrong)}: not implemented for {architecture}, and it changes what the model "
-            "computes; take a checkpoint without it, or remove the key if it means nothing there"
+        raise FamilyLimitError(
+            f"config.json: {', '.join(wrong.values())}: not implemented for {architecture}, and it changes what the "
+            "model computes; take a checkpoint without it, or remove the key if it means nothing there",
+            tuple(wrong),
         )
     return tuple(sorted(unknown))
 

@@ -15,15 +15,18 @@ from lullm.config.family.experts import (
 )
 from lullm.config.family.family import Family
 from lullm.config.family.gemma.gemma3 import GEMMA, GEMMA2, GEMMA3
+from lullm.config.family.gemma.gemma3n import GEMMA3N
 from lullm.config.family.gemma.gemma4 import GEMMA4, GEMMA4_UNIFIED
-from lullm.config.family.gpt import GPT2, OPT
+from lullm.config.family.gpt import BIOGPT, GPT1, GPT2, GPT_BIGCODE, GPT_NEO, OPT
 from lullm.config.family.granite import GRANITE
 from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
 from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
-from lullm.config.family.layer_norm import (
+from lullm.config.family.layer_norm.falcon import FALCON
+from lullm.config.family.layer_norm.families import (
+    CODEGEN,
     COHERE,
     COHERE2,
     GPT_NEOX,
@@ -54,6 +57,10 @@ from lullm.errors import ModelLoadError
 FAMILIES: dict[str, Family] = {
     "ArceeForCausalLM": ARCEE,
     "BambaForCausalLM": BAMBA,
+    "BioGptForCausalLM": BIOGPT,
+    "CodeGenForCausalLM": CODEGEN,
+    "GPTBigCodeForCausalLM": GPT_BIGCODE,
+    "GPTNeoForCausalLM": GPT_NEO,
     "CohereForCausalLM": COHERE,
     "Cohere2ForCausalLM": COHERE2,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
@@ -62,6 +69,7 @@ FAMILIES: dict[str, Family] = {
     "Ernie4_5ForCausalLM": ERNIE4_5,
     "Ernie4_5_MoeForCausalLM": ERNIE4_5_MOE,
     "Exaone4ForCausalLM": EXAONE4,
+    "FalconForCausalLM": FALCON,
     "FalconH1ForCausalLM": FALCON_H1,
     "GPT2LMHeadModel": GPT2,
     "GPTJForCausalLM": GPTJ,
@@ -69,6 +77,7 @@ FAMILIES: dict[str, Family] = {
     "GemmaForCausalLM": GEMMA,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "Gemma3nForCausalLM": GEMMA3N,
     "Gemma4ForCausalLM": GEMMA4,
     "Gemma4UnifiedForCausalLM": GEMMA4_UNIFIED,
     "GlmForCausalLM": GLM4,
@@ -95,6 +104,7 @@ FAMILIES: dict[str, Family] = {
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
     "OPTForCausalLM": OPT,
+    "OpenAIGPTLMHeadModel": GPT1,
     "OlmoeForCausalLM": OLMOE,
     "PhiForCausalLM": PHI,
     "Phi3ForCausalLM": PHI3,

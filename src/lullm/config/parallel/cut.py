@@ -62,10 +62,10 @@ def first_layers(model: ModelConfig) -> list[int]:
     Raises:
         UnsupportedError: the model cannot be cut.
     """
-    if model.foreign is not None or model.family.layer_inputs is not None:
-        reason = "is computed by transformers" if model.foreign is not None else "reads its tokens again in every layer"
+    if model.foreign is not None:
         raise UnsupportedError(
-            f"pipeline_parallel_size is not there for {model.architecture}, which {reason}; use tensor_parallel_size"
+            f"pipeline_parallel_size is not there for {model.architecture}, which is computed by transformers; choose "
+            "an architecture that lullm computes itself"
         )
     num_each = model.family.kinds_per_layer
     sources = [

@@ -9,7 +9,7 @@ from lullm.types.reply.rules import ReplyRules
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
-_AT_HOME = frozenset({"bad_words", "structured_outputs", "guided_decoding", "truncate_prompt_tokens"})
+_AT_HOME = frozenset({"bad_words", "structured_outputs", "truncate_prompt_tokens"})
 """What has become `bad_words_ids`, `guide` and the prompt."""
 _SENT = tuple(field.name for field in dataclasses.fields(SamplingParams) if field.name not in _AT_HOME)
 _DEFAULTS = SamplingParams()

@@ -7,7 +7,7 @@ that interface is found before any weight is read, and refused by its name.
 import importlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -115,6 +115,17 @@ def has_architecture(architecture: str) -> bool:
     return architecture in installed().models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
 
+def reads_keys(data: Mapping[str, Any], keys: tuple[str, ...]) -> bool:
+    """Whether the installed `transformers` has the architecture, and its config class declares all these keys."""
+    if not has_architecture(data["architectures"][0]):
+        return False
+    transformers, model_type = installed(), data.get("model_type")
+    if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
+        return False
+    declared = {field.name for field in fields(transformers.CONFIG_MAPPING[model_type])}
+    return set(keys) <= declared - {field.name for field in fields(transformers.PreTrainedConfig)}
+
+
 def check_architecture(data: Mapping[str, Any], architecture: str) -> None:
     """Raises ModelLoadError: `transformers` is missing, or lacks the architecture."""
     transformers, model_type = installed(), data.get("model_type")
@@ -138,8 +149,10 @@ def _build(data: Mapping[str, Any], architecture: str, dtype: torch.dtype) -> An
         with torch.device("meta"):
             causal = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=PROBE)
     except Exception as error:  # whatever its classes run into with this file
+        has_own = isinstance(error, KeyError) and error.args == (PROBE,)  # it looks for attention in a table of its own
+        reason = "it knows only the attentions that it has itself" if has_own else repr(error)
         raise ModelLoadError(
-            f"transformers cannot build {architecture} over another attention than its own: {error!r}; there is no way "
+            f"transformers cannot build {architecture} over another attention than its own: {reason}; there is no way "
             "yet to run this architecture"
         ) from error
     if type(causal).__name__ != architecture:

@@ -8,6 +8,7 @@ from lullm.config.family.table import is_known
 from lullm.config.json_file import read_object
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.architecture import split_architecture
+from lullm.errors import FamilyLimitError, ModelLoadError
 from lullm.log import get_logger
 from lullm.weights.reading.head import with_own_head
 
@@ -18,36 +19,67 @@ def read_model_config(folder: Path, model_impl: ModelImpl) -> ModelConfig:
     """The config of a model folder, for the family or for transformers.
 
     Args:
-        model_impl: 'auto' takes transformers where lullm has no family for the architecture, and logs it.
+        model_impl: 'auto' takes transformers where lullm has no family for the architecture, or the family does not
+            compute a key that transformers does; and logs it.
 
     Raises:
         ModelLoadError: as `ModelConfig.from_folder`, or transformers cannot run it over lullm's attention.
     """
     if model_impl == "lullm":
-        return with_own_head(ModelConfig.from_folder(folder), folder)
+        return _own(folder)
     data = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
     architecture = _architecture(data)
-    if architecture is None or (model_impl == "auto" and is_known(split_architecture(architecture).base)):
-        # Of no architecture: it names what is missing.
-        return with_own_head(ModelConfig.from_folder(folder), folder)
+    if architecture is None:  # it names what is missing
+        return _own(folder)
+    if model_impl == "transformers":
+        return _foreign(folder, data, "")
+    if is_known(split_architecture(architecture).base):
+        try:
+            return _own(folder)
+        except FamilyLimitError as error:
+            return _beyond_family(folder, data, error)
     from lullm.models.fallback.blueprint import check_architecture, has_architecture, is_installed  # torch
-    from lullm.models.fallback.config import foreign_config
 
     reads_more = "text_config" in data  # than text; transformers may have it as a causal model all the same
-    if model_impl == "auto" and (reads_more or not has_architecture(architecture)):
+    if reads_more or not has_architecture(architecture):
         if is_installed() and not reads_more:
             check_architecture(data, architecture)
         return ModelConfig.from_folder(folder)
+    return _foreign(folder, data, ", since lullm has no family for it")
+
+
+def _own(folder: Path) -> ModelConfig:
+    return with_own_head(ModelConfig.from_folder(folder), folder)
+
+
+def _foreign(folder: Path, data: dict[str, Any], reason: str) -> ModelConfig:
+    from lullm.models.fallback.config import foreign_config  # torch
+
     config = foreign_config(data)
     if not with_own_head(config, folder).tie_word_embeddings and config.tie_word_embeddings:
         config = foreign_config(data | {"tie_word_embeddings": False})
     logger.info(
         "%s runs by transformers' own code over lullm's attention: at torch's speed, without recorded steps and "
         "quantization%s",
-        architecture,
-        ", since lullm has no family for it" if model_impl == "auto" else "",
+        config.architecture,
+        reason,
     )
     return config
+
+
+def _beyond_family(folder: Path, data: dict[str, Any], limit: FamilyLimitError) -> ModelConfig:
+    """By transformers, if it knows all keys that the family lacks; a key that it passes over may change everything.
+
+    Raises FamilyLimitError: it does not, or refuses the model, too.
+    """
+    from lullm.models.fallback.blueprint import reads_keys  # torch
+
+    if not reads_keys(data, limit.keys):
+        raise limit
+    try:
+        return _foreign(folder, data, f", since lullm's own does not compute {', '.join(limit.keys)}")
+    except ModelLoadError as error:
+        raise FamilyLimitError(f"{limit}; nor does model_impl='transformers' run it: {error}", limit.keys) from error
 
 
 def _architecture(data: dict[str, Any]) -> str | None:

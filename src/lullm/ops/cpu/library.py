@@ -40,6 +40,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_gated_linear": [_POINTER] * 4 + [_SIZE] * 4 + [_INT] * 2,
     "lullm_embedding": [_POINTER] * 3 + [_SIZE] * 3 + [_INT],
     "lullm_rms_norm": [_POINTER] * 5 + [_SIZE] * 5 + [_FLOAT, _INT],
+    "lullm_sum_squares": [_POINTER] * 2 + [_SIZE] * 4 + [_INT],
+    "lullm_norm_by_squares": [_POINTER] * 3 + [_SIZE] * 5 + [_FLOAT, _INT],
     "lullm_rope_and_cache": [_POINTER] * 11 + [_SIZE] * 6 + [_FLOAT] + [_INT] * 2,
     "lullm_write_cache": [_POINTER] * 4 + [_SIZE] * 5 + [_INT] * 2,
     "lullm_multiply_heads": [_POINTER] * 3 + [_SIZE] * 8 + [_INT] * 2,

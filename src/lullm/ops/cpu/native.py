@@ -5,6 +5,8 @@ through `pack_weight_`: which ones it changes is a function of shape and dtype a
 What reads or writes the KV cache is in `native_attention`.
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
@@ -179,6 +181,23 @@ def _norm_rows(x: Tensor, y: Tensor, weight: Tensor, eps: float, sizes: tuple[in
         eps,
         DTYPES[x.dtype],
     )
+
+
+def norm_shares_(
+    parts: Sequence[tuple[Tensor, Tensor]], num_shares: int, eps: float, all_reduce_: Callable[[Tensor], None]
+) -> None:
+    if any(x.dtype not in DTYPES or x.stride(1) != 1 for x, _ in parts):
+        in_place.norm_shares_(parts, num_shares, eps, all_reduce_)
+        return
+    num_rows, stride = len(parts[0][0]), len(parts)
+    sums = new_result((num_rows, stride), torch.float32)
+    columns = [sums.data_ptr() + number * sums.element_size() for number in range(stride)]
+    for (x, _), at in zip(parts, columns, strict=True):
+        call("lullm_sum_squares", x.data_ptr(), at, x.stride(0), num_rows, x.shape[1], stride, DTYPES[x.dtype])
+    all_reduce_(sums)
+    for (x, weight), at in zip(parts, columns, strict=True):
+        sizes = x.stride(0), num_rows, x.shape[1], stride, num_shares
+        call("lullm_norm_by_squares", x.data_ptr(), weight.data_ptr(), at, *sizes, eps, DTYPES[x.dtype])
 
 
 def has_whole_heads(x: Tensor) -> bool:

@@ -5,8 +5,9 @@ size that is a multiple of 16. All other cases use the torch version.
 """
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,11 +109,17 @@ def multiply_heads(x: Tensor, weight: Tensor, num_kept: int) -> Tensor:
 
 @dataclass
 class NativeLayout:
-    """The prepared step. `pointers`: the addresses of the block tables, the context lengths and the query starts."""
+    """The prepared step.
+
+    Args:
+        pointers: the addresses of the block tables, the context lengths and the query starts.
+        parts: of the step, as `native_latent` cuts it, once for all layers.
+    """
 
     layout: DeviceLayout
     slot_mapping: Tensor
     pointers: tuple[int, int, int]
+    parts: list[Any] = field(default_factory=list)
 
     @cached_property
     def grouped(self) -> grouped_attention.GroupedLayout:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lullm.config.experts import ClampedGate, ExpertsConfig
 from lullm.ops import torch_cpu
-from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, gate, linear
+from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, activate, gate, linear
 from lullm.ops.cpu.quantized_native import quantized_linear
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.experts import grouped, routing
@@ -135,7 +135,13 @@ def _mix_experts(
 
 
 def _gated(x: Tensor, starts: Tensor, rows: Tensor, weights: ExpertWeights) -> Tensor:
-    """The joined gates and ups `[T * K, I]` of the sorted rows: in one pass where they are whole panels."""
+    """The joined gates and ups `[T * K, I]` of the sorted rows: in one pass where they are whole panels.
+
+    Of experts without gates the activated ups.
+    """
+    if not weights.is_gated:
+        assert not isinstance(weights.gate, ClampedGate), "a gate"
+        return activate(_multiply(x, weights.gate_up, starts, rows, slice(0, weights.gate_up.shape[0])), weights.gate)
     clamp = weights.gate if isinstance(weights.gate, ClampedGate) else None
     num_outputs = weights.gate_up.shape[0]
     y = new_result((rows.shape[0], num_outputs // 2), x.dtype)

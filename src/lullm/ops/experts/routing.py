@@ -1,6 +1,6 @@
 """Routing (https://arxiv.org/abs/2101.03961): which experts a token uses, and how much of each. In torch."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +13,14 @@ class Routes(NamedTuple):
 
     experts: Tensor
     shares: Tensor
+
+
+class Route(Protocol):
+    """See `Ops.route`."""
+
+    def __call__(
+        self, products: Tensor, correction: Tensor | None, config: ExpertsConfig, factors: Tensor | None = None, /
+    ) -> Routes: ...
 
 
 def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig, factors: Tensor | None = None) -> Routes:

@@ -96,12 +96,14 @@ class ExpertWeights:
         gate_up: matrices `[2 * I, H]`, gates first. down: matrices `[H, I]`. Both by slot.
         gate: `activation(gate) * up`, or a `ClampedGate`.
         slots: of all experts.
+        is_gated: else `gate_up` are ups `[I, H]`, and `gate` is their activation.
     """
 
     gate_up: Matrices
     down: Matrices
     gate: Activation | ClampedGate
     slots: ExpertSlots
+    is_gated: bool = True
 
     @property
     def own(self) -> slice:
@@ -109,9 +111,9 @@ class ExpertWeights:
         return slice(self.slots.first, self.slots.first + len(self.down.weights))
 
     def join(self, gate_up: Tensor) -> Tensor:
-        """Gates and ups `[N, 2 * I]` -> `[N, I]`, in torch on any device."""
+        """Gates and ups `[N, 2 * I]`, or ups `[N, I]`, -> `[N, I]`, in torch on any device."""
         if not isinstance(self.gate, ClampedGate):
-            return activation.gate(gate_up, self.gate)
+            return (activation.gate if self.is_gated else activation.activate)(gate_up, self.gate)
         gates, ups = gate_up.float().chunk(2, dim=-1)
         gates, ups = gates.clamp(max=self.gate.limit), ups.clamp(-self.gate.limit, self.gate.limit)
         return ((ups + 1) * gates * (gates * self.gate.alpha).sigmoid()).to(gate_up.dtype)

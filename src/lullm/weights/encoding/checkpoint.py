@@ -20,7 +20,7 @@ _SUFFIXES = (
     *DIGIT_SUFFIXES, ".weight", ".weight_scale_inv", ".weight_packed", ".weight_shape", ".weight_zero_point",
     ".weight_g_idx", ".qweight", ".qzeros", ".scales", ".g_idx",
 )  # fmt: skip
-_OF_ACTIVATIONS = re.compile(r"\.(input_scale|input_zero_point|activation_scale)$")
+OF_ACTIVATIONS = re.compile(r"\.(input_scale|input_zero_point|activation_scale)$")
 """How other engines round activations to 8 bits."""
 _LONGEST_NAME = 500
 
@@ -49,4 +49,4 @@ def with_encoding(rules: WeightRules, encoding: CheckpointEncoding) -> WeightRul
         return encode_float8(name, parts, scheme) if isinstance(scheme, Float8Scheme) else encode_digits(name, parts)
 
     join = Join(_SUFFIXES, encode, ".weight")
-    return replace(rules, joins=(*rules.joins, join), drops=(*rules.drops, _OF_ACTIVATIONS))
+    return replace(rules, joins=(*rules.joins, join), drops=(*rules.drops, OF_ACTIVATIONS))

@@ -7,6 +7,7 @@ scales of 16 inputs in 2 bits a weight more; the file is lullm's own (`DigitTens
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +18,12 @@ from torch import Tensor
 from lullm.errors import ModelLoadError
 from lullm.nn.embedding import Embedding, LMHead
 from lullm.ops.quantized.integer_rows import IntegerRows, rows_of_storage
-from lullm.ops.quantized.weight import QuantizedLayout
+from lullm.ops.quantized.weight import GROUP_INPUTS, QuantizedLayout
 from lullm.ops.table import Ops
-from lullm.units import GIB
+from lullm.units import GIB, cdiv
+from lullm.weights.encoding.checkpoint import OF_ACTIVATIONS
+from lullm.weights.encoding.encoded import EncodedTensor
+from lullm.weights.encoding.joining import Joining, whole_name
 from lullm.weights.reading.files import INDEX_FILE
 from lullm.weights.reading.progress import Progress
 from lullm.weights.reading.source import open_source
@@ -45,17 +49,22 @@ def export_quantized(
     """
     writer = _Writer(model, quantization, ops)
     shards, weight_map, opened = _Shards(out), {}, open_source(source)
-    if model.rules.transposes or any(writer.is_stacked(name) for name in opened.names()):
+    joins, stored_names = model.rules.joins, opened.names()
+    if model.rules.transposes or any(writer.is_stacked(whole_name(joins, name)) for name in stored_names):
         raise ModelLoadError(
             f"{source} holds matrices as [in, out], or several in one, which a quantized copy cannot; "
             f"start it with --quantization {quantization} instead"
         )
+    joining = Joining(joins, stored_names if joins else ())
     with Progress(f"quantizing to {quantization}", opened.num_bytes) as progress, torch.inference_mode():
         for name, tensor, num_bytes in opened.tensors():
             assert isinstance(tensor, Tensor), "a folder of safetensors"
-            for part, stored in writer.parts(name, tensor):
+            whole = joining.add(name, tensor)
+            for part, stored in () if whole is None else writer.parts(*whole):
                 weight_map[part] = shards.add(part, stored)
             progress.add(num_bytes)
+        if missing := [part for _, part in joining.incomplete()]:
+            raise ModelLoadError(f"{source}: missing tensor {missing[0]}; fetch the checkpoint again")
         shards.write()
     names = shards.finish()
     index = {"metadata": {"total_size": shards.num_bytes}, "weight_map": {k: names[v] for k, v in weight_map.items()}}
@@ -80,19 +89,20 @@ class _Writer:
         """Whether a tensor holds the matrices of several modules."""
         return self._targets.is_stacked(name)
 
-    def parts(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    def parts(self, name: str, tensor: Tensor | EncodedTensor) -> Iterator[tuple[str, Tensor]]:
         """What is written in place of one tensor. Raises ModelLoadError: it cannot be quantized."""
         target = self._targets.find(name, tensor)
         module = name.removesuffix(".weight")
         if target is None:
-            if name.endswith("_scale"):  # of an fp8 KV cache; a copy of a tied head is not worth its bytes
+            # Scales of an fp8 KV cache; a copy of a tied head is not worth its bytes.
+            if isinstance(tensor, Tensor) and name.endswith("_scale") and not OF_ACTIVATIONS.search(name):
                 yield name, tensor
             return
         is_outer = not self._outer.isdisjoint(target.parameters)
         if not target.rows.bits or (is_outer and self._quantization == "int8"):
-            if tensor.dim() == 2:
+            if len(tensor.shape) == 2:
                 self._left.append(module)
-            yield name, tensor
+            yield name, tensor if isinstance(tensor, Tensor) else tensor.decode()
             return
         rows = self._quantized(name, tensor, 8 if target.rows.bits == 8 else 4)
         shape = torch.tensor(tensor.shape)
@@ -128,7 +138,13 @@ class _Writer:
             "lullm": "int8",
         }
 
-    def _quantized(self, name: str, tensor: Tensor, bits: Literal[8, 4]) -> IntegerRows:
+    def _quantized(self, name: str, tensor: Tensor | EncodedTensor, bits: Literal[8, 4]) -> IntegerRows:
+        if not isinstance(tensor, Tensor):
+            stored = tensor.rows(bits)  # as they are, where a start would not round them once more
+            if isinstance(stored, IntegerRows):
+                groups = torch.ones(len(stored), cdiv(tensor.shape[1], GROUP_INPUTS), dtype=torch.int8)
+                return replace(stored, group_scales=groups) if bits == 4 and stored.group_scales is None else stored
+            tensor = tensor.decode()
         layout = QuantizedLayout(bits, *tensor.shape)
         storage = torch.zeros(layout.shape, dtype=torch.uint8)
         try:

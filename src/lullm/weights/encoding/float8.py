@@ -58,8 +58,7 @@ class Float8Tensor:
     @property
     def native_formats(self) -> tuple[int, ...]:
         """Formats (`Layout.format`) that hold the matrix exactly: none where scales or rows are no whole blocks."""
-        group = min(self.block[1], self.shape[1])
-        return () if self.shape[1] % BLOCK_INPUTS or group % BLOCK_INPUTS else (narrow_format(False, group),)
+        return float8_formats(self.shape[1], self.block[1])
 
     def rows(self, number: int) -> NarrowRows | None:
         layout = narrow_layout(number, *self.shape)
@@ -68,6 +67,12 @@ class Float8Tensor:
         rows = torch.arange(self.first, self.first + len(self)) // self.block[0]
         group = min(self.block[1], self.shape[1])
         return NarrowRows(self.values.view(torch.uint8), self.scales.index_select(0, rows), group)
+
+
+def float8_formats(num_inputs: int, group_inputs: int | None) -> tuple[int, ...]:
+    """Formats that hold rows with a scale for so many inputs; None: for all."""
+    group = min(group_inputs or num_inputs, num_inputs)
+    return () if num_inputs % BLOCK_INPUTS or group % BLOCK_INPUTS else (narrow_format(False, group),)
 
 
 def encode_float8(name: str, parts: Mapping[str, Tensor], scheme: Float8Scheme) -> Float8Tensor:

@@ -72,15 +72,12 @@ class IntegerTensor:
     @cached_property
     def native_formats(self) -> tuple[int, ...]:
         """Formats (`Layout.format`) that hold the matrix exactly, the smallest first."""
-        if self.scales.shape[1] == 1 and self._is_symmetric:
-            return (4, 8) if self.bits <= 4 else (8,)
-        size = self.num_inputs // self.scales.shape[1]
-        is_exact = torch.equal(self.scales.half().float(), self.scales.float())
-        if self.group_of is not None or size % grid.Q4_0.group_inputs or not is_exact:
-            return ()
-        if self.bits <= 4:
-            return (grid.Q4_0.number, grid.ZERO_POINTS.number) if self._is_symmetric else (grid.ZERO_POINTS.number,)
-        return (grid.Q8_0.number,) if self._is_symmetric else ()
+        num_groups = self.scales.shape[1]
+        if num_groups > 1 or not self._is_symmetric:
+            is_exact = torch.equal(self.scales.half().float(), self.scales.float())
+            if self.group_of is not None or not is_exact:
+                return ()
+        return integer_formats(self.bits, self._is_symmetric, self.num_inputs, num_groups)
 
     def rows(self, number: int) -> IntegerRows | GridRows | None:
         if number not in self.native_formats:
@@ -107,6 +104,17 @@ class IntegerTensor:
         if isinstance(self.zeros, int) or len(self.zeros) == 1:
             return self.zeros
         return self.zeros[self.first : self.last]
+
+
+def integer_formats(bits: int, is_symmetric: bool, num_inputs: int, num_groups: int) -> tuple[int, ...]:
+    """Formats that hold such rows, if their scales are float16 where they are of groups; the smallest first."""
+    if num_groups == 1 and is_symmetric:
+        return (4, 8) if bits <= 4 else (8,)
+    if num_inputs // num_groups % grid.Q4_0.group_inputs:
+        return ()
+    if bits <= 4:
+        return (grid.Q4_0.number, grid.ZERO_POINTS.number) if is_symmetric else (grid.ZERO_POINTS.number,)
+    return (grid.Q8_0.number,) if is_symmetric else ()
 
 
 def check(name: str, is_right: bool, text: str) -> None:

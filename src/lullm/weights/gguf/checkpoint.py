@@ -1,7 +1,6 @@
 """GGUF files as a checkpoint: their tensors under the names and in the order of the same model's safetensors."""
 
 import mmap
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,47 +13,17 @@ from lullm.config.field import MOST_EXPERTS
 from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.config.gguf.header import TensorPlace
 from lullm.errors import ModelLoadError
+from lullm.weights.gguf.names import checkpoint_name, checkpoint_shape
 from lullm.weights.gguf.plan import keep_blocks
 from lullm.weights.gguf.tensor import GGUFTensor
-from lullm.weights.rule import WeightRules
+from lullm.weights.rule import Fusion, WeightRules
 from lullm.weights.target import Loadable
 
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_IN_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_qkv": "self_attn.qkv_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "ffn_gate_inp": "mlp.gate",
-}
-_EXPERTS = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
-_GEMMA = {
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
-_OF_ARCHITECTURE: dict[str, dict[str, str]] = {
-    "gemma2": _GEMMA,
-    "gemma3": _GEMMA,
-    "phi3": {"ffn_up": "mlp.gate_up_proj"},
-    "gpt-oss": {
-        "post_attention_norm": "post_attention_layernorm",
-        "attn_sinks": "self_attn.sinks",
-        "ffn_gate_inp": "mlp.router",
-    },
-}
-"""What differs from the names above."""
-_NOT_WEIGHTS = re.compile(r"^rope_(freqs|factors_long|factors_short)\.weight$")
-"""They are read with the config."""
-_LAYER = re.compile(r"^blk\.(\d{1,9})\.(.+)$")
+_PAIRS_TURN = frozenset({"arcee", "granite", "granitemoe", "llama", "mistral3", "olmo", "smollm3"})
+"""Architectures whose files hold rows of queries and keys in the order of pairs of neighbours."""
+_GATES_APART = frozenset({"granitemoe"})
+"""Those whose checkpoints hold gate and up as one matrix, and files as two."""
+_GATE_UP = Fusion(("gate_proj", "up_proj"), "gate_up_proj")
 
 
 class GGUFSource:
@@ -67,8 +36,11 @@ class GGUFSource:
         self.num_bytes = sum(place.num_bytes for place in self._file.tensors.values())
 
     def rules(self, rules: WeightRules) -> WeightRules:
-        """A file holds Gemma's 1 + w as they are, and the matrices of gpt-oss's experts as of all others'."""
-        return replace(rules, offsets=(), stacks=(), joins=())
+        """A file holds Gemma's 1 + w as they are, all matrices as [out, in], and those of experts one by one."""
+        fusions = rules.fusions
+        if self._file.architecture in _GATES_APART:
+            fusions = (*fusions, _GATE_UP)
+        return replace(rules, offsets=(), stacks=(), joins=(), transposes=(), flattens=(), fusions=fusions)
 
     def names(self) -> frozenset[str]:
         return frozenset(self.shapes())
@@ -82,7 +54,7 @@ class GGUFSource:
         for place in self._file.tensors.values():
             for name, _ in _named_shapes(self._file.architecture, place):
                 formats[name] = place.format.name
-        return keep_blocks(model, formats)
+        return keep_blocks(model, self.rules(model.rules), formats)
 
     def tensors(self) -> Iterator[tuple[str, Tensor | GGUFTensor, int]]:
         reorder, places = _reorder(self._file), self._file.tensors.values()
@@ -93,7 +65,8 @@ class GGUFSource:
                 continue
             raw = contents[place.path][place.offset : place.offset + place.num_bytes]
             raw = raw.view(-1, place.format.row_bytes(place.shape[-1]))
-            tensor = reorder(place.name, GGUFTensor(raw, place.format, torch.Size(place.shape)))
+            shape = torch.Size(checkpoint_shape(place.name, place.shape))
+            tensor = reorder(place.name, GGUFTensor(raw, place.format, shape))
             parts = tensor.slices() if "*" in name else [tensor]
             for number, part in enumerate(parts):
                 values = part if place.format.is_quantized else part.decode()
@@ -115,24 +88,7 @@ def _named_shapes(architecture: str, place: TensorPlace) -> Iterator[tuple[str, 
     if name is not None and "*" in name:
         yield from ((name.replace("*", str(number)), place.shape[1:]) for number in range(place.shape[0]))
     elif name is not None:
-        yield name, place.shape
-
-
-def checkpoint_name(architecture: str, name: str) -> str | None:
-    """A checkpoint's name of a tensor; '*': the number of an expert, of which it stacks all. None: no weight."""
-    if _NOT_WEIGHTS.match(name):
-        return None
-    in_layer = _IN_LAYER | _OF_ARCHITECTURE.get(architecture, {})
-    layer = _LAYER.match(name)
-    stem, _, last = (layer[2] if layer else name).rpartition(".")
-    if layer is None:
-        return f"{_TOP[stem]}.{last}" if stem in _TOP else name
-    prefix = f"model.layers.{layer[1]}"
-    if stem in _EXPERTS:
-        return f"{prefix}.mlp.experts.*.{_EXPERTS[stem]}.{last}"
-    if stem == "attn_sinks":
-        return f"{prefix}.{in_layer[stem]}" if stem in in_layer else name
-    return f"{prefix}.{in_layer[stem]}.{last}" if stem in in_layer else name
+        yield name, checkpoint_shape(place.name, place.shape)
 
 
 def _mapped(place: TensorPlace) -> Tensor:
@@ -150,11 +106,12 @@ def _mapped(place: TensorPlace) -> Tensor:
 
 
 def _reorder(file: GGUFFile) -> Callable[[str, GGUFTensor], GGUFTensor]:
-    """Llama's files hold rows of queries and keys in the order of pairs of neighbours; all others as they were."""
-    if file.architecture != "llama":
+    """Queries and keys in the order of their checkpoint."""
+    if file.architecture not in _PAIRS_TURN:
         return lambda name, tensor: tensor
-    num_heads = {"attn_q": file.metadata["llama.attention.head_count"]}
-    num_heads["attn_k"] = file.metadata.get("llama.attention.head_count_kv", num_heads["attn_q"])
+    prefix = f"{file.architecture}.attention"
+    num_heads = {"attn_q": file.metadata[f"{prefix}.head_count"]}
+    num_heads["attn_k"] = file.metadata.get(f"{prefix}.head_count_kv", num_heads["attn_q"])
 
     def reorder(name: str, tensor: GGUFTensor) -> GGUFTensor:
         *_, stem, _ = ("", *name.split("."))

@@ -4,6 +4,7 @@ A worker's model has the modules of the whole one, with fewer heads, channels an
 parameter follows from the two shapes, and the rules of the family, which are those of the whole, know nothing of it.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -113,14 +114,25 @@ def rows_of(
 
 
 def cuts_of(model: nn.Module, whole: nn.Module, share: Share) -> dict[str, Cut]:
-    """The cuts of a worker's meta model, by the names of parameters; those that are whole have none."""
+    """The cuts of a worker's meta model, by the names of parameters; those that are whole have none.
+
+    `whole` has the first expert of each layer at least: all are cut alike.
+    """
     layers, cuts = dict(whole.named_modules()), {}
+    of_first: dict[str, Cut | None] = {}
     for layer_name, layer in model.named_modules():
+        first_name = _EXPERT.sub(".experts.0.", layer_name)
         for name, _ in layer.named_parameters(recurse=False):
-            cut = _cut(layer, layers[layer_name], name, share)
+            first = f"{first_name}.{name}"
+            if first not in of_first:
+                of_first[first] = _cut(layer, layers[first_name], name, share)
+            cut = of_first[first]
             if cut is not None:
                 cuts[f"{layer_name}.{name}"] = cut
     return cuts
+
+
+_EXPERT = re.compile(r"\.experts\.\d+\.")
 
 
 def _cut(layer: nn.Module, whole: nn.Module, name: str, share: Share) -> Cut | None:

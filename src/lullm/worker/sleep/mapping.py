@@ -6,8 +6,7 @@ nothing. Host memory comes when it is touched, so there is nothing to wait for.
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -15,52 +14,53 @@ from lullm.arena.arena import Arena
 
 
 class Mapping:
-    """A context manager: at the end of its `with` block all arenas are mapped, unless there was an error.
-
-    After an error nothing more is mapped, and the caller releases what is. Nothing else may call the arenas meanwhile.
+    """Starts at once, and ends with `end`, whatever happens. Nothing else may call the arenas before.
 
     Args:
         arenas: in the order in which they are wanted.
 
     Raises:
-        WakeUpError: at the end, and from `awaited`: a driver refuses.
+        WakeUpError: from `awaited` and `finish`: a driver refuses, for these arenas or for some before them.
     """
 
     def __init__(self, arenas: Sequence[Arena]):
         self._arenas = arenas
         self._has_more = threading.Condition()
         self._mapped: dict[Arena, int] = {}  # bytes from the start that have memory
-        self._is_over = self._is_wanted = False
-        self._pool = ThreadPoolExecutor(1)
-        self._work: Future[None]
-
-    def __enter__(self) -> "Mapping":
-        self._is_wanted = True
-        self._work = self._pool.submit(self._map)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_wanted = error is None
-        self._pool.shutdown()
-        if error is None:
-            self._work.result()
+        self._finished: set[Arena] = set()
+        self._is_over, self._is_wanted = False, True
+        pool = ThreadPoolExecutor(1)
+        self._work = pool.submit(self._map)
+        pool.shutdown(wait=False)
 
     def awaited(self, tensor: torch.Tensor) -> torch.Tensor:
         """The same contiguous tensor, once memory stands behind it; at once for one that no arena holds. Blocking."""
         arena = next((arena for arena in self._arenas if arena.holds(tensor)), None)
         if arena is not None:
-            end = tensor.data_ptr() + tensor.nbytes - arena.base_address
-            with self._has_more:
-                self._has_more.wait_for(lambda: self._is_over or self._mapped.get(arena, 0) >= end)
-            if self._mapped.get(arena, 0) < end:
-                self._work.result()  # raises the driver's refusal
+            self._await(arena, tensor.data_ptr() + tensor.nbytes - arena.base_address)
         return tensor
 
-    def finish(self) -> None:
-        """Wait until all is mapped. Blocking."""
-        self._work.result()
+    def finish(self, arenas: Sequence[Arena]) -> None:
+        """Wait until these are mapped; `end` leaves them so. Blocking."""
+        for arena in arenas:
+            self._await(arena, arena.capacity_bytes)
+        self._finished.update(arenas)
+
+    def covers(self, arenas: Sequence[Arena]) -> bool:
+        """Whether these are among its arenas."""
+        return set(arenas).issubset(self._arenas)
+
+    def end(self) -> list[Arena]:
+        """Map nothing more; the arenas that nobody has finished. Blocks for one call of the driver. Idempotent."""
+        self._is_wanted = False
+        self._work.exception()  # blocks; whoever waited for memory has got the error
+        return [arena for arena in self._arenas if arena not in self._finished]
+
+    def _await(self, arena: Arena, num_bytes: int) -> None:
+        with self._has_more:
+            self._has_more.wait_for(lambda: self._is_over or self._mapped.get(arena, 0) >= num_bytes)
+        if self._mapped.get(arena, 0) < num_bytes:
+            self._work.result()  # raises the driver's refusal
 
     def _map(self) -> None:
         try:

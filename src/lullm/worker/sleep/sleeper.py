@@ -14,6 +14,7 @@ releases; `wake_up` restores and `commit_wake_up` gives the backup up.
 import contextlib
 import errno
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,18 @@ def _is_no_room(error: BaseException) -> bool:
     return isinstance(error, _NO_ROOM) or is_told
 
 
+def _release(arenas: Sequence[Arena]) -> None:
+    """Raises LullmError: the driver refuses one; the others are released."""
+    failures = []
+    for arena in arenas:
+        try:
+            arena.release()
+        except LullmError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     """A sleep whose contents are saved and whose memory is not released yet."""
@@ -71,6 +84,7 @@ class Sleeper:
         self._all_arenas = arenas
         self._backups = Backups(setup, store, pools, self._backend)
         self._prepared: _Prepared | None = None
+        self._mapping: Mapping | None = None
         self._speeds = SleepSpeeds(self._device, self._backups.new_digest, self._backups.directory)
 
     def pin_ahead(self) -> None:
@@ -89,6 +103,7 @@ class Sleeper:
                 Anything else that a device says is raised as it is.
         """
         self.cancel_sleep()
+        self._end_mapping()
         self._device.synchronize()
         started, free = time.perf_counter(), self._free_bytes()
         self._await_ahead()
@@ -146,10 +161,14 @@ class Sleeper:
             self._backups.undo(prepared.made)
 
     @torch.inference_mode()
-    def wake_up(self, tag: str, action: Action) -> int:
+    def wake_up(self, tag: str, action: Action, ahead: Sequence[str] = ()) -> int:
         """Bring the contents of one tag back ('restore', 'refill'); how many bytes. Blocking.
 
         The backup stays until `commit_wake_up`; `cancel_wake_up` releases the memory again.
+
+        Args:
+            ahead: tags that are woken next. Their memory is mapped behind this tag's, beside its copies; a driver that
+                refuses it is their own wake-up's matter.
 
         Raises:
             WakeUpError: the contents differ or cannot be read, or there is no memory; the tag is released again.
@@ -158,18 +177,21 @@ class Sleeper:
         backup = None if saved is None else saved.backup
         num_saved = 0 if backup is None else backup.num_bytes
         try:
-            with Mapping(self._arenas(tag)) as mapping:
-                if tag == WEIGHTS and action == "refill":
-                    mapping.finish()
-                    store.load()
-                elif tag == WEIGHTS:
-                    names = saved.contents if saved is not None and isinstance(saved.contents, frozenset) else NOTHING
-                    store.restore(names, backup, self._device.synchronize, mapping.awaited)
-                elif saved is not None and isinstance(saved.contents, UsedBlocks):
-                    places = self._backups.blocks(saved.contents).places(mapping.awaited)
-                    saved.backup.restore(places, in_turn=True)
-                    self._speeds.observe(f"restore {saved.backup.target}", num_saved, time.perf_counter() - started)
-                self._device.synchronize()
+            mapping = self._mapping_of(tag, ahead)
+            if tag == WEIGHTS and action == "refill":
+                mapping.finish(self._arenas(tag))
+                store.load()
+            elif tag == WEIGHTS:
+                names = saved.contents if saved is not None and isinstance(saved.contents, frozenset) else NOTHING
+                store.restore(names, backup, self._device.synchronize, mapping.awaited)
+            elif saved is not None and isinstance(saved.contents, UsedBlocks):
+                places = self._backups.blocks(saved.contents).places(mapping.awaited)
+                saved.backup.restore(places, in_turn=True)
+                self._speeds.observe(f"restore {saved.backup.target}", num_saved, time.perf_counter() - started)
+            mapping.finish(self._arenas(tag))
+            self._device.synchronize()
+            if not ahead:
+                self._end_mapping()
             store.is_resident = store.is_resident or tag == WEIGHTS
         except (LullmError, OSError, MemoryError, RuntimeError) as error:
             self.cancel_wake_up(tag)
@@ -182,9 +204,10 @@ class Sleeper:
         self._backups.settle(tag)
 
     def cancel_wake_up(self, tag: str) -> None:
-        """Release the memory of a tag again; its backup still exists. Idempotent."""
-        with contextlib.suppress(LullmError):  # a second failure must not hide the first
-            self._release(tag)
+        """Release the memory of a tag again, and what was mapped ahead; its backup still exists. Idempotent."""
+        for release in (self._end_mapping, lambda: self._release(tag)):
+            with contextlib.suppress(LullmError):  # a second failure must not hide the first
+                release()
 
     @torch.inference_mode()
     def forecast(self, order: SleepOrder) -> SleepForecast:
@@ -220,6 +243,8 @@ class Sleeper:
     def close(self) -> None:
         """Drop all backups. Idempotent."""
         self.cancel_sleep()
+        with contextlib.suppress(LullmError):  # closing the arena tries again, and logs it
+            self._end_mapping()
         self._await_ahead()
         for tag in ARENA_TAGS:
             self._backups.replace(tag, None)
@@ -243,14 +268,27 @@ class Sleeper:
         """Raises LullmError: the driver refuses; the rest is released."""
         if tag == WEIGHTS:
             self._store.is_resident = False
-        failures = []
-        for arena in self._arenas(tag):
-            try:
-                arena.release()
-            except LullmError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        _release(self._arenas(tag))
+
+    def _mapping_of(self, tag: str, ahead: Sequence[str]) -> Mapping:
+        """Under way for the tag's arenas, and for those of the tags behind it.
+
+        Only what a backup holds whole lets others be mapped beside it: reading a checkpoint may take memory of the
+        device for a moment, which a KV cache must not have taken.
+        """
+        if self._mapping is None or not self._mapping.covers(self._arenas(tag)):
+            self._end_mapping()
+            saved = self._backups.saved.get(tag)
+            is_whole = tag != WEIGHTS or (saved is not None and saved.contents == self._store.names)
+            tags = [tag, *ahead] if is_whole else [tag]
+            self._mapping = Mapping([arena for each in tags for arena in self._arenas(each)])
+        return self._mapping
+
+    def _end_mapping(self) -> None:
+        """Release what was mapped ahead of a wake-up that did not come. Idempotent. Raises LullmError."""
+        mapping, self._mapping = self._mapping, None
+        if mapping is not None:
+            _release(mapping.end())
 
     def _arenas(self, tag: str) -> list[Arena]:
         return [arena for arena in self._all_arenas if arena.tag in ARENA_TAGS[tag]]

@@ -41,6 +41,14 @@ def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     if not isinstance(plain[-1], FullAttention):
         plain = (*plain[:-1], FullAttention())
     kinds = [_with_heads(kind, heads) for kind, heads in zip(plain, _heads(data, plain), strict=True)]
+    return with_shared_layers(data, kinds)
+
+
+def with_shared_layers(data: dict[str, Any], kinds: list[LayerKind]) -> tuple[LayerKind, ...]:
+    """The last `num_kv_shared_layers` share the keys and values of the last of their type before.
+
+    Raises ModelLoadError.
+    """
     num_shared = integer(data, "num_kv_shared_layers", 0)
     first = len(kinds) - num_shared
     for layer in range(max(first, 0), len(kinds)):
@@ -122,12 +130,12 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
         layers_of_equal_values=tuple(has_equal and isinstance(kind, FullAttention) for kind in kinds),
         embedding_scale=positive_int(data, "hidden_size") ** 0.5,
         final_soft_cap=optional_positive_float(data, "final_logit_softcapping"),
-        layer_inputs=_layer_inputs(data),
+        layer_inputs=layer_inputs(data),
         experts=_experts(data, len(kinds)) if boolean(data, "enable_moe_block", False) else None,
     )
 
 
-def _layer_inputs(data: dict[str, Any]) -> LayerInputConfig | None:
+def layer_inputs(data: dict[str, Any]) -> LayerInputConfig | None:
     size = integer(data, "hidden_size_per_layer_input", 0)
     if size == 0:
         return None

@@ -1,10 +1,12 @@
-"""Nemotron-H: every layer is one thing, a state space, attention, or an MLP."""
+"""Nemotron-H: every layer is one thing, a state space, attention, an MLP, or experts."""
 
+from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig, StateSpaceConfig
+from lullm.config.experts import ExpertsConfig
 from lullm.config.family.dense import activation
-from lullm.config.family.experts import TRAINING
+from lullm.config.family.experts import TRAINING, read_grouped_experts
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_KERNEL, kinds_by_type, only_silu
 from lullm.config.family.hybrid.state_space import check_state_space
@@ -20,8 +22,8 @@ from lullm.config.field import (
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, Nothing, RecurrentState
 
-MLP = "mlp"
-_BY_LETTER = {"M": LINEAR, "*": FULL, "-": MLP, "E": "moe"}
+MLP, MOE = "mlp", "moe"
+_BY_LETTER = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
 
 
 def _derive(data: dict[str, Any]) -> dict[str, Any]:
@@ -34,18 +36,33 @@ def _derive(data: dict[str, Any]) -> dict[str, Any]:
             )
         types = [_BY_LETTER[letter] for letter in pattern]
     if types is None:
-        types = [LINEAR, "moe", FULL, MLP]
-    if isinstance(types, list) and "moe" in types:
-        raise ModelLoadError(
-            "config.json: layers_block_type names layers with experts (moe), which are not implemented for "
-            "NemotronHForCausalLM; take a dense checkpoint, such as Nemotron-Nano-9B-v2"
-        )
+        types = [LINEAR, MOE, FULL, MLP]
     num_layers = len(types) if isinstance(types, list) else 0
     return {**data, "layer_types": types, "num_hidden_layers": num_layers or data.get("num_hidden_layers")}
 
 
 def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    return kinds_by_type(data, {LINEAR: RecurrentState(_state_space(data).state_shapes), MLP: Nothing()}, ())
+    kinds: dict[str, LayerKind] = {MLP: Nothing(), MOE: Nothing()}
+    return kinds_by_type(data, {LINEAR: RecurrentState(_state_space(data).state_shapes), **kinds}, ())
+
+
+def _experts(data: dict[str, Any]) -> ExpertsConfig | None:
+    """Without gates, behind DeepSeek-V3's router; None: no layer has any."""
+    layers = tuple(name == MOE for name in data["layer_types"])
+    if not any(layers):
+        return None
+    has_bias, latent_size = boolean(data, "mlp_bias", False), data.get("moe_latent_size")
+    if latent_size is not None:
+        latent_size = positive_int(data, "moe_latent_size", most=MOST_INTERMEDIATE)
+        if has_bias:
+            raise ModelLoadError("config.json: moe_latent_size and mlp_bias together are not supported")
+    return replace(
+        read_grouped_experts(data, layers),
+        is_gated=False,
+        latent_size=latent_size,
+        has_shared_biases=has_bias,
+        shared_intermediate_size=positive_int(data, "moe_shared_expert_intermediate_size", most=MOST_INTERMEDIATE),
+    )
 
 
 def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
@@ -75,17 +92,10 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
         activation=activation(data, "mlp_hidden_act"),
         mlp_bias=boolean(data, "mlp_bias", False),
         recurrent=_state_space(data),
+        experts=_experts(data),
     )
 
 
-_EXPERTS = frozenset(
-    {
-        "n_routed_experts", "num_local_experts", "n_shared_experts", "moe_intermediate_size",
-        "moe_shared_expert_intermediate_size", "moe_latent_size", "moe_shared_expert_overlap", "num_experts_per_tok",
-        "routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob",
-    }
-)  # fmt: skip
-"""Of layers that are refused where a file has any."""
 _ROPE = frozenset({"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"})
 """No head is rotated."""
 
@@ -102,6 +112,10 @@ NEMOTRON_H = Family(
         "mamba_head_dim": 64,
         "n_groups": 8,
         "conv_kernel": 4,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 7688,
+        "moe_shared_expert_intermediate_size": 7688,
     },
     aliases={
         "layers_block_type": "layer_types",
@@ -109,16 +123,18 @@ NEMOTRON_H = Family(
         "mamba_d_conv": "conv_kernel",
         "mamba_dt_min": "time_step_min",
         "mamba_conv_bias": "use_conv_bias",
+        "num_local_experts": "n_routed_experts",
     },
     reads=frozenset(
         {
             "hybrid_override_pattern", "layer_norm_epsilon", "use_bias", "mlp_bias", "use_conv_bias", "time_step_min",
+            "moe_latent_size", "routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob",
         }
     ),  # fmt: skip
     ignores=TRAINING
-    | _EXPERTS
     | _ROPE
     | {
+        "n_shared_experts", "moe_shared_expert_overlap",
         "num_logits_to_keep", "use_mamba_kernels", "expand", "mamba_expand", "time_step_max", "mamba_dt_max",
         "time_step_limit", "mamba_dt_limit", "time_step_floor", "mamba_dt_init_floor", "chunk_size", "mamba_chunk_size",
         "mamba_proj_bias", "mamba_ssm_cache_dtype", "num_nextn_predict_layers", "mtp_layers_block_type",

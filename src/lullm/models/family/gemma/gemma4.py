@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle, new_norm, rules_of
+from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle, new_embedding, new_norm, rules_of
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import Embedding
 from lullm.nn.experts import MixtureOfExperts
@@ -20,6 +20,7 @@ from lullm.nn.linear import Linear, meta_parameter
 from lullm.nn.norm import RMSNorm
 from lullm.ops.table import Ops
 from lullm.types.layer_kind import SharedAttention
+from lullm.weights.rows.cut import Cut, Run
 from lullm.weights.rule import Fusion, Rename, Scale, Stack, WeightRules
 
 RENAMES = (
@@ -40,7 +41,7 @@ class Gemma4Layer(DecoderLayer):
     def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__(config, style, layer, group, dtype)
         family = config.family
-        self.layer, self.activation = layer, family.activation
+        self.number, self.activation = layer - config.layers.start, family.activation  # among those of the stage
         self.pre_feedforward_layernorm = new_norm(config, dtype)
         self.post_feedforward_layernorm = new_norm(config, dtype)
         self.layer_scalar = meta_parameter((1,), dtype)
@@ -92,19 +93,25 @@ class Gemma4Layer(DecoderLayer):
         assert context.layer_inputs is not None, "the decoder has made them"
         ops = context.ops
         gate = ops.activate(self.per_layer_input_gate(stream, ops), self.activation)
-        ops.multiply_(gate, context.layer_inputs[:, self.layer], None)
+        ops.multiply_(gate, context.layer_inputs[:, self.number], None)
         return self.post_per_layer_input_norm(self.per_layer_projection(gate, ops), ops)
 
 
 class Gemma4Decoder(Decoder):
-    """With what the layers read of their tokens: an embedding, and a projection of the common one."""
+    """With what the layers read of their tokens: an embedding, and a projection of the common one.
+
+    Every stage of a pipeline makes what its own layers read, from token ids: of E2B's 4.7 GB of such embeddings each
+    has its part, and a row between stages is 1,536 elements wide, not 10,496.
+    """
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__(config, style, dtype, max_model_len)
         inputs, hidden_size = config.family.layer_inputs, config.hidden_size
         self.input_size = 0 if inputs is None else inputs.size
         if inputs is not None:
-            width = inputs.size * config.num_hidden_layers
+            if not hasattr(self, "embed_tokens"):
+                self.embed_tokens = new_embedding(config, hidden_size, dtype)
+            width = inputs.size * len(config.layers)
             self.embed_tokens_per_layer = Embedding(inputs.vocab_size, width, dtype)
             self.per_layer_model_projection = Linear(hidden_size, width, False, dtype)
             self.per_layer_projection_norm = RMSNorm(inputs.size, config.family.rms_norm_eps, dtype)
@@ -114,13 +121,14 @@ class Gemma4Decoder(Decoder):
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
         hidden = self.embed(token_ids, context)
         if self.input_size:
-            context = replace(context, layer_inputs=self._layer_inputs(token_ids, hidden, context.ops))
+            common = self.embed(token_ids, replace(context, stream=None)) if self.stage.rank else hidden
+            context = replace(context, layer_inputs=self._layer_inputs(token_ids, common, context.ops))
         return self.run(hidden, context)
 
-    def _layer_inputs(self, token_ids: Tensor, hidden: Tensor, ops: Ops) -> Tensor:  # [T], [T, H] -> [T, L, P]
+    def _layer_inputs(self, token_ids: Tensor, common: Tensor, ops: Ops) -> Tensor:  # [T], [T, H] -> [T, L, P]
         embedded = self.embed_tokens_per_layer(token_ids, ops)  # [T, L * P]
         ops.scale_(embedded, self.input_scale)
-        projected = self.per_layer_model_projection(hidden, ops)
+        projected = self.per_layer_model_projection(common, ops)
         ops.scale_(projected, self.projection_scale)
         inputs = self.per_layer_projection_norm(projected.view(-1, self.input_size), ops)  # [T * L, P]
         ops.add_(inputs, embedded.view(-1, self.input_size))
@@ -137,18 +145,38 @@ def build_gemma4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) ->
         make_layer=Gemma4Layer,
         make_decoder=Gemma4Decoder,
     )
-    return CausalLM(config, style, dtype, max_model_len)
+    model = CausalLM(config, style, dtype, max_model_len)
+    model.cuts = stage_cuts(config)
+    return model
 
 
-def _rules(config: ModelConfig) -> WeightRules:
+def stage_cuts(config: ModelConfig) -> dict[str, Cut]:
+    """What a stage has of the tensors that hold something for every layer."""
+    inputs, layers = config.family.layer_inputs, config.layers
+    if inputs is None or len(layers) == config.num_hidden_layers:
+        return {}
+    width = inputs.size * config.num_hidden_layers
+    own = (Run(layers.start * inputs.size, 0, len(layers) * inputs.size),)
+    return {
+        "model.embed_tokens_per_layer.weight": Cut(torch.Size((inputs.vocab_size, width)), 1, own),
+        "model.per_layer_model_projection.weight": Cut(torch.Size((width, config.hidden_size)), 0, own),
+    }
+
+
+def rules_of_shared(config: ModelConfig) -> WeightRules:
+    """The common rules, and files that hold keys and values of layers that share those of others."""
     rules = rules_of(config)
     shared = [str(layer) for layer, kind in enumerate(config.layer_kinds) if isinstance(kind, SharedAttention)]
     drops = [re.compile(rf"\.layers\.({'|'.join(shared)})\.self_attn\.[kv]_(proj|norm)\.")] if shared else []
+    return replace(rules, drops=(*rules.drops, *drops))
+
+
+def _rules(config: ModelConfig) -> WeightRules:
+    rules = rules_of_shared(config)
     return replace(
         rules,
         renames=(*rules.renames, *RENAMES),
         fusions=(*rules.fusions, Fusion(("q_proj", "k_proj", "k_proj"), "qkk_proj")),
-        drops=(*rules.drops, *drops),
         scales=(*rules.scales, Scale(re.compile(r"\.router_norm\.weight$"), config.hidden_size**-0.5)),
         stacks=STACKS,
     )

@@ -2,7 +2,7 @@
 
 Granite 4 H and Bamba have them in place of most layers' attention, Falcon-H1 (https://arxiv.org/abs/2507.22448) beside
 the attention of every layer. In Nemotron-H (https://arxiv.org/abs/2504.03624) a layer is one thing only: a state space,
-attention, or an MLP without gates.
+attention, an MLP or experts (Nemotron 3), both without gates.
 """
 
 import re
@@ -17,6 +17,7 @@ from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, gated_mlp, place_of, rules_of
 from lullm.models.family.experts import experts_or_mlp
 from lullm.nn.context import StepContext
+from lullm.nn.experts import MixtureOfExperts
 from lullm.nn.mlp import MLP
 from lullm.nn.recurrent.state_space import StateSpace
 from lullm.types.layer_kind import Nothing, RecurrentState
@@ -142,12 +143,22 @@ class FeedForward(MLP):
         return super().forward(x, context.ops)
 
 
+class FeedForwardExperts(MixtureOfExperts):
+    """Experts that are all of a layer."""
+
+    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # type: ignore[override]
+        """The rotary table is for attention."""
+        return super().forward(x, context.ops)
+
+
 def _one_thing(
     config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
 ) -> dict[str, nn.Module]:
     if not isinstance(config.layer_kinds[layer], Nothing):
         return _either(config, style, layer, group, dtype)
     family = config.family
+    if family.experts is not None and family.experts.layers[layer]:
+        return {"moe": FeedForwardExperts(family.experts, config.hidden_size, family.activation, dtype)}
     sizes = config.hidden_size, family.intermediate_size
     return {"feed_forward": FeedForward(*sizes, family.activation, family.mlp_bias, dtype)}
 
@@ -157,11 +168,12 @@ def _no_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> None:
 
 
 def build_nemotron_h(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules = rules_of(config)
+    rules, experts = rules_of(config), config.family.experts
     names = {RecurrentState: "mamba", Nothing: "feed_forward"}
     by_layer = [
         (rf"^model\.layers\.{layer}\.mixer\.", f"model.layers.{layer}.{names.get(type(kind), 'self_attn')}.")
         for layer, kind in enumerate(config.layer_kinds)
+        if experts is None or not experts.layers[layer]
     ]
     renames = _renames(
         (r"^backbone\.", "model."),
@@ -169,10 +181,17 @@ def build_nemotron_h(config: ModelConfig, dtype: torch.dtype, max_model_len: int
         (r"^model\.norm_f\.", "model.norm."),
         (r"^(model\.layers\.\d+)\.norm\.", r"\1.input_layernorm."),
         *by_layer,
+        (r"\.mixer\.", ".moe."),
+        (r"\.moe\.shared_experts\.up_proj\.", ".moe.shared_expert.fc1."),
+        (r"\.moe\.shared_experts\.down_proj\.", ".moe.shared_expert.fc2."),
+        (r"(?<=\.moe\.experts\.)(\d+)\.up_proj\.", r"\1.gate_up_proj."),
+        (r"\.moe\.fc1_latent_proj\.", ".moe.latent_in."),
+        (r"\.moe\.fc2_latent_proj\.", ".moe.latent_out."),
         (r"\.feed_forward\.up_proj\.", ".feed_forward.fc1."),
         (r"\.feed_forward\.down_proj\.", ".feed_forward.fc2."),
     )
     drafts = re.compile(r"^mtp\.")
-    rules = replace(rules, renames=(*renames, *rules.renames), drops=(*rules.drops, drafts))
+    fusions = tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj")  # there are no gates
+    rules = replace(rules, renames=(*renames, *rules.renames), fusions=fusions, drops=(*rules.drops, drafts))
     style = replace(_style(config, rules), make_mlp=_no_mlp, make_mixers=_one_thing)
     return CausalLM(config, style, dtype, max_model_len)

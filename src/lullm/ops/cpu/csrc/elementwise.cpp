@@ -46,6 +46,33 @@ void rms_norm(const NormArgs& a, int64_t first_row, int64_t last_row) {
   }
 }
 
+template <class T>
+void sum_squares(const SharedNormArgs& a, int64_t first_row, int64_t last_row) {
+  for (int64_t row = first_row; row < last_row; row++) {
+    const T* x = static_cast<const T*>(a.x) + row * a.x_stride;
+    V squares = zero();
+    for (int64_t i = 0; i < a.size; i += kLanes) {
+      V v = load_up_to(x + i, a.size - i);
+      squares = fma(v, v, squares);
+    }
+    a.squares[row * a.squares_stride] = sum(squares);
+  }
+}
+
+template <class T>
+void norm_by_squares(const SharedNormArgs& a, int64_t first_row, int64_t last_row) {
+  const T* weight = static_cast<const T*>(a.weight);
+  const float whole_size = static_cast<float>(a.num_shares * a.size);
+  for (int64_t row = first_row; row < last_row; row++) {
+    T* x = static_cast<T*>(a.x) + row * a.x_stride;
+    const V factor = set1(1.0f / std::sqrt(a.squares[row * a.squares_stride] / whole_size + a.eps));
+    for (int64_t i = 0; i < a.size; i += kLanes) {
+      V normed = rounded<T>(mul(load_up_to(x + i, a.size - i), factor));
+      store_up_to(x + i, mul(normed, load_up_to(weight + i, a.size - i)), a.size - i);
+    }
+  }
+}
+
 // One head on its way from the projection to q or the cache, or in place: normed (if there is a weight) with the roundings of
 // `rms_norm`, then rotated in pairs (i, i + half).
 template <class T>
@@ -215,6 +242,10 @@ void fill_elementwise(Kernels& kernels) {
   kernels.soft_cap[kBFloat16] = soft_cap_elements<Bf16>;
   kernels.rms_norm[kFloat32] = rms_norm<float>;
   kernels.rms_norm[kBFloat16] = rms_norm<Bf16>;
+  kernels.sum_squares[kFloat32] = sum_squares<float>;
+  kernels.sum_squares[kBFloat16] = sum_squares<Bf16>;
+  kernels.norm_by_squares[kFloat32] = norm_by_squares<float>;
+  kernels.norm_by_squares[kBFloat16] = norm_by_squares<Bf16>;
   fill_write_cache<float>(kernels.write_cache[kFloat32]);
   fill_write_cache<Bf16>(kernels.write_cache[kBFloat16]);
   fill_rope_and_cache<float>(kernels.rope_and_cache[kFloat32]);

@@ -54,6 +54,15 @@ struct NormArgs {
   float eps;
 };
 
+// Rows of which several workers have a part each.
+struct SharedNormArgs {
+  void* x;             // [num_rows, size]
+  const void* weight;  // [size]
+  float* squares;      // of all of a row, `squares_stride` apart
+  int64_t x_stride, size, squares_stride, num_shares;
+  float eps;
+};
+
 struct RopeAndCacheArgs {
   const void* qkv;          // [T, num_q_heads + 2 * num_kv_heads, head_size]
   const void* q_weight;     // [head_size]; null: query heads are not normed
@@ -155,6 +164,8 @@ struct Kernels {
   void (*unpack_panel)(void* panel, int64_t num_units, void* scratch);
 
   void (*rms_norm[2])(const NormArgs&, int64_t first_row, int64_t last_row);
+  void (*sum_squares[2])(const SharedNormArgs&, int64_t first_row, int64_t last_row);  // of this worker's part
+  void (*norm_by_squares[2])(const SharedNormArgs&, int64_t first_row, int64_t last_row);
   RopeAndCache rope_and_cache[2][kNumCacheFormats];
   WriteCache write_cache[2][kNumCacheFormats];
   void (*multiply_head[2])(const HeadProductArgs&, int64_t head, int64_t first_row, int64_t last_row);

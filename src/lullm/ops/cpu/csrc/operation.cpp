@@ -175,6 +175,20 @@ LULLM_EXPORT void lullm_rms_norm(const void* x, const void* residual, const void
              [&](int64_t first, int64_t last) { kernels().rms_norm[dtype](a, first, last); });
 }
 
+LULLM_EXPORT void lullm_sum_squares(void* x, float* squares, int64_t x_stride, int64_t num_rows, int64_t size,
+                                    int64_t squares_stride, int dtype) {
+  const SharedNormArgs a = {x, nullptr, squares, x_stride, size, squares_stride, 1, 0.0f};
+  for_ranges(num_rows, size * size_of(dtype),
+             [&](int64_t first, int64_t last) { kernels().sum_squares[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_norm_by_squares(void* x, const void* weight, float* squares, int64_t x_stride, int64_t num_rows,
+                                        int64_t size, int64_t squares_stride, int64_t num_shares, float eps, int dtype) {
+  const SharedNormArgs a = {x, weight, squares, x_stride, size, squares_stride, num_shares, eps};
+  for_ranges(num_rows, 2 * size * size_of(dtype),
+             [&](int64_t first, int64_t last) { kernels().norm_by_squares[dtype](a, first, last); });
+}
+
 LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, const void* k_weight,
                                        const int64_t* positions, const float* cos_sin, void* q, void* key_cache,
                                        void* value_cache, const float* key_scales, const float* value_scales,

@@ -23,6 +23,12 @@ LULLM_EXPORT int lullm_embedding(const int64_t* token_ids, const void* weight, v
 LULLM_EXPORT void lullm_rms_norm(const void* x, const void* residual, const void* weight, void* y, void* total,
                                  int64_t x_stride, int64_t y_stride, int64_t num_rows, int64_t num_heads, int64_t size,
                                  float eps, int dtype);
+// RMSNorm in place of rows of which several workers have a part each: squares [num_rows] of the parts, `squares_stride`
+// apart, to be summed over the workers, and then the norm by the sums.
+LULLM_EXPORT void lullm_sum_squares(void* x, float* squares, int64_t x_stride, int64_t num_rows, int64_t size,
+                                    int64_t squares_stride, int dtype);
+LULLM_EXPORT void lullm_norm_by_squares(void* x, const void* weight, float* squares, int64_t x_stride, int64_t num_rows,
+                                        int64_t size, int64_t squares_stride, int64_t num_shares, float eps, int dtype);
 // A head of a token takes `row_bytes` in the cache, at least what it holds.
 LULLM_EXPORT void lullm_rope_and_cache(const void* qkv, const void* q_weight, const void* k_weight,
                                        const int64_t* positions, const float* cos_sin, void* q, void* key_cache,

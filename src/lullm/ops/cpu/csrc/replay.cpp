@@ -57,6 +57,8 @@ constexpr Operation kOperations[] = {
     operation<lullm_gated_linear>("lullm_gated_linear"),
     operation<lullm_embedding>("lullm_embedding"),
     operation<lullm_rms_norm>("lullm_rms_norm"),
+    operation<lullm_sum_squares>("lullm_sum_squares"),
+    operation<lullm_norm_by_squares>("lullm_norm_by_squares"),
     operation<lullm_rope_and_cache>("lullm_rope_and_cache"),
     operation<lullm_write_cache>("lullm_write_cache"),
     operation<lullm_multiply_heads>("lullm_multiply_heads"),

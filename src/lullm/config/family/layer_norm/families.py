@@ -19,6 +19,8 @@ from lullm.types.layer_kind import LayerKind, SlidingWindow
 
 Kinds = tuple[LayerKind, ...]
 
+CODEGEN_PARTS = 4
+"""Of CodeGen's queries, values and keys, which stand together by parts: of the processors that trained it."""
 _OLMO_EPS = 1e-5
 """OLMo's files do not say it."""
 
@@ -50,14 +52,22 @@ def _read_gptj(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     )
 
 
+def _read_codegen(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    """As GPT-J, whose heads it holds in four parts."""
+    num_heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
+    if num_heads % CODEGEN_PARTS:
+        raise ModelLoadError(f"config.json: n_head ({num_heads}) must be a multiple of {CODEGEN_PARTS}")
+    return _read_gptj(data, kinds, head_dim)
+
+
 def _older_rope(data: Data) -> Data:
     """NeoX's own names of what is rotated."""
-    data = _whole_heads(data)
+    data = whole_heads(data)
     theta, share = data.get("rotary_emb_base"), data.get("rotary_pct")
     return {**data, "rope_theta": theta, "partial_rotary_factor": 0.25 if share is None else share}
 
 
-def _whole_heads(data: Data) -> Data:
+def whole_heads(data: Data) -> Data:
     """Raises ModelLoadError: heads have another size than their part of a row, of which transformers turns some."""
     size = data.get("head_dim")
     if size is not None:
@@ -106,10 +116,10 @@ def _read_starcoder2(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 _READS = ROPE_KEYS | {"intermediate_size", "hidden_act"}
 _EPS = {"layer_norm_eps": "rms_norm_eps"}
-_DROPOUTS = frozenset(
+DROPOUTS = frozenset(
     {"residual_dropout", "embedding_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"}
 )
-_PLAIN: dict[str, Any] = {"fixed": NO_WINDOW, "ignores": UNUSED_WINDOW | _DROPOUTS}
+_PLAIN: dict[str, Any] = {"fixed": NO_WINDOW, "ignores": UNUSED_WINDOW | DROPOUTS}
 _COHERE_DEFAULTS = {
     "layer_norm_eps": 1e-5, "rope_theta": 500000.0, "logit_scale": 0.0625, "tie_word_embeddings": True,
 }  # fmt: skip
@@ -154,13 +164,14 @@ GPTJ = Family(
     fixed={"scale_attn_weights": True, "rotary": True},
     ignores=GPT2_IGNORES - {"reorder_and_upcast_attn"},
 )
+CODEGEN = replace(GPTJ, read=_read_codegen)
 GPT_NEOX = Family(
     _read_gpt_neox,
     aliases=_EPS,
     defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu", "attention_bias": True, "use_parallel_residual": True},
     reads=_READS | {"rotary_pct", "rotary_emb_base"},
     fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW | _DROPOUTS | {"classifier_dropout", "num_key_value_heads"},
+    ignores=UNUSED_WINDOW | DROPOUTS | {"classifier_dropout", "num_key_value_heads"},
     derive=_older_rope,
 )
 NEMOTRON = Family(
@@ -182,7 +193,7 @@ PHI = Family(
     defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu_new"},
     reads=_READS | {"partial_rotary_factor"},
     fixed=NO_WINDOW | {"qk_layernorm": False},
-    ignores=UNUSED_WINDOW | _DROPOUTS,
+    ignores=UNUSED_WINDOW | DROPOUTS,
 )
 STABLELM = Family(
     _read_stablelm,
@@ -190,8 +201,8 @@ STABLELM = Family(
     defaults={"layer_norm_eps": 1e-5, "num_key_value_heads": 32},
     reads=_READS | {"partial_rotary_factor", "use_qkv_bias", "use_parallel_residual"},
     fixed=NO_WINDOW | {"qk_layernorm": False},
-    ignores=UNUSED_WINDOW | _DROPOUTS | {"rope_pct", "norm_eps"},  # older names beside those that count
-    derive=_whole_heads,
+    ignores=UNUSED_WINDOW | DROPOUTS | {"rope_pct", "norm_eps"},  # older names beside those that count
+    derive=whole_heads,
 )
 STARCODER2 = Family(
     _read_starcoder2,
@@ -203,7 +214,7 @@ STARCODER2 = Family(
     reads=_READS | {"sliding_window"},
     fixed={"scale_attn_weights": True},
     # `norm_epsilon` and `hidden_act` count; the released files have their older names, too.
-    ignores=_DROPOUTS
+    ignores=DROPOUTS
     | {
         "layer_norm_epsilon", "activation_function", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
         "mlp_type", "norm_type",

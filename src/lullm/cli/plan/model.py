@@ -1,0 +1,92 @@
+"""PlannedModel: a model's config, and its files if they are here, built without memory as an engine would build it."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lullm.config.gguf.file import is_gguf, read_gguf
+from lullm.config.model import ModelConfig
+
+if TYPE_CHECKING:
+    from lullm.models.protocol import Model
+
+_QUANTIZATIONS = ("int8", "int4")
+_OWN_METHODS = {"lullm": "int4"}
+_LONGEST_LEN = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """What is planned.
+
+    Args:
+        config: of the model, or of a worker's part of it.
+        files: its folder or GGUF file; None: the config alone is here.
+        on_gpu: matrices are decoded, as no GPU kernel reads them quantized.
+    """
+
+    config: ModelConfig
+    files: Path | None
+    on_gpu: bool = False
+
+    @property
+    def ways(self) -> tuple[str | None, ...]:
+        """How the weights can be held on a CPU; None: as they are stored."""
+        if self.config.foreign is not None:
+            return (None,)
+        return None, *(each for each in _QUANTIZATIONS if each != self.config.quantization)
+
+    def held(self, quantization: str | None) -> str:
+        """A word for what the matrices are in memory."""
+        return quantization or ("" if self.on_gpu else self._stored) or self.config.dtype
+
+    @property
+    def _stored(self) -> str:
+        """How the checkpoint's matrices are quantized; empty: in floating point."""
+        config = self.config
+        if self.files is not None and is_gguf(self.files):
+            formats = {place.format for place in read_gguf(self.files).tensors.values()}
+            return "+".join(sorted(each.name for each in formats if each.is_quantized))
+        if config.encoding is not None:
+            return config.quantization or _OWN_METHODS.get(config.encoding.method, config.encoding.method)
+        return config.own_encoding or ""
+
+    def built(self, quantization: str | None) -> "Model":
+        """On the meta device: shapes without memory. Raises ModelLoadError: the files are damaged."""
+        from lullm.weights.storage import choose_storage, foretell_storage
+
+        model, encoding = self.plain(), self.config.encoding
+        if not self.on_gpu:
+            quantization = quantization or self.config.quantization
+        if quantization is not None or self.on_gpu or self.files is not None:
+            choose_storage(model, encoding, quantization, None if self.on_gpu else self.files)
+        else:
+            foretell_storage(model, encoding, self.config.own_encoding)
+        return model
+
+    def plain(self) -> "Model":
+        """The same with all matrices in floating point."""
+        import torch
+
+        from lullm.models.registry import build_model
+
+        config = self.config
+        return build_model(config, getattr(torch, config.dtype), min(config.max_position_embeddings, _LONGEST_LEN))
+
+    def part(self, config: ModelConfig) -> "PlannedModel":
+        """A worker's part of it."""
+        return replace(self, config=config)
+
+
+def read_model(name: str) -> PlannedModel:
+    """Of a model's name, of a folder that holds only a config.json, or of that file."""
+    from lullm.weights.folder import resolve_model
+    from lullm.weights.reading.head import with_own_head
+
+    path = Path(name).expanduser()
+    if path.name == "config.json":
+        return PlannedModel(ModelConfig.from_folder(path.parent), None)
+    files = resolve_model(name)
+    config = with_own_head(ModelConfig.from_folder(files), files)
+    has_weights = is_gguf(files) or any(files.glob("*.safetensors"))
+    return PlannedModel(config, files if has_weights else None)

@@ -1,0 +1,1 @@
+"""Families that norm by mean and variance, or without weights: what their files say."""

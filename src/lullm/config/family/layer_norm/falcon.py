@@ -1,0 +1,58 @@
+"""What Falcon says in a `config.json`: 7B and its like share one key head, 40B and later have groups."""
+
+from dataclasses import replace
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig
+from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, read_dense
+from lullm.config.family.family import Data, Family
+from lullm.config.family.layer_norm.families import DROPOUTS, whole_heads
+from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, boolean, positive_int
+from lullm.config.rope import ROPE_KEYS
+from lullm.types.layer_kind import LayerKind
+
+
+def _derive(data: Data) -> Data:
+    """The number of key heads, and the inner size, which is 4 times the hidden one where the file does not say it."""
+    data = whole_heads(data)
+    num_heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
+    num_kv_heads = num_heads
+    if boolean(data, "new_decoder_architecture", False):
+        num_kv_heads = positive_int(data, "num_kv_heads", num_heads, MOST_HEADS)
+    elif boolean(data, "multi_query", True):
+        num_kv_heads = 1
+    size = positive_int(data, "ffn_hidden_size", 4 * positive_int(data, "hidden_size"), MOST_INTERMEDIATE)
+    return {**data, "num_key_value_heads": num_kv_heads, "intermediate_size": size}
+
+
+def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    has_groups, bias = boolean(data, "new_decoder_architecture", False), boolean(data, "bias", False)
+    return replace(
+        read_dense(data, kinds, head_dim),
+        activation=activation(data, "activation"),
+        attention_bias=bias,
+        mlp_bias=bias,
+        has_parallel_mlp=has_groups or boolean(data, "parallel_attn", True),
+        has_mlp_norm=has_groups and positive_int(data, "num_ln_in_parallel_attn", 2, most=2) == 2,
+    )
+
+
+FALCON = Family(
+    _read,
+    aliases={
+        "layer_norm_epsilon": "rms_norm_eps",
+        "n_embed": "hidden_size",
+    },
+    defaults={
+        "layer_norm_epsilon": 1e-5, "activation": "gelu", "tie_word_embeddings": True, "max_position_embeddings": 2048,
+    },
+    reads=ROPE_KEYS
+    | {
+        "bias", "ffn_hidden_size", "multi_query", "new_decoder_architecture", "num_kv_heads",
+        "num_ln_in_parallel_attn", "parallel_attn",
+    },
+    fixed=NO_WINDOW | {"alibi": False, "apply_residual_connection_post_layernorm": False},
+    # Two have other names here, by which transformers reads them; the last repeats `ffn_hidden_size`.
+    ignores=UNUSED_WINDOW | DROPOUTS | {"num_key_value_heads", "intermediate_size", "ff_factor"},
+    derive=_derive,
+)  # fmt: skip

@@ -1,0 +1,166 @@
+"""Architectures of GGUF files with experts."""
+
+from typing import Any
+
+from lullm.config.gguf.dense import GRANITE_SCALES, granite_scales, plain
+from lullm.config.gguf.keys import Architecture, Data, Keys
+from lullm.config.gguf.rope import head_dim, rope_scaling, turned_share, whole_heads
+
+_SOFTMAX, _SIGMOID = 1, 2
+"""Values of `expert_gating_func`."""
+_QUERY_BIAS = "blk.0.attn_q.bias"
+
+
+def _check_router(keys: Keys, scoring: int = _SOFTMAX, normalizes: bool = True) -> None:
+    """Raises ModelLoadError: the file says another router than the architecture has. Most files say nothing."""
+    stated: dict[str, tuple[Any, Any]] = {
+        "expert_gating_func": (keys.get("expert_gating_func", 0) or scoring, scoring),
+        "expert_weights_norm": (keys.get("expert_weights_norm", normalizes), normalizes),
+    }
+    for name, (value, own) in stated.items():
+        if value != own:
+            raise keys.fault(f"{name} {value!r:.40} is not supported for {keys.file.architecture}, only {own}")
+
+
+def _counts(keys: Keys, name: str) -> Data:
+    return {name: keys.need("expert_count"), "num_experts_per_tok": keys.need("expert_used_count")}
+
+
+def _base(keys: Keys, architecture: str) -> Data:
+    whole_heads(keys)
+    return {"architectures": [architecture], "rope_scaling": rope_scaling(keys)}
+
+
+def _llama(keys: Keys) -> Data:
+    """Mixtral, where there are experts."""
+    if not keys.get("expert_count"):
+        bias = {"attention_bias": True} if keys.has(_QUERY_BIAS) else {}
+        return {**plain("LlamaForCausalLM")(keys), **bias}
+    _check_router(keys)
+    return {**_base(keys, "MixtralForCausalLM"), **_counts(keys, "num_local_experts")}
+
+
+def _qwen2_moe(keys: Keys) -> Data:
+    """Older files do not say the experts' sizes, which are all of the dense one's together."""
+    _check_router(keys, normalizes=False)
+    dense, num_used = keys.need("feed_forward_length"), keys.need("expert_used_count")
+    return {
+        **_base(keys, "Qwen2MoeForCausalLM"),
+        **_counts(keys, "num_experts"),
+        "moe_intermediate_size": keys.number("expert_feed_forward_length") or dense // num_used,
+        "shared_expert_intermediate_size": keys.number("expert_shared_feed_forward_length") or dense,
+        "norm_topk_prob": False,
+        "qkv_bias": keys.has(_QUERY_BIAS),
+    }
+
+
+def _qwen3_moe(keys: Keys) -> Data:
+    _check_router(keys)
+    return {
+        **_base(keys, "Qwen3MoeForCausalLM"),
+        **_counts(keys, "num_experts"),
+        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        "norm_topk_prob": True,
+    }
+
+
+def _olmoe(keys: Keys) -> Data:
+    _check_router(keys, normalizes=False)
+    return {**_base(keys, "OlmoeForCausalLM"), **_counts(keys, "num_experts"), "norm_topk_prob": False}
+
+
+def _granite_moe(keys: Keys) -> Data:
+    _check_router(keys)
+    shared = keys.number("expert_shared_feed_forward_length")
+    name = "GraniteMoeForCausalLM" if shared is None else "GraniteMoeSharedForCausalLM"
+    scales = {**_counts(keys, "num_local_experts"), **granite_scales(keys), "shared_intermediate_size": shared}
+    return {**_base(keys, name), **scales, "attention_bias": True if keys.has(_QUERY_BIAS) else None}
+
+
+def _grouped(keys: Keys, architecture: str) -> Data:
+    """DeepSeek's router: a sigmoid, experts in groups, shared ones, and dense layers first."""
+    _check_router(keys, _SIGMOID, bool(keys.get("expert_weights_norm")))
+    return {
+        "architectures": [architecture],
+        "rope_scaling": rope_scaling(keys),
+        "n_routed_experts": keys.need("expert_count"),
+        "num_experts_per_tok": keys.need("expert_used_count"),
+        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        "n_shared_experts": keys.number("expert_shared_count"),
+        "first_k_dense_replace": keys.get("leading_dense_block_count") or 0,
+        "norm_topk_prob": bool(keys.get("expert_weights_norm")),
+        "routed_scaling_factor": keys.number("expert_weights_scale"),
+        "n_group": keys.number("expert_group_count"),
+        "topk_group": keys.number("expert_group_used_count"),
+    }
+
+
+def _glm4_moe(keys: Keys) -> Data:
+    bias, norms = keys.has(_QUERY_BIAS), keys.has("blk.0.attn_q_norm.weight")
+    return {
+        **_grouped(keys, "Glm4MoeForCausalLM"),
+        "partial_rotary_factor": turned_share(keys),
+        "attention_bias": bias,
+        "use_qk_norm": norms,
+    }
+
+
+def _dots1(keys: Keys) -> Data:
+    whole_heads(keys)
+    types = {"layer_types": ["full_attention"] * keys.num_layers}
+    return {**_grouped(keys, "Dots1ForCausalLM"), **types, "attention_bias": keys.has(_QUERY_BIAS)}
+
+
+def _ernie4_5_moe(keys: Keys) -> Data:
+    _check_router(keys)
+    return {
+        **_base(keys, "Ernie4_5_MoeForCausalLM"),
+        "moe_num_experts": keys.need("expert_count"),
+        "moe_k": keys.need("expert_used_count"),
+        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        "moe_num_shared_experts": keys.get("expert_shared_count") or 0,
+        "moe_layer_start_index": keys.get("leading_dense_block_count") or 0,
+        "moe_layer_interval": keys.number("interleave_moe_layer_step"),
+    }
+
+
+def _minimax_m2(keys: Keys) -> Data:
+    _check_router(keys, _SIGMOID)
+    return {
+        "architectures": ["MiniMaxM2ForCausalLM"],
+        "rope_scaling": rope_scaling(keys),
+        **_counts(keys, "num_local_experts"),
+        "intermediate_size": keys.need("expert_feed_forward_length"),
+        "rotary_dim": keys.number("rope.dimension_count") or head_dim(keys),
+    }
+
+
+def _gpt_oss(keys: Keys) -> Data:
+    whole_heads(keys)
+    return {
+        "architectures": ["GptOssForCausalLM"],
+        "intermediate_size": keys.need("expert_feed_forward_length"),
+        "num_local_experts": keys.need("expert_count"),
+        "num_experts_per_tok": keys.need("expert_used_count"),
+        "sliding_window": keys.need("attention.sliding_window"),
+        # A plain rope is said, since a missing one means the released models'.
+        "rope_parameters": rope_scaling(keys, truncate=False) or {"rope_type": "default"},
+    }
+
+
+_GROUPED = {"expert_shared_count", "expert_weights_scale", "expert_group_count", "leading_dense_block_count"}
+EXPERTS: dict[str, Architecture] = {
+    "dots1": Architecture(_dots1, _GROUPED),
+    "ernie4_5-moe": Architecture(
+        _ernie4_5_moe, {"expert_shared_count", "leading_dense_block_count", "interleave_moe_layer_step"}
+    ),
+    "glm4moe": Architecture(_glm4_moe, _GROUPED),
+    "gpt-oss": Architecture(_gpt_oss),
+    "granitemoe": Architecture(_granite_moe, GRANITE_SCALES),
+    "llama": Architecture(_llama),
+    "minimax-m2": Architecture(_minimax_m2),
+    "olmoe": Architecture(_olmoe),
+    "qwen2moe": Architecture(_qwen2_moe),
+    "qwen3moe": Architecture(_qwen3_moe),
+    "qwen3vlmoe": Architecture(_qwen3_moe),
+}

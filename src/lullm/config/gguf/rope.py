@@ -1,0 +1,55 @@
+"""The rotary embedding that a GGUF file says: its stretch, and how much of a head turns."""
+
+from typing import Any
+
+from lullm.config.gguf.keys import Data, Keys, short
+from lullm.errors import ModelLoadError
+
+
+def rope_scaling(keys: Keys, **more: Any) -> Data | None:
+    """The stretch of the rope. The factors of a tensor `rope_freqs` are what 'llama3' would compute."""
+    factors = keys.floats("rope_freqs.weight")
+    if factors is not None:
+        return {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0}
+    kind = keys.get("rope.scaling.type", "none")
+    if kind in ("none", ""):
+        factor = keys.number("rope.scale_linear")
+        return None if factor in (None, 1.0) else {"rope_type": "linear", "factor": factor}
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": keys.need("rope.scaling.factor")}
+    if kind == "yarn":
+        names = {"beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow", "attention_factor": "yarn_attn_factor"}
+        stated = {name: keys.number(f"rope.scaling.{key}") for name, key in names.items()}
+        return {
+            "rope_type": "yarn",
+            "factor": keys.need("rope.scaling.factor"),
+            "original_max_position_embeddings": keys.number("rope.scaling.original_context_length"),
+            **{name: value for name, value in stated.items() if value is not None},
+            **more,
+        }
+    raise ModelLoadError(f"{keys.file.path}: rope.scaling.type {kind!r} is not supported, only none, linear and yarn")
+
+
+def head_dim(keys: Keys) -> int:
+    """Of queries and keys."""
+    stated = keys.number("attention.key_length")
+    return int(stated or keys.need("embedding_length") // keys.need("attention.head_count"))
+
+
+def whole_heads(keys: Keys) -> None:
+    """Raises ModelLoadError: heads are rotated in part."""
+    turned, size = keys.number("rope.dimension_count"), head_dim(keys)
+    if turned not in (None, size):
+        raise ModelLoadError(f"{keys.file.path}: rope.dimension_count {turned} is not supported, only {size}")
+
+
+def turned_share(keys: Keys) -> float:
+    """Of a head."""
+    size = head_dim(keys)
+    return float((keys.number("rope.dimension_count") or size) / size)
+
+
+def theta(keys: Keys, key: str = "rope.freq_base") -> float | None:
+    """The base of the frequencies; None: the family's own."""
+    value = keys.number(key)
+    return None if value is None else short(value)

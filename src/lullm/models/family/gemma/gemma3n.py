@@ -1,0 +1,124 @@
+"""Gemma 3n, text (https://ai.google.dev/gemma/docs/gemma-3n): E2B and E4B.
+
+As Gemma 4's small models: layers read an embedding of their own of each token, and the last ones share keys and values.
+Beside that there are four residual streams (`nn.altup`), and the MLPs of the first layers drop most of their gates.
+"""
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, gated_mlp, new_norm
+from lullm.models.family.gemma.gemma4 import Gemma4Decoder, rules_of_shared, stage_cuts
+from lullm.nn.altup import AltUp, LearnedResidual, StreamProjections
+from lullm.nn.context import StepContext
+from lullm.nn.linear import Linear
+from lullm.nn.mlp import CutGatedMLP
+from lullm.ops.table import Ops
+from lullm.weights.rule import Scale
+
+
+def _mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Module:
+    family = config.family
+    cutoff = family.gate_cutoffs[layer]
+    if cutoff is None:
+        return gated_mlp(config, layer, dtype)
+    num_shares = 1 if config.share is None else config.share.axis.size
+    sizes = config.hidden_size, family.inner_size(layer)
+    return CutGatedMLP(*sizes, family.activation, False, dtype, cutoff, num_shares)
+
+
+class Gemma3nLayer(DecoderLayer):
+    """One layer, under the checkpoint's names."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
+        super().__init__(config, style, layer, group, dtype)
+        family, hidden_size = config.family, config.hidden_size
+        assert family.altup is not None and family.layer_inputs is not None, "of this family"
+        self.number, self.activation = layer - config.layers.start, family.activation  # among those of the stage
+        self.num_streams, self.active = family.altup.num_streams, family.altup.active
+        self.altup = AltUp(family.altup, hidden_size, family.rms_norm_eps, dtype)
+        self.laurel = LearnedResidual(family.altup.laurel_rank, hidden_size, family.rms_norm_eps, dtype)
+        self.pre_feedforward_layernorm = new_norm(config, dtype)
+        self.post_feedforward_layernorm = new_norm(config, dtype)
+        self.per_layer_input_gate = Linear(hidden_size, family.layer_inputs.size, False, dtype)
+        self.per_layer_projection = Linear(family.layer_inputs.size, hidden_size, False, dtype)
+        self.post_per_layer_input_norm = new_norm(config, dtype)
+
+    def forward(
+        self,
+        hidden: Tensor,  # [T, A * H]: all residual streams
+        residual: Tensor | None,
+        cos_sin_cache: Tensor,
+        context: StepContext,
+    ) -> tuple[Tensor, None]:
+        ops = context.ops
+        streams = self.altup.predict(hidden.unflatten(-1, (self.num_streams, -1)), ops)  # [T, A, H]
+        active = streams[:, self.active].clone()
+        normed = self.input_layernorm(active, ops)
+        learned = self.laurel(normed, ops)
+        ops.add_(active, self.post_attention_layernorm(self.mix(normed, cos_sin_cache, context), ops))
+        ops.add_(active, learned)
+        ops.scale_(active, 2**-0.5)
+        fed = self.feed(self.pre_feedforward_layernorm(active, ops), ops)
+        ops.add_(active, self.post_feedforward_layernorm(fed, ops))
+        scaled = self.altup.correct_(streams, active, ops)
+        streams[:, 1:] += self._of_inputs(scaled, context).unsqueeze(1)
+        return streams.flatten(1), None
+
+    def _of_inputs(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """What the layer's own embedding of the tokens gives."""
+        assert context.layer_inputs is not None, "the decoder has made them"
+        ops = context.ops
+        gate = ops.activate(self.per_layer_input_gate(x, ops), self.activation)
+        ops.multiply_(gate, context.layer_inputs[:, self.number], None)
+        return self.post_per_layer_input_norm(self.per_layer_projection(gate, ops), ops)
+
+
+class Gemma3nDecoder(Gemma4Decoder):
+    """With streams that are made of the embedding, and joined in front of the last norm."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
+        super().__init__(config, style, dtype, max_model_len)
+        altup, inputs = config.family.altup, config.family.layer_inputs
+        assert altup is not None and inputs is not None, "of this family"
+        self.num_streams, self.num_embedded = altup.num_streams, inputs.vocab_size
+        if self.stage.is_first:
+            self.altup_projections = StreamProjections(altup.num_streams, config.hidden_size, dtype)
+        if self.stage.is_last:
+            self.altup_unembed_projections = StreamProjections(altup.num_streams, config.hidden_size, dtype)
+
+    def run(self, hidden: Tensor, context: StepContext) -> Tensor:
+        ops = context.ops
+        if self.stage.is_first:
+            hidden = self.altup_projections.spread(hidden, ops).flatten(1)
+        streams, _ = self.run_layers(hidden, context)
+        if not self.stage.is_last:
+            return streams
+        joined = self.altup_unembed_projections.join(streams.unflatten(-1, (self.num_streams, -1)), ops)
+        return self.norm(joined, ops)
+
+    def _layer_inputs(self, token_ids: Tensor, common: Tensor, ops: Ops) -> Tensor:
+        """Tokens of pictures and sounds, behind those that layers embed, read the first one's."""
+        known = token_ids.where(token_ids < self.num_embedded, 0)
+        return super()._layer_inputs(known, common, ops)
+
+
+def build_gemma3n(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules, bias = rules_of_shared(config), config.family.attention_bias
+    routers = Scale(re.compile(r"\.altup\.router_norm\.weight$"), 1 / config.hidden_size)
+    style = DecoderStyle(
+        rules=replace(rules, scales=(*rules.scales, routers)),
+        head_norms=True,
+        qkv_bias=bias,
+        o_bias=bias,
+        make_mlp=_mlp,
+        make_layer=Gemma3nLayer,
+        make_decoder=Gemma3nDecoder,
+    )
+    model = CausalLM(config, style, dtype, max_model_len)
+    model.cuts = stage_cuts(config)
+    return model

@@ -1,0 +1,93 @@
+"""What becomes of vLLM's arguments that lullm lacks, each with what it does about them.
+
+One of them passes with the value that asks for nothing, or always where it could change nothing here; otherwise it is
+refused with what to do instead.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from lullm.errors import UnsupportedError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class VllmArgument:
+    """One argument that lullm lacks.
+
+    Attributes:
+        default: vLLM's; it asks for nothing, as None does.
+        advice: what to do instead, or why the argument changes nothing.
+        passes: any value is accepted, because none could change anything here.
+    """
+
+    default: Any
+    advice: str
+    passes: bool = False
+
+    def asks_for_nothing(self, value: object) -> bool:
+        """Whether the value is vLLM's default, or an empty text, list or dict where that is None."""
+        if self.passes or value is None:
+            return True
+        if self.default is None:
+            return isinstance(value, (str, dict, list, tuple)) and not value
+        return type(value) is type(self.default) and bool(value == self.default)
+
+
+def refused(advice: str, **defaults: Any) -> dict[str, VllmArgument]:
+    """Arguments that pass with their defaults only."""
+    return {name: VllmArgument(default, advice) for name, default in defaults.items()}
+
+
+def without_effect(reason: str, *names: str) -> dict[str, VllmArgument]:
+    """Arguments that pass with any value."""
+    return {name: VllmArgument(None, reason, passes=True) for name in names}
+
+
+def without_vllms(arguments: dict[str, Any], known: Mapping[str, VllmArgument]) -> dict[str, Any]:
+    """The arguments without those of vLLM that ask for nothing here.
+
+    Raises:
+        UnsupportedError: one asks for something; says what to do instead.
+    """
+    for name in arguments.keys() & known.keys():
+        if not known[name].asks_for_nothing(arguments[name]):
+            raise UnsupportedError(f"{name}={arguments[name]!r} is not supported: {known[name].advice}")
+    return {name: value for name, value in arguments.items() if name not in known}
+
+
+def takes_vllms(known: Mapping[str, VllmArgument]) -> Callable[[F], F]:
+    """A decorator: the function takes vLLM's arguments too, by keyword, and raises as `without_vllms` does."""
+
+    def decorated(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **arguments: Any) -> Any:
+            return function(*args, **without_vllms(arguments, known) if arguments.keys() & known.keys() else arguments)
+
+        return cast(F, call)
+
+    return decorated
+
+
+VLLM_CALLS: dict[str, VllmArgument] = {
+    **refused("LoRA adapters are not there yet; merge them into the checkpoint", lora_request=None),
+    **refused("give `prompt_token_ids`, or `truncate_prompt_tokens` in the parameters", tokenization_kwargs=None),
+    **refused("lullm takes text only", mm_processor_kwargs=None),
+    **without_effect("contents are joined to text, which every template takes", "chat_template_content_format"),
+    **without_effect("the beams of all prompts run in one batch", "concurrency_limit"),
+}
+"""Arguments of `LLM`'s calls, named as in vLLM 0.32. A table of docs/from-vllm.md is made from this one."""
+
+VLLM_SAMPLING: dict[str, VllmArgument] = {
+    **refused("say it by structured_outputs=StructuredOutputsParams(...), with the same fields", guided_decoding=None),
+    **refused("use `logit_bias`, `allowed_token_ids` or `bad_words`", logits_processors=None, extra_args=None),
+    **refused("`logprobs` gives the most likely tokens, the chosen one besides", logprob_token_ids=None),
+    **refused("`repetition_penalty` and `frequency_penalty` work against repetition", repetition_detection=None),
+    **without_effect("no blanks are put between special tokens", "spaces_between_special_tokens"),
+    **without_effect("log-probabilities are always kept flat, and read like a list of dicts", "flat_logprobs"),
+    **without_effect("a request always takes a copy", "skip_clone"),
+}
+"""Arguments of `SamplingParams`, as above."""

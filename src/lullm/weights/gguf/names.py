@@ -1,0 +1,84 @@
+"""Names of a GGUF file's tensors, as the same model's checkpoint has them, and shapes that are others there."""
+
+import re
+from collections.abc import Mapping
+
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_IN_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.*.gate_proj",
+    "ffn_up_exps": "mlp.experts.*.up_proj",
+    "ffn_down_exps": "mlp.experts.*.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    "shortconv.conv": "conv.conv1d",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.out_proj": "conv.out_proj",
+}
+_WHOLE = {
+    "attn_sinks.weight": "self_attn.sinks",
+    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+}
+"""Of which the last word is not that of a checkpoint."""
+_GEMMA = {"ffn_norm": "pre_feedforward_layernorm"}
+_TWO_LAYERS = {"ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
+_OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
+    "arcee": _TWO_LAYERS,
+    "gemma2": _GEMMA,
+    "gemma3": _GEMMA,
+    "glm4": {
+        "ffn_up": "mlp.gate_up_proj",
+        "post_attention_norm": "post_self_attn_layernorm",
+        "post_ffw_norm": "post_mlp_layernorm",
+    },
+    "gpt-oss": {"ffn_gate_inp": "mlp.router"},
+    "gpt2": {**_TWO_LAYERS, "position_embd": "model.embed_positions"},
+    "lfm2": {"token_embd_norm": "model.norm"},
+    "lfm2moe": {"token_embd_norm": "model.norm"},
+    "nemotron": _TWO_LAYERS,
+    "phi2": _TWO_LAYERS,
+    "phi3": {"ffn_up": "mlp.gate_up_proj"},
+    "starcoder2": _TWO_LAYERS,
+}
+"""What differs from the names above."""
+_NOT_WEIGHTS = re.compile(r"^(rope_(freqs|factors_long|factors_short)\.weight|blk\.\d+\.nextn\..*)$")
+"""They are read with the config, or only draft tokens."""
+_LAYER = re.compile(r"^blk\.(\d{1,9})\.(.+)$")
+_FILTERS = re.compile(r"^blk\.\d+\.shortconv\.conv\.weight$")
+"""Of convolutions, each of one channel."""
+
+
+def checkpoint_name(architecture: str, name: str) -> str | None:
+    """A checkpoint's name of a tensor; '*': the number of an expert, of which it stacks all. None: no weight."""
+    if _NOT_WEIGHTS.match(name):
+        return None
+    own = _OF_ARCHITECTURE.get(architecture, {})
+    layer = _LAYER.match(name)
+    rest = layer[2] if layer else name
+    prefix = f"model.layers.{layer[1]}." if layer else ""
+    if layer and rest in _WHOLE:
+        return prefix + _WHOLE[rest]
+    stem, _, last = rest.rpartition(".")
+    known = own.get(stem) or (_IN_LAYER if layer else _TOP).get(stem)
+    return name if known is None else f"{prefix}{known}.{last}"
+
+
+def checkpoint_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that the tensor of this name in a file has in a checkpoint."""
+    return (shape[0], 1, shape[1]) if len(shape) == 2 and _FILTERS.match(name) else shape
