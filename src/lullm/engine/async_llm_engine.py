@@ -50,7 +50,7 @@ class AsyncLLMEngine(Reception, NamedCalls):
     With a `data_parallel_size` above 1 the constructor gives a `ReplicaClient`, which has the same methods.
 
     Args:
-        stream_pause_s: seconds between two outputs of a stream, at least, and longer with many (`StreamPace`); tokens
+        stream_pause_s: seconds between two outputs of a stream, and longer with many (`StreamPace`); tokens
             drawn meanwhile come together. 0: an output per step.
 
     Attributes and raised errors: see `EngineClient` and `LLMEngine`.
@@ -83,7 +83,7 @@ class AsyncLLMEngine(Reception, NamedCalls):
         return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
 
     async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
-        """The same, to a `reader` that takes the outputs as they come; cancelling the call aborts the request."""
+        """Have `reader` take the outputs of a prepared request as they come; cancelling the call aborts it."""
         await self._entry.run(request, reader, keep_alive)
 
     async def pool(
