@@ -161,8 +161,12 @@ class AsyncLLMEngine(Reception, NamedCalls):
         return await self._call_foreign(lambda: self._engine.collective_rpc(method, timeout, args, kwargs))
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
-        """Replace weights; how many. The engine's thread iterates. Raises what iterating `weights` does."""
-        return await self._call_foreign(lambda: self._engine.update_weights(weights))
+        """Replace weights; how many. The engine's thread iterates. Raises what iterating `weights` does.
+
+        What iterates cannot call the engine, by way of an event loop neither: InvalidRequestError.
+        """
+        items = self._mailbox.feeding.items(weights)
+        return await self._call_foreign(lambda: self._engine.update_weights(items))
 
     async def expert_load(self, clear: bool = False) -> ExpertLoad:
         """How many tokens have used each expert. `clear`: it is counted anew from now on."""
