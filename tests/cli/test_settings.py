@@ -98,7 +98,13 @@ def test_a_file_that_is_not_there(capsys):
 def test_wrong_values_are_told_as_those_of_the_command_line(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         parse(["serve"], text="port: nine", tmp_path=tmp_path)
-    assert "argument --port: invalid int value: 'nine'" in capsys.readouterr().err
+    assert "lullm.yaml: argument --port: invalid int value: 'nine'" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        parse(["serve", "--port", "9"], {"LULLM_HOST": "h", "LULLM_MAX_MODEL_LEN": "abc"})
+    assert "error: LULLM_MAX_MODEL_LEN: argument -c/--max-model-len: 'abc' is not" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        parse(["serve", "--port", "nine"], {"LULLM_HOST": "h"})
+    assert "error: argument --port: invalid int" in capsys.readouterr().err
 
 
 def test_a_variable_that_sets_nothing_is_named(capsys):

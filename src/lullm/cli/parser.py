@@ -38,6 +38,7 @@ class CommandParser(argparse.ArgumentParser):
     """A parser whose errors name what was probably meant. Sub-commands' parsers are of this class, too."""
 
     _command: Command | None = None  # whose flags are still to be added
+    _source: str | None = None  # what `check` reads
 
     def __init__(self, *args: Any, **kwargs: Any):
         kwargs.setdefault("formatter_class", _Formatter)
@@ -68,6 +69,12 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(rest)}{_suggestion(rest, self._option_string_actions)}")
         return parsed, rest
 
+    def check(self, args: list[str], source: str) -> None:
+        """End the program if `args`, which come from `source` instead of the command line, are wrong; name `source`."""
+        self._source = source
+        self.parse_args(args)
+        self._source = None
+
     def error(self, message: str) -> NoReturn:
         """End the program with the usage, the message, and the name that was probably meant."""
         wrong = _WRONG_CHOICE.match(message)
@@ -77,7 +84,7 @@ class CommandParser(argparse.ArgumentParser):
             message = f"{kind}: there is no {wrong['given']!r}{_suggestion([wrong['given']], known)}"
             if kind != "command":
                 message += f" (choose from {', '.join(known)})"
-        super().error(message)
+        super().error(message if self._source is None else f"{self._source}: {message}")
 
 
 def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, CommandParser]:

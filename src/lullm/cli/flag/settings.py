@@ -13,7 +13,7 @@ from typing import Any
 
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE
 from lullm.cli.flag.model import MODEL_SETTING
-from lullm.cli.parser import closest
+from lullm.cli.parser import CommandParser, closest
 from lullm.errors import ConfigError
 
 PREFIX = "LULLM_"
@@ -36,7 +36,7 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def apply_settings(
-    parser: argparse.ArgumentParser,
+    parser: CommandParser,
     argv: Sequence[str],
     environment: Mapping[str, str],
     all_flags: Callable[[], set[str]],
@@ -49,7 +49,7 @@ def apply_settings(
 
     Raises:
         ConfigError: the file cannot be read, or has a name that is no flag. A wrong value ends the program as one on
-            the command line does.
+            the command line does, and its source is named.
     """
     if not parser.get_default("takes_settings"):
         return
@@ -57,20 +57,23 @@ def apply_settings(
     finder.add_argument("--config")
     path = finder.parse_known_args(list(argv))[0].config
     actions = {name: action for name, action in parser._option_string_actions.items() if name not in _NOT_SETTINGS}
-    tokens: list[str] = []
+    said: list[tuple[str, list[str]]] = []  # (source, what the command line would say)
     if path is not None:
-        tokens += [token for name, value in _read_file(path).items() for token in _tokens(name, value, actions, path)]
+        said += [(path, _tokens(name, value, actions, path)) for name, value in _read_file(path).items()]
     for variable, text in sorted(environment.items()):
         name = flag_of(variable)
         if variable.startswith(PREFIX) and variable not in READ_ELSEWHERE:
             if name in actions:
-                tokens += _tokens(name, _listed(text), actions, variable)
+                said.append((variable, _tokens(name, _listed(text), actions, variable)))
             elif name not in (flags := all_flags()):
                 meant = closest(name, flags)
                 hint = "" if meant is None else f"; did you mean {variable_of(meant)}?"
                 print(f"lullm: the variable {variable} sets nothing{hint}", file=sys.stderr)
     # A setting is a default: it is known before the command line is read, and gives way to it.
-    bare, given = vars(parser.parse_args([])), vars(parser.parse_args(tokens))
+    for source, tokens in said:
+        parser.check(tokens, source)
+    bare = vars(parser.parse_args([]))
+    given = vars(parser.parse_args([token for _, tokens in said for token in tokens]))
     changed = {name: value for name, value in given.items() if name not in bare or bare[name] != value}
     if "model" in changed:  # a MODEL on the command line must not meet another --model there
         changed[MODEL_SETTING] = changed.pop("model")
