@@ -1,4 +1,4 @@
-"""Damaged files of many architectures: an error that says what is wrong, or a model; no crash, no memory beyond a file's.
+"""Damaged files of many architectures: an error that says what is wrong, or a model; no crash, bounded memory.
 
 Seeded: a failure prints the architecture and the number of its case, which makes the same file again.
 """
