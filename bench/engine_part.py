@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from lullm import LLM
-from lullm.arena.arena import Arena
+from lullm.arena.address_range import AddressRange
 from lullm.arena.pinned import PinnedArena
 from lullm.worker import loaded_model as builder
 
@@ -50,31 +50,32 @@ def host_stages_of(llm: LLM) -> dict[str, tuple[Any, str]]:
 def timed_parts() -> Iterator[dict[str, float]]:
     """Seconds that a sleep or a wake-up spends on memory: mapping, unmapping, and pinned memory. The rest is copying.
 
-    By any thread: parts that run beside each other may be longer than the whole.
+    By any thread: parts that run beside each other may be longer than the whole. What maps is a device's address range;
+    a pinned arena has one of the host, which is a part of its pinning.
     """
     spent = {"map": 0.0, "unmap": 0.0, "pin": 0.0, "unpin": 0.0}
 
-    def timed(work: Callable[..., Any], part: str, is_pinned: bool) -> Callable[..., Any]:
-        def run(arena: Arena, *args: Any) -> Any:
+    def timed(work: Callable[..., Any], part: str) -> Callable[..., Any]:
+        def run(memory: AddressRange | PinnedArena, *args: Any) -> Any:
             started = time.perf_counter()
             try:
-                return work(arena, *args)
-            finally:  # a pinned one's calls the other's
-                if isinstance(arena, PinnedArena) == is_pinned:
+                return work(memory, *args)
+            finally:
+                if isinstance(memory, PinnedArena) or not memory._backend.faults_in:
                     spent[part] += time.perf_counter() - started
 
         return run
 
     with contextlib.ExitStack() as undo:
         for owner, name, part in (
-            (Arena, "map", "map"),
-            (Arena, "release", "unmap"),
+            (AddressRange, "map", "map"),
+            (AddressRange, "release", "unmap"),
             (PinnedArena, "map", "pin"),
             (PinnedArena, "release", "unpin"),
             (PinnedArena, "__init__", "pin"),
         ):
             original = getattr(owner, name)
-            setattr(owner, name, timed(original, part, owner is PinnedArena))
+            setattr(owner, name, timed(original, part))
             undo.callback(setattr, owner, name, original)
         yield spent
 

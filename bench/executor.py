@@ -1,14 +1,14 @@
 """What it costs that several workers share a model: sums between processes, and steps of each executor.
 
 python bench/executor.py sums [--workers 2] [--sizes 2048,65536] [--json FILE]
-python bench/executor.py steps [--shape qwen3-0.6b] [--streams 1,8,32] [--steps 200] [--json FILE]
+python bench/executor.py steps [--shape qwen3-0.6b] [--streams 1,8,32] [--steps 200] [--top-p 0.9] [--json FILE]
 
 `sums`: microseconds of an all-reduce in bfloat16 by bytes, over shared memory and over gloo, in turns in the same
 processes. A worker has a core of its own as far as there are cores.
 
-`steps`: milliseconds of a step by executor, in turns, some steps of one, then of the next: the whole engine's, greedy,
-with all cores of this process. With a pipeline, whose steps draw for a share of the streams: until all of them have a
-token. And microseconds of the shortest call to all workers and back.
+`steps`: milliseconds of a step by executor, in turns, some steps of one, then of the next: the whole engine's, greedy
+unless `--top-p` says otherwise, with all cores of this process. With a pipeline, whose steps draw for a share of the
+streams: until all of them have a token. And microseconds of the shortest call to all workers and back.
 """
 
 import argparse
@@ -62,6 +62,7 @@ def main() -> None:
     steps.add_argument("--streams", default="1,8,32")
     steps.add_argument("--steps", type=int, default=200, help="of each executor and number of streams")
     steps.add_argument("--input-len", type=int, default=128)
+    steps.add_argument("--top-p", type=float, help="draw at random (temperature 0.8) with this top_p, not greedily")
     steps.add_argument("--json", type=Path, help="write all figures here")
     args = parser.parse_args()
     if args.part == "sums":
@@ -163,7 +164,7 @@ def measure_steps(args: argparse.Namespace) -> None:
         engines = {name: LLMEngine(EngineConfig(**options, **EXECUTORS[name])) for name in args.executor or NAMES}
     rows = [(f"prefill, {args.input_len} tokens, ms", prefill_times(engines, args.input_len))]
     for streams in map(int, args.streams.split(",")):
-        rows.append((f"decode, {streams} streams, ms", decode_times(engines, streams, args.steps, args.input_len)))
+        rows.append((f"decode, {streams} streams, ms", decode_times(engines, streams, args)))
     rows.append(("a call and back, us", {name: call_times(engine) for name, engine in engines.items()}))
     print(f"{args.shape or 'demo'}: medians (tenth and ninetieth percentile), and the first of the row / each\n")
     print(f"| | {' | '.join(engines)} |\n|---|{'---|' * len(engines)}")
@@ -200,20 +201,21 @@ def prefill_times(engines: dict, input_len: int) -> dict[str, list[float]]:
     return found
 
 
-def decode_times(engines: dict, num_streams: int, num_steps: int, input_len: int) -> dict[str, list[float]]:
+def decode_times(engines: dict, num_streams: int, args: argparse.Namespace) -> dict[str, list[float]]:
     """Milliseconds per token of all streams."""
     from lullm import SamplingParams
 
     rng = random.Random(0)
-    params = SamplingParams(temperature=0.0, max_tokens=2 * num_steps + 64, ignore_eos=True)
+    kind = {"temperature": 0.0} if args.top_p is None else {"temperature": 0.8, "top_p": args.top_p, "seed": 1}
+    params = SamplingParams(**kind, max_tokens=2 * args.steps + 64, ignore_eos=True)
     found: dict[str, list[float]] = {name: [] for name in engines}
     for engine in engines.values():
         for number in range(num_streams):
-            engine.add_request(str(number), [rng.randrange(10, 2000) for _ in range(input_len)], params)
+            engine.add_request(str(number), [rng.randrange(10, 2000) for _ in range(args.input_len)], params)
         num_begun = 0
         while num_begun < num_streams:  # prompts; those of a pipeline come in several steps
             num_begun += sum(len(output.outputs[0].token_ids) == 1 for output in engine.step())
-    while len(next(iter(found.values()))) < num_steps:
+    while len(next(iter(found.values()))) < args.steps:
         for name, engine in engines.items():
             engine.step()  # the first one after another engine meets cold caches
             for _ in range(BURST):

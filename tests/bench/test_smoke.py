@@ -65,6 +65,7 @@ RUNS = {
     "preemption block-size": ("--block-size 16 --repeat 1", r"\| 16 \| \d+ \| \d+-\d+ \|"),
     "preemption prefix": ("--repeat 1", rf"\| 5 examples \| 341 \| {FIGURE} \| {FIGURE} \|"),
     "quantization": ("--shape tiny", rf"int4 all +{FIGURE} MiB +{FIGURE}%"),
+    "swap_runs": ("--num-requests 500", rf"(?s)\| on \| \d+ \| {FIGURE} .*\| off \| \d+ \| {FIGURE} "),
     "scheduler": ("--num-seqs 4 --steps 1", rf"(?s)4 sequences: +{FIGURE} ms.*a result of 256 decodes: \d+ bytes"),
     "serving": (
         "--shape tiny --streams 2 --input-len 8 --output-len 4 --rounds 1",

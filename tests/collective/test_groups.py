@@ -4,6 +4,7 @@ import pytest
 import torch
 from kit.worker.members import TRANSPORTS, run_members, run_seats, sum_in_order
 
+from lullm.collective.collective import rows_of
 from lullm.collective.torch_group import TorchGroup
 from lullm.errors import WorkerLostError
 from lullm.types.parallel.placement import Axis, placements
@@ -36,6 +37,23 @@ def test_columns_come_in_rank_order(transport):
 
     expected = torch.cat([torch.arange(6.0).view(2, 3) + 10 * rank for rank in range(3)], dim=1)
     assert all(torch.equal(found, expected) for found in run_seats(transport, work, tensor=3))
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 7, 9])
+def test_rows_are_dealt_with_the_columns_of_all(transport, num_rows):
+    """Of 70,000 columns a row takes several rounds over shared memory."""
+    parts = torch.randn(3, num_rows, 70_000 if num_rows == 4 else 5)
+
+    def work(seat):
+        return seat.tensor.deal_rows(parts[seat.placement.rank])
+
+    expected = torch.cat(list(parts), dim=1)
+    seen = set()
+    for rank, found in enumerate(run_seats(transport, work, tensor=3)):
+        own = rows_of(num_rows, rank, 3)
+        assert torch.equal(found, expected[own.start : own.stop])
+        seen.update(own)
+    assert seen == set(range(num_rows))
 
 
 def test_parts_of_longer_rows(transport):

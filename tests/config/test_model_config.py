@@ -228,18 +228,32 @@ def test_generation_defaults(tmp_path):
     assert defaults.eos_token_ids == (7,)
     path.write_text(json.dumps({"do_sample": False, "temperature": 0.6}))
     assert GenerationDefaults.from_folder(tmp_path).params.is_greedy
-    for broken in (
-        '{"do_sample": "false"}',
-        '{"eos_token_id": -1}',
-        '{"temperature": 1e999}',
-        "{",
-        "[]",
-        '{"temperature": -1}',
-        '{"eos_token_id": "x"}',
-    ):
+    for broken in ('{"eos_token_id": -1}', "{", "[]", '{"eos_token_id": "x"}'):
         path.write_text(broken)
         with pytest.raises(ModelLoadError, match="generation_config"):
             GenerationDefaults.from_folder(tmp_path)
+
+
+DEFAULTS = {
+    "temperature": [(0, 0.0), (0.0, 0.0), (None, 1.0), (-1, 1.0), (1e999, 1.0), ("0.7", 1.0)],
+    "top_p": [(0, 1.0), (1, 1.0), (0.9, 0.9), (None, 1.0), (1.5, 1.0)],
+    "top_k": [(0, 0), (-1, -1), (None, 0), (50, 50), (-5, 0), ("x", 0)],
+    "min_p": [(0.0, 0.0), (None, 0.0), (2, 0.0)],
+    "repetition_penalty": [(1.0, 1.0), (0, 1.0), (None, 1.0)],
+    "max_new_tokens": [(None, 16), (9, 9), (-3, 16)],
+}
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), [(n, *case) for n, cases in DEFAULTS.items() for case in cases])
+def test_defaults_that_no_request_could_have(tmp_path, caplog, name, value, expected):
+    """One of them refused the whole model; vLLM takes the model, and each request says it."""
+    (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": True, "top_k": 7, name: value}))
+    with caplog.at_level("WARNING", logger="lullm"):
+        params = GenerationDefaults.from_folder(tmp_path).params
+    assert getattr(params, {"max_new_tokens": "max_tokens"}.get(name, name)) == expected
+    assert name == "top_k" or params.top_k == 7
+    is_refused = value is not None and value != expected
+    assert ("passed over, so that lullm's own default holds" in caplog.text) == is_refused
 
 
 @pytest.mark.parametrize("load", [ModelConfig, GenerationDefaults])

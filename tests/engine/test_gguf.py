@@ -113,12 +113,24 @@ def narrow_experts(name):
     return FORMATS.MXFP4 if "_exps." in name else None
 
 
+def three_bits(name):
+    """As Q2_K: values and the last matrices in Q3_K, the embedding in Q6_K."""
+    return FORMATS.Q6_K if "token_embd" in name else FORMATS.Q3_K if "attn_v" in name or "ffn_down" in name else None
+
+
+def five_bits(name):
+    return FORMATS.Q5_0 if "attn_v" in name or "ffn_down" in name else None
+
+
 MIXES = {
     "Q8_0": ("Qwen3", FORMATS.Q8_0, None, 9),
     "Q4_0": ("Llama", FORMATS.Q4_0, None, 10),
     "Q4_K_M": ("Qwen3", FORMATS.Q4_K, largest_first, 9),
     "Q5_K": ("Qwen2", FORMATS.Q5_K, None, 10),
     "Q6_K, fused in the file": ("Phi3", FORMATS.Q6_K, None, 10),
+    "Q2_K": ("Qwen3", FORMATS.Q2_K, three_bits, 9),
+    "IQ4_XS": ("Llama", FORMATS.IQ4_XS, None, 10),
+    "IQ4_NL beside Q5_0": ("Qwen2", FORMATS.IQ4_NL, five_bits, 10),
     "experts in MXFP4": ("GptOss", FORMATS.Q8_0, narrow_experts, 2 * (2 * 4 + 2) + 2),
     "experts in Q8_0": ("Qwen3Moe", FORMATS.Q8_0, None, 2 * (2 * 4 + 2) + 2),
 }

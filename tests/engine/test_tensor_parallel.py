@@ -20,7 +20,7 @@ from kit.model.golden import SIZES, random_model
 from kit.worker.threads import MeetingExecutor, use_threads
 from safetensors.torch import load_file
 
-from lullm import LLM, SamplingParams
+from lullm import LLM, SamplingParams, StructuredOutputsParams
 from lullm.errors import ConfigError, ModelLoadError
 from lullm.ops.cpu.library import absence
 from lullm.weights.rows.place import PlainRows
@@ -97,6 +97,30 @@ def test_samples_and_beams(shared, qwen3_folder, answers):
     llm = shared()
     assert tokens_of(llm.generate(prompts, sampled, use_tqdm=False)) == expected
     assert tokens_of(llm.beam_search(prompts, beam_width=3, max_tokens=10)) == tokens_of(beams)
+
+
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_draws_of_every_kind(shared, monkeypatch, qwen3_folder, num_workers):
+    """Each worker draws for its rows of every batch, whose number falls from 7 to 1."""
+    letters = StructuredOutputsParams(regex="[ab ]+")
+    kinds = [{"logprobs": 3}, {"structured_outputs": letters}, {"repetition_penalty": 1.3}, {"top_p": 0.8}]
+    kinds += [{"temperature": 0.0}, {"min_p": 0.1, "logprobs": 0}, {"presence_penalty": 0.5, "top_k": 20}]
+    params = [
+        SamplingParams(**{"temperature": 0.9, "seed": number} | kind, max_tokens=6 + 3 * number, ignore_eos=True)
+        for number, kind in enumerate(kinds)
+    ]
+    prompts = random_prompts(len(params), 20)
+    with LLM(str(qwen3_folder), **OPTIONS) as alone:
+        expected = alone.generate(prompts, params, use_tqdm=False)
+    if absence() is None:
+        use_threads(monkeypatch, MeetingExecutor)
+    found = shared(tensor_parallel_size=num_workers).generate(prompts, params, use_tqdm=False)
+    assert tokens_of(found) == tokens_of(expected)
+    for output, other in zip(found, expected, strict=True):
+        own, ranked = (each.outputs[0].logprobs or [] for each in (output, other))
+        assert [list(at) for at in own] == [list(at) for at in ranked]
+        logprobs = [[entry.logprob for at in each for entry in at.values()] for each in (own, ranked)]
+        assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-5)
 
 
 @pytest.mark.parametrize("level", [1, 2])

@@ -27,13 +27,18 @@ MARGIN = 1e-4
 
 
 class EngineTarget(Target):
-    """A round is an engine of its own, with random options, and some hundred actions."""
+    """A round is an engine of its own, with random options, and `num_actions` actions."""
+
+    num_actions = 150
+    longest_prompt = 80
+    shape: dict[str, int] = {"num_hidden_layers": 2}
+    """Of the model, beside that of its family."""
 
     def __init__(self, folder: Path):
         super().__init__(folder)
-        self._model = str(write_checkpoint(folder / "model", "qwen3", num_hidden_layers=2))
+        self._model = str(write_checkpoint(folder / "model", "qwen3", **self.shape))
         self._weights = load_file(f"{self._model}/model.safetensors")
-        self._alone = LLM(self._model, dtype="float32", max_model_len=MAX_MODEL_LEN, num_gpu_blocks_override=64)
+        self._alone = self._new_alone()
 
     def close(self) -> None:
         self._alone.shutdown()
@@ -46,6 +51,9 @@ class EngineTarget(Target):
         """The request's output when nothing else runs."""
         [output] = self._alone.generate([prompt], params.replace(logprobs=max(params.logprobs or 0, 2)), use_tqdm=False)
         return output
+
+    def _new_alone(self, **options: Any) -> LLM:
+        return LLM(self._model, dtype="float32", max_model_len=MAX_MODEL_LEN, num_gpu_blocks_override=64, **options)
 
     def weights(self, rng: random.Random) -> list[tuple[str, torch.Tensor]]:
         """Some of the weights as they are: an update that must change no token."""
@@ -91,7 +99,7 @@ class _Round:
             self._step: 60, self._add: 30, self._abort: 2, self._sleep: 3, self._wake_up: 4, self._forget: 1,
             self._update: 1,
         }  # fmt: skip
-        for action in self.rng.choices(list(actions), list(actions.values()), k=150):
+        for action in self.rng.choices(list(actions), list(actions.values()), k=self.target.num_actions):
             action()
         self.llm.wake_up()
         for _ in range(5000):
@@ -115,7 +123,7 @@ class _Round:
         block_space_of(engine).check_conservation()
 
     def _add(self) -> None:
-        prompt, params = random_prompt(self.rng, 80), random_params(self.rng)
+        prompt, params = random_prompt(self.rng, self.target.longest_prompt), random_params(self.rng)
         request_id = str(len(self.asked))
         try:
             self.llm.llm_engine.add_request(request_id, prompt, params, priority=self.rng.randrange(3))

@@ -2,6 +2,7 @@
 
 from .engine import EngineTarget
 from .folder import FolderTarget
+from .gpu import GpuTarget
 from .op import OpTarget
 from .scheduler import SchedulerTarget
 from .server import ServerTarget
@@ -10,6 +11,7 @@ from .template import TemplateTarget
 
 TARGETS: dict[str, type[Target]] = {
     "engine": EngineTarget,
+    "gpu": GpuTarget,
     "server": ServerTarget,
     "folder": FolderTarget,
     "scheduler": SchedulerTarget,

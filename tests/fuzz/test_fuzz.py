@@ -3,22 +3,43 @@
 import random
 
 import pytest
+import torch
 
 from .campaign import Campaign, main
 from .target import Target
 from .targets import TARGETS
 
-ROUNDS = {"engine": 4, "server": 2, "folder": 15, "scheduler": 3, "op": 40, "template": 30}
+ROUNDS = {"engine": 4, "gpu": 1, "server": 2, "folder": 15, "scheduler": 3, "op": 40, "template": 30}
+
+
+def opened(name, folder):
+    if name == "gpu":
+        pytest.importorskip("triton")
+        if torch.cuda.is_available():
+            pytest.skip("a GPU is here: kernels are not interpreted")
+    return TARGETS[name](folder)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_some_rounds_pass(name, tmp_path):
-    target, said = TARGETS[name](tmp_path), []
+    target, said = opened(name, tmp_path), []
     try:
         assert Campaign(name, said.append).run(target, seed=1, seconds=120, rounds=ROUNDS[name]), "\n".join(said)
     finally:
         target.close()
     assert target.counts.total() > 0
+
+
+@pytest.mark.slow
+def test_a_thousand_steps_on_a_gpu_that_is_made_up(tmp_path):
+    target, said, seed = opened("gpu", tmp_path), [], 100
+    try:
+        while target.counts["steps"] < 1000:
+            assert Campaign("gpu", said.append).run(target, seed, seconds=600, rounds=1), "\n".join(said)
+            seed += 1
+    finally:
+        target.close()
+    assert all(target.counts[what] for what in ("preempted", "sleeps", "updates", "compared", "replays"))
 
 
 class FifthFails(Target):

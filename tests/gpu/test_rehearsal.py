@@ -29,6 +29,8 @@ def test_every_case_gives_what_the_goals_ask_for(name, bench, toys, gpu):
     assert {figure for case, figure in asked if named.get(case, case) == name} <= set(figures)
     if name == "sleep-8b":
         assert figures["recaptured"] == 0.0
+        both = [(figures[f"{cycle}_wake_map_s"], figures[f"{cycle}_sleep_unmap_s"]) for cycle in ("first", "level2")]
+        assert all(min(pair) > 0 for pair in both), "mapping is timed wherever it happens"
 
 
 def test_every_goal_has_a_row_that_measures_it(script):

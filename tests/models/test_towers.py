@@ -34,7 +34,22 @@ QWEN = (MROPE | {"head_dim": 16}, QWEN_VISION, {})
 PIXTRAL = (VISION | {"model_type": "pixtral"}, {"spatial_merge_size": 1})
 SIGLIP = VISION | {"model_type": "siglip_vision_model"}
 CLIP = VISION | {"model_type": "clip_vision_model"}
+GLM_VISION = {
+    "depth": 1, "hidden_size": 32, "num_heads": 2, "patch_size": 14, "image_size": 28, "out_hidden_size": 48,
+    "intermediate_size": 40,
+}  # fmt: skip
+GLM = {
+    "head_dim": 12, "num_attention_heads": 4,
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 1], "partial_rotary_factor": 0.5,
+    },
+}  # fmt: skip
+GLM_MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 CASES = {
+    "Glm4v": (GLM, GLM_VISION, {}),
+    "Glm46V": (GLM | {"model_type": "glm4v_text"}, GLM_VISION | {"model_type": "glm4v_vision"}, {}),
+    "Glm4vMoe": (GLM | GLM_MOE, GLM_VISION, {}),
+    "Idefics3": ({"model_type": "llama"}, VISION | {"model_type": "idefics3_vision"}, {}),
     "Mistral3": ({"model_type": "mistral"}, *PIXTRAL),
     "Mistral3, ministral3": ({"model_type": "ministral3"}, *PIXTRAL),
     "Gemma3": ({"model_type": "gemma3_text", "sliding_window": 20}, SIGLIP, {"mm_tokens_per_image": 4}),
@@ -127,6 +142,14 @@ def test_files_of_qwen_without_a_text_config(tmp_path, family):
     assert config.architecture == "Qwen2ForCausalLM"
     assert config.family.ropes == (RopeConfig(rope_theta=1e6),) * 3
     assert config.family.rms_norm_eps == 1e-5
+
+
+def test_tokens_of_pictures_are_no_unknown_keys():
+    """GLM-4.5V's file has them in `text_config`."""
+    text = TEXT | GLM | GLM_MOE | {"model_type": "glm4v_moe_text", "image_start_token_id": 5, "video_end_token_id": 6}
+    data = {"architectures": ["Glm4vMoeForConditionalGeneration"], "text_config": text, "image_token_id": 7}
+    config = ModelConfig.from_dict(data)
+    assert config.architecture == "Glm4MoeForCausalLM" and config.unknown_keys == ()
 
 
 def test_a_text_model_that_is_none_of_ours_is_named():

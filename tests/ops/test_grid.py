@@ -29,6 +29,11 @@ HELD = {
     "Q5_K among K": (grid.ANY_K, FORMATS.Q5_K),
     "Q6_K among K": (grid.ANY_K, FORMATS.Q6_K),
     "Q4_0 beside Q8_0": (grid.Q8_0, FORMATS.Q4_0),
+    "IQ4_NL": (grid.Q8_0, FORMATS.IQ4_NL),
+    "IQ4_XS": (grid.Q6_K, FORMATS.IQ4_XS),
+    "IQ4_XS among K": (grid.ANY_K, FORMATS.IQ4_XS),
+    "Q2_K": (grid.ANY_K, FORMATS.Q2_K),
+    "Q3_K": (grid.Q6_K, FORMATS.Q3_K),
     "zero points": (grid.ZERO_POINTS, ZERO_POINTS),
 }
 CASES = pytest.mark.parametrize(("kind", "block"), HELD.values(), ids=HELD.keys())

@@ -87,3 +87,28 @@ def test_beside_a_busy_process_workers_yield_and_come_back_to_all_cores():
 
 def masks_of_own_threads():
     return {frozenset(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")}
+
+
+@pytest.mark.parametrize("isa", [None, "none"], ids=["native", "torch"])
+def test_an_engine_in_a_fork_of_a_process_that_has_had_one(isa):
+    """OpenMP's threads are not copied: the rotary table of the second engine waited for them for ever."""
+    if isa is None and absence() is not None:
+        pytest.skip("no native ops")
+    program = (
+        "import os, signal, sys, torch; from lullm import LLM, SamplingParams\n"
+        "torch.set_num_threads(4)\n"
+        "def text():\n"
+        "    with LLM(threads=2) as llm:\n"
+        "        params = SamplingParams(temperature=0, max_tokens=4)\n"
+        "        return llm.generate('17 + 25 =', params, use_tqdm=False)[0].outputs[0].text\n"
+        "assert text() == ' 42'\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    signal.alarm(60)\n"
+        "    os._exit(0 if text() == ' 42' else 1)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    env |= {"LULLM_CPU_ISA": isa} if isa else {}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -186,3 +186,25 @@ def test_endless_tokens_are_refused(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(b"\x0a\xc4\xb8\x02" + piece)
     with pytest.raises(ModelLoadError, match="tokenizer.model: its vocabulary has longer tokens than any known"):
         Tokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["qwen.tiktoken", "tiktoken.model", "vocab.json"])
+def test_tokenizers_in_other_forms_are_refused_with_what_to_do(tmp_path, name):
+    """Qwen 1 and Kimi: the error said "no tokenizer.json" and no more."""
+    (tmp_path / name).write_text("IQ== 0\n")
+    with pytest.raises(ModelLoadError, match=f"{name} and no tokenizer.json.*save_pretrained.*tokenizer=FOLDER"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_the_template_of_a_processor(tmp_path):
+    """Folders of models that see had it in a file of its own, and nowhere else."""
+    train(tmp_path, model_type="bpe", vocab_size=340, **LLAMA)
+    path = tmp_path / "chat_template.json"
+    path.write_text(json.dumps({"chat_template": "P{{ messages[0].content }}"}))
+    messages = [{"role": "user", "content": "hello"}]
+    assert Tokenizer.from_folder(tmp_path).apply_chat_template(messages, tokenize=False) == "Phello"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "T"}))
+    assert Tokenizer.from_folder(tmp_path).apply_chat_template(messages, tokenize=False) == "T"
+    path.write_text(json.dumps({"chat_template": 7}))
+    with pytest.raises(ModelLoadError, match="chat_template.json: chat_template must be a string or a list"):
+        Tokenizer.from_folder(tmp_path)

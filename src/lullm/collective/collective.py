@@ -4,6 +4,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from lullm.units import cdiv
+
 
 class Collective(Protocol):
     """One member's end of a group of `size` members. Blocking, unless a device orders the work itself.
@@ -27,6 +29,10 @@ class Collective(Protocol):
         """x `[N, C]` -> `[N, size * C]`: the columns of all members in rank order. All give the same shape."""
         ...
 
+    def deal_rows(self, x: Tensor) -> Tensor:
+        """x `[N, C]` -> `[R, size * C]`: as `all_gather` of those R rows that are this member's (`rows_of`)."""
+        ...
+
     def broadcast_(self, x: Tensor, source: int) -> None:
         """What the member `source` has, into everybody's x."""
         ...
@@ -44,6 +50,13 @@ class Collective(Protocol):
         ...
 
 
+def rows_of(num_rows: int, rank: int, size: int) -> range:
+    """The rows of a member of a group of `size`: as many for each, so that some may be those of two."""
+    num_own = cdiv(num_rows, size)
+    start = min(rank * num_own, num_rows - num_own)
+    return range(start, start + num_own)
+
+
 class Alone:
     """A group of one. Implements `Collective`."""
 
@@ -54,6 +67,9 @@ class Alone:
         pass
 
     def all_gather(self, x: Tensor) -> Tensor:
+        return x
+
+    def deal_rows(self, x: Tensor) -> Tensor:
         return x
 
     def broadcast_(self, x: Tensor, source: int) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, FileStore, PrefixStore, Store, TCPStore
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
+from lullm.collective.collective import rows_of
 from lullm.errors import UnsupportedError, WorkerLostError
 from lullm.types.parallel.placement import Axis
 from lullm.types.parallel.rendezvous import LocalFile, Rendezvous, Transport
@@ -77,6 +78,10 @@ class TorchGroup:
 
     def all_gather(self, x: Tensor) -> Tensor:
         return torch.cat(self._gathered(x).unbind(), dim=1)
+
+    def deal_rows(self, x: Tensor) -> Tensor:
+        own = rows_of(len(x), self.rank, self.size)
+        return torch.cat(self._gathered(x)[:, own.start : own.stop].unbind(), dim=1)
 
     def broadcast_(self, x: Tensor, source: int) -> None:
         whole = x.contiguous()

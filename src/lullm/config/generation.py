@@ -2,14 +2,21 @@
 
 from pathlib import Path
 
-from lullm.config.field import boolean, token_id_list
+from lullm.config.field import token_id_list
 from lullm.config.gguf.architecture import sampling_data
 from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import read_object
-from lullm.errors import InvalidRequestError, ModelLoadError
+from lullm.errors import InvalidRequestError
+from lullm.log import get_logger
 from lullm.types.sampling_params import SamplingParams
 
-_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+logger = get_logger(__name__)
+
+_PARAMS = {
+    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")},
+    "max_new_tokens": "max_tokens",
+}
+"""The defaults that count, as in vLLM, and what requests call them."""
 
 
 class GenerationDefaults:
@@ -26,24 +33,30 @@ class GenerationDefaults:
     def from_folder(cls, folder: Path) -> "GenerationDefaults":
         """Read `folder/generation_config.json`; a missing file gives lullm's own defaults.
 
-        A GGUF file may hold them itself.
+        A GGUF file may hold them itself. A value that no request could have ("top_p": 0) is passed over with a warning.
 
         Raises:
-            ModelLoadError: the file is not JSON or a value is out of range.
+            ModelLoadError: the file is not a JSON object, or its ends of a text are no token ids.
         """
         path = folder if is_gguf(folder) else folder / "generation_config.json"
         try:
             data = sampling_data(read_gguf(path)) if is_gguf(path) else read_object(path)
         except FileNotFoundError:
             return cls(SamplingParams())
-        greedy = not boolean(data, "do_sample", True, file=str(path))
         eos_token_ids = token_id_list(data.get("eos_token_id"), f"{path}: eos_token_id")
-        try:
-            values = {name: data[name] for name in _FIELDS if data.get(name) is not None}
-            if greedy:
-                values["temperature"] = 0.0
-            if data.get("max_new_tokens") is not None:
-                values["max_tokens"] = data["max_new_tokens"]
-            return cls(SamplingParams(**values), eos_token_ids)
-        except InvalidRequestError as error:
-            raise ModelLoadError(f"{path} cannot be used: {error}") from None
+        values = {param: data[name] for name, param in _PARAMS.items() if _is_usable(data.get(name), param, path)}
+        if data.get("do_sample") is False:
+            values["temperature"] = 0.0
+        return cls(SamplingParams(**values), eos_token_ids)
+
+
+def _is_usable(value: object, param: str, path: Path) -> bool:
+    """Whether the file says this default, and a request could have it."""
+    if value is None:
+        return False
+    try:
+        SamplingParams(**{param: value})  # type: ignore[arg-type]
+    except InvalidRequestError as error:
+        logger.warning("%s: passed over, so that lullm's own default holds: %s", path, error)
+        return False
+    return True

@@ -27,7 +27,14 @@ from lullm.models.family.gemma.gemma3 import build_gemma, build_gemma2, build_ge
 from lullm.models.family.gemma.gemma3n import build_gemma3n
 from lullm.models.family.gemma.gemma4 import build_gemma4
 from lullm.models.family.glm import build_ernie4_5, build_glm, build_glm4, build_helium
-from lullm.models.family.gpt import build_gpt2, build_opt
+from lullm.models.family.gpt import (
+    build_biogpt,
+    build_gpt1,
+    build_gpt2,
+    build_gpt_bigcode,
+    build_gpt_neo,
+    build_opt,
+)
 from lullm.models.family.gpt_oss import build_gpt_oss
 from lullm.models.family.hybrid.lfm2 import build_lfm2
 from lullm.models.family.hybrid.qwen_next import build_qwen3_5, build_qwen3_next
@@ -39,7 +46,7 @@ from lullm.models.family.hybrid.state_space import (
 )
 from lullm.models.family.layer_norm.cohere import build_cohere
 from lullm.models.family.layer_norm.falcon import build_falcon
-from lullm.models.family.layer_norm.gpt_neox import build_gpt_neox, build_gptj, build_phi
+from lullm.models.family.layer_norm.gpt_neox import build_codegen, build_gpt_neox, build_gptj, build_phi
 from lullm.models.family.layer_norm.starcoder import build_nemotron, build_olmo1, build_stablelm, build_starcoder2
 from lullm.models.family.llama import build_arcee, build_llama, build_seed_oss
 from lullm.models.family.mistral import build_mistral
@@ -56,6 +63,10 @@ Builder = Callable[[ModelConfig, torch.dtype, int], Model]
 BUILDERS: dict[str, Builder] = {
     "ArceeForCausalLM": build_arcee,
     "BambaForCausalLM": build_bamba,
+    "BioGptForCausalLM": build_biogpt,
+    "CodeGenForCausalLM": build_codegen,
+    "GPTBigCodeForCausalLM": build_gpt_bigcode,
+    "GPTNeoForCausalLM": build_gpt_neo,
     "CohereForCausalLM": build_cohere,
     "Cohere2ForCausalLM": build_cohere,
     "DeepseekV2ForCausalLM": build_deepseek,
@@ -99,6 +110,7 @@ BUILDERS: dict[str, Builder] = {
     "Olmo2ForCausalLM": build_olmo,
     "Olmo3ForCausalLM": build_olmo,
     "OPTForCausalLM": build_opt,
+    "OpenAIGPTLMHeadModel": build_gpt1,
     "OlmoeForCausalLM": build_olmoe,
     "PhiForCausalLM": build_phi,
     "Phi3ForCausalLM": build_phi3,

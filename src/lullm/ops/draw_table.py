@@ -55,9 +55,9 @@ class DrawTable:
             torch.from_numpy(keys),
         )
 
-    def first(self, num_draws: int) -> "DrawTable":
-        """The first rows."""
-        return DrawTable(*(column[:num_draws] for column in self._columns()))
+    def part(self, rows: range) -> "DrawTable":
+        """Consecutive rows."""
+        return DrawTable(*(column[rows.start : rows.stop] for column in self._columns()))
 
     def take(self, rows: Tensor) -> "DrawTable":
         """Some of the rows, by their numbers [R]."""

@@ -6,6 +6,8 @@ scope only one of them has threads; outside of it torch's number is what the pro
 """
 
 import contextlib
+import functools
+import os
 from collections.abc import Iterator
 
 import torch
@@ -13,6 +15,10 @@ import torch
 from lullm.machine.processor import default_num_threads
 from lullm.ops.cpu import native
 from lullm.ops.cpu.library import load_library
+
+# A fork has no copy of OpenMP's threads, and waits for them for ever: an engine built in one hung.
+os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
+_PROCESS = os.getpid()
 
 
 class StepThreads:
@@ -37,9 +43,9 @@ class StepThreads:
 
 @contextlib.contextmanager
 def torch_threads(num_threads: int) -> Iterator[None]:
-    """Let torch compute with `num_threads` threads for a while."""
+    """Let torch compute with `num_threads` threads for a while; in a fork always with one."""
     before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
+    torch.set_num_threads(num_threads if os.getpid() == _PROCESS else 1)
     try:
         yield
     finally:

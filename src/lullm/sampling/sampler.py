@@ -107,6 +107,7 @@ class Sampler:
         table: DrawTable | None = None,
         guides: StepGuides = NO_GUIDES,
         chosen: Tensor | None = None,
+        num_best: int | None = None,
     ) -> Sampled:
         """One token per draw, on the logits' device. Does not synchronise, except for random draws without `choose`.
 
@@ -115,6 +116,8 @@ class Sampler:
             table: of these draws, on the logits' device; None: made here.
             guides: of these draws, with `is_late` of this sampler.
             chosen: [N] int64, what `choose` gave for these logits; None: it was not asked.
+            num_best: the most tokens that a draw of the whole batch ranks, of which these draws are a part, so that the
+                tables of all parts have as many columns; None: that of these draws, if they rank any.
 
         Raises:
             ValueError: the shape of the logits does not fit.
@@ -123,7 +126,8 @@ class Sampler:
             raise ValueError(
                 f"logits of shape {tuple(logits.shape)} for {len(draws)} draws from {self._vocab_size} ids"
             )
-        ranked_rows = [row for row, draw in enumerate(draws) if draw.params.num_logprobs is not None]
+        best_of_row = num_best_of_rows(draws)
+        ranked_rows = list(best_of_row)
         logprobs = _log_softmax(logits, ranked_rows) if ranked_rows and self._wants_raw_logprobs else None
         if self._choose is not None and draws:
             table = self._table(draws).to(logits.device) if table is None else table
@@ -132,11 +136,13 @@ class Sampler:
         else:
             keys = None if table is None else table.keys
             tokens = draw_tokens_(logits, draws, keys, guides.early()) if draws else torch.zeros(0, dtype=torch.int64)
-        if not ranked_rows:
-            return Sampled(draws, tokens, None, {})
+        if num_best is None:
+            if not best_of_row:
+                return Sampled(draws, tokens, None, {})
+            num_best = max(best_of_row.values())
         if logprobs is None:
             logprobs = _log_softmax(logits, ranked_rows)
-        return _with_logprobs(draws, tokens, ranked_rows, logprobs)
+        return Sampled(draws, tokens, _table_of(tokens, ranked_rows, logprobs, num_best), best_of_row)
 
     def is_late(self, draw: Draw) -> bool:
         """See `Late`: a mask takes tokens away, and where nothing counts those that are left, the best one stays best.
@@ -204,6 +210,12 @@ class Sampler:
         return [unpack_ranked_logprobs(row, target, num_logprobs) for row, target in zip(packed, targets, strict=True)]
 
 
+def num_best_of_rows(draws: Sequence[Draw]) -> dict[int, int]:
+    """By the rows whose draws want log-probabilities: of how many best tokens."""
+    wanted = enumerate(draw.params.num_logprobs for draw in draws)
+    return {row: num_best for row, num_best in wanted if num_best is not None}
+
+
 def is_plain(draws: Sequence[Draw], only_greedy: bool) -> bool:
     """Whether all draws use the model's logits unchanged and want nothing but the token. Host only.
 
@@ -260,16 +272,15 @@ def _draw_at_random_(logits: Tensor, best: Tensor, draws: Sequence[Draw], keys: 
 def _log_softmax(logits: Tensor, rows: list[int]) -> Tensor:
     """Log-probabilities [len(rows), V] in new memory. Does not synchronise."""
     if len(rows) < len(logits):
-        logits = logits[torch.tensor(rows).to(logits.device, non_blocking=True)]
+        logits = logits[torch.tensor(rows, dtype=torch.int64).to(logits.device, non_blocking=True)]
     return logits.log_softmax(-1)
 
 
-def _with_logprobs(draws: Sequence[Draw], tokens: Tensor, ranked_rows: list[int], logprobs: Tensor) -> Sampled:
+def _table_of(tokens: Tensor, ranked_rows: list[int], logprobs: Tensor, num_best: int) -> Tensor:
     """Tokens [N] and the wanted figures of logprobs [len(ranked_rows), V] in one table. Does not synchronise."""
-    num_best = [draws[row].params.num_logprobs or 0 for row in ranked_rows]
-    index = torch.tensor(ranked_rows).to(tokens.device, non_blocking=True)
-    packed = pack_ranked_logprobs(logprobs, tokens[index].clamp(min=0), max(num_best))
-    table = torch.zeros(len(draws), 1 + packed.shape[1], dtype=packed.dtype, device=packed.device)
+    index = torch.tensor(ranked_rows, dtype=torch.int64).to(tokens.device, non_blocking=True)
+    packed = pack_ranked_logprobs(logprobs, tokens[index].clamp(min=0), num_best)
+    table = torch.zeros(len(tokens), 1 + packed.shape[1], dtype=packed.dtype, device=packed.device)
     table[:, 0] = tokens
     table[index, 1:] = packed
-    return Sampled(draws, tokens, table, dict(zip(ranked_rows, num_best, strict=True)))
+    return table

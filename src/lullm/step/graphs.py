@@ -34,8 +34,8 @@ logger = get_logger(__name__)
 class DecodeOutput(NamedTuple):
     """The results of a decode step; replays write them to the same addresses."""
 
-    logits: Tensor  # [size, V] float32
-    tokens: Tensor  # [size] int64, drawn from them (greedily, if the ops cannot draw)
+    logits: Tensor  # [R, V] float32, of the rows that this worker draws for (`DrawShare`): all, if it is alone
+    tokens: Tensor  # [R] int64, drawn from them (greedily, if the ops cannot draw)
 
 
 class StreamOutput(NamedTuple):

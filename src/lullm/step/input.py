@@ -100,7 +100,7 @@ class InputBuilder:
 
     def placed_draws(self, prepared: PreparedInput) -> DrawTable:
         """The draws of the input that was placed last."""
-        return _draws(self._staging.parts_of(prepared.stage)).first(len(prepared.batch.draws))
+        return _draws(self._staging.parts_of(prepared.stage)).part(range(len(prepared.batch.draws)))
 
     def clear_decodes(self, size: int) -> None:
         """See `Staging.clear`."""

@@ -19,6 +19,7 @@ from lullm.models.protocol import Model
 from lullm.nn.context import StepContext
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
+from lullm.sampling.draw_share import DrawShare
 from lullm.sampling.masks import MaskMaker, StepGuides
 from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
@@ -28,6 +29,7 @@ from lullm.step.input import InputBuilder, PreparedInput, StepInput
 from lullm.step.limits import StepLimits
 from lullm.step.pooling import PooledStep, pool_rows
 from lullm.step.relay import Relay
+from lullm.types.draw import Draw
 from lullm.types.packed import unpack
 from lullm.types.step import Running, Span, StepPlan, StepResult, TokenLogprobs
 
@@ -53,6 +55,7 @@ class ModelRunner:
         kv_caches: by layer, over the tensors of `pools.device`; several layers may share a slot.
         scope: entered around every computation; see `StepThreads`.
         relay: to the other stages of a pipeline. Only the last one draws.
+        share: of the draws of a batch of decodes; other draws are made by all workers that share the head.
         workspace: for the results of recorded decodes, on a device that records them as they occur. None: decodes are
             eager, except for those that `capture_graphs` has recorded.
 
@@ -73,6 +76,7 @@ class ModelRunner:
         limits: StepLimits,
         scope: Callable[[], AbstractContextManager[None]],
         relay: Relay,
+        share: DrawShare,
         workspace: Workspace | None = None,
     ):
         self._device = device
@@ -83,6 +87,7 @@ class ModelRunner:
         self._masks = masks
         self._scope = scope
         self._relay = relay
+        self._share, self._share_ops = share, share.ops(ops)
         self._moves = BlockMoves(device, ops, pools, limits.state_groups)
         self._decode_sizes = decode_sizes(device, limits.max_num_seqs)
         self._inputs = InputBuilder(device, ops, limits, self._decode_sizes, model.config.vocab_size)
@@ -118,7 +123,7 @@ class ModelRunner:
         if prepared is None:
             return _Outcome(None, {})
         is_last = self._relay.is_last
-        guides = self._masks.start(prepared.batch.draws if is_last else (), self._sampler.is_late)
+        guides = self._masks.start(self._own_draws(prepared) if is_last else (), self._sampler.is_late)
         self._inputs.place(prepared)
         self._relay.receive(prepared.batch.num_tokens)
         calibrates = self._take_calibration(prepared.batch)
@@ -164,20 +169,27 @@ class ModelRunner:
 
         The recording draws by temperature and truncation only. Other draws are made from its logits afterwards.
         """
-        draws, num_draws = prepared.batch.draws, len(prepared.batch.draws)
+        draws, share = prepared.batch.draws, self._share
         logits, tokens = self._forward_decodes(size, calibrates=True) if calibrates else self.graphs.run(size)
         if is_plain(draws, only_greedy=self._ops.draw_tokens is None):
-            return Sampled(draws, tokens[:num_draws], None, {})
-        table = self._inputs.placed_draws(prepared)
-        return self._sampler.draw(logits[:num_draws], draws, table, guides, tokens[:num_draws])
+            return Sampled(draws, share.tokens(tokens, size)[: len(draws)], None, {})
+        own = self._own_draws(prepared)
+        table = share.table(self._inputs.placed_draws(prepared), size)
+        given = logits[: len(own)], own, table, guides, tokens[: len(own)], share.num_best(draws, size)
+        return share.sampled(self._sampler.draw(*given), draws, size)
+
+    def _own_draws(self, prepared: PreparedInput) -> Sequence[Draw]:
+        """Those that this worker makes."""
+        draws, size = prepared.batch.draws, prepared.decode_size
+        return draws if size is None else self._share.draws(draws, size)
 
     def _forward_decodes(self, size: int, calibrates: bool = False) -> DecodeOutput:
-        """What is recorded: the placed batch, filled up to `size`, and a token of every row."""
+        """What is recorded: the placed batch, filled up to `size`, and a token of every row of this worker's."""
         step = self._inputs.placed_decodes(size)
-        logits = self._model.compute_logits(self._forward(step, calibrates), self._ops)  # [size, V]
+        logits = self._model.compute_logits(self._forward(step, calibrates), self._share_ops)  # [rows, V]
         if self._ops.draw_tokens is None:
             return DecodeOutput(logits, greedy_tokens(logits))
-        return DecodeOutput(logits, self._ops.draw_tokens(logits, step.draws, False))
+        return DecodeOutput(logits, self._ops.draw_tokens(logits, self._share.table(step.draws, size), False))
 
     def _pass(self, prepared: PreparedInput, calibrates: bool) -> Tensor:
         """What the next stage goes on from [T, H]."""

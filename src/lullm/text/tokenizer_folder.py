@@ -56,6 +56,7 @@ def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[s
         for file, read in ((tokenizer_tekken.FILE, read_tekken), (sentence_piece.FILE, read_sentence_piece)):
             if (folder / file).is_file():
                 return read(folder, config)
+        _refuse_other_files(folder)
         raise ModelLoadError(
             f"{folder} has no tokenizer.json; a model folder holds config.json, tokenizer.json, "
             "tokenizer_config.json and *.safetensors"
@@ -69,6 +70,21 @@ def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[s
         raise ModelLoadError(f"{path} is not a tokenizer that the `tokenizers` library can read: {error}") from None
     _try_rules(backend, path)
     return backend, {}
+
+
+_OTHER_FILES = ("*.tiktoken", "tiktoken.model", "vocab.json")
+"""What tokenizers of Qwen 1 and Kimi, and the oldest ones of GPT-2's kind are made of."""
+
+
+def _refuse_other_files(folder: Path) -> None:
+    """Raises ModelLoadError: the folder has a tokenizer in another form."""
+    for pattern in _OTHER_FILES:
+        if found := sorted(folder.glob(pattern)):
+            raise ModelLoadError(
+                f"{folder} has its tokenizer as {found[0].name} and no tokenizer.json, which is what lullm reads; let "
+                "transformers write one (AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)) and pass it as "
+                "tokenizer=FOLDER, or take a newer copy of the model"
+            )
 
 
 def _try_rules(backend: Backend, path: Path) -> None:
@@ -147,18 +163,13 @@ def read_chat_template(given: str) -> str:
 
 
 def _chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Name -> source of the folder's templates. A file chat_template.jinja goes before the config's entry."""
-    value = config.get("chat_template")
+    """Name -> source of the folder's templates: chat_template.jinja, else the tokenizer's or processor's config."""
     sources: dict[str, str] = {}
-    if isinstance(value, str):
-        sources["default"] = value
-    elif isinstance(value, list):
-        for entry in value:
-            if not isinstance(entry, dict) or not all(isinstance(entry.get(k), str) for k in ("name", "template")):
-                raise ModelLoadError("tokenizer_config.json: chat_template must list objects with name and template")
-            sources[entry["name"]] = entry["template"]
-    elif value is not None:
-        raise ModelLoadError("tokenizer_config.json: chat_template must be a string or a list")
+    for file, value in (
+        ("chat_template.json", _read_json(folder / "chat_template.json").get("chat_template")),
+        ("tokenizer_config.json", config.get("chat_template")),
+    ):
+        sources |= _stated_templates(value, file)
     files = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
     if (folder / "chat_template.jinja").exists():
         files["default"] = folder / "chat_template.jinja"
@@ -168,3 +179,17 @@ def _chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, st
         except FileNotFoundError as error:  # a link to nowhere
             raise ModelLoadError(f"{path} cannot be read: {error}") from None
     return sources
+
+
+def _stated_templates(value: Any, file: str) -> dict[str, str]:
+    """Name -> source, of the value of a `chat_template`."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"default": value}
+    if not isinstance(value, list):
+        raise ModelLoadError(f"{file}: chat_template must be a string or a list")
+    for entry in value:
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(k), str) for k in ("name", "template")):
+            raise ModelLoadError(f"{file}: chat_template must list objects with name and template")
+    return {entry["name"]: entry["template"] for entry in value}

@@ -21,6 +21,7 @@ from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.selection import require_batch_invariance, select_ops, with_collective, with_features
 from lullm.ops.table import Ops
 from lullm.ops.threads import StepThreads
+from lullm.sampling.draw_share import DrawShare
 from lullm.sampling.masks import MaskMaker
 from lullm.sampling.sampler import Sampler
 from lullm.step.block_move import CachePools
@@ -117,6 +118,7 @@ class WorkerSetup:
             limits,
             self.threads.scope,
             relay,
+            DrawShare(self.seat.tensor),
             workspace,
         )
 

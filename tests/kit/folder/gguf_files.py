@@ -280,17 +280,24 @@ def narrow(values):
     return torch.cat((scales.unsqueeze(-1), blocks), dim=-1).flatten(2).numpy()
 
 
+PLACES = {
+    FORMATS.Q8_0: ((0,), 74, 0), FORMATS.Q4_0: ((0,), 4.6, 0), FORMATS.Q5_0: ((0,), 9.2, 0),
+    FORMATS.Q4_1: ((0, 2), 4.6, -7.5), FORMATS.Q5_1: ((0, 2), 9.2, -15.5), FORMATS.IQ4_NL: ((0,), 71, 0),
+    FORMATS.Q2_K: ((80, 82), 13, 1.5), FORMATS.Q3_K: ((108,), 42, 0), FORMATS.Q4_K: ((0, 2), 300, 7.5),
+    FORMATS.Q5_K: ((0, 2), 600, 15.5), FORMATS.Q6_K: ((208,), 1400, 0), FORMATS.IQ4_XS: ((0,), 1300, 0),
+}  # fmt: skip
+"""Where the float16 of a block are, what values deviate by for factors of 1, and what the second factor is to the
+first: half of a group's digits, so that values lie around zero."""
+
+
 def random_blocks(shape, kind, deviation=0.15, seed=0):
     """Blocks of a K format whose values have about this deviation."""
     num_values, num_bytes = gguf.GGML_QUANT_SIZES[kind]
     rng = np.random.default_rng(seed)
     blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // num_values, num_bytes), dtype=np.uint8)
-    halves = {FORMATS.Q4_K: (0, 2), FORMATS.Q5_K: (0, 2), FORMATS.Q6_K: (208,), FORMATS.Q8_0: (0,), FORMATS.Q4_0: (0,)}
-    unit = {FORMATS.Q4_K: 300, FORMATS.Q5_K: 600, FORMATS.Q6_K: 1400, FORMATS.Q8_0: 74, FORMATS.Q4_0: 4.6}[kind]
-    for at in halves[kind]:
-        # The second one is the minimums': half of a group's digits, so that values lie around zero.
-        middle = 15.5 if kind == FORMATS.Q5_K else 7.5
-        factor = deviation / unit * (1.0 if at != 2 else middle) * rng.uniform(0.7, 1.3, blocks.shape[:-1])
+    halves, unit, middle = PLACES[kind]
+    for at in halves:
+        factor = deviation / unit * (1.0 if at == halves[0] else middle) * rng.uniform(0.7, 1.3, blocks.shape[:-1])
         blocks[..., at : at + 2] = factor.astype(np.float16)[..., None].view(np.uint8)
     return blocks.reshape(*shape[:-1], -1)
 

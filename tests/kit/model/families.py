@@ -135,6 +135,10 @@ GPT2_SIZES = {
     "n_positions": 64, "n_inner": 40,
 }  # fmt: skip
 
+NEO = {
+    "num_layers": 3, "num_hidden_layers": ..., "num_heads": 4, "num_attention_heads": ..., "window_size": 20,
+    "attention_types": [[["global"], 1], [["local", "global"], 1]],
+}  # fmt: skip
 UNGIVEN = {"head_dim": ...}  # it follows from other sizes
 FALCON_GROUPS = UNGIVEN | {"new_decoder_architecture": True, "num_kv_heads": 2}
 PARALLEL = {"use_parallel_residual": True}
@@ -386,6 +390,53 @@ CASES = {
         },
         GPT2_SIZES,
         features="learned positions, layer norms",
+    ),
+    "OpenAIGPT": Cases(
+        "GPT-1",
+        {"plain": {"n_positions": 128}, "untied, relu": {"afn": "relu", "tie_word_embeddings": False}},
+        {key: value for key, value in GPT2_SIZES.items() if key != "n_inner"},
+        {"tie_word_embeddings": False},
+        "learned positions, layer norms behind the sums",
+        is_rare=True,
+    ),
+    "GPTBigCode": Cases(
+        "StarCoder 1, SantaCoder",
+        {"plain": {}, "keys of each head, untied": {"multi_query": False, "tie_word_embeddings": False, "n_inner": 40}},
+        GPT2_SIZES,
+        {"tie_word_embeddings": False},
+        "as GPT-2, one key head",
+        is_rare=True,
+    ),
+    "GPTNeo": Cases(
+        "GPT-Neo 125M, 1.3B, 2.7B, TinyStories",
+        {
+            "plain": NEO,
+            "windows in two of three layers, untied": NEO
+            | {"attention_types": [[["local"], 2], [["global"], 1]], "window_size": 7, "tie_word_embeddings": False},
+        },
+        {"num_layers": 2, "num_hidden_layers": ..., "num_heads": 4, "num_attention_heads": ..., "window_size": 7}
+        | {"attention_types": [[["global", "local"], 1]], "num_key_value_heads": ...},
+        NEO | {"window_size": 32, "tie_word_embeddings": False},
+        "learned positions, layer norms, windows in every second layer, scores as they are",
+    ),
+    "BioGpt": Cases(
+        "BioGPT",
+        {
+            "plain": UNGIVEN,
+            "untied, relu": {"scale_embedding": False, "hidden_act": "relu", "tie_word_embeddings": False},
+        },
+        {"num_key_value_heads": ...},
+        {"tie_word_embeddings": False},
+        "learned positions, layer norms, scaled embeddings",
+        is_rare=True,
+    ),
+    "CodeGen": Cases(
+        "CodeGen 350M to 16B",
+        {"plain": {"rotary_dim": 8}, "other sizes, heads turn as a whole": {"n_inner": 40, "rotary_dim": 12}},
+        GPT2_SIZES | {"rotary_dim": 8},
+        {"rotary_dim": 8},
+        "as GPT-J, its matrices fused in the checkpoint",
+        is_rare=True,
     ),
     "Gemma2": Cases(
         "Gemma 2",

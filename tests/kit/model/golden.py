@@ -43,7 +43,7 @@ def model_class(family):
 
 def architecture_of(family):
     """As `config.json` names it."""
-    return "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
+    return f"{family}LMHeadModel" if family in ("GPT2", "OpenAIGPT") else f"{family}ForCausalLM"
 
 
 def random_model(family, options, seed=0):

@@ -14,14 +14,15 @@ SIZES = {
     "mamba_d_state": 16, "ssm_state_size": 16, "mamba_d_head": 16, "mamba_head_dim": 16, "mamba_n_heads": 8,
     "mamba_num_heads": 8, "mamba_d_ssm": 128, "shared_expert_intermediate_size": 32, "n_groups": 2,
     "num_kv_heads": 2, "ffn_hidden_size": 96, "moe_shared_expert_intermediate_size": 48,
+    "window_size": 8, "n_inner": 96,
     "hidden_size_per_layer_input": 8, "query_pre_attn_scalar": 20, "attention_head_dim": 16,
 }  # fmt: skip
 TOWER = {
     "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16,
     "image_size": 28,
 }  # fmt: skip
-LAYERS = ("num_hidden_layers", "n_layer")
-HEADS = ("num_attention_heads", "n_head")
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+HEADS = ("num_attention_heads", "n_head", "num_heads")
 
 
 def shrink(data, num_layers=None):
@@ -39,7 +40,7 @@ def shrink(data, num_layers=None):
 
 def _num_layers(data):
     """As many as there are kinds of layers in the first of them, up to four."""
-    types = data.get("layer_types") or list(data.get("hybrid_override_pattern") or "")
+    types = data.get("layer_types") or data.get("attention_layers") or list(data.get("hybrid_override_pattern") or "")
     own = next((data[key] for key in LAYERS if key in data), 4)
     if not types:
         pattern = data.get("sliding_window_pattern")
@@ -61,10 +62,12 @@ def _small(key, value, data, num_layers):
         return 4
     if key == "num_key_value_heads":
         return {1: 1, data["num_attention_heads"]: 4}.get(value, 2)
-    if key in ("layer_types", "no_rope_layers", "attn_type_list", "hybrid_override_pattern"):
+    if key in ("layer_types", "attention_layers", "no_rope_layers", "attn_type_list", "hybrid_override_pattern"):
         return value[:num_layers]
     if key == "intermediate_size" and isinstance(value, list):
         return [SIZES[key]] * num_layers
+    if key == "attention_types":
+        return [[names, 1] for names, _ in value]
     if key == "activation_sparsity_pattern":  # at least one layer of each kind
         return [*value[: num_layers - 1], 0.0]
     if key == "num_kv_shared_layers" and value:

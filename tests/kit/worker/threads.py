@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lullm.collective.collective import Alone
+from lullm.collective.collective import Alone, rows_of
 from lullm.collective.seat import Seat
 from lullm.errors import EngineDeadError, InvalidRequestError, WorkerLostError
 from lullm.executor.merged import MergedExecutor
@@ -79,6 +79,13 @@ class ThreadCollective:
         gathered = torch.cat(parts, dim=-1)
         self._exchange.part()
         return gathered
+
+    def deal_rows(self, x):
+        self.calls.append(("deal_rows", tuple(x.shape)))
+        own = rows_of(len(x), self.rank, self.size)
+        dealt = torch.cat([part[own.start : own.stop] for part in self._exchange.swap(self.rank, x)], dim=-1)
+        self._exchange.part()
+        return dealt
 
     def broadcast_(self, x, source):
         self.calls.append(("broadcast_", tuple(x.shape)))

@@ -10,7 +10,13 @@ from lullm.config.gguf.format import FORMATS as BLOCK_FORMATS
 from lullm.ops.quantized.narrow import MAGNITUDES
 from lullm.weights.gguf.blocks import decode_rows, narrow_blocks, take_apart
 
-QUANTIZED = [FORMATS.Q8_0, FORMATS.Q4_0, FORMATS.Q4_K, FORMATS.Q5_K, FORMATS.Q6_K]
+REACH = {
+    FORMATS.Q8_0: (-128, 127), FORMATS.Q4_0: (-8, 7), FORMATS.Q5_0: (-16, 15), FORMATS.IQ4_NL: (-127, 113),
+    FORMATS.Q2_K: (0, 3), FORMATS.Q3_K: (-4, 3), FORMATS.Q4_K: (0, 15), FORMATS.Q5_K: (0, 31), FORMATS.Q6_K: (-32, 31),
+    FORMATS.IQ4_XS: (-127, 113),
+}  # fmt: skip
+"""Of digits."""
+QUANTIZED = [*REACH]
 
 
 def test_sizes():
@@ -19,7 +25,7 @@ def test_sizes():
         assert block.name == FORMATS(number).name
 
 
-@pytest.mark.parametrize("kind", [*QUANTIZED, FORMATS.MXFP4], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [*QUANTIZED, FORMATS.Q4_1, FORMATS.Q5_1, FORMATS.MXFP4], ids=lambda kind: kind.name)
 def test_any_bytes(kind):
     """All bits of random blocks, with float16 factors that are finite."""
     if kind == FORMATS.MXFP4:
@@ -59,6 +65,8 @@ def test_numbers_of_a_type(kind):
 def test_parts_have_small_digits(kind):
     """What the native kernels count on."""
     blocks = take_apart(BLOCK_FORMATS[kind], torch.from_numpy(random_blocks((7, 768), kind)))
-    reach = {"Q8_0": (-128, 127), "Q4_0": (-8, 7), "Q4_K": (0, 15), "Q5_K": (0, 31), "Q6_K": (-32, 31)}[kind.name]
-    assert (int(blocks.digits.min()), int(blocks.digits.max())) == reach
+    assert (int(blocks.digits.min()), int(blocks.digits.max())) == REACH[kind]
     assert blocks.codes is None or blocks.codes.dtype == torch.int8
+    if blocks.codes is not None:
+        products = blocks.digits.int().unflatten(1, (blocks.codes.shape[1], -1)) * blocks.codes.int().unsqueeze(-1)
+        assert products.abs().max() <= 4096

@@ -42,7 +42,10 @@ def choice(data: Data, name: str, allowed: tuple[Any, ...], default: Any) -> Any
     value = default if value is None else value
     value = value.lower() if isinstance(value, str) else value
     if not any(value == each and type(value) is type(each) for each in allowed):
-        raise fault(f"{name} is {shown(value)}; supported: {', '.join(map(repr, allowed))}")
+        raise fault(
+            f"{name} is {shown(value)}; supported: {', '.join(map(repr, allowed))}; take the original in bfloat16, or "
+            "a copy that says one of these"
+        )
     return value
 
 

@@ -17,7 +17,7 @@ from lullm.config.family.family import Family
 from lullm.config.family.gemma.gemma3 import GEMMA, GEMMA2, GEMMA3
 from lullm.config.family.gemma.gemma3n import GEMMA3N
 from lullm.config.family.gemma.gemma4 import GEMMA4, GEMMA4_UNIFIED
-from lullm.config.family.gpt import GPT2, OPT
+from lullm.config.family.gpt import BIOGPT, GPT1, GPT2, GPT_BIGCODE, GPT_NEO, OPT
 from lullm.config.family.granite import GRANITE
 from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
@@ -26,6 +26,7 @@ from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYB
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from lullm.config.family.layer_norm.falcon import FALCON
 from lullm.config.family.layer_norm.families import (
+    CODEGEN,
     COHERE,
     COHERE2,
     GPT_NEOX,
@@ -56,6 +57,10 @@ from lullm.errors import ModelLoadError
 FAMILIES: dict[str, Family] = {
     "ArceeForCausalLM": ARCEE,
     "BambaForCausalLM": BAMBA,
+    "BioGptForCausalLM": BIOGPT,
+    "CodeGenForCausalLM": CODEGEN,
+    "GPTBigCodeForCausalLM": GPT_BIGCODE,
+    "GPTNeoForCausalLM": GPT_NEO,
     "CohereForCausalLM": COHERE,
     "Cohere2ForCausalLM": COHERE2,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
@@ -99,6 +104,7 @@ FAMILIES: dict[str, Family] = {
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
     "OPTForCausalLM": OPT,
+    "OpenAIGPTLMHeadModel": GPT1,
     "OlmoeForCausalLM": OLMOE,
     "PhiForCausalLM": PHI,
     "Phi3ForCausalLM": PHI3,

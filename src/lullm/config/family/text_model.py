@@ -33,6 +33,9 @@ _QWEN3_VL_MOE = {
     "moe_intermediate_size": 1408, "norm_topk_prob": True,
 }  # fmt: skip
 
+_GLM4V = {"rms_norm_eps": 1e-5, "num_key_value_heads": 2, "attention_bias": True}
+_GLM4V_MOE = {"num_key_value_heads": 8, "attention_bias": True}
+
 TEXT_MODELS: dict[str, TextModel] = {
     "AyaVisionForConditionalGeneration": TextModel(None),
     "Cohere2VisionForConditionalGeneration": TextModel(None),
@@ -40,6 +43,10 @@ TEXT_MODELS: dict[str, TextModel] = {
     "Gemma3nForConditionalGeneration": TextModel("Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": TextModel("Gemma4ForCausalLM"),
     "Gemma4UnifiedForConditionalGeneration": TextModel("Gemma4UnifiedForCausalLM"),
+    "Glm4vForConditionalGeneration": TextModel("Glm4ForCausalLM", _GLM4V, has_plane_rope=True),
+    "Glm46VForConditionalGeneration": TextModel("Glm4ForCausalLM", _GLM4V, has_plane_rope=True),
+    "Glm4vMoeForConditionalGeneration": TextModel("Glm4MoeForCausalLM", _GLM4V_MOE, has_plane_rope=True),
+    "Idefics3ForConditionalGeneration": TextModel(None),
     "InternVLForConditionalGeneration": TextModel(None),
     "Lfm2VlForConditionalGeneration": TextModel(None),
     "LlavaForConditionalGeneration": TextModel(None),
@@ -73,10 +80,11 @@ _OF_THE_WHOLE = ("dtype", "torch_dtype", "eos_token_id", "bos_token_id", "quanti
 _OF_PICTURES = frozenset(
     {
         "vision_config", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
-        "vision_end_token_id",
+        "vision_end_token_id", "image_start_token_id", "image_end_token_id", "video_start_token_id",
+        "video_end_token_id",
     }
 )  # fmt: skip
-"""Keys beside those of the text, in a file without `text_config`."""
+"""Keys beside those of the text, in a file without `text_config`, and in some with it."""
 _PLANES = ("mrope_section", "mrope_interleaved")
 
 
@@ -88,7 +96,8 @@ def text_part(data: dict[str, Any], architecture: str) -> dict[str, Any]:
     model = TEXT_MODELS.get(architecture)
     if model is None:
         return data
-    text = optional_object(data, "text_config") or {key: data[key] for key in data if key not in _OF_PICTURES}
+    stated_text = optional_object(data, "text_config") or data
+    text = {key: value for key, value in stated_text.items() if key not in _OF_PICTURES}
     logger.info("%s: only the text model is loaded; what reads pictures is passed over", architecture)
     outer = {key: data[key] for key in _OF_THE_WHOLE if data.get(key) is not None}
     # Whether the head is tied is said by the whole, as transformers reads it: it ties the head of the whole.

@@ -26,19 +26,25 @@ FORMATS = {
     0: BlockFormat("F32", 1, 4),
     1: BlockFormat("F16", 1, 2),
     2: BlockFormat("Q4_0", 32, 18),
+    3: BlockFormat("Q4_1", 32, 20),
+    6: BlockFormat("Q5_0", 32, 22),
+    7: BlockFormat("Q5_1", 32, 24),
     8: BlockFormat("Q8_0", 32, 34),
+    10: BlockFormat("Q2_K", 256, 84),
+    11: BlockFormat("Q3_K", 256, 110),
     12: BlockFormat("Q4_K", 256, 144),
     13: BlockFormat("Q5_K", 256, 176),
     14: BlockFormat("Q6_K", 256, 210),
+    20: BlockFormat("IQ4_NL", 32, 18),
+    23: BlockFormat("IQ4_XS", 256, 136),
     30: BlockFormat("BF16", 1, 2),
     39: BlockFormat("MXFP4", 32, 17),
 }
 """By the numbers in a file."""
 
 _OTHERS = {
-    3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS",
-    18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32",
-    27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4",
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S", 24: "I8",
+    25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4",
 }  # fmt: skip
 
 
@@ -49,6 +55,7 @@ def format_of(number: int, tensor: str) -> BlockFormat:
         name = _OTHERS.get(number, f"number {number}")
         known = ", ".join(each.name for each in FORMATS.values())
         raise ModelLoadError(
-            f"tensor {tensor} has the format {name}, which is not supported; take a file with {known} only"
+            f"tensor {tensor} has the format {name}, which is not supported; take the model's Q4_K_M or IQ4_XS "
+            f"file, or another one with {known} only"
         )
     return found

@@ -1,4 +1,6 @@
-"""GPT-2 (Radford et al., 2019) and OPT (https://arxiv.org/abs/2205.01068): learned positions, layer norms, biases.
+"""GPT-1 and 2 (Radford et al., 2018 and 2019), GPT-Neo (Black et al., 2021), StarCoder 1 and SantaCoder (GPTBigCode,
+https://arxiv.org/abs/2305.06161), BioGPT (https://arxiv.org/abs/2210.10341) and OPT (https://arxiv.org/abs/2205.01068):
+learned positions, layer norms, biases.
 
 No layer rotates its heads: attention reads a rotary table that turns nothing. Parameters have the names of the shared
 decoder where they are the same thing.
@@ -25,16 +27,16 @@ from lullm.ops.table import Ops
 from lullm.weights.rule import Fusion, HeadOrder, Rename, WeightRules
 
 OPT_UNUSED_POSITIONS = 2
-"""OPT's table of positions starts with two rows that no token has. They are read to its end."""
+"""The table of positions of OPT and BioGPT starts with two rows that no token has. They are read to its end."""
 
 
 class GPTLayer(nn.Module):
-    """One layer. Norms stand in front of attention and MLP, or behind the sums (OPT-350m)."""
+    """One layer. Norms stand in front of attention and MLP, or behind the sums (GPT-1, OPT-350m)."""
 
     def __init__(self, config: ModelConfig, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
         family, bias = config.family, config.family.attention_bias
-        style = AttentionStyle(scale=family.attention_scale, qkv_bias=bias, o_bias=bias)
+        style = AttentionStyle(scale=family.attention_scale, qkv_bias=bias, o_bias=bias or family.output_bias)
         self.norms_first = family.norms_first
         self.input_layernorm = LayerNorm(config.hidden_size, family.rms_norm_eps, dtype)
         self.self_attn = Attention(config, style, layer, group, dtype)
@@ -70,6 +72,7 @@ class GPT(nn.Module):
             )
         family, hidden_size, stage = config.family, config.hidden_size, config.stage
         embedding_size = family.embedding_size or hidden_size
+        self.embedding_scale = family.embedding_scale
         if stage.is_first or (stage.is_last and config.ties_head):
             self.embed_tokens = new_embedding(config, embedding_size, dtype)
         self.project_in: Linear | None = None
@@ -99,6 +102,8 @@ class GPT(nn.Module):
     def _embed(self, token_ids: Tensor, context: StepContext) -> Tensor:  # [T] -> [T, H]
         ops, embeddings = context.ops, context.input_embeddings
         x = self.embed_tokens(token_ids, ops) if embeddings is None else embeddings.clone()  # layers write over it
+        if self.embedding_scale != 1.0 and embeddings is None:
+            ops.scale_(x, self.embedding_scale)
         if self.project_in is not None:
             x = self.project_in(x, ops)
         ops.add_(x, self.embed_positions(context.positions, ops))
@@ -147,24 +152,61 @@ def _drops(config: ModelConfig, *patterns: str) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern) for pattern in (*patterns, *tied))
 
 
+_GPT2_RENAMES = (
+    (r"^transformer\.", ""),
+    (r"^(?=(wte|wpe|h|ln_f)\.)", "model."),
+    (r"^model\.wte\.", "model.embed_tokens."),
+    (r"^model\.wpe\.", "model.embed_positions."),
+    (r"^model\.ln_f\.", "model.norm."),
+    (r"^model\.h\.", "model.layers."),
+    (r"\.ln_1\.", ".input_layernorm."),
+    (r"\.ln_2\.", ".post_attention_layernorm."),
+    (r"\.attn\.c_attn\.", ".self_attn.qkv_proj."),
+    (r"\.attn\.c_proj\.", ".self_attn.o_proj."),
+    (r"\.mlp\.c_fc\.", ".mlp.fc1."),
+    (r"\.mlp\.c_proj\.", ".mlp.fc2."),
+)
+_SAVED_MASKS = r"\.attn\.(attention\.)?(masked_)?bias$"
+"""The causal mask, saved by older checkpoints."""
+
+
 def build_gpt2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
     rules = WeightRules(
-        renames=_renames(
-            (r"^transformer\.", ""),
-            (r"^(?=(wte|wpe|h|ln_f)\.)", "model."),
-            (r"^model\.wte\.", "model.embed_tokens."),
-            (r"^model\.wpe\.", "model.embed_positions."),
-            (r"^model\.ln_f\.", "model.norm."),
-            (r"^model\.h\.", "model.layers."),
-            (r"\.ln_1\.", ".input_layernorm."),
-            (r"\.ln_2\.", ".post_attention_layernorm."),
-            (r"\.attn\.c_attn\.", ".self_attn.qkv_proj."),
-            (r"\.attn\.c_proj\.", ".self_attn.o_proj."),
-            (r"\.mlp\.c_fc\.", ".mlp.fc1."),
-            (r"\.mlp\.c_proj\.", ".mlp.fc2."),
-        ),
-        drops=_drops(config, r"\.attn\.(masked_)?bias$"),  # the causal mask, saved by older checkpoints
+        renames=_renames(*_GPT2_RENAMES),
+        drops=_drops(config, _SAVED_MASKS),
         transposes=(re.compile(r"\.(qkv_proj|o_proj|fc1|fc2)\.weight$"),),
+    )
+    return GPTCausalLM(config, rules, 0, dtype, max_model_len)
+
+
+def build_gpt1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+    names = ((r"(?<![^.])tokens_embed\.", "wte."), (r"(?<![^.])positions_embed\.", "wpe."))
+    rules = WeightRules(
+        renames=_renames(*names, *_GPT2_RENAMES),
+        drops=_drops(config, _SAVED_MASKS, r"^(transformer\.)?position_ids$"),
+        transposes=(re.compile(r"\.(qkv_proj|o_proj|fc1|fc2)\.weight$"),),
+    )
+    return GPTCausalLM(config, rules, 0, dtype, max_model_len)
+
+
+def build_gpt_bigcode(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+    """Of one key head all queries come first in a checkpoint; else query, key and value of a head stand together."""
+    num_heads, size = config.num_attention_heads, config.head_dim
+    orders: tuple[HeadOrder, ...] = ()
+    if config.num_key_value_heads > 1:
+        starts = [(3 * head + part) * size for part in range(3) for head in range(num_heads)]
+        rows = tuple(start + row for start in starts for row in range(size))
+        orders = (HeadOrder(re.compile(r"\.qkv_proj\."), rows),)
+    rules = WeightRules(renames=_renames(*_GPT2_RENAMES), drops=_drops(config, _SAVED_MASKS), head_orders=orders)
+    return GPTCausalLM(config, rules, 0, dtype, max_model_len)
+
+
+def build_gpt_neo(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+    names = ((r"\.attn\.attention\.out_proj\.", ".self_attn.o_proj."), (r"\.attn\.attention\.", ".self_attn."))
+    rules = WeightRules(
+        renames=_renames(*names, *_GPT2_RENAMES),
+        fusions=(Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),),
+        drops=_drops(config, _SAVED_MASKS, r"\.self_attn\.(masked_)?bias$"),
     )
     return GPTCausalLM(config, rules, 0, dtype, max_model_len)
 
@@ -175,11 +217,29 @@ def _used_first(num_positions: int) -> tuple[int, ...]:
 
 
 def build_opt(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+    names = (
+        (r"^(?=decoder\.)", "model."),
+        (r"^model\.decoder\.final_layer_norm\.", "model.norm."),
+        (r"^model\.decoder\.", "model."),
+    )
+    return _build_opt(config, names, dtype, max_model_len)
+
+
+def build_biogpt(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+    names = (
+        (r"^(biogpt\.)?(?=(embed_tokens|embed_positions|layers|layer_norm)\.)", "model."),
+        (r"^model\.layer_norm\.", "model.norm."),
+        (r"^output_projection\.", "lm_head."),
+    )
+    return _build_opt(config, names, dtype, max_model_len)
+
+
+def _build_opt(
+    config: ModelConfig, names: tuple[tuple[str, str], ...], dtype: torch.dtype, max_model_len: int
+) -> GPTCausalLM:
     rules = WeightRules(
         renames=_renames(
-            (r"^(?=decoder\.)", "model."),
-            (r"^model\.decoder\.final_layer_norm\.", "model.norm."),
-            (r"^model\.decoder\.", "model."),
+            *names,
             (r"\.self_attn_layer_norm\.", ".input_layernorm."),
             (r"\.final_layer_norm\.", ".post_attention_layernorm."),
             (r"\.self_attn\.out_proj\.", ".self_attn.o_proj."),

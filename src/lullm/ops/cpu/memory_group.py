@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor
 
+from lullm.collective.collective import rows_of
 from lullm.errors import UnsupportedError, WorkerLostError
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.cpu.recording import call, new_result
@@ -62,6 +63,13 @@ class MemoryGroup:
         num_rows, num_columns = x.shape
         y = new_result((num_rows, self.size * num_columns), x.dtype)
         self._call("lullm_all_gather", whole.data_ptr(), y.data_ptr(), num_rows, num_columns * x.itemsize)
+        return y
+
+    def deal_rows(self, x: Tensor) -> Tensor:
+        whole = x.contiguous()
+        num_rows, num_columns = x.shape
+        y = new_result((len(rows_of(num_rows, self.rank, self.size)), self.size * num_columns), x.dtype)
+        self._call("lullm_deal_rows", whole.data_ptr(), y.data_ptr(), num_rows, num_columns * x.itemsize)
         return y
 
     def broadcast_(self, x: Tensor, source: int) -> None:

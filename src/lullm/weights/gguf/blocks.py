@@ -13,7 +13,7 @@ from lullm.ops.quantized.grid import GridRows
 
 
 def take_apart(block: BlockFormat, raw: Tensor) -> GridRows:
-    """The parts of `raw [n, row_bytes]` uint8, rows of a tensor of Q8_0, Q4_0, Q4_K, Q5_K or Q6_K."""
+    """The parts of `raw [n, row_bytes]` uint8, rows of a tensor of blocks, but for those with a minimum each."""
     return _PARTS[block.name](raw.unflatten(1, (-1, block.num_bytes)))
 
 
@@ -23,6 +23,8 @@ def decode_rows(block: BlockFormat, raw: Tensor) -> Tensor:
         return raw.view(_DTYPES[block.name])
     if block.name == "MXFP4":
         return _decode_mxfp4(raw.unflatten(1, (-1, block.num_bytes)))
+    if block.name in _WITH_MINIMUM:
+        return _WITH_MINIMUM[block.name](raw.unflatten(1, (-1, block.num_bytes)))
     return take_apart(block, raw).decode()
 
 
@@ -45,6 +47,73 @@ def _q8_0(raw: Tensor) -> GridRows:  # float16, 32 int8
 
 def _q4_0(raw: Tensor) -> GridRows:  # float16, 32 digits + 8
     return GridRows((_nibbles(raw[..., 2:], 16).view(torch.int8) - 8).flatten(1), _halves(raw[..., :2]))
+
+
+def _q5_0(raw: Tensor) -> GridRows:  # float16, 32 fifth bits, 32 digits + 16
+    return GridRows((_five_bits(raw[..., 2:]).view(torch.int8) - 16).flatten(1), _halves(raw[..., :2]))
+
+
+def _five_bits(raw: Tensor) -> Tensor:  # [n, S, 4 + 16] -> uint8 [n, S, 32]
+    fifth = torch.stack([raw[..., :4] >> bit & 1 for bit in range(8)], dim=-1).flatten(2)
+    return _nibbles(raw[..., 4:], 16) | fifth << 4
+
+
+def _q4_1(raw: Tensor) -> Tensor:  # two float16: a factor and what is added, 32 digits
+    return _with_minimum(raw, _nibbles(raw[..., 4:], 16))
+
+
+def _q5_1(raw: Tensor) -> Tensor:
+    return _with_minimum(raw, _five_bits(raw[..., 4:]))
+
+
+def _with_minimum(raw: Tensor, digits: Tensor) -> Tensor:
+    factors, added = (_halves(raw[..., at : at + 2]).float().unsqueeze(-1) for at in (0, 2))
+    return (digits.float() * factors + added).flatten(1)
+
+
+_WITH_MINIMUM: dict[str, Callable[[Tensor], Tensor]] = {"Q4_1": _q4_1, "Q5_1": _q5_1}
+"""No grid holds them."""
+
+
+def _iq4_nl(raw: Tensor) -> GridRows:  # float16, 32 numbers of a table
+    return GridRows(_of_table(_nibbles(raw[..., 2:], 16)), _halves(raw[..., :2]))
+
+
+def _iq4_xs(raw: Tensor) -> GridRows:  # float16, two high bits of 8 codes, four low bits of them, 256 of the table
+    high = torch.cat([raw[..., 2 + byte : 3 + byte] >> shift & 3 for byte in (0, 1) for shift in (0, 2, 4, 6)], dim=-1)
+    low = torch.stack((raw[..., 4:8] & 15, raw[..., 4:8] >> 4), dim=-1).flatten(2)
+    codes = (low | high << 4).view(torch.int8) - 32
+    return GridRows(_of_table(_nibbles(raw[..., 8:], 16)), _halves(raw[..., :2]), codes.flatten(1))
+
+
+_LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""What the digits of IQ4_NL and IQ4_XS mean."""
+
+
+def _of_table(digits: Tensor) -> Tensor:
+    return torch.tensor(_LEVELS, dtype=torch.int8, device=digits.device)[digits.int()].flatten(1)
+
+
+def _two_bits(raw: Tensor) -> Tensor:
+    """Of 32 bytes the lowest pairs of bits first: `[n, S, 64] -> [n, S, 256]`."""
+    halves = raw.unflatten(2, (2, 1, 32))
+    return torch.cat([halves >> shift & 3 for shift in (0, 2, 4, 6)], dim=3).flatten(2)
+
+
+def _q2_k(raw: Tensor) -> GridRows:  # 16 codes of scales and of minimums, 256 x 2 bits, two float16
+    codes = raw[..., :16]
+    factors, min_factors = _halves(raw[..., 80:82]), _halves(raw[..., 82:84])
+    scales = (codes & 15).view(torch.int8).flatten(1)
+    return GridRows(_two_bits(raw[..., 16:80]).flatten(1), factors, scales, min_factors, (codes >> 4).flatten(1))
+
+
+def _q3_k(raw: Tensor) -> GridRows:  # 256 third bits, 256 x 2 bits, 16 codes of 6 bits, float16
+    third = torch.stack([raw[..., :32] >> bit & 1 for bit in range(8)], dim=2).flatten(2)
+    digits = (_two_bits(raw[..., 32:96]) | third << 2).view(torch.int8) - 4
+    low = torch.cat((raw[..., 96:104] & 15, raw[..., 96:104] >> 4), dim=-1)
+    high = torch.cat([raw[..., 104:108] >> shift & 3 for shift in (0, 2, 4, 6)], dim=-1)
+    codes = (low | high << 4).view(torch.int8) - 32
+    return GridRows(digits.flatten(1), _halves(raw[..., 108:]), codes.flatten(1))
 
 
 def _q4_k(raw: Tensor) -> GridRows:  # two float16, 12 bytes of codes, 256 digits
@@ -81,6 +150,11 @@ _PARTS: dict[str, Callable[[Tensor], GridRows]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "Q5_0": _q5_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
 }
 
 

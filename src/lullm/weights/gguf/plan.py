@@ -12,9 +12,13 @@ from lullm.weights.rows.cut import Cut
 from lullm.weights.rule import WeightRules
 from lullm.weights.target import Loadable
 
-_GRIDS = {"Q4_0": grid.Q4_0, "Q8_0": grid.Q8_0, "Q4_K": grid.Q4_K, "Q5_K": grid.Q5_K, "Q6_K": grid.Q6_K}
-_MIXED = {frozenset({"Q4_0", "Q8_0"}): grid.Q8_0}
-_ANY_K = frozenset({"Q4_K", "Q5_K", "Q6_K"})
+_GRIDS = {
+    "Q4_0": grid.Q4_0, "Q8_0": grid.Q8_0, "Q5_0": grid.Q8_0, "IQ4_NL": grid.Q8_0, "Q4_K": grid.Q4_K, "Q5_K": grid.Q5_K,
+    "Q6_K": grid.Q6_K, "Q3_K": grid.Q6_K, "IQ4_XS": grid.Q6_K, "Q2_K": grid.ANY_K,
+}  # fmt: skip
+"""The smallest that holds just these numbers; digits of other widths than 4 bits are whole bytes."""
+_ANY_0 = frozenset({"Q4_0", "Q5_0", "Q8_0", "IQ4_NL"})
+_ANY_K = frozenset({"Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"})
 
 
 def keep_blocks(model: Loadable, rules: WeightRules, formats: Mapping[str, str]) -> int:
@@ -48,4 +52,4 @@ def _grid_of(blocks: frozenset[str]) -> Grid | None:
     """One that holds these formats beside each other."""
     if len(blocks) == 1:
         return _GRIDS.get(next(iter(blocks)))
-    return grid.ANY_K if blocks <= _ANY_K else _MIXED.get(blocks)
+    return grid.ANY_K if blocks <= _ANY_K else grid.Q8_0 if blocks <= _ANY_0 else None

@@ -19,6 +19,8 @@ from lullm.types.layer_kind import LayerKind, SlidingWindow
 
 Kinds = tuple[LayerKind, ...]
 
+CODEGEN_PARTS = 4
+"""Of CodeGen's queries, values and keys, which stand together by parts: of the processors that trained it."""
 _OLMO_EPS = 1e-5
 """OLMo's files do not say it."""
 
@@ -48,6 +50,14 @@ def _read_gptj(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         mlp_bias=True,
         has_parallel_mlp=True,
     )
+
+
+def _read_codegen(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    """As GPT-J, whose heads it holds in four parts."""
+    num_heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
+    if num_heads % CODEGEN_PARTS:
+        raise ModelLoadError(f"config.json: n_head ({num_heads}) must be a multiple of {CODEGEN_PARTS}")
+    return _read_gptj(data, kinds, head_dim)
 
 
 def _older_rope(data: Data) -> Data:
@@ -154,6 +164,7 @@ GPTJ = Family(
     fixed={"scale_attn_weights": True, "rotary": True},
     ignores=GPT2_IGNORES - {"reorder_and_upcast_attn"},
 )
+CODEGEN = replace(GPTJ, read=_read_codegen)
 GPT_NEOX = Family(
     _read_gpt_neox,
     aliases=_EPS,

@@ -1,5 +1,6 @@
 """GPT-NeoX (https://arxiv.org/abs/2204.06745) and Pythia (https://arxiv.org/abs/2304.01373), GPT-J (Wang and
-Komatsuzaki, 2021), Phi-1 to Phi-2 (https://arxiv.org/abs/2309.05463): attention and MLP side by side.
+Komatsuzaki, 2021) and CodeGen (https://arxiv.org/abs/2203.13474), Phi-1 to Phi-2 (https://arxiv.org/abs/2309.05463):
+attention and MLP side by side.
 
 Heads turn in part, in GPT-J in pairs of neighbours. NeoX norms for the MLP by itself, and older models of its shape
 have attention and MLP one after the other.
@@ -10,6 +11,7 @@ from dataclasses import replace
 
 import torch
 
+from lullm.config.family.layer_norm.families import CODEGEN_PARTS
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, plain_mlp, rules_of
 from lullm.models.family.glm import with_neighbours
@@ -35,7 +37,7 @@ GPTJ_RENAMES = renames(
     (r"^model\.h\.", "model.layers."),
     (r"\.ln_1\.", ".input_layernorm."),
     (r"\.attn\.out_proj\.", ".self_attn.o_proj."),
-    (r"\.attn\.(?=[qkv]_proj\.)", ".self_attn."),
+    (r"\.attn\.(?=([qkv]|qkv)_proj\.)", ".self_attn."),
     (r"\.mlp\.fc_in\.", ".mlp.fc1."),
     (r"\.mlp\.fc_out\.", ".mlp.fc2."),
 )
@@ -79,6 +81,28 @@ def build_gpt_neox(config: ModelConfig, dtype: torch.dtype, max_model_len: int) 
 def build_gptj(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules = with_neighbours(config)
     rules = replace(rules, renames=(*GPTJ_RENAMES, *LOGIT_BIAS, *rules.renames), drops=(*rules.drops, SAVED_MASKS))
+    style = DecoderStyle(rules, has_logit_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=ParallelLayer)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_codegen(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    """A checkpoint holds four parts of heads, in each queries, then values, then keys."""
+    rules, num_heads, size = rules_of(config), config.num_attention_heads, config.head_dim
+    turned = rotated_first(size, config.family.rotary_dim(size), has_neighbours=True)
+    num_each = num_heads // CODEGEN_PARTS or 1  # of a worker's heads there are no parts
+    order = tuple(
+        (head // num_each * 3 * num_each + place * num_each + head % num_each) * size + row
+        for place, rows in ((0, turned), (2, turned), (1, tuple(range(size))))
+        for head in range(num_heads)
+        for row in rows
+    )
+    rules = replace(
+        rules,
+        renames=(*GPTJ_RENAMES, *LOGIT_BIAS, *rules.renames),
+        fusions=(),
+        drops=(*rules.drops, SAVED_MASKS, re.compile(r"\.attn\.causal_mask$")),
+        head_orders=(HeadOrder(re.compile(r"\.qkv_proj\."), order),),
+    )
     style = DecoderStyle(rules, has_logit_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=ParallelLayer)
     return CausalLM(config, style, dtype, max_model_len)
 

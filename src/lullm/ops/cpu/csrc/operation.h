@@ -133,6 +133,7 @@ LULLM_EXPORT void lullm_gated_rms_norm(const void* x, const void* gate, const vo
 LULLM_EXPORT int lullm_all_reduce(void* group, void* x, int64_t count, int dtype);
 // y [num_rows, members * row_bytes]: the rows of all members beside each other.
 LULLM_EXPORT int lullm_all_gather(void* group, const void* x, void* y, int64_t num_rows, int64_t row_bytes);
+LULLM_EXPORT int lullm_deal_rows(void* group, const void* x, void* y, int64_t num_rows, int64_t row_bytes);
 LULLM_EXPORT int lullm_broadcast(void* group, void* x, int64_t num_bytes, int64_t source);
 LULLM_EXPORT int lullm_send(void* group, const void* x, int64_t num_bytes, int64_t to);
 LULLM_EXPORT int lullm_receive(void* group, void* x, int64_t num_bytes, int64_t from);

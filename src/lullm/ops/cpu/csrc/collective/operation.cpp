@@ -115,6 +115,36 @@ LULLM_EXPORT int lullm_all_gather(void* group, const void* x, void* y, int64_t n
   return 1;
 }
 
+// Of x [num_rows, row_bytes] the rows of this member, with the bytes of all members in rank order. Each has as many rows;
+// where they do not divide, the last ones begin earlier.
+LULLM_EXPORT int lullm_deal_rows(void* group, const void* x, void* y, int64_t num_rows, int64_t row_bytes) {
+  Group& g = group_of(group);
+  const char* from = static_cast<const char*>(x);
+  const int64_t num_own = (num_rows + g.size - 1) / g.size;
+  const auto first_of = [&](int64_t member) { return std::min(member * num_own, num_rows - num_own); };
+  const int64_t room = kPartBytes / g.size, width = std::max<int64_t>(1, std::min(row_bytes, room)), height = room / width;
+  for (int64_t row = 0; row < num_own; row += height) {
+    const int64_t rows = std::min(height, num_own - row);
+    for (int64_t column = 0; column < row_bytes; column += width) {
+      const int64_t bytes = std::min(width, row_bytes - column);
+      const auto source = [&](int64_t member, int64_t i) { return from + (first_of(member) + row + i) * row_bytes + column; };
+      char* own = g.begin_round();
+      for (int64_t member = 0; member < g.size; member++)
+        for (int64_t i = 0; i < rows && member != g.rank; i++)
+          std::memcpy(own + (member * height + i) * bytes, source(member, i), bytes);
+      if (!g.arrive()) return 0;
+      for (int64_t member = 0; member < g.size; member++) {
+        char* to = static_cast<char*>(y) + (row * g.size + member) * row_bytes + column;
+        for (int64_t i = 0; i < rows; i++) {
+          const char* piece = member == g.rank ? source(member, i) : g.buffer(member) + (g.rank * height + i) * bytes;
+          std::memcpy(to + i * g.size * row_bytes, piece, bytes);
+        }
+      }
+    }
+  }
+  return 1;
+}
+
 LULLM_EXPORT int lullm_broadcast(void* group, void* x, int64_t num_bytes, int64_t source) {
   Group& g = group_of(group);
   return for_parts(num_bytes, [&](int64_t first, int64_t count) {
