@@ -152,6 +152,42 @@ def test_calls_behind_the_one_that_ended_the_engine_fail_and_so_do_all_streams(e
     asyncio.run(main())
 
 
+def test_what_iterates_weights_cannot_call_the_engine_by_way_of_its_loop(engine):
+    """The engine's thread iterates: it waited for the call, and the call for it."""
+    refused = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        request = await engine.prepare("y", "hello", PARAMS)
+        calls = {
+            "generate": lambda: collect(engine, "hello"),
+            "stream": lambda: anext(engine.stream(request)),
+            "sleep": lambda: engine.sleep(0),
+            "wake_up": engine.wake_up,
+            "collective_rpc": lambda: engine.collective_rpc("weights_version"),
+            "update_weights": lambda: engine.update_weights([]),
+            "reset_prefix_cache": engine.reset_prefix_cache,
+            "abort": lambda: engine.abort("x"),
+            "shutdown": engine.shutdown,
+        }
+
+        async def started(call):
+            return await call()
+
+        def weights():
+            for name, call in calls.items():
+                with pytest.raises(InvalidRequestError, match="cannot call it; make them before"):
+                    asyncio.run_coroutine_threadsafe(started(call), loop).result(timeout=20)
+                refused.append(name)
+            yield from ()
+
+        assert await asyncio.wait_for(engine.update_weights(weights()), 60) == 0
+        assert refused == list(calls)
+        assert len(tokens(await collect(engine, "hello"))) == 20
+
+    asyncio.run(main())
+
+
 def test_a_drain_takes_in_what_was_sent_before_it(engine):
     began, release = threading.Event(), threading.Event()
 

@@ -1,6 +1,7 @@
 """A scripted engine behind the EngineClient protocol, and a server on a free port in a thread."""
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer as Backend
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.engine.caller.backlog import Backlog, Reader
 from lullm.engine.input import InputProcessor
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, WakeUpError
 from lullm.server.http_server import HttpServer
@@ -161,6 +163,21 @@ class ScriptedEngine:
         except (GeneratorExit, asyncio.CancelledError):
             self.aborted.append(request_id)
             raise
+
+    async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
+        backlog = Backlog(request.params.output_kind is OutputKind.DELTA)
+        poured = asyncio.ensure_future(backlog.pour(reader))
+        try:
+            async with contextlib.aclosing(self.stream(request, keep_alive)) as outputs:
+                async for output in outputs:
+                    backlog.put(output)
+                    while not reader.is_ready and not poured.done():
+                        await asyncio.sleep(0.002)
+                    if poured.done():
+                        break
+            await poured
+        finally:
+            poured.cancel()
 
     def _answer(self, index: int, params: SamplingParams, room: int) -> list[int]:
         text = f"{index}:{self.script}"

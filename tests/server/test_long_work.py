@@ -12,6 +12,7 @@ import pytest
 from lullm.errors import ConfigError, EngineDeadError
 from lullm.server import http_server, sse
 from lullm.server.listen.listener import Listener
+from lullm.server.openai import event_stream
 from lullm.server.options import ServerOptions
 from lullm.types.watch.stats import EngineStats
 
@@ -40,8 +41,8 @@ def slow(scripted, monkeypatch):
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/completions", BODY), ("/v1/chat/completions", CHAT)])
 def test_headers_and_comments_leave_before_the_first_token(start, slow, monkeypatch, path, body):
-    monkeypatch.setattr(sse, "START_S", 0.02)
-    monkeypatch.setattr(sse, "SILENCE_S", 0.02)
+    monkeypatch.setattr(event_stream, "START_S", 0.02)
+    monkeypatch.setattr(event_stream, "SILENCE_S", 0.02)
     with start(slow).http() as http, http.stream("POST", path, json=body) as response:
         assert response.status_code == 200, "while the engine has not said anything"
         lines = response.iter_lines()
@@ -54,8 +55,8 @@ def test_headers_and_comments_leave_before_the_first_token(start, slow, monkeypa
 
 
 def test_the_official_client_reads_over_comments(start, slow, monkeypatch):
-    monkeypatch.setattr(sse, "START_S", 0.0)
-    monkeypatch.setattr(sse, "SILENCE_S", 0.005)
+    monkeypatch.setattr(event_stream, "START_S", 0.0)
+    monkeypatch.setattr(event_stream, "SILENCE_S", 0.005)
     threading.Timer(0.05, slow.prefilled.set).start()
     with start(slow).openai() as client:
         stream = client.completions.create(model="scripted", prompt="x", max_tokens=4, stream=True)
@@ -63,7 +64,7 @@ def test_the_official_client_reads_over_comments(start, slow, monkeypatch):
 
 
 def test_a_refusal_has_its_status_however_early_headers_leave(start, scripted, monkeypatch):
-    monkeypatch.setattr(sse, "START_S", 0.0)
+    monkeypatch.setattr(event_stream, "START_S", 0.0)
     with start(scripted(max_num_seqs=4)).http() as http:
         for fields in ({"n": 0}, {"prompt": ""}, {"n": 5}, {"n": 1, "best_of": 5}, {"prompt": "x" * 600}):
             response = http.post("/v1/completions", json=BODY | fields)

@@ -252,7 +252,7 @@ def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
         return
     wishes = {
         "quantization": config.quantization is not None and model.foreign is not None,
-        "kv_cache_dtype": "fp8" in config.kv_cache_dtype and not model.has_heads_cache,
+        "kv_cache_dtype": any(name in config.kv_cache_dtype for name in model.refused_caches),
         "batch_invariant": config.batch_invariant,
     }
     for name, wanted in wishes.items():

@@ -34,9 +34,35 @@ def missing_for_cuda() -> str | None:
     if torch.version.cuda is None and torch.version.hip is None:  # a build for ROCm names its devices 'cuda', too
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
-        return "torch sees no GPU (is the driver there, and CUDA_VISIBLE_DEVICES right?)"
+        return f"torch sees no GPU ({_words_of_torch()}; is the driver there, and CUDA_VISIBLE_DEVICES right?)"
+    return _missing_for_triton()
+
+
+def _words_of_torch() -> str:
+    """Why it sees none: no driver, one that is too old and of which version, no device."""
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return " ".join(str(error).split())
+    return "it does not say why"
+
+
+def _missing_for_triton() -> str | None:
+    """Triton compiles a piece of C on its first use of a GPU; later ones find that on disk (~/.triton/cache)."""
     if find_spec("triton") is None:
         return "the package triton is not installed (pip install triton)"
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return None  # it needs no driver then
+    from triton.runtime import driver
+
+    try:
+        _ = driver.active.utils
+    except Exception as error:  # no compiler, no headers, no driver: a RuntimeError, the compiler's exit status, ...
+        words = (str(error).strip() or repr(error)).splitlines()[0]
+        return (
+            f"triton does not start ({words}); where it has not run before, it needs a C compiler and Python's headers "
+            "(apt install gcc python3-dev, or CC=...)"
+        )
     return None
 
 

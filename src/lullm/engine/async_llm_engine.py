@@ -12,6 +12,7 @@ import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.config.option.sleep_after import SleepRung
+from lullm.engine.caller.backlog import Reader
 from lullm.engine.caller.entry import Entry
 from lullm.engine.caller.named_calls import NamedCalls
 from lullm.engine.caller.reception import Reception
@@ -49,7 +50,7 @@ class AsyncLLMEngine(Reception, NamedCalls):
     With a `data_parallel_size` above 1 the constructor gives a `ReplicaClient`, which has the same methods.
 
     Args:
-        stream_pause_s: seconds between two outputs of a stream, at least, and longer with many (`StreamPace`); tokens
+        stream_pause_s: seconds between two outputs of a stream, and longer with many (`StreamPace`); tokens
             drawn meanwhile come together. 0: an output per step.
 
     Attributes and raised errors: see `EngineClient` and `LLMEngine`.
@@ -80,6 +81,10 @@ class AsyncLLMEngine(Reception, NamedCalls):
     def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request that `prepare` has made, as they come; closing the generator aborts it."""
         return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
+
+    async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
+        """Have `reader` take the outputs of a prepared request as they come; cancelling the call aborts it."""
+        await self._entry.run(request, reader, keep_alive)
 
     async def pool(
         self, request: GenerateRequest, keep_alive: float | None = None
@@ -161,8 +166,12 @@ class AsyncLLMEngine(Reception, NamedCalls):
         return await self._call_foreign(lambda: self._engine.collective_rpc(method, timeout, args, kwargs))
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
-        """Replace weights; how many. The engine's thread iterates. Raises what iterating `weights` does."""
-        return await self._call_foreign(lambda: self._engine.update_weights(weights))
+        """Replace weights; how many. The engine's thread iterates. Raises what iterating `weights` does.
+
+        What iterates cannot call the engine, by way of an event loop neither: InvalidRequestError.
+        """
+        items = self._mailbox.feeding.items(weights)
+        return await self._call_foreign(lambda: self._engine.update_weights(items))
 
     async def expert_load(self, clear: bool = False) -> ExpertLoad:
         """How many tokens have used each expert. `clear`: it is counted anew from now on."""
@@ -194,6 +203,7 @@ class AsyncLLMEngine(Reception, NamedCalls):
     async def _answer(self, call: EngineCall[T], command: Callable[[], None]) -> T:
         """Send a command that sees to `call`; its answer."""
         self.check_running()
+        self._entry.send_arrived()
         self._mailbox.send(command)
         return await asyncio.wrap_future(call.answer)
 
@@ -214,5 +224,6 @@ class AsyncLLMEngine(Reception, NamedCalls):
 
         Call it again with `drain=False` to cut a drain short.
         """
+        self._entry.send_arrived()
         self._thread.stop(drain)
         await asyncio.to_thread(self._thread.join)

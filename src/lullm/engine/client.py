@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol, Unpack
 from lullm.config.model import ModelConfig
 from lullm.config.option.sleep_after import SleepRung
 from lullm.config.resolved import IdleConfig, ResolvedConfig
+from lullm.engine.caller.backlog import Reader
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
@@ -93,6 +94,14 @@ class EngineClient(Protocol):
                 that. A request that was taken before is kept: its outputs pause, and go on after waking.
             WakeUpError: at the first item, when the engine could not be woken for it.
             EngineDeadError: the engine stopped before the request ended.
+        """
+        ...
+
+    async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
+        """The same, to a `reader` that takes the outputs within the engine's own turn; returns behind the last one.
+
+        Nothing waits for a reader that is not ready but its own outputs. Cancelling the call aborts the request. Raises
+        as `stream` does, and what the reader raises.
         """
         ...
 

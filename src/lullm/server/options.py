@@ -139,7 +139,7 @@ class ServerOptions:
     )
     stream_pause_s: float = option(
         0.02,
-        "seconds between two events of a stream, at least; tokens drawn meanwhile come together; longer with more than "
+        "seconds between two events of a stream; tokens drawn meanwhile come together; longer with more than "
         "64 streams; 0: an event per step",
         "requests",
         flag="stream-pause",

@@ -221,7 +221,7 @@ def test_the_end_of_the_engine_fails_all_that_wait(how, text):
         for each in (stream, call):
             with pytest.raises(EngineDeadError, match=text):
                 await each
-        for use in (house.link.check_running, lambda: house.link.send(None, None)):
+        for use in (house.link.check_running, lambda: house.link.send([])):
             with pytest.raises(EngineDeadError, match=text):
                 use()
         with pytest.raises(EngineDeadError, match=text):

@@ -139,6 +139,7 @@ NEO = {
     "num_layers": 3, "num_hidden_layers": ..., "num_heads": 4, "num_attention_heads": ..., "window_size": 20,
     "attention_types": [[["global"], 1], [["local", "global"], 1]],
 }  # fmt: skip
+BLOOM = {"num_hidden_layers": ..., "num_attention_heads": ..., "n_layer": 3, "n_head": 4}
 UNGIVEN = {"head_dim": ...}  # it follows from other sizes
 FALCON_GROUPS = UNGIVEN | {"new_decoder_architecture": True, "num_kv_heads": 2}
 PARALLEL = {"use_parallel_residual": True}
@@ -363,13 +364,15 @@ CASES = {
         "state spaces (Mamba 2) and attention side by side in every layer, factors on all of their parts",
     ),
     "Falcon": Cases(
-        "Falcon 7B, 40B, 180B, Falcon 2 11B",
+        "Falcon 7B, 40B, 180B, Falcon 2 11B, Falcon-RW",
         {
             "plain": UNGIVEN,
             "groups of heads, a norm for each (40B), biases, untied": FALCON_GROUPS
             | {"bias": True, "tie_word_embeddings": False, "ffn_hidden_size": 72},
             "groups of heads, one norm (11B)": FALCON_GROUPS | {"num_ln_in_parallel_attn": 1},
             "one after the other, keys of each head": UNGIVEN | {"parallel_attn": False, "multi_query": False},
+            "scores fall with distance (RW)": UNGIVEN
+            | {"parallel_attn": False, "multi_query": False, "alibi": True, "bias": True},
         },
         {"num_key_value_heads": ..., "num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 40}
         | {"intermediate_size": ...},
@@ -429,6 +432,16 @@ CASES = {
         {"tie_word_embeddings": False},
         "learned positions, layer norms, scaled embeddings",
         is_rare=True,
+    ),
+    "Bloom": Cases(
+        "BLOOM, BLOOMZ 560M to 7B",
+        {
+            "plain": UNGIVEN | BLOOM,
+            "six heads, untied": UNGIVEN | BLOOM | {"n_head": 6, "tie_word_embeddings": False},
+        },
+        BLOOM | {"n_layer": 2, "intermediate_size": ..., "num_key_value_heads": ...},
+        UNGIVEN | BLOOM | {"tie_word_embeddings": False},
+        "scores that fall with distance, a norm behind the embedding",
     ),
     "CodeGen": Cases(
         "CodeGen 350M to 16B",

@@ -2,16 +2,38 @@
 
 A client that reads slowly, or not at all, must not make memory grow with every step. Once `MAX_UNREAD` outputs wait, a
 new one goes into the last of them: the reader misses no token, and what waits takes no more than the answer itself.
+
+A `Reader` that is ready gets its output within `put`, so that all outputs of a step leave in one pass: to wake a task
+for each took most of an output's time.
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from typing import Protocol
 
 from lullm.errors import LullmError
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import EngineOutput
 
 MAX_UNREAD = 64
+
+
+class Reader(Protocol):
+    """Takes the outputs of requests as they come, on its event loop."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes an output now."""
+        ...
+
+    def when_ready(self, call: Callable[[], None]) -> None:
+        """Have `call` run once it takes outputs again."""
+        ...
+
+    def take(self, output: EngineOutput) -> None:
+        """The next output. What it raises ends the request."""
+        ...
 
 
 class Backlog:
@@ -24,13 +46,20 @@ class Backlog:
     def __init__(self, is_delta: bool):
         self._is_delta = is_delta
         self._items: deque[EngineOutput | LullmError] = deque()
-        self._reader: asyncio.Future[None] | None = None
+        self._taker: asyncio.Future[None] | None = None
+        self._reader: Reader | None = None
+        self._end: asyncio.Future[LullmError | None] | None = None  # of what the reader takes
 
     def __len__(self) -> int:
         return len(self._items)
 
     def put(self, item: EngineOutput | LullmError) -> None:
         """Add an output, or the error that is the last of all."""
+        if self._reader is not None and not self._items and self._reader.is_ready:
+            self._give(self._reader, item)
+            return
+        if self._reader is not None and not self._items:
+            self._reader.when_ready(self._give_all)
         last = self._items[-1] if len(self._items) >= MAX_UNREAD else None
         if not isinstance(last, RequestOutput) or not isinstance(item, RequestOutput):
             self._items.append(item)
@@ -38,12 +67,40 @@ class Backlog:
             last.absorb(item)
         else:
             self._items[-1] = item
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        if self._taker is not None and not self._taker.done():
+            self._taker.set_result(None)
 
     async def take(self) -> EngineOutput | LullmError:
         """The oldest, once there is one."""
         while not self._items:
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
+            self._taker = asyncio.get_running_loop().create_future()
+            await self._taker
         return self._items.popleft()
+
+    async def pour(self, reader: Reader) -> LullmError | None:
+        """Have `reader` take everything up to the last output, or the error, which is returned. Raises as it does."""
+        self._reader, self._end = reader, asyncio.get_running_loop().create_future()
+        self._give_all()
+        return await self._end
+
+    def _give_all(self) -> None:
+        """Hand over what waits, as long as the reader takes it."""
+        assert self._reader is not None
+        while self._items and self._reader.is_ready:
+            self._give(self._reader, self._items.popleft())
+        if self._items:
+            self._reader.when_ready(self._give_all)
+
+    def _give(self, reader: Reader, item: EngineOutput | LullmError) -> None:
+        assert self._end is not None
+        if self._end.done():  # the reader has failed, or gone
+            return
+        try:
+            if isinstance(item, LullmError):
+                self._end.set_result(item)
+            else:
+                reader.take(item)
+                if item.finished:
+                    self._end.set_result(None)
+        except Exception as error:
+            self._end.set_exception(error)

@@ -5,16 +5,24 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from lullm.config.resolved import IdleConfig
-from lullm.engine.caller.backlog import Backlog
+from lullm.engine.caller.backlog import Backlog, Reader
 from lullm.engine.caller.stream import LoopOutlet, OutputStream
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, LullmError
 from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind
+
+Arrival = tuple[GenerateRequest, OutputStream]
+
+_QUIET_TURNS = 2
+"""Of the event loop, in which no request has come: one has its socket read in a turn, and is prepared in the next."""
+_GATHERING_S = 0.005
+"""A request waits at most so long for others that come with it."""
 
 
 class Door(Protocol):
@@ -24,8 +32,8 @@ class Door(Protocol):
         """Return if requests are taken. Raises EngineDeadError otherwise, with the cause."""
         ...
 
-    def send(self, request: GenerateRequest, stream: OutputStream) -> None:
-        """Have the engine take or refuse a request soon. Raises EngineDeadError, InvalidRequestError."""
+    def send(self, arrivals: Sequence[Arrival]) -> None:
+        """Have the engine take or refuse requests soon, all before its next step. Raises EngineDeadError."""
         ...
 
     def withdraw(self, request: GenerateRequest, stream: OutputStream) -> None:
@@ -45,29 +53,34 @@ class Entry:
         self._door = door
         self._idle = idle
         self._num_untaken = 0  # requests that were sent and not taken in; changes under the lock
+        self._arrivals: dict[asyncio.AbstractEventLoop, _Arrivals] = {}
         self._lock = threading.Lock()
 
     async def outputs(self, request: GenerateRequest, keep_alive: float | None) -> AsyncGenerator[EngineOutput, None]:
         """Outputs of one request; closing the generator aborts it. Raises as `EngineClient.stream` does."""
-        self._door.check_running()
-        self._check_keep_alive(keep_alive)
-        backlog = Backlog(is_delta=request.params.output_kind is OutputKind.DELTA)
-        stream = OutputStream(LoopOutlet(asyncio.get_running_loop()), time.monotonic(), keep_alive, backlog)
-        finished = False
+        stream = self._stream(request, keep_alive)
         try:
-            async with self._waiting_to_enter(stream):
-                self._door.send(request, stream)
-            while not finished:
+            await self._enter(request, stream)
+            while not stream.is_closed:
                 item = await stream.items.take()
-                finished = isinstance(item, LullmError) or item.finished
+                stream.is_closed = isinstance(item, LullmError) or item.finished
                 if isinstance(item, LullmError):
                     raise item
                 yield item
         finally:
-            if not finished:
-                stream.is_closed = True
-                with contextlib.suppress(EngineDeadError):
-                    self._door.withdraw(request, stream)
+            self._leave(request, stream)
+
+    async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None) -> None:
+        """Have `reader` take the outputs of one request; cancelling aborts it. Raises as `EngineClient.run` does."""
+        stream = self._stream(request, keep_alive)
+        try:
+            await self._enter(request, stream)
+            error = await stream.items.pour(reader)
+            stream.is_closed = True
+            if error is not None:
+                raise error
+        finally:
+            self._leave(request, stream)
 
     async def vector(self, request: GenerateRequest, keep_alive: float | None) -> PoolingRequestOutput[PoolingOutput]:
         """The one output of a request that pools; cancelling the call aborts it."""
@@ -77,22 +90,34 @@ class Entry:
                     return output
         raise EngineDeadError("the request was aborted")  # unreachable: a request has a last output, or an error
 
-    @contextlib.asynccontextmanager
-    async def _waiting_to_enter(self, stream: OutputStream) -> AsyncIterator[None]:
-        """Around the sending of a request: ends once the engine has taken or refused it, which may have to wake first.
+    def _stream(self, request: GenerateRequest, keep_alive: float | None) -> OutputStream:
+        self._door.check_running()
+        self._check_keep_alive(keep_alive)
+        backlog = Backlog(is_delta=request.params.output_kind is OutputKind.DELTA)
+        return OutputStream(LoopOutlet(asyncio.get_running_loop()), time.monotonic(), keep_alive, backlog)
+
+    def _leave(self, request: GenerateRequest, stream: OutputStream) -> None:
+        """Withdraw a request whose stream has not come to its end."""
+        if not stream.is_closed:
+            stream.is_closed = True
+            with contextlib.suppress(EngineDeadError):
+                self._door.withdraw(request, stream)
+
+    async def _enter(self, request: GenerateRequest, stream: OutputStream) -> None:
+        """Send a request. Where the engine may have to wake, returns once it has taken or refused it.
 
         Raises:
             EngineAsleepError: too many requests wait for that already, or the wait is too long.
         """
         if not self._idle.wakes_by_request:
-            yield
+            self._send(request, stream)
             return
         with self._lock:
             if self._num_untaken >= self._idle.max_num_wake_waiting and self._door.is_away:
                 raise EngineAsleepError(f"{self._num_untaken} requests wait already for the engine to wake up")
             self._num_untaken += 1
         try:
-            yield
+            self._send(request, stream)
             async with asyncio.timeout(self._idle.wake_timeout):
                 await stream.is_taken.wait()
         except TimeoutError:
@@ -101,6 +126,41 @@ class Entry:
             with self._lock:
                 self._num_untaken -= 1
 
+    def _send(self, request: GenerateRequest, stream: OutputStream) -> None:
+        """Send a request together with those that come in the same moment: one step then begins with all of them.
+
+        Otherwise the first of 32 is computed alone, and the others wait for that step.
+        """
+        loop = stream.outlet.loop
+        arrivals = self._arrivals.get(loop)
+        if arrivals is None:
+            arrivals = self._arrivals[loop] = _Arrivals(loop.time() + _GATHERING_S)
+            loop.call_soon(self._gather, loop, arrivals)
+        arrivals.items.append((request, stream))
+        arrivals.num_quiet_turns = 0
+
+    def _gather(self, loop: asyncio.AbstractEventLoop, arrivals: "_Arrivals") -> None:
+        """Send what has come once nothing more comes."""
+        arrivals.num_quiet_turns += 1
+        if self._arrivals.get(loop) is not arrivals:  # it was sent already
+            return
+        if arrivals.num_quiet_turns <= _QUIET_TURNS and loop.time() < arrivals.latest_s:
+            loop.call_soon(self._gather, loop, arrivals)
+        else:
+            self.send_arrived()
+
+    def send_arrived(self) -> None:
+        """Send what has come on the running loop: before a call, which must not overtake it."""
+        arrivals = self._arrivals.pop(asyncio.get_running_loop(), None)
+        if arrivals is None:
+            return
+        items = [(request, stream) for request, stream in arrivals.items if not stream.is_closed]
+        try:
+            self._door.send(items)
+        except EngineDeadError as error:
+            for _, stream in items:
+                stream.fail(error)
+
     def _check_keep_alive(self, keep_alive: float | None) -> None:
         if keep_alive is None:
             return
@@ -108,3 +168,12 @@ class Entry:
             raise InvalidRequestError("keep_alive needs an engine with a sleep_after (--sleep-after)", "keep_alive")
         if not math.isfinite(keep_alive):
             raise InvalidRequestError(f"keep_alive must be a finite number of seconds, not {keep_alive}", "keep_alive")
+
+
+@dataclass(slots=True)
+class _Arrivals:
+    """Requests that go together. `latest_s`: by the loop's clock."""
+
+    latest_s: float
+    items: list[Arrival] = field(default_factory=list)
+    num_quiet_turns: int = 0

@@ -15,6 +15,7 @@ import msgspec
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
+from lullm.engine.caller.backlog import Reader
 from lullm.engine.caller.entry import Entry
 from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
@@ -88,6 +89,9 @@ class ProcessClient(Reception):
     def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
         return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
 
+    async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
+        await self._entry.run(request, reader, keep_alive)
+
     async def pool(
         self, request: GenerateRequest, keep_alive: float | None = None
     ) -> PoolingRequestOutput[PoolingOutput]:
@@ -95,22 +99,22 @@ class ProcessClient(Reception):
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         """End requests: each has a last output with the reason 'abort'. Unknown ids are ignored."""
-        await self._link.call("abort", None, request_id=list(request_ids))
+        await self._call("abort", None, request_id=list(request_ids))
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         options = SleepOptions(level, **arguments)
-        return cast(SleepReport, await self._link.call("sleep", SleepReport, **dataclasses.asdict(options)))
+        return cast(SleepReport, await self._call("sleep", SleepReport, **dataclasses.asdict(options)))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         check_tags(tags)
-        return cast(WakeReport, await self._link.call("wake_up", WakeReport, tags=tags and list(tags)))
+        return cast(WakeReport, await self._call("wake_up", WakeReport, tags=tags and list(tags)))
 
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
         SleepOptions(level, **arguments)
-        return cast(SleepForecast, await self._link.call("explain_sleep", SleepForecast, level=level, **arguments))
+        return cast(SleepForecast, await self._call("explain_sleep", SleepForecast, level=level, **arguments))
 
     async def resume_generation(self) -> None:
-        await self._link.call("resume", None)
+        await self._call("resume", None)
 
     async def collective_rpc(
         self,
@@ -124,8 +128,13 @@ class ProcessClient(Reception):
             given = encode([*with_names([method]), timeout, with_names(args), dict(kwargs or {})])
         except TypeError as error:
             raise InvalidRequestError(f"collective_rpc: {error}; give plain data or tensors", "args") from None
-        found = await self._link.call("collective_rpc", bytes, given=b"".join(given))
+        found = await self._call("collective_rpc", bytes, given=b"".join(given))
         return cast(list[Any], decode(memoryview(found)))
+
+    async def _call(self, verb: str, kind: Any, **arguments: Any) -> Any:
+        """A call on the engine, behind the requests that came before it."""
+        self._entry.send_arrived()
+        return await self._link.call(verb, kind, **arguments)
 
     def weight_feed(self) -> WeightFeed:
         """For an update whose weights come one by one."""
@@ -133,11 +142,11 @@ class ProcessClient(Reception):
 
     async def start_profile(self, folder: str | Path = "profile") -> None:
         """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
-        await self._link.call("start_profile", None, folder=str(Path(folder).absolute()))
+        await self._call("start_profile", None, folder=str(Path(folder).absolute()))
 
     async def stop_profile(self) -> Path:
         """End the recording; the trace in the folder. Raises as `Profiler.stop` does."""
-        return Path(await self._link.call("stop_profile", str))
+        return Path(await self._call("stop_profile", str))
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
@@ -163,20 +172,20 @@ class ProcessClient(Reception):
 
     async def expert_load(self, clear: bool = False) -> ExpertLoad:
         """How many tokens have used each expert. `clear`: it is counted anew from now on."""
-        return cast(ExpertLoad, await self._link.call("expert_load", ExpertLoad, clear=clear))
+        return cast(ExpertLoad, await self._call("expert_load", ExpertLoad, clear=clear))
 
     async def rebalance_experts(self) -> ExpertMove:
         """See `LLMEngine`."""
-        return cast(ExpertMove, await self._link.call("rebalance_experts", ExpertMove))
+        return cast(ExpertMove, await self._call("rebalance_experts", ExpertMove))
 
     async def reset_prefix_cache(self) -> bool:
-        return cast(bool, await self._link.call("reset_prefix_cache", bool))
+        return cast(bool, await self._call("reset_prefix_cache", bool))
 
     def stats(self) -> EngineStats:
         return self._link.status.stats
 
     async def occupancy(self, max_cells: int) -> Occupancy:
-        return cast(Occupancy, await self._link.call("occupancy", Occupancy, max_cells=max_cells))
+        return cast(Occupancy, await self._call("occupancy", Occupancy, max_cells=max_cells))
 
     def check_running(self) -> None:
         self._link.check_running()
@@ -186,6 +195,7 @@ class ProcessClient(Reception):
         self._link.check_alive()
 
     async def shutdown(self, drain: bool = True) -> None:
+        self._entry.send_arrived()
         await self._link.stop(drain)
         if self.tokenizer.chat_template is not None:
             self.tokenizer.chat_template.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -83,17 +83,20 @@ class EngineLink:
         if self._is_draining:
             raise EngineDeadError("the engine is being shut down and takes no new requests")
 
-    def send(self, request: GenerateRequest, stream: OutputStream) -> None:
-        """Have the engine take or refuse a request soon. Raises EngineDeadError, InvalidRequestError."""
+    def send(self, arrivals: Sequence[tuple[GenerateRequest, OutputStream]]) -> None:
+        """Have the engine take or refuse requests soon. Raises EngineDeadError."""
         self.check_running()
-        serial = next(self._serials)
-        try:
-            data = encode(Admit(serial, encode_request(request), stream.sent_s, stream.keep_alive))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidRequestError(f"the request cannot be sent to the engine's process: {error}") from None
-        self._requests[serial] = request, stream
-        self._serial_of[stream] = serial
-        self._send(data)
+        frames = []
+        for request, stream in arrivals:
+            serial = next(self._serials)
+            try:
+                frames.append(encode(Admit(serial, encode_request(request), stream.sent_s, stream.keep_alive)))
+            except (TypeError, ValueError, OverflowError) as error:
+                stream.fail(InvalidRequestError(f"the request cannot be sent to the engine's process: {error}"))
+                continue
+            self._requests[serial] = request, stream
+            self._serial_of[stream] = serial
+        self._send(*frames)
 
     def withdraw(self, request: GenerateRequest, stream: OutputStream) -> None:
         """End a request whose reader has gone. Raises EngineDeadError."""
@@ -200,12 +203,12 @@ class EngineLink:
     def _order(self, order: Order) -> None:
         self._send(encode(order))
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, *frames: bytes) -> None:
         """Without blocking: what the socket does not take now, it gets later."""
         if self._error is not None:
             raise self._error
         is_waiting = bool(self._unsent)
-        self._unsent += framed(data)
+        self._unsent += b"".join(map(framed, frames))
         if not is_waiting:
             self._flush()
             if self._unsent and self._loop is not None:

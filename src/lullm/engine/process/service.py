@@ -215,7 +215,7 @@ class EngineService:
         request = decode_request(order.request)
         stream = RemoteStream(self._outbox, order.serial, request, order.sent_s, order.keep_alive)
         self._outbox.streams[order.serial] = stream
-        self._admission.send(request, stream)
+        self._admission.send([(request, stream)])
 
     def _withdraw(self, serial: int) -> None:
         stream = self._outbox.streams.pop(serial, None)

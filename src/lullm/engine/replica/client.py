@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
+from lullm.engine.caller.backlog import Reader
 from lullm.engine.caller.named_calls import NamedCalls
 from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
@@ -35,7 +36,7 @@ from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.kv.hashing import BlockHashes
 from lullm.types.outputs import RequestOutput
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
-from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
+from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
     ForecastArguments,
@@ -94,6 +95,12 @@ class ReplicaClient(Reception, NamedCalls):
                     if ticket.num_tokens:
                         self._router.begin(ticket)
                     yield output
+
+    async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
+        self.check_running()
+        with self._sent(request) as ticket:
+            first = _FirstOutput(reader, lambda: self._router.begin(ticket))
+            await self._replicas[ticket.engine].run(request, first, keep_alive)
 
     async def pool(
         self, request: GenerateRequest, keep_alive: float | None = None
@@ -273,6 +280,25 @@ class ReplicaClient(Reception, NamedCalls):
     def close(self) -> None:
         """End all processes now, without an event loop. Idempotent."""
         self._crew.close()
+
+
+class _FirstOutput:
+    """Tells of the first output on its way to a reader."""
+
+    def __init__(self, reader: Reader, tell: Callable[[], None]):
+        self._reader = reader
+        self._tell: Callable[[], None] | None = tell
+        self.when_ready = reader.when_ready
+
+    @property
+    def is_ready(self) -> bool:
+        return self._reader.is_ready
+
+    def take(self, output: EngineOutput) -> None:
+        if self._tell is not None:
+            self._tell()
+            self._tell = None
+        self._reader.take(output)
 
 
 class _Forgetting:

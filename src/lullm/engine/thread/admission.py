@@ -10,6 +10,7 @@ the call that began them or by `wake_up`: a request waits for their end.
 """
 
 import time
+from collections.abc import Sequence
 
 from lullm.config.resolved import IdleConfig
 from lullm.engine.caller.stream import Outlet, Stream
@@ -43,9 +44,14 @@ class Admission:
         """Return if the thread takes requests. Raises EngineDeadError otherwise, with the cause."""
         self._mailbox.check_running()
 
-    def send(self, request: GenerateRequest, stream: Stream) -> None:
-        """Have the thread admit a request. Raises EngineDeadError."""
-        self._mailbox.send(lambda: self.admit(request, stream))
+    def send(self, arrivals: Sequence[tuple[GenerateRequest, Stream]]) -> None:
+        """Have the thread admit requests. Raises EngineDeadError."""
+
+        def admit_all() -> None:
+            for request, stream in arrivals:
+                self.admit(request, stream)
+
+        self._mailbox.send(admit_all)
 
     def withdraw(self, request: GenerateRequest, stream: Stream) -> None:
         """Have the thread abort a request whose reader has gone. Raises EngineDeadError."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from lullm.errors import EngineDeadError, LullmError
+from lullm.executor.feeding import Feeding
 
 T = TypeVar("T")
 Command = Callable[[], None]
@@ -29,10 +30,13 @@ class Mailbox:
 
     Attributes:
         state: changes under the lock that `send` takes, so that no command is sent and never read.
+        feeding: the updates of weights for whose next one the thread may wait. What iterates them sends nothing: it
+            would wait for the thread, and the thread for it.
     """
 
     def __init__(self) -> None:
         self.state = ThreadState.RUNNING
+        self.feeding = Feeding()
         self._error = EngineDeadError("the engine has been shut down")
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -47,14 +51,23 @@ class Mailbox:
             raise self._error
 
     def send(self, command: Command) -> None:
-        """Have `command` run between two steps. Raises EngineDeadError if the thread has ended."""
+        """Have `command` run between two steps.
+
+        Raises:
+            EngineDeadError: the thread has ended. InvalidRequestError: it waits for the caller (`feeding`).
+        """
+        self.feeding.check()
         with self._lock:
             if self._has_ended:
                 raise self._error
             self._commands.put(command)
 
     def drain(self, command: Command) -> None:
-        """End the thread after `command` and its last request. Nothing happens if the thread has ended."""
+        """End the thread after `command` and its last request. Nothing happens if the thread has ended.
+
+        Raises InvalidRequestError as `send` does.
+        """
+        self.feeding.check()
         with self._lock:
             if not self._has_ended:
                 # The state first: a thread that ran the command and saw the old state would wait for another for ever.

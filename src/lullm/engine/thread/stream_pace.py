@@ -4,8 +4,12 @@ An output costs 35 us on its way to a socket, and competes for Python's lock wit
 tokens a second for each of 32 streams: single ones are too quick to be read, and to send them took a third of the
 throughput.
 A model that takes longer for a step than the pause has an output per step, and every stream its first token at once.
+
+All streams have their outputs at the same moments, the ticks of one clock: one pass of the event loop sends them. With
+a clock for each, some of them had one in every step.
 """
 
+import math
 import time
 from collections.abc import Callable
 
@@ -17,7 +21,8 @@ class StreamPace:
     """The clock of all streams of one engine.
 
     Args:
-        pause_s: seconds between two outputs of a stream, at least; 0: an output per step.
+        pause_s: seconds between two outputs of a stream; from its first to its second half to one and a half times as
+            many. 0: an output per step.
     """
 
     def __init__(self, pause_s: float = 0.0, clock: Callable[[], float] = time.monotonic):
@@ -38,4 +43,6 @@ class StreamPace:
 
     def next_due(self) -> float:
         """When a stream that has an output now may have the next."""
-        return self._now + self._interval_s
+        if not self._interval_s:
+            return self._now
+        return math.floor(self._now / self._interval_s + 1.5) * self._interval_s

@@ -1,7 +1,5 @@
 """MessageAnswer: answers of POST /v1/messages."""
 
-import contextlib
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,40 +8,41 @@ from lullm.server.anthropic.error import envelope
 from lullm.server.error import ApiError
 from lullm.server.openai.reply import Reply
 from lullm.server.sse import EVENTS, encode, typed_event
+from lullm.types.outputs import RequestOutput
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MessageAnswer:
     """A reply as one message, or as the events of its blocks."""
 
     reply: Reply
     media_type: str = EVENTS
     _blocks: BlockStream = field(default_factory=BlockStream)
+    _has_begun: bool = False
 
     async def whole(self) -> list[bytes]:
         """The message."""
-        content = content_blocks(await self.reply.events())
-        return [encode(self._message(content) | self._end() | {"usage": self._usage()})]
+        events, _ = await self.reply.whole()
+        return [encode(self._message(content_blocks(events)) | self._end() | {"usage": self._usage()})]
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The message's events, in Anthropic's order."""
-        has_begun = False
-        async with contextlib.aclosing(self.reply.outputs()) as outputs:
-            async for events, _ in outputs:
-                if not has_begun:
-                    has_begun = True
-                    opening = self._message([]) | {"stop_reason": None, "stop_sequence": None, "usage": self._usage()}
-                    yield typed_event({"type": "message_start", "message": opening})
-                    yield typed_event({"type": "ping"})
-                pieces = list(self._blocks.feed(events))
-                if pieces:
-                    yield b"".join(map(typed_event, pieces))
+    def chunk(self, number: int, output: RequestOutput) -> bytes:
+        """The message's next events, in Anthropic's order."""
+        events = self.reply.read(output)
+        pieces: list[dict[str, Any]] = []
+        if not self._has_begun:
+            self._has_begun = True
+            opening = self._message([]) | {"stop_reason": None, "stop_sequence": None, "usage": self._usage()}
+            pieces = [{"type": "message_start", "message": opening}, {"type": "ping"}]
+        return b"".join(map(typed_event, [*pieces, *self._blocks.feed(events)]))
+
+    def end(self) -> bytes:
+        """The last events."""
         last = [
             *self._blocks.close(),
             {"type": "message_delta", "delta": self._end(), "usage": self._usage()},
             {"type": "message_stop"},
         ]
-        yield b"".join(map(typed_event, last))
+        return b"".join(map(typed_event, last))
 
     def failure(self, error: ApiError) -> bytes:
         """One event of the type 'error'."""

@@ -1,7 +1,6 @@
 """CompletionAnswer: answers of POST /completion and /infill."""
 
-import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,22 +26,24 @@ class CompletionAnswer:
 
     async def whole(self) -> list[bytes]:
         """The answer as one object."""
-        async with contextlib.aclosing(self.reply.outputs()) as outputs:
-            async for _, output in outputs:
-                if output.finished:
-                    answer = self._piece(output) | self._end(output)
-        return [encode(answer)]
+        _, output = await self.reply.whole()
+        return [encode(self._piece(output) | self._end(output))]
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events; no [DONE] follows."""
-        async with contextlib.aclosing(self.reply.outputs()) as outputs:
-            async for _, output in outputs:
-                piece = self._piece(output)
-                if piece["content"] or piece["tokens"] or "completion_probabilities" in piece:
-                    yield event(piece)
-                if output.finished:
-                    piece.pop("completion_probabilities", None)
-                    yield event(piece | {"content": "", "tokens": []} | self._end(output))
+    def chunk(self, number: int, output: RequestOutput) -> bytes:
+        """An event for a delta that says something, and at the end one with the figures."""
+        self.reply.read(output)
+        piece = self._piece(output)
+        events = b""
+        if piece["content"] or piece["tokens"] or "completion_probabilities" in piece:
+            events = event(piece)
+        if output.finished:
+            piece.pop("completion_probabilities", None)
+            events += event(piece | {"content": "", "tokens": []} | self._end(output))
+        return events
+
+    def end(self) -> bytes:
+        """Nothing: no [DONE] follows."""
+        return b""
 
     def failure(self, error: ApiError) -> bytes:
         """One event."""

@@ -1,7 +1,6 @@
 """LinesAnswer: answers of POST /api/chat and /api/generate, as one object or a line of JSON for each delta."""
 
-import contextlib
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -37,21 +36,22 @@ class LinesAnswer:
 
     async def whole(self) -> list[bytes]:
         """The answer as one object."""
-        async with contextlib.aclosing(self.reply.outputs()) as outputs:
-            async for events, output in outputs:
-                if output.finished:
-                    line = self._line(joined(events)) | self._logprobs() | self._end(output)
-        return [encode(line)]
+        events, output = await self.reply.whole()
+        return [encode(self._line(joined(events)) | self._logprobs() | self._end(output))]
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """A line for each delta that says something, and one with the figures."""
-        async with contextlib.aclosing(self.reply.outputs()) as outputs:
-            async for events, output in outputs:
-                said, logprobs = joined(self._ready(events)), self._logprobs()
-                if not self.body.is_load and (said.text or said.thinking or said.calls or logprobs):
-                    yield _as_line(self._line(said) | {"done": False} | logprobs)
-                if output.finished:
-                    yield _as_line(self._line(joined([])) | self._end(output))
+    def chunk(self, number: int, output: RequestOutput) -> bytes:
+        """A line for a delta that says something, and at the end one with the figures."""
+        said, logprobs = joined(self._ready(self.reply.read(output))), self._logprobs()
+        lines = b""
+        if not self.body.is_load and (said.text or said.thinking or said.calls or logprobs):
+            lines = _as_line(self._line(said) | {"done": False} | logprobs)
+        if output.finished:
+            lines += _as_line(self._line(joined([])) | self._end(output))
+        return lines
+
+    def end(self) -> bytes:
+        """Nothing: the last line stands already."""
+        return b""
 
     def failure(self, error: ApiError) -> bytes:
         """One line."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lullm.server.error import ApiError
@@ -39,7 +39,7 @@ class ChoiceForm(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChoicesAnswer:
     """A generation's outputs as OpenAI's objects, whole or in chunks.
 
@@ -52,6 +52,9 @@ class ChoicesAnswer:
     with_usage: bool
     with_running_usage: bool = False
     media_type: str = EVENTS
+    _begin: bytes = b""  # of each event; written once
+    _end: bytes = b""
+    _opening: dict[str, Any] = field(default_factory=dict)
 
     async def whole(self) -> list[bytes]:
         """The answer as pieces of JSON.
@@ -60,10 +63,8 @@ class ChoicesAnswer:
         """
         choices: dict[int, bytes] = {}
         extra: dict[str, Any] = {}
-        async with contextlib.aclosing(self.generation.outputs()) as outputs:
+        async with contextlib.aclosing(self.generation.last_outputs()) as outputs:
             async for number, output in outputs:
-                if not output.finished:
-                    continue
                 for choice in self.form.choices(number, output):
                     if choices:  # thousands of choices take seconds: other requests have their turn between them
                         await asyncio.sleep(0)
@@ -76,27 +77,36 @@ class ChoicesAnswer:
             pieces += [choices[index], b","]
         return [*pieces[:-1], b"],", tail[1:]]
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events."""
+    def chunk(self, number: int, output: RequestOutput) -> bytes:
+        """An event for each choice that an output says something of."""
+        if not self._begin:
+            self._begin = b"data: " + encode(self.generation.head(self.form.chunk_name))[:-1] + b',"choices":['
+            self._opening = self.form.opening()
+            self._end = _end(self._tail())
+        elif self.with_running_usage:
+            self._end = _end(self._tail())
+        chunk = b""
+        for choice in self.form.deltas(number, output):
+            chunk += self._begin + encode(choice) + (_end(self._tail() | self._opening) if self._opening else self._end)
+            self._opening = {}
+        return chunk
+
+    def end(self) -> bytes:
+        """The usage if it is wanted, and the mark of the end."""
+        if not self.with_usage:
+            return DONE
         head = self.generation.head(self.form.chunk_name)
-        begin = b"data: " + encode(head)[:-1] + b',"choices":['
-        opening = self.form.opening()
-        tail: dict[str, Any] = {"usage": None} if self.with_usage else {}
-        end = _end(tail)
-        async with contextlib.aclosing(self.generation.outputs()) as outputs:
-            async for number, output in outputs:
-                if self.with_running_usage:
-                    end = _end(tail := {"usage": self._usage()})
-                for choice in self.form.deltas(number, output):
-                    yield begin + encode(choice) + (_end(tail | opening) if opening else end)
-                    opening = {}
-        if self.with_usage:
-            yield event({**head, "choices": [], "usage": self._usage()})
-        yield DONE
+        return event({**head, "choices": [], "usage": self._usage()}) + DONE
 
     def failure(self, error: ApiError) -> bytes:
         """One error event, and no [DONE]."""
         return event(error.envelope())
+
+    def _tail(self) -> dict[str, Any]:
+        """What stands behind the choices of an event: the usage so far, or null, since a last event has it."""
+        if self.with_running_usage:
+            return {"usage": self._usage()}
+        return {"usage": None} if self.with_usage else {}
 
     def _usage(self) -> dict[str, Any]:
         return self.form.usage(self.generation.usage).as_dict()

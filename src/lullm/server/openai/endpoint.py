@@ -6,7 +6,7 @@ whatever client asks. A form writes the answer.
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from lullm.errors import InvalidRequestError
 from lullm.server.context import ServerContext, off_loop
 from lullm.server.error import ApiError
 from lullm.server.gate.request_log import begun, log_prompts
+from lullm.server.openai.event_stream import EventStream
 from lullm.server.openai.generation import Generation, prepare_all, public_id
 from lullm.server.openai.schema import ChatBody, CompletionBody, DialectBody
 from lullm.server.openai.validation import (
@@ -28,7 +29,8 @@ from lullm.server.openai.validation import (
     keep_alive_s,
     sampling_params,
 )
-from lullm.server.sse import EventStream, until_disconnect
+from lullm.server.sse import until_disconnect
+from lullm.types.outputs import RequestOutput
 
 Body = TypeVar("Body", bound=DialectBody)
 
@@ -44,11 +46,15 @@ class AnswerForm(Protocol):
         ...
 
     async def whole(self) -> list[bytes]:
-        """The answer as pieces of JSON. Raises as `Generation.outputs` does."""
+        """The answer as pieces of JSON. Raises as `Generation.run` does."""
         ...
 
-    def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The answer as it comes. Raises as `Generation.outputs` does."""
+    def chunk(self, number: int, output: RequestOutput) -> bytes:
+        """What an output of a prompt adds to a stream; may be empty."""
+        ...
+
+    def end(self) -> bytes:
+        """The last chunk, behind all outputs; may be empty."""
         ...
 
     def failure(self, error: ApiError) -> bytes:
@@ -84,8 +90,7 @@ class Endpoint(Generic[Body]):
         form = await self.open_form(generation, body)
         timeout_s = self.context.options.request_timeout_s
         if asked.stream:
-            error, is_over = self.context.api_error, generation.is_over
-            return EventStream(form.chunks(), error, form.failure, form.media_type, timeout_s, is_over)
+            return EventStream(generation, form, timeout_s)
         return JsonPieces(await until_disconnect(request.receive, form.whole(), timeout_s))
 
 
@@ -107,8 +112,7 @@ async def _prepared(
         raise InvalidRequestError(message, asked.field_of(error.param), error.code) from None
     log_prompts(requests, context.options)
     check_num_logprobs(asked, requests, engine.config.max_model_len, context.max_request_logprobs)
-    streams = [engine.stream(prepared, keep_alive) for prepared in requests]
-    return Generation(context, answer_id, asked, requests, streams)
+    return Generation(context, answer_id, asked, requests, keep_alive)
 
 
 @contextlib.contextmanager

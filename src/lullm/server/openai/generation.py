@@ -1,13 +1,13 @@
-"""Generation: the outputs of one HTTP request's prompts as one stream, and its usage."""
+"""Generation: the outputs of one HTTP request's prompts, and its usage."""
 
 import asyncio
-import contextlib
 import itertools
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.datastructures import Headers
 
@@ -18,12 +18,12 @@ from lullm.server.gate.request_log import RequestRecord
 from lullm.server.openai.schema import ChatBody, CompletionBody
 from lullm.server.tracing import Operation, RequestSpans
 from lullm.types.outputs import RequestOutput
+from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
 from lullm.types.sampling_params import SamplingParams
 
 _serial = itertools.count()
-_QUEUE_LEN = 64  # outputs of a batch that may wait for a slow client before their producers pause
 
 
 @dataclass(slots=True)
@@ -51,14 +51,14 @@ class Usage:
 class Generation:
     """One HTTP request for text: the engine's requests, their outputs, and the usage so far.
 
-    `asked`: the request's body in OpenAI's words. `record`: for the log.
+    `asked`: the request's body in OpenAI's words. `keep_alive`: see `EngineClient.stream`. `record`: for the log.
     """
 
     context: ServerContext
     id: str
     asked: CompletionBody | ChatBody
     requests: list[GenerateRequest]
-    streams: list[AsyncGenerator[RequestOutput, None]]  # of `requests`, one each; not begun
+    keep_alive: float | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     usage: Usage = field(default_factory=Usage)
     record: RequestRecord = field(default_factory=RequestRecord)
@@ -70,38 +70,50 @@ class Generation:
         """The first fields of every answer and chunk; `kind` is OpenAI's name of the object."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.context.model_name}
 
-    async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        """(prompt number, output) as the engine gives them. Closing the generator aborts what still runs.
+    async def run(self, reader: "AnswerReader") -> None:
+        """Have `reader` take the outputs as the engine gives them. Cancelling the call aborts what still runs.
 
         Raises:
-            InvalidRequestError: at the first item; see `EngineClient.stream`.
+            InvalidRequestError: see `EngineClient.stream`.
             EngineAsleepError: the engine sleeps, does not wake up in time, or aborted a request to sleep.
             WakeUpError: the engine could not be woken for the request.
-            EngineDeadError: the engine stopped first.
+            EngineDeadError: the engine stopped first. What `reader` raises.
         """
         self.usage.prompt_tokens = sum(len(request.prompt_token_ids) for request in self.requests)
         operation: Operation = "chat" if isinstance(self.asked, ChatBody) else "text_completion"
-        with (
-            self.context.queue.holding(self.requests),
-            self.context.tracing.spans(self.requests, operation) as spans,
-        ):
-            if len(self.streams) == 1:
-                async with contextlib.aclosing(self.streams[0]) as stream:
-                    async for output in stream:
-                        self._count(0, output, spans)
-                        yield 0, output
-            else:
-                async with contextlib.aclosing(_merged(self.streams)) as streams:
-                    async for number, output in streams:
-                        self._count(number, output, spans)
-                        yield number, output
+        engine, context = self.context.engine, self.context
+        with context.queue.holding(self.requests), context.tracing.spans(self.requests, operation) as spans:
+            runs = [
+                engine.run(request, _PromptReader(self, number, reader, spans), self.keep_alive)
+                for number, request in enumerate(self.requests)
+            ]
+            await (runs[0] if len(runs) == 1 else _all(runs))
+
+    async def last_outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """(prompt number, last output) as they end. Closing the generator aborts what still runs. Raises as `run` does.
+
+        None waits for the others, so that each is forgotten once it is written: with log-probabilities they are large.
+        """
+        reader = _LastOutputs()
+        running = asyncio.ensure_future(self.run(reader))
+        running.add_done_callback(lambda _: reader.wake())
+        try:
+            while reader.found or not running.done():
+                if reader.found:
+                    yield reader.found.popleft()
+                else:
+                    await reader.more()
+            await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
     def is_over(self) -> bool:
         """Whether the last output of every prompt has come."""
         return self._num_ended == len(self.requests)
 
-    def _count(self, number: int, output: RequestOutput, spans: RequestSpans) -> None:
-        """Take in the output of a prompt. Raises as `outputs` does: it was aborted."""
+    def count(self, number: int, output: RequestOutput, spans: RequestSpans) -> None:
+        """Take in the output of a prompt. Raises as `run` does: it was aborted."""
         counts = self._num_tokens.setdefault(number, {})
         for completion in output.outputs:
             counts[completion.index] = counts.get(completion.index, 0) + len(completion.token_ids)
@@ -120,37 +132,74 @@ class Generation:
         spans.finish(number, output, num_tokens)
 
 
-async def _merged(
-    streams: Sequence[AsyncGenerator[RequestOutput, None]],
-) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """(number of the stream, output) of several streams as they come; the first error ends all."""
-    queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue(_QUEUE_LEN)
+class AnswerReader(Protocol):
+    """Takes the outputs of a generation; see `Reader`. `number`: of the prompt."""
 
-    async def pump(number: int, stream: AsyncGenerator[RequestOutput, None]) -> None:
-        try:
-            async with contextlib.aclosing(stream):
-                async for output in stream:
-                    await queue.put((number, output))
-        except Exception as error:
-            await queue.put((number, error))
-        else:
-            await queue.put((number, None))
+    @property
+    def is_ready(self) -> bool: ...
 
-    pumps = [asyncio.create_task(pump(number, stream)) for number, stream in enumerate(streams)]
+    def when_ready(self, call: Callable[[], None]) -> None: ...
+
+    def take(self, number: int, output: RequestOutput) -> None: ...
+
+
+@dataclass(slots=True)
+class _PromptReader:
+    """Counts the outputs of one prompt on their way to the answer."""
+
+    generation: Generation
+    number: int
+    reader: AnswerReader
+    spans: RequestSpans
+
+    @property
+    def is_ready(self) -> bool:
+        return self.reader.is_ready
+
+    def when_ready(self, call: Callable[[], None]) -> None:
+        self.reader.when_ready(call)
+
+    def take(self, output: EngineOutput) -> None:
+        assert isinstance(output, RequestOutput)
+        self.generation.count(self.number, output, self.spans)
+        self.reader.take(self.number, output)
+
+
+class _LastOutputs:
+    """Keeps the last output of each prompt."""
+
+    is_ready = True
+
+    def __init__(self) -> None:
+        self.found: deque[tuple[int, RequestOutput]] = deque()
+        self._more = asyncio.Event()
+
+    def when_ready(self, call: Callable[[], None]) -> None: ...
+
+    def take(self, number: int, output: RequestOutput) -> None:
+        if output.finished:
+            self.found.append((number, output))
+            self.wake()
+
+    def wake(self) -> None:
+        """End the wait for more."""
+        self._more.set()
+
+    async def more(self) -> None:
+        """Return once something has come, or the end."""
+        await self._more.wait()
+        self._more.clear()
+
+
+async def _all(runs: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Several at once; the first error ends all."""
+    tasks = [asyncio.ensure_future(run) for run in runs]
     try:
-        num_open = len(pumps)
-        while num_open:
-            number, item = await queue.get()
-            if isinstance(item, Exception):
-                raise item
-            if item is None:
-                num_open -= 1
-            else:
-                yield number, item
+        await asyncio.gather(*tasks)
     finally:
-        for task in pumps:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def prepare_all(

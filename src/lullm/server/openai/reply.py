@@ -1,7 +1,5 @@
 """Reply: the one completion of a generation as events, for dialects whose answers have no choices."""
 
-import contextlib
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,24 +36,22 @@ class Reply:
         reader = open_reader(request) if isinstance(generation.asked, ChatBody) else PlainReader()
         return cls(generation, reader, CompletionOutput(0, "", []))
 
-    async def outputs(self) -> AsyncGenerator[tuple[list[ReplyEvent], RequestOutput], None]:
-        """The events of each output, which may be none. Raises as `Generation.outputs` does."""
-        async with contextlib.aclosing(self.generation.outputs()) as outputs:
-            async for _, output in outputs:
-                [self.completion] = output.outputs
-                self.cached_tokens = output.num_cached_tokens
-                events = self.reader.feed(self.completion.text, self.completion.token_ids)
-                if self.completion.finish_reason is not None:
-                    events += self.reader.finish()
-                if self._hides_thinking:
-                    events = [event for event in events if not isinstance(event, Thinking)]
-                self.has_calls = self.has_calls or any(isinstance(event, CallStart) for event in events)
-                yield events, output
+    def read(self, output: RequestOutput) -> list[ReplyEvent]:
+        """The events of an output, which may be none."""
+        [self.completion] = output.outputs
+        self.cached_tokens = output.num_cached_tokens
+        events = self.reader.feed(self.completion.text, self.completion.token_ids)
+        if self.completion.finish_reason is not None:
+            events += self.reader.finish()
+        if self._hides_thinking:
+            events = [event for event in events if not isinstance(event, Thinking)]
+        self.has_calls = self.has_calls or any(isinstance(event, CallStart) for event in events)
+        return events
 
-    async def events(self) -> list[ReplyEvent]:
-        """All events of the reply."""
-        async with contextlib.aclosing(self.outputs()) as outputs:
-            return [event async for events, _ in outputs for event in events]
+    async def whole(self) -> tuple[list[ReplyEvent], RequestOutput]:
+        """All events of the reply, and its output. Raises as `Generation.run` does."""
+        [output] = [output async for _, output in self.generation.last_outputs()]
+        return self.read(output), output
 
     @property
     def _hides_thinking(self) -> bool:

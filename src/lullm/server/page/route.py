@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from lullm.server.context import ServerContext
 from lullm.server.page.feed import Feed
 from lullm.server.page.file import EVENTS_PATH, PageFile, page_files
-from lullm.server.sse import EventStream, event
+from lullm.server.page.snapshot_stream import SnapshotStream
 
 POLICY = "; ".join(
     (
@@ -40,8 +40,7 @@ def router(context: ServerContext) -> APIRouter:
         routes.add_api_route(file.path, _sender(file), methods=["GET"])
 
     async def events(request: Request) -> Response:
-        snapshots = feed.events(context.has_admin(request.scope))
-        return EventStream(snapshots, context.api_error, lambda error: event(error.envelope()), "text/event-stream")
+        return SnapshotStream(feed.events(context.has_admin(request.scope)), context)
 
     routes.add_api_route(EVENTS_PATH, events, methods=["GET"])
     return routes

@@ -1,8 +1,7 @@
 """ResponseAnswer: answers of POST /v1/responses."""
 
-import contextlib
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,8 @@ from lullm.server.openai.reply import Reply
 from lullm.server.openai.responses.body import ResponsesBody
 from lullm.server.openai.responses.item_stream import Event, ItemStream
 from lullm.server.sse import EVENTS, encode, typed_event
+from lullm.text.reply.event import ReplyEvent
+from lullm.types.outputs import RequestOutput
 
 _OPENINGS = ("created", "in_progress")
 
@@ -31,24 +32,22 @@ class ResponseAnswer:
 
     async def whole(self) -> list[bytes]:
         """The response."""
-        async with contextlib.aclosing(self._events()) as events:
-            async for _ in events:
-                pass
+        events, output = await self.reply.whole()
+        self._feed(events, output)
         return [encode(self._ended())]
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The response's events."""
-        has_begun = False
-        async with contextlib.aclosing(self._events()) as events:
-            async for some in events:
-                if not has_begun:
-                    has_begun = True
-                    opening = self._response("in_progress", [])
-                    yield self._sent({"type": f"response.{name}", "response": opening} for name in _OPENINGS)
-                if some:
-                    yield self._sent(some)
+    def chunk(self, number: int, output: RequestOutput) -> bytes:
+        """The response's next events."""
+        events = self._feed(self.reply.read(output), output)
+        if self._num_events == 0:
+            opening = self._response("in_progress", [])
+            events = [{"type": f"response.{name}", "response": opening} for name in _OPENINGS] + events
+        return self._sent(events)
+
+    def end(self) -> bytes:
+        """The last event."""
         response = self._ended()
-        yield self._sent([{"type": f"response.{response['status']}", "response": response}])
+        return self._sent([{"type": f"response.{response['status']}", "response": response}])
 
     def failure(self, error: ApiError) -> bytes:
         """The event 'error', and the response as it failed."""
@@ -57,14 +56,12 @@ class ResponseAnswer:
         failed["error"] = {"code": "server_error", "message": error.message}
         return self._sent([{"type": "error", **problem}, {"type": "response.failed", "response": failed}])
 
-    async def _events(self) -> AsyncGenerator[list[Event], None]:
-        """The events of the items, for each of the engine's outputs."""
-        async with contextlib.aclosing(self.reply.outputs()) as outputs:
-            async for events, output in outputs:
-                found = list(self._items.feed(events, self._logprobs()))
-                if output.finished:
-                    found += self._items.close("incomplete" if self._is_cut else "completed")
-                yield found
+    def _feed(self, events: list[ReplyEvent], output: RequestOutput) -> list[Event]:
+        """The events of the items for those of an output."""
+        found = list(self._items.feed(events, self._logprobs()))
+        if output.finished:
+            found += self._items.close("incomplete" if self._is_cut else "completed")
+        return found
 
     @property
     def _is_cut(self) -> bool:
