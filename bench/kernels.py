@@ -6,9 +6,9 @@
 
 The ceilings: a sum over a gigabyte of memory (GB/s), torch's bfloat16 product at 1024 rows (TFLOP/s), of which
 attention is printed with its share, and the instruction set's products alone (products TFLOP/s): with AMX of numbers
-that come from the first-level cache, otherwise of zeros in registers. Linears are printed with their share of what reading and those products allow. A causal prefill counts the
-products of what a row sees. Versions alternate and medians are printed; with other work on the machine only the ratios
-say something.
+that come from the first-level cache, otherwise of zeros in registers. Linears are printed with their share of what
+reading and those products allow. A causal prefill counts the products of what a row sees. Versions alternate and
+medians are printed; with other work on the machine only the ratios say something.
 """
 
 import argparse
