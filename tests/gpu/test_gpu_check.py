@@ -217,6 +217,18 @@ FIGURES = {
 }
 
 
+def test_the_docs_name_every_goal_and_the_rows_that_measure_it(script):
+    """docs/gpu.md has a line for each, with the number to reach, and rows that exist."""
+    report, rows = script("gpu_parts.report"), script("gpu_parts.row").ROWS
+    lines = [line for line in (SCRIPT.parent.parent / "docs" / "gpu.md").read_text().splitlines() if "`--only" in line]
+    for goal in report.GOALS:
+        [line] = [line for line in lines if line.startswith(f"| {goal.what} |")]
+        least = {0.0: "none", 3.0: "3 x"}.get(goal.least, f"{100 * goal.least:.0f} %")
+        assert line.split("|")[2].strip() == least
+        named = {name for words in line.split("`")[1::2] for name in words.removeprefix("--only ").split(",")}
+        assert named <= set(rows) and (goal.ceiling is None or goal.ceiling[0] != "ceilings" or "products" in named)
+
+
 def test_the_largest_gap_stands_first(script):
     report = script("gpu_parts.report")
     lines = report.goal_lines(FIGURES)

@@ -333,10 +333,6 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
             config.pipeline_parallel_size != 1 and on_gpu,
             "stages find no GPU of their own; use tensor_parallel_size, or a CPU",
         ),
-        "data_parallel_size": (
-            config.data_parallel_size != 1 and on_gpu,
-            "engines find no GPU of their own; use a CPU, or one server per GPU",
-        ),
         "distributed_executor_backend": (
             isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),
             "there are 'uni' (in this process), 'mp' (a process for each worker), 'ray' (on several machines) and "
