@@ -51,7 +51,7 @@ def main() -> None:
         raise SystemExit(2)
     found = machine()
     if not found.get("gpu"):
-        print("gpu-check: torch sees no GPU here; nothing was checked", file=sys.stderr)
+        print(f"gpu-check: {found.get('lacks') or 'torch sees no GPU here'}; nothing was checked", file=sys.stderr)
         raise SystemExit(2)
     print(f"gpu-check on {found['gpu']}: {', '.join(row.name for row in args.only)}", flush=True)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -116,11 +116,13 @@ def advice(packages: Sequence[str]) -> str:
 def machine() -> dict[str, Any]:
     """Facts for the head of the summary; asked for in another process, for this one must not hold the device."""
     code = (
-        "import json, torch, triton; ok = torch.cuda.is_available(); print(json.dumps({"
-        "'gpu': torch.cuda.get_device_name() if ok else '', 'torch': torch.__version__, 'triton': triton.__version__,"
-        "'cuda': torch.version.cuda}))"
+        "import json, torch, triton; from lullm.device.choice import missing_for_cuda; lacks = missing_for_cuda();"
+        "print(json.dumps({'gpu': '' if lacks else torch.cuda.get_device_name(), 'torch': torch.__version__,"
+        "'triton': triton.__version__, 'cuda': torch.version.cuda} | ({'lacks': lacks} if lacks else {})))"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    places = filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH")))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     try:
         found = json.loads(said.stdout.strip().splitlines()[-1])
     except (IndexError, json.JSONDecodeError):

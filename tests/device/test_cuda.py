@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lullm.device import choice
 from lullm.device import cuda as cuda_device
 from lullm.device.choice import missing_for_cuda
 from lullm.device.cuda import CudaDevice
@@ -131,9 +132,46 @@ def test_which_arenas(fake, monkeypatch):
     assert cuda_device.gpu_backend(0).name == "ROCm"
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(choice, "_missing_for_triton", lambda: None)
     assert missing_for_cuda() is None
     monkeypatch.setattr(torch.version, "hip", None)
     assert "without CUDA" in missing_for_cuda()
+
+
+def test_a_driver_that_is_too_old_is_named(monkeypatch):
+    """Torch knows it, and `is_available` does not say so."""
+
+    def init():
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 12020).\nPlease update")
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    with pytest.raises(UnsupportedError, match=r"too old \(found version 12020\). Please update; .*use device='cpu'"):
+        choice.open_device("cuda")
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    assert "does not say why" in missing_for_cuda()
+
+
+def test_triton_that_cannot_start_is_named_before_anything_is_loaded(monkeypatch):
+    """Its launcher is compiled on the first use of a GPU, and a machine for inference may have no compiler."""
+    triton = pytest.importorskip("triton")
+
+    class Driver:
+        @property
+        def active(self):
+            raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable\nor ...")
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(triton.runtime, "driver", Driver())
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert missing_for_cuda() is None
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    with pytest.raises(UnsupportedError, match=r"Failed to find C compiler. .*apt install gcc python3-dev"):
+        choice.open_device("cuda")
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    assert "pip install triton" in missing_for_cuda()
 
 
 def test_an_amd_gpu_gets_no_tiles_of_hopper(monkeypatch):

@@ -90,6 +90,15 @@ class TestMemory:
         assert found == 8 * GIB - 3 * GIB // 2 - graphs
         assert shapes == [(6, 48), (6, 6)]
 
+    def test_another_process_has_it_all(self, qwen3_folder, device, monkeypatch):
+        """The second engine on a GPU: who has the memory, and what helps."""
+        device.memory = MemoryInfo(GIB, 10 * GIB)
+        with pytest.raises(
+            CacheSizeError,
+            match=r"=0.9 of 10.0 GiB is 9.0 GiB, 9.0 GiB are taken .*other engines and processes.* raise it",
+        ):
+            self.build(qwen3_folder, monkeypatch)
+
     def test_without_graphs(self, qwen3_folder, device, monkeypatch):
         found, shapes = self.build(qwen3_folder, monkeypatch, gpu_memory_utilization=0.8, enforce_eager=True)
         assert found == 8 * GIB - 3 * GIB // 2 and shapes == [(6, 48)]

@@ -50,7 +50,8 @@ def test_the_first_command_takes_less_than_ten_minutes(check):
 def test_without_a_gpu(tmp_path):
     command = [sys.executable, str(SCRIPT), "--only", "kernels", "--out", str(tmp_path / "out")]
     result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 2 and "torch sees no GPU" in result.stderr
+    assert result.returncode == 2 and "; nothing was checked" in result.stderr
+    assert "torch sees no GPU" in result.stderr or "without CUDA" in result.stderr, "it says why"
     assert not (tmp_path / "out").exists()
 
 
@@ -214,6 +215,18 @@ FIGURES = {
     "mix": {"output_tok_per_s": 9000.0},
     "sleep-8b": {"level1_released": 0.95, "recaptured": 0.0},
 }
+
+
+def test_the_docs_name_every_goal_and_the_rows_that_measure_it(script):
+    """docs/gpu.md has a line for each, with the number to reach, and rows that exist."""
+    report, rows = script("gpu_parts.report"), script("gpu_parts.row").ROWS
+    lines = [line for line in (SCRIPT.parent.parent / "docs" / "gpu.md").read_text().splitlines() if "`--only" in line]
+    for goal in report.GOALS:
+        [line] = [line for line in lines if line.startswith(f"| {goal.what} |")]
+        least = {0.0: "none", 3.0: "3 x"}.get(goal.least, f"{100 * goal.least:.0f} %")
+        assert line.split("|")[2].strip() == least
+        named = {name for words in line.split("`")[1::2] for name in words.removeprefix("--only ").split(",")}
+        assert named <= set(rows) and (goal.ceiling is None or goal.ceiling[0] != "ceilings" or "products" in named)
 
 
 def test_the_largest_gap_stands_first(script):

@@ -1,5 +1,7 @@
 """Several GPUs that are made up, each in a worker process: the tokens of one worker, with graphs and sleep."""
 
+import os
+
 import pytest
 import torch
 from kit.folder.checkpoint import write_checkpoint, write_tokenizer
@@ -9,9 +11,11 @@ from kit.worker.fake_gpus import OPENER, gpu_facts
 from lullm import LLM, SamplingParams
 from lullm.device import choice
 from lullm.device.choice import gpu_environments, visible_names
+from lullm.engine.process import spawn
 from lullm.errors import ConfigError, UnsupportedError
 
 pytest.importorskip("triton")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 PARAMS = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 PROMPTS = [[5, 6, 7], [9, 10, 11, 12]]
 OPTIONS = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2}
@@ -43,9 +47,37 @@ def test_two_workers_give_the_tokens_of_one(tmp_path, monkeypatch, family):
             assert (num_replays, faults, device, own) == (15, [], "cuda:0", "x")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here")
+def test_an_engine_on_each_gpu(tmp_path, monkeypatch):
+    """Two engines behind one client: each sees its own GPU, and all calls reach both."""
+    folder = str(write_checkpoint(tmp_path, "qwen3", num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1))
+    with LLM(folder, device="cpu", **OPTIONS) as llm:
+        expected = [o.outputs[0].token_ids for o in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
+    enter = "sys.path[:] = sys.argv[2:]; from kit.device import rehearsal; rehearsal.enter();"
+    monkeypatch.setattr("lullm.engine.process.spawn._CODE", spawn._CODE.replace("sys.path[:] = sys.argv[2:];", enter))
+
+    def environments(count, num_each, option):
+        assert (count, num_each, option) == (2, 1, "data_parallel_size")
+        return [{"A_GPU": "x"}, {"A_GPU": "y"}]
+
+    monkeypatch.setattr(choice, "gpu_environments", environments)
+    options = OPTIONS | {"num_gpu_blocks_override": 12, "swap_space": 0, "enable_sleep_mode": True}
+    with LLM(folder, device="cuda", data_parallel_size=2, **options) as llm:
+        for level in (1, 2):
+            found = [o.outputs[0].token_ids for o in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
+            assert found == expected
+            assert llm.sleep(level).tags == ("weights", "kv_cache")
+            llm.wake_up()
+        facts = llm.collective_rpc(gpu_facts)
+        assert [own for *_, own in facts] == ["x", "y"]
+        for num_replays, faults, device, _ in facts:
+            assert num_replays == 10 and faults == [] and device == "cuda:0", "one prompt each time"
+
+
 def test_each_worker_sees_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setattr(choice, "missing_for_cuda", lambda: None)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(os.environ.get(VISIBLE, "0,1,2").split(",")))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert gpu_environments(1) == [{}]
     assert gpu_environments(2) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
@@ -55,6 +87,11 @@ def test_each_worker_sees_a_gpu_of_its_own(monkeypatch):
     assert [each["CUDA_VISIBLE_DEVICES"] for each in gpu_environments(3)] == ["6", "GPU-abc", "2"]
     with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES=6,GPU-abc,2"):
         gpu_environments(4)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,GPU-abc,2,3,4")
+    pairs = gpu_environments(2, 2, "data_parallel_size")
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in pairs] == ["6,GPU-abc", "2,3"]
+    with pytest.raises(ConfigError, match="data_parallel_size=3 needs 6 GPUs, .* take at most 2"):
+        gpu_environments(3, 2, "data_parallel_size")
     monkeypatch.setattr(torch.version, "hip", "6.4")
     assert gpu_environments(2)[1] == {"HIP_VISIBLE_DEVICES": "1"}
     assert visible_names("0,1,-1", 2) == ["0", "1"], "what torch does not count is not there"

@@ -30,8 +30,6 @@ REFUSED = {
     "internlm/internlm3-8b-instruct": NO_CODE,
     "mosaicml/mpt-7b-instruct": NO_CODE,
     "microsoft/Phi-3.5-MoE-instruct": "has no causal language model 'PhiMoEForCausalLM'.*take a checkpoint",
-    "bigscience/bloom-560m": "computes attention, or with its mask or its tokens, by itself.*and no others",
-    "tiiuae/falcon-rw-1b": "alibi True .only False is.*nor does model_impl='transformers'.*the attentions that it has",
     "moonshotai/Kimi-K2.5": "reads more than text.*choose a checkpoint of the text model alone",
 }
 FALLBACK = {"tencent/Hunyuan-0.5B-Instruct"}

@@ -157,6 +157,27 @@ def test_the_convolution_equals_the_golden_version(ops, query_lens, dtype, has_b
     assert torch.equal(found[0][1], found[1][1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_convolution_in_pieces_keeps_its_bits(ops, dtype):
+    """Of more rows and channels than an item has, beside another span: its state is read before it is written."""
+    num_channels, num_tokens = 1100, 400
+    x, weight = draw(num_tokens, num_channels).to(dtype), draw(num_channels, KERNEL).to(dtype)
+    shapes, results = ((KERNEL - 1, num_channels),), []
+    for size in (num_tokens, 129, 128, 2):
+        kept, parts = draw(1, KERNEL - 1, num_channels), []
+        for first in range(0, num_tokens, size):
+            part = x[first : first + size]
+            lens = [1, len(part)]
+            state = state_of(lens, shapes, [torch.cat([torch.zeros_like(kept), kept])])
+            parts.append(ops.causal_convolution(torch.cat([x[:1], part]), weight, None, True, state)[1:])
+            kept = LayerState(state.cache, layout_of(lens, None, state.layout.block_tables), 0, shapes).read(0)[1:]
+        results.append((torch.cat(parts), kept))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], atol=1e-5, rtol=1e-2 if dtype == torch.bfloat16 else 1e-4)
+        assert torch.equal(result[1], results[0][1])
+        assert ops is not NATIVE_CPU_OPS or torch.equal(result[0], results[0][0])
+
+
 @pytest.mark.parametrize("gates_first", [False, True])
 @pytest.mark.parametrize("shares_weight", [False, True])
 @pytest.mark.parametrize("size", [6, 40])

@@ -41,9 +41,10 @@ class PinnedArena(Arena):
         self._range = _PinnedRange(device, self.base_address, self.capacity_bytes, node)
         try:
             self._range.pin()
-        except LullmError:
+        except LullmError as error:
             self.close()
-            raise
+            size = format_bytes(self.capacity_bytes)
+            raise type(error)(f"no arena of {size} of pinned host memory for {tag!r}: {error}") from error
         # For an arena that is dropped without `close`: unpin before the addresses are freed, or the driver would still
         # know them as pinned. An object's finalizers run in reverse order of their creation.
         weakref.finalize(self._memory, self._range.unpin_or_log).atexit = False

@@ -221,6 +221,8 @@ class DecoderConfig:
         has_value_norms: values are normed, without a weight.
         layers_of_equal_values: by layer, whether values are what keys are before their norm; empty: in none.
         layer_inputs: of families whose layers have such.
+        alibi_slopes: by query head of the whole model: a score is added a slope times the position of its key; empty:
+            it is not.
         altup: of families with several residual streams.
         gate_cutoffs: by layer, how many standard deviations above the mean of its row a gate of the MLP must lie to
             count, what is above alone; None: all count. Empty: in all layers.
@@ -255,6 +257,7 @@ class DecoderConfig:
     has_value_norms: bool = False
     layers_of_equal_values: tuple[bool, ...] = ()
     layer_inputs: LayerInputConfig | None = None
+    alibi_slopes: tuple[float, ...] = ()
     altup: AltUpConfig | None = None
     gate_cutoffs: tuple[float | None, ...] = ()
     has_output_gate: bool = False

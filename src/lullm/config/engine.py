@@ -252,7 +252,7 @@ def _refuse_for_model(config: EngineConfig, model: ModelConfig) -> None:
         return
     wishes = {
         "quantization": config.quantization is not None and model.foreign is not None,
-        "kv_cache_dtype": "fp8" in config.kv_cache_dtype and not model.has_heads_cache,
+        "kv_cache_dtype": any(name in config.kv_cache_dtype for name in model.refused_caches),
         "batch_invariant": config.batch_invariant,
     }
     for name, wanted in wishes.items():
@@ -332,10 +332,6 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
         "pipeline_parallel_size": (
             config.pipeline_parallel_size != 1 and on_gpu,
             "stages find no GPU of their own; use tensor_parallel_size, or a CPU",
-        ),
-        "data_parallel_size": (
-            config.data_parallel_size != 1 and on_gpu,
-            "engines find no GPU of their own; use a CPU, or one server per GPU",
         ),
         "distributed_executor_backend": (
             isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),

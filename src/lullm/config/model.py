@@ -113,12 +113,16 @@ class ModelConfig:
             return "is computed by transformers"
         if self.family.latent is not None:
             return "keeps latent vectors"
+        if self.family.alibi_slopes:
+            return "keeps positions beside its keys"
         return "" if self.family.altup is None else "joins residual streams by torch"
 
     @property
-    def has_heads_cache(self) -> bool:
-        """Whether lullm's own attention keeps keys and values of heads."""
-        return self.foreign is None and self.family.latent is None
+    def refused_caches(self) -> tuple[str, ...]:
+        """Types of a quantized KV cache, by their names' parts, that cannot hold what the model keeps."""
+        if self.family.alibi_slopes:  # a position has 16 bits
+            return "fp8", "int8"
+        return () if self.foreign is None and self.family.latent is None else ("fp8",)
 
     @property
     def stream_size(self) -> int:

@@ -34,32 +34,62 @@ def missing_for_cuda() -> str | None:
     if torch.version.cuda is None and torch.version.hip is None:  # a build for ROCm names its devices 'cuda', too
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
-        return "torch sees no GPU (is the driver there, and CUDA_VISIBLE_DEVICES right?)"
+        return f"torch sees no GPU ({_words_of_torch()}; is the driver there, and CUDA_VISIBLE_DEVICES right?)"
+    return _missing_for_triton()
+
+
+def _words_of_torch() -> str:
+    """Why it sees none: no driver, one that is too old and of which version, no device."""
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return " ".join(str(error).split())
+    return "it does not say why"
+
+
+def _missing_for_triton() -> str | None:
+    """Triton compiles a piece of C on its first use of a GPU; later ones find that on disk (~/.triton/cache)."""
     if find_spec("triton") is None:
         return "the package triton is not installed (pip install triton)"
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return None  # it needs no driver then
+    from triton.runtime import driver
+
+    try:
+        _ = driver.active.utils
+    except Exception as error:  # no compiler, no headers, no driver: a RuntimeError, the compiler's exit status, ...
+        words = (str(error).strip() or repr(error)).splitlines()[0]
+        return (
+            f"triton does not start ({words}); where it has not run before, it needs a C compiler and Python's headers "
+            "(apt install gcc python3-dev, or CC=...)"
+        )
     return None
 
 
-def gpu_environments(num_workers: int) -> list[dict[str, str]]:
-    """Variables by rank, with which a process sees one GPU, its own. One worker takes the GPU that is current.
+def gpu_environments(count: int, num_each: int = 1, option: str = "tensor_parallel_size") -> list[dict[str, str]]:
+    """Variables of each of several processes, with which it sees its own GPUs only. One alone sees all.
+
+    Args:
+        num_each: GPUs of a process. option: what asks for so many processes.
 
     Raises:
-        UnsupportedError: GPUs cannot be used here. ConfigError: there are fewer than workers.
+        UnsupportedError: GPUs cannot be used here. ConfigError: there are fewer.
     """
-    if num_workers == 1:
+    if count == 1:
         return [{}]
     missing = missing_for_cuda()
     if missing is not None:
         raise UnsupportedError(f"device='cuda' cannot be used: {missing}; use device='cpu'")
     variable = "HIP_VISIBLE_DEVICES" if torch.version.hip is not None else "CUDA_VISIBLE_DEVICES"
     names = visible_names(os.environ.get(variable), torch.cuda.device_count())
-    if len(names) < num_workers:
+    if len(names) < count * num_each:
         shown = f"{variable}={','.join(names)}" if variable in os.environ else f"{len(names)} on this machine"
         raise ConfigError(
-            f"tensor_parallel_size={num_workers} needs {num_workers} GPUs, and there are fewer ({shown}): take at most "
-            f"{len(names)}, or let this process see more"
+            f"{option}={count} needs {count * num_each} GPUs, and there are fewer ({shown}): take at most "
+            f"{len(names) // num_each}, or let this process see more"
         )
-    return [{variable: name} for name in names[:num_workers]]
+    starts = range(0, count * num_each, num_each)
+    return [{variable: ",".join(names[start : start + num_each])} for start in starts]
 
 
 def visible_names(given: str | None, count: int) -> list[str]:

@@ -17,6 +17,7 @@ from lullm.config.pooling.pooler import Classifier, TokenScore
 from lullm.kv.cache_group import LayerPlace
 from lullm.kv.layout import layer_places
 from lullm.models.protocol import Model
+from lullm.nn.alibi import AlibiAttention
 from lullm.nn.attention import Attention, AttentionStyle, QueryAttention
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import ALONE, Embedding, LabelHead, LMHead, LogitBias, num_share_rows
@@ -156,7 +157,7 @@ class DecoderLayer(nn.Module):
 
 def new_attention(
     config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> Attention | QueryAttention:
+) -> Attention | QueryAttention | AlibiAttention:
     """The attention of a layer."""
     family = config.family
     equal_values = family.layers_of_equal_values
@@ -173,6 +174,8 @@ def new_attention(
         has_value_norm=family.has_value_norms,
         values_are_keys=bool(equal_values) and equal_values[layer],
     )
+    if family.alibi_slopes:
+        return AlibiAttention(config, attention_style, layer, group, dtype)
     shares = isinstance(config.layer_kinds[layer], SharedAttention)
     return (QueryAttention if shares else Attention)(config, attention_style, layer, group, dtype)
 

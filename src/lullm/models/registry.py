@@ -44,6 +44,7 @@ from lullm.models.family.hybrid.state_space import (
     build_granite_hybrid,
     build_nemotron_h,
 )
+from lullm.models.family.layer_norm.bloom import build_bloom
 from lullm.models.family.layer_norm.cohere import build_cohere
 from lullm.models.family.layer_norm.falcon import build_falcon
 from lullm.models.family.layer_norm.gpt_neox import build_codegen, build_gpt_neox, build_gptj, build_phi
@@ -64,6 +65,7 @@ BUILDERS: dict[str, Builder] = {
     "ArceeForCausalLM": build_arcee,
     "BambaForCausalLM": build_bamba,
     "BioGptForCausalLM": build_biogpt,
+    "BloomForCausalLM": build_bloom,
     "CodeGenForCausalLM": build_codegen,
     "GPTBigCodeForCausalLM": build_gpt_bigcode,
     "GPTNeoForCausalLM": build_gpt_neo,

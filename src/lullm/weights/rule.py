@@ -220,7 +220,7 @@ def without_tower(rules: WeightRules) -> WeightRules:
 
 
 IN_FRONT = re.compile(
-    r"^model\.(embed_tokens|embed_positions|project_in|embed_tokens_per_layer|per_layer_model_projection|"
+    r"^model\.(embed_tokens|embed_norm|embed_positions|project_in|embed_tokens_per_layer|per_layer_model_projection|"
     r"per_layer_projection_norm|altup_projections)\."
 )
 BEHIND = re.compile(r"^(model\.(norm|project_out|altup_unembed_projections)|lm_head|logit_bias|score)\.")

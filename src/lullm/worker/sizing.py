@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
+from lullm.errors import CacheSizeError
 from lullm.kv.layout import block_bytes, cache_layout_of
 from lullm.log import get_logger
 from lullm.models.protocol import Model
@@ -30,7 +31,7 @@ def kv_memory_bytes(setup: WorkerSetup, model: Model) -> int:
     """Memory for the KV cache. Blocking.
 
     On a GPU: `gpu_memory_utilization` of all memory, less the memory in use after a run of the largest batch (torch's
-    allocator keeps its activations), less an estimate for the graphs.
+    allocator keeps its activations), less an estimate for the graphs. Raises CacheSizeError: nothing is left.
     """
     config, device = setup.config, setup.device
     if not device.is_accelerator:
@@ -46,11 +47,19 @@ def kv_memory_bytes(setup: WorkerSetup, model: Model) -> int:
         graphs = _profile(setup, model, 1) + _GRAPH_BYTES * len(decode_sizes(device, config.max_num_seqs))
     info = device.memory_info()
     taken = info.total_bytes - info.free_bytes
-    available = int(info.total_bytes * config.gpu_memory_utilization) - taken - graphs
+    allowed = int(info.total_bytes * config.gpu_memory_utilization)
+    available = allowed - taken - graphs
     logger.info(
         "memory: %s in all, %s taken (activations up to %s), %s for graphs, %s left for the KV cache",
         *map(format_bytes, (info.total_bytes, taken, largest, graphs, max(available, 0))),
     )
+    if available <= 0:
+        raise CacheSizeError(
+            f"no room for a KV cache: gpu_memory_utilization={config.gpu_memory_utilization} of "
+            f"{format_bytes(info.total_bytes)} is {format_bytes(allowed)}, {format_bytes(taken)} are taken (weights, "
+            f"activations, and what other engines and processes hold on this GPU), {format_bytes(graphs)} are for "
+            "graphs; raise it, end the others, or give kv_cache_memory_bytes"
+        )
     return available
 
 

@@ -7,6 +7,7 @@ import gguf
 import numpy as np
 import torch
 from kit.folder import mxfp4
+from kit.folder.gguf_keys import add_config, num_layers
 from kit.model.golden import architecture_of
 from safetensors.torch import load_file
 from tokenizers import Tokenizer as Backend
@@ -20,14 +21,15 @@ ARCHITECTURES = {
     "Lfm2Moe": "lfm2moe", "MiniMaxM2": "minimax-m2", "Ministral3": "mistral3", "Mixtral": "llama",
     "Nemotron": "nemotron", "Olmo": "olmo", "Olmo2": "olmo2", "Olmo3": "olmo2", "Olmoe": "olmoe", "Phi": "phi2",
     "Qwen2Moe": "qwen2moe", "SeedOss": "seed_oss", "SmolLM3": "smollm3", "StableLm": "stablelm",
-    "Starcoder2": "starcoder2",
+    "Starcoder2": "starcoder2", "DeepseekV2": "deepseek2", "DeepseekV3": "deepseek2",
+    "GraniteMoeHybrid": "granitehybrid", "NemotronH": "nemotron_h", "Qwen3Next": "qwen3next",
 }  # fmt: skip
 FORMATS = gguf.GGMLQuantizationType
 EXPERTS = {
     "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
     "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps",
 }  # fmt: skip
-PAIRS_TURN = ("llama", "arcee", "granite", "granitemoe", "mistral3", "olmo", "smollm3")
+PAIRS_TURN = ("llama", "arcee", "granite", "granitehybrid", "granitemoe", "mistral3", "olmo", "smollm3")
 TRANSPOSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
 
 
@@ -54,22 +56,38 @@ def gguf_tensors(folder, family):
         ):
             key = "num_attention_heads" if ".q_proj" in name else "num_key_value_heads"
             values = permuted(values, config[key])
-        if ("Gemma" in family or family == "Nemotron") and name.endswith("norm.weight"):
+        adds_one = "Gemma" in family or family in ("Nemotron", "Qwen3Next")
+        if adds_one and name.endswith("norm.weight") and "linear_attn" not in name:
             values = values + 1
         if family == "GPT2" and name.endswith(TRANSPOSED):
             values = values.T
-        if "conv.conv" in name:
+        layer = f"blk.{name.split('.')[2]}" if name.count(".") > 2 else ""
+        if "conv.conv" in name or name.endswith("conv1d.weight"):
             values = values.squeeze(1)
+        if (part := next((part for part in SPACE if name.endswith(part)), None)) is not None:
+            flat = values if family == "Qwen3Next" or part == "dt_bias" else values[:, None]
+            found[f"{layer}.{SPACE[part]}"] = -np.exp(flat) if part == "A_log" else flat
+            continue
+        if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+            values = values.reshape(config.get("mamba_n_groups") or config["n_groups"], -1)
+        if name.endswith("in_proj_qkvz.weight"):
+            found |= delta_net(layer, values, config)
+            continue
+        if name.endswith("kv_b_proj.weight"):
+            whole = values.reshape(config["num_attention_heads"], -1, values.shape[-1])
+            keys, both = np.split(whole, [config["qk_nope_head_dim"]], axis=1)
+            found |= {f"{layer}.attn_k_b.weight": keys.swapaxes(1, 2), f"{layer}.attn_v_b.weight": both}
+            continue
         if name.endswith("input_linear.weight"):
-            kind = "exps" if "block_sparse" in name else "shexp"
-            layer = name.split(".")[2]
-            parts = np.split(values, 2, axis=-2)
-            found |= {
-                f"blk.{layer}.ffn_{part}_{kind}.weight": each for part, each in zip(("gate", "up"), parts, strict=True)
-            }
+            kind = "_exps" if "block_sparse" in name else "_shexp" if config.get("num_local_experts") else ""
+            for part, each in zip(("gate", "up"), np.split(values, 2, axis=-2), strict=True):
+                found[f"{layer}.ffn_{part}{kind}.weight"] = each
             continue
         if name.endswith(("e_score_correction_bias", ".expert_bias")):
-            found[f"blk.{name.split('.')[2]}.exp_probs_b.bias"] = values.reshape(-1)
+            found[f"{layer}.exp_probs_b.bias"] = values.reshape(-1)
+            continue
+        if name.endswith("shared_mlp.output_linear.weight") and not config.get("num_local_experts"):
+            found[f"{layer}.ffn_down.weight"] = values
             continue
         prefix, is_expert, rest = (
             name.replace("block_sparse_moe", "mlp").replace("feed_forward", "mlp").partition(".mlp.experts.")
@@ -88,6 +106,18 @@ def gguf_tensors(folder, family):
     return found | {key: np.stack([parts[i] for i in sorted(parts)]) for key, parts in experts.items()}
 
 
+SPACE = {"A_log": "ssm_a", ".D": "ssm_d", "dt_bias": "ssm_dt.bias"}
+
+
+def delta_net(layer, values, config):
+    """Of each key head the parts stand together in a checkpoint, in a file all queries, then all keys, and so on."""
+    num_keys, num_values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    key, value = config["linear_key_head_dim"], config["linear_value_head_dim"] * num_values // num_keys
+    heads = values.reshape(num_keys, -1, values.shape[-1])
+    parts = [each.reshape(-1, values.shape[-1]) for each in np.split(heads, [key, 2 * key, 2 * key + value], axis=1)]
+    return {f"{layer}.attn_qkv.weight": np.concatenate(parts[:3]), f"{layer}.attn_gate.weight": parts[3]}
+
+
 def gpt_oss_experts(name, values):
     last = "bias" if name.endswith("_bias") else "weight"
     values = values if last == "bias" else values.swapaxes(1, 2)
@@ -96,118 +126,6 @@ def gpt_oss_experts(name, values):
         yield f"ffn_up_exps.{last}", values[:, 1::2]
     else:
         yield f"ffn_down_exps.{last}", values
-
-
-def num_layers(config):
-    return config.get("num_hidden_layers") or config["n_layer"]
-
-
-def rope_of(config, family):
-    parameters = config.get("rope_parameters") or {}
-    return parameters.get("full_attention", parameters) if family in ("Gemma3", "Olmo3") else parameters
-
-
-def add_config(writer, config, family):
-    """The keys that llama.cpp's converter writes."""
-    rope = rope_of(config, family)
-    hidden, heads = (
-        config.get(new) or config[old] for new, old in (("hidden_size", "n_embd"), ("num_attention_heads", "n_head"))
-    )
-    head_dim = config.get("head_dim") if family != "GPT2" else None
-    head_dim = head_dim or hidden // heads
-    num_drafting = DRAFTING.get(family, 0)
-    writer.add_context_length(config.get("max_position_embeddings") or config["n_positions"])
-    writer.add_embedding_length(hidden)
-    writer.add_block_count(num_layers(config) + num_drafting)
-    if num_drafting:
-        writer.add_nextn_predict_layers(num_drafting)
-    writer.add_feed_forward_length(inner_size(config, family))
-    writer.add_head_count(heads)
-    if family != "GPT2":
-        kv_heads = config["num_key_value_heads"]
-        types = config.get("layer_types") or []
-        writer.add_head_count_kv([kv_heads * (each != "conv") for each in types] if "conv" in types else kv_heads)
-        writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta", 10000.0))
-        writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
-    if eps := config.get("rms_norm_eps") or ("Lfm2" in family and config["norm_eps"]):
-        writer.add_layer_norm_rms_eps(eps)
-    else:
-        names = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
-        writer.add_layer_norm_eps(next((config[name] for name in names if name in config), 1e-5))
-    if config.get("head_dim") and family != "GPT2":
-        writer.add_key_length(head_dim)
-        writer.add_value_length(head_dim)
-    if config.get("sliding_window") and family != "Dots1":
-        writer.add_sliding_window(config["sliding_window"])
-        if family in ("Olmo3", "Exaone4"):
-            writer.add_sliding_window_pattern([each == "sliding_attention" for each in config["layer_types"]])
-    add_experts(writer, config, family)
-    for key, add in (
-        ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
-        ("final_logit_softcapping", writer.add_final_logit_softcapping),
-        ("attention_multiplier", writer.add_attention_scale),
-        ("embedding_multiplier", writer.add_embedding_scale),
-        ("residual_multiplier", writer.add_residual_scale),
-        ("logits_scaling", writer.add_logit_scale),
-        ("logit_scale", writer.add_logit_scale),
-        ("conv_L_cache", writer.add_shortconv_l_cache),
-    ):
-        if config.get(key):
-            add(config[key])
-    kind = rope.get("rope_type", "default")
-    if kind in ("linear", "yarn"):
-        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
-        writer.add_rope_scaling_factor(rope["factor"])
-    if family == "Ministral3":
-        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
-        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
-    original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
-    if original:
-        writer.add_rope_scaling_orig_ctx_len(original)
-
-
-DRAFTING = {"Glm4Moe": 1}
-
-
-def inner_size(config, family):
-    if family == "GPT2":
-        return config["n_inner"] or 4 * config["n_embd"]
-    if config.get("block_auto_adjust_ff_dim"):
-        size, multiple = (
-            int(config["block_ffn_dim_multiplier"] * int(2 * config["intermediate_size"] / 3)),
-            config["block_multiple_of"],
-        )
-        return -(-size // multiple) * multiple
-    return config["intermediate_size"]
-
-
-def add_experts(writer, config, family):
-    names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-    experts = next((config[name] for name in names if config.get(name)), None)
-    if not experts:
-        return
-    writer.add_expert_count(experts)
-    writer.add_expert_used_count(config.get("num_experts_per_tok") or config["moe_k"])
-    writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
-    for key, add in (
-        ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
-        ("shared_intermediate_size", writer.add_expert_shared_feed_forward_length),
-        ("n_shared_experts", writer.add_expert_shared_count),
-        ("moe_num_shared_experts", writer.add_expert_shared_count),
-        ("first_k_dense_replace", writer.add_leading_dense_block_count),
-        ("num_dense_layers", writer.add_leading_dense_block_count),
-        ("moe_layer_start_index", writer.add_leading_dense_block_count),
-        ("moe_layer_interval", writer.add_interleave_moe_layer_step),
-        ("n_group", writer.add_expert_group_count),
-        ("topk_group", writer.add_expert_group_used_count),
-    ):
-        if config.get(key) is not None:
-            add(config[key])
-    if "n_routed_experts" in config:
-        writer.add_expert_weights_norm(config["norm_topk_prob"])
-        writer.add_expert_weights_scale(config["routed_scaling_factor"])
-    if family in ("Glm4Moe", "Dots1", "Lfm2Moe", "MiniMaxM2"):
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def add_tokenizer(writer, folder, vocab_size, pre="qwen2"):

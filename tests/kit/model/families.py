@@ -7,6 +7,8 @@ Every variant stands beside transformers in `models/test_golden.py`, every key o
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 Options = dict[str, Any]
 
 ROPE: dict[str, Options] = {
@@ -30,7 +32,7 @@ class Cases:
         keys_base: what a file says beside the sizes, so that every key has an effect where it can; ...: nothing.
         engine: what differs in a whole engine: windows of 32 tokens, if the family has windows.
         features: for the documentation.
-        is_rare: whole engines of it run with the slow tests.
+        is_rare: whole engines of it, and the walk over its keys, run with the slow tests; others are of its kind.
         loss: bound for the mean error of log-probabilities with bfloat16 or int8 weights, in `engine/test_family.py`.
     """
 
@@ -139,6 +141,7 @@ NEO = {
     "num_layers": 3, "num_hidden_layers": ..., "num_heads": 4, "num_attention_heads": ..., "window_size": 20,
     "attention_types": [[["global"], 1], [["local", "global"], 1]],
 }  # fmt: skip
+BLOOM = {"num_hidden_layers": ..., "num_attention_heads": ..., "n_layer": 3, "n_head": 4}
 UNGIVEN = {"head_dim": ...}  # it follows from other sizes
 FALCON_GROUPS = UNGIVEN | {"new_decoder_architecture": True, "num_kv_heads": 2}
 PARALLEL = {"use_parallel_residual": True}
@@ -159,6 +162,7 @@ CASES = {
         {"logit_scale": 0.7},
         {"logit_scale": 0.7},
         "attention and MLP side by side; norms of mean and variance; pairs of neighbours turn; scaled logits",
+        is_rare=True,
     ),
     "Cohere2": Cases(
         "Command R7B, Command A",
@@ -264,6 +268,7 @@ CASES = {
         MAMBA | {"attn_layer_indices": [1], "head_dim": 12},
         MAMBA | {"attn_layer_indices": [1]},
         "state spaces (Mamba 2) in most layers, attention whose heads turn in part",
+        is_rare=True,
     ),
     "DeepseekV2": Cases(
         "DeepSeek-V2, DeepSeek-V2-Lite, DeepSeek-Coder-V2",
@@ -303,6 +308,7 @@ CASES = {
         ERNIE | {"head_dim": 8},
         ERNIE | {"tie_word_embeddings": False},
         "softmax router with correction, shared experts; pairs of neighbours turn",
+        is_rare=True,
     ),
     "GraniteMoe": Cases(
         "Granite 3, experts (1B-A400M, 3B-A800M)",
@@ -363,13 +369,15 @@ CASES = {
         "state spaces (Mamba 2) and attention side by side in every layer, factors on all of their parts",
     ),
     "Falcon": Cases(
-        "Falcon 7B, 40B, 180B, Falcon 2 11B",
+        "Falcon 7B, 40B, 180B, Falcon 2 11B, Falcon-RW",
         {
             "plain": UNGIVEN,
             "groups of heads, a norm for each (40B), biases, untied": FALCON_GROUPS
             | {"bias": True, "tie_word_embeddings": False, "ffn_hidden_size": 72},
             "groups of heads, one norm (11B)": FALCON_GROUPS | {"num_ln_in_parallel_attn": 1},
             "one after the other, keys of each head": UNGIVEN | {"parallel_attn": False, "multi_query": False},
+            "scores fall with distance (RW)": UNGIVEN
+            | {"parallel_attn": False, "multi_query": False, "alibi": True, "bias": True},
         },
         {"num_key_value_heads": ..., "num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 40}
         | {"intermediate_size": ...},
@@ -429,6 +437,16 @@ CASES = {
         {"tie_word_embeddings": False},
         "learned positions, layer norms, scaled embeddings",
         is_rare=True,
+    ),
+    "Bloom": Cases(
+        "BLOOM, BLOOMZ 560M to 7B",
+        {
+            "plain": UNGIVEN | BLOOM,
+            "six heads, untied": UNGIVEN | BLOOM | {"n_head": 6, "tie_word_embeddings": False},
+        },
+        BLOOM | {"n_layer": 2, "intermediate_size": ..., "num_key_value_heads": ...},
+        UNGIVEN | BLOOM | {"tie_word_embeddings": False},
+        "scores that fall with distance, a norm behind the embedding",
     ),
     "CodeGen": Cases(
         "CodeGen 350M to 16B",
@@ -536,6 +554,7 @@ CASES = {
         WITHOUT_INPUTS | {"num_hidden_layers": 6, "sliding_window": 32, "attention_k_eq_v": True},
         "as Gemma 4, without embeddings per layer and experts",
         loss=0.2,
+        is_rare=True,
     ),
     "Glm": Cases(
         "GLM-4-9B (2024), GLM-Edge",
@@ -545,6 +564,7 @@ CASES = {
         },
         {"head_dim": 8},
         features="heads that turn in part, pairs of neighbours",
+        is_rare=True,
     ),
     "Ernie4_5": Cases(
         "ERNIE 4.5, dense (0.3B)",
@@ -563,6 +583,7 @@ CASES = {
         DOTS | GROUPS,
         DOTS | GROUPS | {"sliding_window": 32, "max_window_layers": 1},
         "sigmoid router with correction and groups, shared experts; head norms; windows from a layer on",
+        is_rare=True,
     ),
     "Glm4": Cases(
         "GLM-4-0414 (9B, 32B)",
@@ -688,6 +709,7 @@ CASES = {
         {"sliding_window": 7, "head_dim": 12, "layer_types": ["sliding_attention", "full_attention"]},
         IN_SOME_LAYERS | {"sliding_window": 32},
         "windows in some layers",
+        is_rare=True,
     ),
     "Ministral3": Cases(
         "Ministral 3 3B, 8B, 14B; with a tower: Mistral Small 3.1 and later",
@@ -846,6 +868,7 @@ CASES = {
         },
         {"head_dim": 8},
         features="biases on queries, keys and values",
+        is_rare=True,
     ),
     "Qwen3Next": Cases(
         "Qwen3-Next-80B-A3B",
@@ -884,6 +907,7 @@ CASES = {
         MOE | DELTA,
         "as Qwen3.5, with experts, one shared behind a gate",
         loss=0.1,
+        is_rare=True,
     ),
     "SmolLM3": Cases(
         "SmolLM3",
@@ -898,3 +922,8 @@ CASES = {
         "layers without rope, which may have windows",
     ),
 }
+
+BY_RARITY = [
+    pytest.param(family, marks=pytest.mark.slow if cases.is_rare else (), id=family) for family, cases in CASES.items()
+]
+"""The families, as parameters of a test."""

@@ -5,7 +5,19 @@ import json
 import pytest
 import torch
 from kit.folder.gguf_files import ARCHITECTURES, FORMATS, write_gguf
-from kit.model.families import CASES, DOTS, GROUPS, HALF, MULTIPLIERS, OSS, ROPE, STRETCHED, longrope
+from kit.model.families import (
+    CASES,
+    DOTS,
+    GROUPS,
+    HALF,
+    LATENT,
+    MULTIPLIERS,
+    OSS,
+    ROPE,
+    STRETCHED,
+    YARN_ON_ALL,
+    longrope,
+)
 from kit.model.golden import PagedRun, load_model, prompt, save_model
 
 from lullm.config.model import ModelConfig
@@ -14,6 +26,8 @@ from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights.headers import check_headers
 
 GROUPED = {"hidden_size": 256, "intermediate_size": 512}
+EVEN_YARN = {"rope_parameters": YARN_ON_ALL["rope_parameters"] | {"mscale": 0.9}}
+"""A file holds one number for what queries and keys, and all of them, are multiplied by."""
 VARIANTS = {
     "Llama": {"tie_word_embeddings": True},
     "Qwen2": {},
@@ -24,6 +38,8 @@ VARIANTS = {
     "Phi3": {"sliding_window": 20},
     "Cohere2": CASES["Cohere2"].keys_base | {"num_hidden_layers": 5, "layer_types": ...},
     "Glm4Moe": CASES["Glm4Moe"].keys_base | {"attention_bias": True},
+    "DeepseekV2": CASES["DeepseekV2"].keys_base | EVEN_YARN | {"first_k_dense_replace": 1},
+    "DeepseekV3": LATENT | GROUPS | EVEN_YARN | {"first_k_dense_replace": 1, "norm_topk_prob": True},
     "Dots1": DOTS | GROUPS | {"first_k_dense_replace": 1},
     "Granite": MULTIPLIERS | {"attention_bias": True, "mlp_bias": True},
     "GraniteMoe": CASES["GraniteMoe"].keys_base,

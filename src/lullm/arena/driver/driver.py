@@ -66,8 +66,8 @@ class Library:
         function.argtypes, function.restype = argument_types, ctypes.c_int
         self._functions[name] = function
 
-    def call(self, name: str, *arguments: object, doing: str = "") -> None:
-        """Call a declared function. `doing` ('map 2.0 MiB') is its purpose, for errors.
+    def call(self, name: str, *arguments: object, doing: str = "", of_host: bool = False) -> None:
+        """Call a declared function. `doing` ('map 2.0 MiB') is its purpose, for errors; `of_host`: the host's memory.
 
         Raises:
             CacheSizeError: the device is out of memory. UnsupportedError: the device or driver cannot do this.
@@ -79,7 +79,8 @@ class Library:
         task = f" (to {doing})" if doing else ""
         text = f"{name}{task} failed with {code}: {self._describe(self._library, code)}"
         if code in self._out_of_memory:
-            raise CacheSizeError(f"{text}; free memory of the {self.title} device and try again, or ask for less")
+            place = "the host" if of_host else f"the {self.title} device"
+            raise CacheSizeError(f"{text}; free memory of {place} and try again, or ask for less")
         if code in self._unsupported:
             raise UnsupportedError(f"{text}; this device or its {self.title} driver cannot do that")
         raise LullmError(f"{text}; if it happens again, look for earlier {self.title} errors and restart the process")
@@ -268,7 +269,7 @@ def _pin(device: DeviceDriver, address: int, num_bytes: int) -> None:
         raise UnsupportedError(f"host memory cannot be pinned for {device.library.title} devices yet")
     device.make_current()
     doing = f"pin {format_bytes(num_bytes)} of host memory"
-    device.library.call(device.pinning.pin, address, num_bytes, device.pinning.flags, doing=doing)
+    device.library.call(device.pinning.pin, address, num_bytes, device.pinning.flags, doing=doing, of_host=True)
 
 
 def _unpin(device: DeviceDriver, address: int) -> None:

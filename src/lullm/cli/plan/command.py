@@ -76,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
     take_model(args, args.positional_model)
     model = read_model(getattr(args, "model", "demo"))
     config = model.config
-    if args.kv_cache_dtype == "fp8" and not config.has_heads_cache:
-        raise ConfigError(f"--kv-cache-dtype fp8 is not there for {config.architecture}; take auto or int8")
+    if args.kv_cache_dtype in config.refused_caches:
+        raise ConfigError(f"--kv-cache-dtype {args.kv_cache_dtype} is not there for {config.architecture}; take auto")
     args.len = min(args.len, config.max_position_embeddings)
     if args.gpus is not None:
         return _run_layouts(args, model)

@@ -24,6 +24,7 @@ from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
 from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from lullm.config.family.layer_norm.alibi import BLOOM
 from lullm.config.family.layer_norm.falcon import FALCON
 from lullm.config.family.layer_norm.families import (
     CODEGEN,
@@ -58,6 +59,7 @@ FAMILIES: dict[str, Family] = {
     "ArceeForCausalLM": ARCEE,
     "BambaForCausalLM": BAMBA,
     "BioGptForCausalLM": BIOGPT,
+    "BloomForCausalLM": BLOOM,
     "CodeGenForCausalLM": CODEGEN,
     "GPTBigCodeForCausalLM": GPT_BIGCODE,
     "GPTNeoForCausalLM": GPT_NEO,

@@ -13,6 +13,7 @@ from lullm.config.gguf.file import GGUFFile
 from lullm.config.gguf.gemma import GEMMA
 from lullm.config.gguf.hybrid import HYBRID
 from lullm.config.gguf.keys import Architecture, Data, Keys, short
+from lullm.config.gguf.latent import LATENT
 from lullm.config.gguf.rope import head_dim, theta
 from lullm.errors import ModelLoadError
 
@@ -87,7 +88,7 @@ def _common(keys: Keys, architecture: Architecture) -> Data:
         "num_attention_heads": heads,
         "num_key_value_heads": num_kv_heads,
         "head_dim": keys.number("attention.key_length"),
-        "intermediate_size": keys.need("feed_forward_length"),
+        "intermediate_size": keys.need("feed_forward_length", by_layer=architecture.is_hybrid),
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
         "max_position_embeddings": keys.need("context_length"),
         "rope_theta": theta(keys),
@@ -126,5 +127,5 @@ def _phi3(keys: Keys) -> Data:
     }
 
 
-_ARCHITECTURES = DENSE | GEMMA | EXPERTS | HYBRID | {"phi3": Architecture(_phi3)}
+_ARCHITECTURES = DENSE | GEMMA | EXPERTS | HYBRID | LATENT | {"phi3": Architecture(_phi3)}
 """By `general.architecture`."""

@@ -77,9 +77,9 @@ def _granite_moe(keys: Keys) -> Data:
     return {**_base(keys, name), **scales, "attention_bias": True if keys.has(_QUERY_BIAS) else None}
 
 
-def _grouped(keys: Keys, architecture: str) -> Data:
-    """DeepSeek's router: a sigmoid, experts in groups, shared ones, and dense layers first."""
-    _check_router(keys, _SIGMOID, bool(keys.get("expert_weights_norm")))
+def grouped(keys: Keys, architecture: str, scoring: int = _SIGMOID) -> Data:
+    """DeepSeek's router: experts in groups, shared ones, and dense layers first."""
+    _check_router(keys, scoring, bool(keys.get("expert_weights_norm")))
     return {
         "architectures": [architecture],
         "rope_scaling": rope_scaling(keys),
@@ -98,7 +98,7 @@ def _grouped(keys: Keys, architecture: str) -> Data:
 def _glm4_moe(keys: Keys) -> Data:
     bias, norms = keys.has(_QUERY_BIAS), keys.has("blk.0.attn_q_norm.weight")
     return {
-        **_grouped(keys, "Glm4MoeForCausalLM"),
+        **grouped(keys, "Glm4MoeForCausalLM"),
         "partial_rotary_factor": turned_share(keys),
         "attention_bias": bias,
         "use_qk_norm": norms,
@@ -108,7 +108,7 @@ def _glm4_moe(keys: Keys) -> Data:
 def _dots1(keys: Keys) -> Data:
     whole_heads(keys)
     types = {"layer_types": ["full_attention"] * keys.num_layers}
-    return {**_grouped(keys, "Dots1ForCausalLM"), **types, "attention_bias": keys.has(_QUERY_BIAS)}
+    return {**grouped(keys, "Dots1ForCausalLM"), **types, "attention_bias": keys.has(_QUERY_BIAS)}
 
 
 def _ernie4_5_moe(keys: Keys) -> Data:
@@ -148,13 +148,13 @@ def _gpt_oss(keys: Keys) -> Data:
     }
 
 
-_GROUPED = {"expert_shared_count", "expert_weights_scale", "expert_group_count", "leading_dense_block_count"}
+GROUPED = frozenset({"expert_shared_count", "expert_weights_scale", "expert_group_count", "leading_dense_block_count"})
 EXPERTS: dict[str, Architecture] = {
-    "dots1": Architecture(_dots1, _GROUPED),
+    "dots1": Architecture(_dots1, GROUPED),
     "ernie4_5-moe": Architecture(
         _ernie4_5_moe, {"expert_shared_count", "leading_dense_block_count", "interleave_moe_layer_step"}
     ),
-    "glm4moe": Architecture(_glm4_moe, _GROUPED),
+    "glm4moe": Architecture(_glm4_moe, GROUPED),
     "gpt-oss": Architecture(_gpt_oss),
     "granitemoe": Architecture(_granite_moe, GRANITE_SCALES),
     "llama": Architecture(_llama),

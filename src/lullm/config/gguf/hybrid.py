@@ -2,8 +2,9 @@
 
 from array import array
 
+from lullm.config.gguf.dense import GRANITE_SCALES, granite_scales
 from lullm.config.gguf.keys import Architecture, Data, Keys
-from lullm.config.gguf.rope import rope_scaling, whole_heads
+from lullm.config.gguf.rope import rope_scaling, turned_share, whole_heads
 
 
 def _attends(keys: Keys) -> list[bool]:
@@ -49,7 +50,84 @@ def _lfm2_moe(keys: Keys) -> Data:
     }
 
 
+def _granite_hybrid(keys: Keys) -> Data:
+    """State spaces and attention; experts beside a shared one, or that alone. 'finetuned' says whether heads turn."""
+    num_heads, inner_size = keys.need("ssm.time_step_rank"), keys.need("ssm.inner_size")
+    attends = _attends(keys)
+    space = attends.index(False) if False in attends else 0
+    shared = keys.number("expert_shared_feed_forward_length") or keys.need("feed_forward_length")
+    return {
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "rope_scaling": rope_scaling(keys),
+        **granite_scales(keys),
+        "layer_types": ["full_attention" if has_heads else "linear_attention" for has_heads in attends],
+        "position_embedding_type": "rope" if keys.get("rope.scaling.finetuned") else "nope",
+        "mamba_n_heads": num_heads,
+        "mamba_d_head": inner_size // num_heads,
+        "mamba_expand": inner_size // keys.need("embedding_length"),
+        "mamba_n_groups": keys.need("ssm.group_count"),
+        "mamba_d_state": keys.need("ssm.state_size"),
+        "mamba_d_conv": keys.need("ssm.conv_kernel"),
+        "mamba_conv_bias": keys.has(f"blk.{space}.ssm_conv1d.bias"),
+        "mamba_proj_bias": keys.has(f"blk.{space}.ssm_in.bias"),
+        "shared_intermediate_size": shared,
+        "num_local_experts": keys.number("expert_count") or 0,
+        "num_experts_per_tok": keys.number("expert_used_count"),
+    }
+
+
+def _nemotron_h(keys: Keys) -> Data:
+    """Each layer is one thing: an MLP where it has inner elements, attention where it has heads."""
+    attends, inner = _attends(keys), keys.get("feed_forward_length")
+    if not isinstance(inner, array) or len(inner) < keys.num_layers:
+        raise keys.fault("feed_forward_length must be a list of the inner sizes of each layer")
+    num_heads = keys.need("ssm.time_step_rank")
+    kinds = [
+        "mlp" if size else "full_attention" if has_heads else "linear_attention"
+        for size, has_heads in zip(inner[: keys.num_layers], attends, strict=True)
+    ]
+    space = kinds.index("linear_attention") if "linear_attention" in kinds else 0
+    return {
+        "architectures": ["NemotronHForCausalLM"],
+        "layers_block_type": kinds,
+        "rope_theta": None,
+        "num_hidden_layers": None,
+        "rms_norm_eps": None,
+        "layer_norm_epsilon": keys.number("attention.layer_norm_rms_epsilon"),
+        "mamba_num_heads": num_heads,
+        "mamba_head_dim": keys.need("ssm.inner_size") // num_heads,
+        "n_groups": keys.need("ssm.group_count"),
+        "ssm_state_size": keys.need("ssm.state_size"),
+        "conv_kernel": keys.need("ssm.conv_kernel"),
+        "use_conv_bias": keys.has(f"blk.{space}.ssm_conv1d.bias"),
+        "use_bias": keys.has(f"blk.{space}.ssm_in.bias"),
+    }
+
+
+def _qwen3_next(keys: Keys) -> Data:
+    num_heads = keys.need("ssm.time_step_rank")
+    return {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "rope_scaling": rope_scaling(keys),
+        "partial_rotary_factor": turned_share(keys),
+        "full_attention_interval": keys.number("full_attention_interval"),
+        "linear_num_key_heads": keys.need("ssm.group_count"),
+        "linear_num_value_heads": num_heads,
+        "linear_key_head_dim": keys.need("ssm.state_size"),
+        "linear_value_head_dim": keys.need("ssm.inner_size") // num_heads,
+        "linear_conv_kernel_dim": keys.need("ssm.conv_kernel"),
+        "num_experts": keys.need("expert_count"),
+        "num_experts_per_tok": keys.need("expert_used_count"),
+        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": keys.need("expert_shared_feed_forward_length"),
+        "norm_topk_prob": True,
+    }
+
+
 HYBRID: dict[str, Architecture] = {
+    "granitehybrid": Architecture(_granite_hybrid, GRANITE_SCALES, is_hybrid=True),
+    "nemotron_h": Architecture(_nemotron_h, is_hybrid=True),
+    "qwen3next": Architecture(_qwen3_next),
     "lfm2": Architecture(_lfm2, is_hybrid=True),
     "lfm2moe": Architecture(_lfm2_moe, {"leading_dense_block_count"}, is_hybrid=True),
 }

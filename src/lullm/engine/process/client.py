@@ -54,6 +54,7 @@ class ProcessClient(Reception):
         stream_pause_s: see `AsyncLLMEngine`. cores: the only ones that the engine runs on; None: any.
         opened: the model, if it was read already.
         timeout_s: without a sign of life for so long the process is lost; None: as `config` says of workers.
+        environment: variables of the process beside those of this one.
 
     Methods, attributes and raised errors: see `EngineClient` and `LLMEngine`. UnsupportedError: an option cannot leave
     this process.
@@ -66,8 +67,9 @@ class ProcessClient(Reception):
         cores: Sequence[int] | None = None,
         opened: OpenedModel | None = None,
         timeout_s: float | None = None,
+        environment: Mapping[str, str] | None = None,
     ):
-        self._process = EngineProcess(config, stream_pause_s, cores, timeout_s)
+        self._process = EngineProcess(config, stream_pause_s, cores, timeout_s, environment)
         try:
             model = opened or open_model(config)  # while the other process imports torch
             ready = self._process.wait_ready()

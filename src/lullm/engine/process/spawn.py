@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lullm.config.engine import EngineConfig
@@ -35,6 +35,7 @@ class EngineProcess:
     Args:
         cores: the only ones it runs on; None: any of this process's.
         timeout_s: without a sign of life for so long it is lost; None: as `config` says of workers.
+        environment: variables beside those of this process.
 
     Attributes:
         owner: the process that this was made in. sock: blocking until `wait_ready` has returned.
@@ -49,6 +50,7 @@ class EngineProcess:
         stream_pause_s: float = 0.0,
         cores: Sequence[int] | None = None,
         timeout_s: float | None = None,
+        environment: Mapping[str, str] | None = None,
     ):
         options = _options(config)
         self._fault: str | None = None
@@ -61,6 +63,7 @@ class EngineProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 pass_fds=[theirs.fileno(), pulse],
+                env=None if environment is None else os.environ | environment,
                 start_new_session=True,  # Ctrl-C on the terminal is for this process, which ends the other
             )
         self.owner = os.getpid()

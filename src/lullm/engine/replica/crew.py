@@ -40,11 +40,14 @@ class Crew:
     def __init__(self, config: EngineConfig, stream_pause_s: float, model: OpenedModel):
         count = config.data_parallel_size
         check_room(count, available_memory_bytes())
-        cpus = cpus_of_workers(read_cores(), count)
+        is_cpu = model.config.device == "cpu"
+        cpus = [sorted(own) for own in cpus_of_workers(read_cores(), count)] if is_cpu else [None] * count
+        environments = [{}] * count if is_cpu else _gpus_of_engines(config)
         self.feeding = Feeding()
 
         def start(number: int) -> ProcessClient:
-            return ProcessClient(_of_one(config), stream_pause_s, sorted(cpus[number]), model, config.worker_timeout)
+            given = cpus[number], model, config.worker_timeout, environments[number]
+            return ProcessClient(_of_one(config, is_cpu), stream_pause_s, *given)
 
         with ThreadPoolExecutor(count) as pool:
             starting = [pool.submit(start, number) for number in range(count)]
@@ -118,15 +121,23 @@ async def gathered(calls: Mapping[int, Awaitable[T]]) -> tuple[dict[int, T], dic
     return answers, errors
 
 
-def _of_one(config: EngineConfig) -> EngineConfig:
-    """The options of one of the engines: shares of a CPU's memory are of all together.
+def _gpus_of_engines(config: EngineConfig) -> list[dict[str, str]]:
+    """As many for each as it has workers. Raises as `gpu_environments` does."""
+    from lullm.device.choice import gpu_environments  # loads torch
+
+    logger.warning("several GPUs: no GPU has run this yet; the tests have, on GPUs that are made up")
+    return gpu_environments(config.data_parallel_size, config.num_workers, "data_parallel_size")
+
+
+def _of_one(config: EngineConfig, is_cpu: bool) -> EngineConfig:
+    """The options of one of the engines: shares of a CPU's memory are of all together, a GPU's are its engine's own.
 
     An engine without worker processes has no use for their time-out, which is its own, too.
     """
-    share = config.gpu_memory_utilization or DEFAULT_CPU_KV_SHARE
-    count = config.data_parallel_size
     has_workers = config.executor_backend != "uni"
     timeout_s = config.worker_timeout if has_workers else DEFAULT_WORKER_TIMEOUT_S
-    return dataclasses.replace(
-        config, data_parallel_size=1, gpu_memory_utilization=share / count, worker_timeout=timeout_s
-    )
+    alone = dataclasses.replace(config, data_parallel_size=1, worker_timeout=timeout_s)
+    if not is_cpu:
+        return alone
+    share = config.gpu_memory_utilization or DEFAULT_CPU_KV_SHARE
+    return dataclasses.replace(alone, gpu_memory_utilization=share / config.data_parallel_size)

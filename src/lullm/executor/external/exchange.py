@@ -9,8 +9,8 @@ from lullm.executor.remote.codec import decode, encode
 from lullm.types.wire.plain_error import error_of, plain_error
 
 
-def exchange(seat: Seat, own: Answer, version: int = 0) -> tuple[list[Answer], list[int]]:
-    """The answers of all, and the versions of their weights, by rank. Every process calls it.
+def exchange(seat: Seat, own: Answer) -> list[Answer]:
+    """The answers of all, by rank. Every process calls it.
 
     A value that is no plain data is None elsewhere.
 
@@ -18,22 +18,21 @@ def exchange(seat: Seat, own: Answer, version: int = 0) -> tuple[list[Answer], l
         WorkerLostError: a process is lost.
     """
     rank = seat.placement.rank
-    of_stage = gather_bytes(seat.tensor, _message_of(own, rank, version))
+    of_stage = gather_bytes(seat.tensor, _message_of(own, rank))
     stages = gather_bytes(seat.pipeline, msgspec.msgpack.encode(of_stage))
     found = [message for stage in stages for message in msgspec.msgpack.decode(stage, type=list[bytes])]
-    answers, versions = zip(*map(_told_in, found), strict=True)
-    return [own if number == rank else answer for number, answer in enumerate(answers)], list(versions)
+    return [own if number == rank else _told_in(message) for number, message in enumerate(found)]
 
 
-def _message_of(answer: Answer, rank: int, version: int) -> bytes:
+def _message_of(answer: Answer, rank: int) -> bytes:
     if answer.error is None:
         try:
-            return b"".join(encode([True, answer.value, version]))
+            return b"".join(encode([True, answer.value]))
         except TypeError:  # a caller's own method may return what only its own process can use
-            return b"".join(encode([True, None, version]))
-    return b"".join(encode([False, plain_error(answer.error, f"worker {rank}"), version]))
+            return b"".join(encode([True, None]))
+    return b"".join(encode([False, plain_error(answer.error, f"worker {rank}")]))
 
 
-def _told_in(message: bytes) -> tuple[Answer, int]:
-    is_value, content, version = decode(memoryview(bytearray(message)))
-    return (Answer(content) if is_value else Answer(error=error_of(content))), version
+def _told_in(message: bytes) -> Answer:
+    is_value, content = decode(memoryview(bytearray(message)))
+    return Answer(content) if is_value else Answer(error=error_of(content))

@@ -45,7 +45,7 @@ class ExternalExecutor(MergedExecutor):
                 undo.callback(self.driver_worker.shutdown)
             except Exception as error:
                 start = Answer(error=error)
-            values(exchange(seat, start)[0])
+            values(exchange(seat, start))
             undo.pop_all()
         super().__init__(ExternalWorkers(self.driver_worker))
 

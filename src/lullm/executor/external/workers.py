@@ -30,7 +30,6 @@ class ExternalWorkers:
         self._worker = worker
         self._seat = worker.setup.seat
         self._local = LocalWorkers([worker])
-        self._versions = [0] * self.num_workers  # of all workers' weights, as they were told last
 
     @property
     def num_workers(self) -> int:
@@ -52,11 +51,14 @@ class ExternalWorkers:
         return self._told(*self._local.run(method, timeout, args, kwargs))
 
     def weights_versions(self) -> list[int]:
-        """Of the stages; the workers of one have the same."""
-        place = self._seat.placement
-        versions = self._versions[place.tensor.rank :: place.tensor.size]
-        [versions[place.pipeline.rank]] = self._local.weights_versions()
-        return versions
+        """Of the stages; the workers of one have the same. Of a pipeline, all processes ask at the same time.
+
+        They tell each other: a script may have loaded the layers of its own stage into its worker's model, after which
+        the KV of all stages is stale.
+        """
+        [own] = self._local.weights_versions()
+        told = gather_bytes(self._seat.pipeline, own.to_bytes(8, "little"))
+        return [int.from_bytes(version, "little") for version in told]
 
     def observe_loss(self, observer: Callable[[], None]) -> None:
         """A lost process is noticed by the next call that needs it."""
@@ -83,8 +85,7 @@ class ExternalWorkers:
 
     def _told(self, own: Answer) -> list[Answer]:
         """The answers of all workers."""
-        answers, self._versions = exchange(self._seat, own, self._worker.weights_version())
-        return answers
+        return exchange(self._seat, own)
 
 
 @dataclass(frozen=True, slots=True)

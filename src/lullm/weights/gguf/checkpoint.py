@@ -13,17 +13,20 @@ from lullm.config.field import MOST_EXPERTS
 from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.config.gguf.header import TensorPlace
 from lullm.errors import ModelLoadError
+from lullm.weights.gguf.latent import KEY_PART, VALUE_PART, LatentParts
 from lullm.weights.gguf.names import checkpoint_name, checkpoint_shape
 from lullm.weights.gguf.plan import keep_blocks
 from lullm.weights.gguf.tensor import GGUFTensor
 from lullm.weights.rule import Fusion, WeightRules
 from lullm.weights.target import Loadable
 
-_PAIRS_TURN = frozenset({"arcee", "granite", "granitemoe", "llama", "mistral3", "olmo", "smollm3"})
+_PAIRS_TURN = frozenset({"arcee", "granite", "granitehybrid", "granitemoe", "llama", "mistral3", "olmo", "smollm3"})
 """Architectures whose files hold rows of queries and keys in the order of pairs of neighbours."""
-_GATES_APART = frozenset({"granitemoe"})
+_GATES_APART = frozenset({"granitehybrid", "granitemoe"})
 """Those whose checkpoints hold gate and up as one matrix, and files as two."""
 _GATE_UP = Fusion(("gate_proj", "up_proj"), "gate_up_proj")
+_QKV_Z = Fusion(("in_proj_qkv", "in_proj_z"), "in_proj_qkvz")
+"""Of Qwen3-Next, whose checkpoints hold queries, keys, values and gates of each head together."""
 
 
 class GGUFSource:
@@ -40,6 +43,8 @@ class GGUFSource:
         fusions = rules.fusions
         if self._file.architecture in _GATES_APART:
             fusions = (*fusions, _GATE_UP)
+        if self._file.architecture == "qwen3next":
+            fusions = (*fusions, _QKV_Z)
         return replace(rules, offsets=(), stacks=(), joins=(), transposes=(), flattens=(), fusions=fusions)
 
     def names(self) -> frozenset[str]:
@@ -58,6 +63,7 @@ class GGUFSource:
 
     def tensors(self) -> Iterator[tuple[str, Tensor | GGUFTensor, int]]:
         reorder, places = _reorder(self._file), self._file.tensors.values()
+        latents = LatentParts()
         contents = {path: _mapped(place) for path, place in {place.path: place for place in places}.items()}
         for place in places:
             name = checkpoint_name(self._file.architecture, place.name)
@@ -67,10 +73,16 @@ class GGUFSource:
             raw = raw.view(-1, place.format.row_bytes(place.shape[-1]))
             shape = torch.Size(checkpoint_shape(place.name, place.shape))
             tensor = reorder(place.name, GGUFTensor(raw, place.format, shape))
+            if name.endswith(KEY_PART) or name.endswith(VALUE_PART):
+                yield from latents.add(name, tensor)
+                continue
             parts = tensor.slices() if "*" in name else [tensor]
             for number, part in enumerate(parts):
                 values = part if place.format.is_quantized else part.decode()
+                if name.endswith(".A_log"):  # a file holds -exp of it
+                    values = part.decode().neg().log()
                 yield name.replace("*", str(number)), values, part.raw.nbytes
+        latents.finish()
 
 
 def _check_stack(architecture: str, place: TensorPlace) -> None:
@@ -118,8 +130,8 @@ def _reorder(file: GGUFFile) -> Callable[[str, GGUFTensor], GGUFTensor]:
         if stem not in num_heads:
             return tensor
         heads = num_heads[stem]
-        heads = heads if isinstance(heads, int) else heads[0]
-        if tensor.shape[0] % (2 * heads):
+        heads = heads if isinstance(heads, int) else max(heads, default=0)  # 0: of layers without attention
+        if heads < 1 or tensor.shape[0] % (2 * heads):
             raise ModelLoadError(f"{name} has {tensor.shape[0]} rows for {heads} heads")
         if len(tensor.shape) > 1:
             return tensor.with_halves_apart(heads)

@@ -1,5 +1,6 @@
 """Names of a GGUF file's tensors, as the same model's checkpoint has them, and shapes that are others there."""
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -31,15 +32,44 @@ _IN_LAYER = {
     "shortconv.in_proj": "conv.in_proj",
     "shortconv.out_proj": "conv.out_proj",
 }
+_LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+}
+_SPACE = {
+    "ssm_in": "mamba.in_proj",
+    "ssm_conv1d": "mamba.conv1d",
+    "ssm_norm": "mamba.norm",
+    "ssm_out": "mamba.out_proj",
+}
+_DELTA_NET = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_ba": "linear_attn.in_proj_ba",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
 _WHOLE = {
     "attn_sinks.weight": "self_attn.sinks",
     "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+    "ssm_a": "*.A_log",
+    "ssm_d": "*.D",
+    "ssm_dt.bias": "*.dt_bias",
 }
-"""Of which the last word is not that of a checkpoint."""
+"""Of which the last word is not that of a checkpoint; '*': the layer's recurrent part."""
 _GEMMA = {"ffn_norm": "pre_feedforward_layernorm"}
 _TWO_LAYERS = {"ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
 _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "arcee": _TWO_LAYERS,
+    "deepseek2": _LATENT,
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
     "glm4": {
@@ -49,19 +79,27 @@ _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     },
     "gpt-oss": {"ffn_gate_inp": "mlp.router"},
     "gpt2": {**_TWO_LAYERS, "position_embd": "model.embed_positions"},
+    "granitehybrid": _SPACE,
     "lfm2": {"token_embd_norm": "model.norm"},
     "lfm2moe": {"token_embd_norm": "model.norm"},
     "nemotron": _TWO_LAYERS,
+    "nemotron_h": {**_SPACE, "ffn_up": "feed_forward.fc1", "ffn_down": "feed_forward.fc2"},
     "phi2": _TWO_LAYERS,
     "phi3": {"ffn_up": "mlp.gate_up_proj"},
+    "qwen3next": _DELTA_NET,
     "starcoder2": _TWO_LAYERS,
 }
 """What differs from the names above."""
 _NOT_WEIGHTS = re.compile(r"^(rope_(freqs|factors_long|factors_short)\.weight|blk\.\d+\.nextn\..*)$")
 """They are read with the config, or only draft tokens."""
 _LAYER = re.compile(r"^blk\.(\d{1,9})\.(.+)$")
-_FILTERS = re.compile(r"^blk\.\d+\.shortconv\.conv\.weight$")
+_FILTERS = re.compile(r"^blk\.\d+\.(shortconv\.conv|ssm_conv1d)\.weight$")
 """Of convolutions, each of one channel."""
+_VECTORS = re.compile(r"^blk\.\d+\.(ssm_a|ssm_d|ssm_norm\.weight)$")
+"""That a file may hold as a matrix."""
+
+
+_DELTA, _MAMBA = "linear_attn", "mamba"
 
 
 def checkpoint_name(architecture: str, name: str) -> str | None:
@@ -73,7 +111,7 @@ def checkpoint_name(architecture: str, name: str) -> str | None:
     rest = layer[2] if layer else name
     prefix = f"model.layers.{layer[1]}." if layer else ""
     if layer and rest in _WHOLE:
-        return prefix + _WHOLE[rest]
+        return prefix + _WHOLE[rest].replace("*", _DELTA if architecture == "qwen3next" else _MAMBA)
     stem, _, last = rest.rpartition(".")
     known = own.get(stem) or (_IN_LAYER if layer else _TOP).get(stem)
     return name if known is None else f"{prefix}{known}.{last}"
@@ -81,4 +119,6 @@ def checkpoint_name(architecture: str, name: str) -> str | None:
 
 def checkpoint_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that the tensor of this name in a file has in a checkpoint."""
-    return (shape[0], 1, shape[1]) if len(shape) == 2 and _FILTERS.match(name) else shape
+    if len(shape) == 2 and _FILTERS.match(name):
+        return shape[0], 1, shape[1]
+    return (math.prod(shape),) if _VECTORS.match(name) else shape

@@ -6,6 +6,8 @@ from typing import Any
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, read_dense
 from lullm.config.family.family import Data, Family
+from lullm.config.family.layer_kinds import full_attention
+from lullm.config.family.layer_norm.alibi import with_places, with_slopes
 from lullm.config.family.layer_norm.families import DROPOUTS, whole_heads
 from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, boolean, positive_int
 from lullm.config.rope import ROPE_KEYS
@@ -25,10 +27,17 @@ def _derive(data: Data) -> Data:
     return {**data, "num_key_value_heads": num_kv_heads, "intermediate_size": size}
 
 
+def _layer_kinds(data: Data) -> tuple[LayerKind, ...]:
+    return with_places(data) if boolean(data, "alibi", False) else full_attention(data)
+
+
 def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     has_groups, bias = boolean(data, "new_decoder_architecture", False), boolean(data, "bias", False)
+    config = read_dense(data, kinds, head_dim)
+    if boolean(data, "alibi", False):  # scores are scaled after the bias is added
+        config = with_slopes(config, positive_int(data, "num_attention_heads", most=MOST_HEADS), head_dim**-0.5)
     return replace(
-        read_dense(data, kinds, head_dim),
+        config,
         activation=activation(data, "activation"),
         attention_bias=bias,
         mlp_bias=bias,
@@ -48,11 +57,12 @@ FALCON = Family(
     },
     reads=ROPE_KEYS
     | {
-        "bias", "ffn_hidden_size", "multi_query", "new_decoder_architecture", "num_kv_heads",
+        "alibi", "bias", "ffn_hidden_size", "multi_query", "new_decoder_architecture", "num_kv_heads",
         "num_ln_in_parallel_attn", "parallel_attn",
     },
-    fixed=NO_WINDOW | {"alibi": False, "apply_residual_connection_post_layernorm": False},
+    fixed=NO_WINDOW | {"apply_residual_connection_post_layernorm": False},
     # Two have other names here, by which transformers reads them; the last repeats `ffn_hidden_size`.
     ignores=UNUSED_WINDOW | DROPOUTS | {"num_key_value_heads", "intermediate_size", "ff_factor"},
+    layer_kinds=_layer_kinds,
     derive=_derive,
 )  # fmt: skip

@@ -28,7 +28,7 @@ RENAMES = renames(
 )
 
 
-def _of_each_group(config: ModelConfig) -> HeadOrder:
+def of_each_group(config: ModelConfig) -> HeadOrder:
     """A checkpoint holds the queries of a group, its key and its value together; here all queries come first."""
     size, num_groups = config.head_dim, config.num_key_value_heads
     num_queries = config.num_attention_heads // num_groups
@@ -45,7 +45,7 @@ def _of_each_group(config: ModelConfig) -> HeadOrder:
 
 def build_falcon(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     family, rules = config.family, rules_of(config)
-    rules = replace(rules, renames=(*RENAMES, *rules.renames), fusions=(), head_orders=(_of_each_group(config),))
+    rules = replace(rules, renames=(*RENAMES, *rules.renames), fusions=(), head_orders=(of_each_group(config),))
     make_layer = DecoderLayer
     if family.has_parallel_mlp:
         make_layer = MLPNormLayer if family.has_mlp_norm else ParallelLayer

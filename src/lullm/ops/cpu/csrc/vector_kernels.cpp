@@ -14,7 +14,8 @@ void fill_experts(Kernels&);
 void fill_quantized_linear(Kernels&);
 void fill_quantized_weight(Kernels&);
 void fill_grid(Kernels&);
-void fill_state(Kernels&);
+void fill_recurrence(Kernels&);
+void fill_state_rows(Kernels&);
 void fill_collective(Kernels&);
 void fill_digest(Kernels&);
 
@@ -28,7 +29,8 @@ void fill(Kernels& kernels) {
   fill_quantized_linear(kernels);
   fill_quantized_weight(kernels);
   fill_grid(kernels);
-  fill_state(kernels);
+  fill_recurrence(kernels);
+  fill_state_rows(kernels);
   fill_collective(kernels);
   fill_digest(kernels);
 }

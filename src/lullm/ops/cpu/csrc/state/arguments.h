@@ -46,7 +46,17 @@ struct StateArgs {
   }
 };
 
-constexpr int64_t kConvolvedChannels = 128;  // of an item
+// Of an item. A row's 1 KiB in bf16 is what the processor fetches ahead; 256 bytes of one after the other, in pages of
+// their own, took 1.7 times as long (8,192 channels of 1,024 tokens, Xeon, 2 cores).
+constexpr int64_t kConvolvedChannels = 512;
+constexpr int64_t kConvolvedRows = 128;
+
+struct ConvolutionItem {
+  int64_t span;
+  int64_t first_row, last_row;  // of the span
+  int64_t first_channel, last_channel;
+  bool is_whole;  // all rows of the span: the item leaves what the next step sees in the state, too
+};
 
 // See `Ops.causal_convolution`.
 struct ConvolutionArgs {
@@ -58,7 +68,7 @@ struct ConvolutionArgs {
   int64_t x_stride, num_channels, kernel_size;
   bool activates;
 
-  int64_t scratch_bytes() const { return 4 * kConvolvedChannels * 2 * kernel_size; }
+  int64_t scratch_bytes() const { return 4 * kConvolvedChannels * (2 * kernel_size - 1); }
 };
 
 constexpr int64_t kStateColumns = 64;  // of a head's matrix, in an item

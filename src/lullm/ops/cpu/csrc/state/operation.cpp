@@ -1,6 +1,7 @@
 // The operations of recurrent layers, cut into items: spans times heads and columns, or channels; or rows.
 
 #include <algorithm>
+#include <vector>
 
 #include "../isa.h"
 #include "../kernel_table.h"
@@ -20,6 +21,15 @@ void for_rows(int64_t num_rows, int64_t size, Body&& body) {
   parallel_for((num_rows + rows - 1) / rows, [&](int64_t item) { body(item * rows, std::min(num_rows, (item + 1) * rows)); });
 }
 
+// The item in parts of kConvolvedChannels.
+void add_channels(std::vector<ConvolutionItem>& items, ConvolutionItem item) {
+  const int64_t last = item.last_channel;
+  for (; item.first_channel < last; item.first_channel = item.last_channel) {
+    item.last_channel = std::min(last, item.first_channel + kConvolvedChannels);
+    items.push_back(item);
+  }
+}
+
 }  // namespace
 
 LULLM_EXPORT void lullm_causal_convolution(const void* x, const void* weight, const void* bias, void* y, void* key_cache,
@@ -31,10 +41,19 @@ LULLM_EXPORT void lullm_causal_convolution(const void* x, const void* weight, co
   const ConvolutionArgs a = {{static_cast<char*>(key_cache), static_cast<char*>(value_cache), block_tables, context_lens,
                               query_starts, num_spans, table_stride, num_blocks, block_bytes, page_len, offset},
                              x, weight, bias, y, x_stride, num_channels, kernel_size, activates != 0};
-  const int64_t num_items = (num_channels + kConvolvedChannels - 1) / kConvolvedChannels;
-  parallel_for(num_spans * num_items, [&](int64_t item) {
-    kernels().convolve[dtype](a, item / num_items, item % num_items, scratch(kItemScratch, a.scratch_bytes()));
-  });
+  std::vector<ConvolutionItem> items, ends;  // the states of spans of several items change when all have read them
+  for (int64_t span = 0; span < num_spans; span++) {
+    const int64_t num_rows = a.state.num_rows(span);
+    const bool is_whole = num_rows <= kConvolvedRows;
+    for (int64_t row = 0; row < num_rows; row += kConvolvedRows)
+      add_channels(items, {span, row, std::min(num_rows, row + kConvolvedRows), 0, num_channels, is_whole});
+    if (!is_whole) add_channels(ends, {span, 0, num_rows, 0, num_channels, false});
+  }
+  const auto run = [&](const std::vector<ConvolutionItem>& some, auto kernel) {
+    parallel_for(static_cast<int64_t>(some.size()), [&](int64_t i) { kernel(a, some[i], scratch(kItemScratch, a.scratch_bytes())); });
+  };
+  run(items, kernels().convolve[dtype]);
+  run(ends, kernels().keep_rows[dtype]);
 }
 
 LULLM_EXPORT void lullm_recurrence(const void* queries, const void* keys, const void* values, const void* betas,
@@ -60,8 +79,9 @@ LULLM_EXPORT void lullm_gated_rms_norm(const void* x, const void* gate, const vo
                                        int64_t gate_stride, int64_t num_rows, int64_t num_groups, int64_t size,
                                        int64_t weight_stride, float eps, int gates_first, int dtype) {
   const GatedNormArgs a = {x, gate, weight, y, x_stride, gate_stride, num_groups, size, weight_stride, eps, gates_first != 0};
+  const auto values = [&] { return static_cast<float*>(scratch(kItemScratch, (size + 15) / 16 * 64)); };
   for_rows(num_rows, num_groups * size,
-           [&](int64_t first, int64_t last) { kernels().gated_norm[dtype](a, first, last); });
+           [&](int64_t first, int64_t last) { kernels().gated_norm[dtype](a, first, last, values()); });
 }
 
 LULLM_EXPORT void lullm_multiply(void* y, const void* x, int64_t y_stride, int64_t x_stride, int64_t num_rows, int64_t size,

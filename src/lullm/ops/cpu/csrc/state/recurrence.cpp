@@ -1,4 +1,4 @@
-// What recurrent layers do to their states: the gated delta rule, state spaces, and the convolution before them.
+// What recurrent layers do to their states: the gated delta rule, and state spaces.
 //
 // Tokens of a sequence come one after the other, in one step as in many, and all sums have one order. So the bits of a
 // token follow neither the batch nor the chunks of its prompt. A state stays in the first-level cache for all tokens of a
@@ -7,7 +7,6 @@
 #include <cmath>
 #include <type_traits>
 
-#include "../activation.h"
 #include "../kernel_table.h"
 #include "../simd.h"
 
@@ -191,92 +190,11 @@ void recur(const RecurrenceArgs& a, int64_t span, int64_t head, int64_t block, v
   for (int64_t i = 0; i < a.key_dim; i++) a.state.write(span, first + i * a.value_dim, count, state + i * kStateColumns);
 }
 
-template <class T>
-void convolve(const ConvolutionArgs& a, int64_t span, int64_t block, void* scratch) {
-  const int64_t channel = block * kConvolvedChannels, count = std::min(kConvolvedChannels, a.num_channels - channel);
-  const int64_t num_before = a.kernel_size - 1, num_rows = a.state.num_rows(span), first_row = a.state.first_row(span);
-  float *weights = static_cast<float*>(scratch), *window = weights + a.kernel_size * kConvolvedChannels;
-  for (int64_t i = 0; i < count; i++) {
-    const T* own = static_cast<const T*>(a.weight) + (channel + i) * a.kernel_size;
-    for (int64_t k = 0; k < a.kernel_size; k++) weights[k * kConvolvedChannels + i] = to_float(own[k]);
-  }
-  // The rows that the next one sees, as floats: row r of the sequence is at r modulo the size of the window.
-  for (int64_t k = 0; k < num_before; k++)
-    a.state.read(span, k * a.num_channels + channel, count, window + (k + 1) * kConvolvedChannels);
-  const T* bias = a.bias == nullptr ? nullptr : static_cast<const T*>(a.bias) + channel;
-  int64_t newest = 0;
-  for (int64_t row = 0; row < num_rows; row++, newest = newest + 1 == a.kernel_size ? 0 : newest + 1) {
-    const T* x = row_of<T>(a.x, first_row + row, a.x_stride) + channel;
-    T* y = static_cast<T*>(a.y) + (first_row + row) * a.num_channels + channel;
-    for (int64_t i = 0; i < count; i += kLanes) {
-      const V own = load_up_to(x + i, count - i);
-      store(window + newest * kConvolvedChannels + i, own);
-      V total = zero();
-      int64_t at = newest;
-      for (int64_t k = 0; k < num_before; k++) {
-        at = at + 1 == a.kernel_size ? 0 : at + 1;
-        total = fma(load(window + at * kConvolvedChannels + i), load(weights + k * kConvolvedChannels + i), total);
-      }
-      total = fma(own, load(weights + num_before * kConvolvedChannels + i), total);
-      if (bias != nullptr) total = add(total, load_up_to(bias + i, count - i));
-      store_up_to(y + i, a.activates ? silu(total) : total, count - i);
-    }
-  }
-  for (int64_t k = 0; k < num_before; k++) {
-    const int64_t at = (newest + k + 1) % a.kernel_size;
-    a.state.write(span, k * a.num_channels + channel, count, window + at * kConvolvedChannels);
-  }
-}
-
-template <class T>
-void gated_norm(const GatedNormArgs& a, int64_t first_row, int64_t last_row) {
-  for (int64_t row = first_row; row < last_row; row++) {
-    for (int64_t group = 0; group < a.num_groups; group++) {
-      const T* x = row_of<T>(a.x, row, a.x_stride) + group * a.size;
-      const T* gate = row_of<T>(a.gate, row, a.gate_stride) + group * a.size;
-      const T* weight = static_cast<const T*>(a.weight) + group * a.weight_stride;
-      T* y = static_cast<T*>(a.y) + (row * a.num_groups + group) * a.size;
-      const auto value = [&](int64_t i) {
-        const V own = load_up_to(x + i, a.size - i);
-        return a.gates_first ? mul(own, silu(load_up_to(gate + i, a.size - i))) : own;
-      };
-      V squares = zero();
-      for (int64_t i = 0; i < a.size; i += kLanes) squares = fma(value(i), value(i), squares);
-      const V factor = set1(1.0f / std::sqrt(sum(squares) / static_cast<float>(a.size) + a.eps));
-      for (int64_t i = 0; i < a.size; i += kLanes) {
-        V normed = mul(rounded<T>(mul(value(i), factor)), load_up_to(weight + i, a.size - i));
-        if (!a.gates_first) normed = mul(rounded<T>(normed), silu(load_up_to(gate + i, a.size - i)));
-        store_up_to(y + i, normed, a.size - i);
-      }
-    }
-  }
-}
-
-template <class T>
-void multiply_rows(const MultiplyArgs& a, int64_t first_row, int64_t last_row) {
-  for (int64_t row = first_row; row < last_row; row++) {
-    T* y = static_cast<T*>(a.y) + row * a.y_stride;
-    const T* x = row_of<T>(a.x, row, a.x_stride);
-    for (int64_t i = 0; i < a.size; i += kLanes) {
-      V factor = load_up_to(x + i, a.size - i);
-      if (a.gating == kSiluGating) factor = rounded<T>(silu(factor));
-      if (a.gating == kSigmoidGating) factor = rounded<T>(sigmoid(factor));
-      store_up_to(y + i, mul(load_up_to(y + i, a.size - i), factor), a.size - i);
-    }
-  }
-}
-
 }  // namespace
 
-void fill_state(Kernels& kernels) {
+void fill_recurrence(Kernels& kernels) {
   kernels.recur[kFloat32] = recur<float>;
   kernels.recur[kBFloat16] = recur<Bf16>;
-  kernels.convolve[kFloat32] = convolve<float>;
-  kernels.convolve[kBFloat16] = convolve<Bf16>;
-  kernels.gated_norm[kFloat32] = gated_norm<float>;
-  kernels.gated_norm[kBFloat16] = gated_norm<Bf16>;
-  kernels.multiply_rows[kFloat32] = multiply_rows<float>;
-  kernels.multiply_rows[kBFloat16] = multiply_rows<Bf16>;
 }
 
 }  // namespace LULLM_ISA

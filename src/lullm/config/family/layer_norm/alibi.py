@@ -1,0 +1,92 @@
+"""Families whose scores fall with the distance of keys (ALiBi, https://arxiv.org/abs/2108.12409): BLOOM."""
+
+from dataclasses import replace
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig
+from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW
+from lullm.config.family.family import Data, Family
+from lullm.config.family.layer_kinds import full_attention
+from lullm.config.family.layer_norm.families import DROPOUTS, whole_heads
+from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, positive_float, positive_int
+from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind
+from lullm.units import round_up
+
+_ADDED, _WHOLE = 2, 16
+"""Elements behind a key that hold its position, and what sizes of heads are multiples of for fast kernels."""
+_TRAINED = 2048
+"""Positions that BLOOM has been trained with."""
+_MOST_POSITIONS = 1 << 16
+"""That two numbers of bfloat16 hold exactly."""
+
+
+def alibi_slopes(num_heads: int) -> tuple[float, ...]:
+    """By head: powers of 2**(-8 / n); of other numbers of heads than powers of two every second one of the next n."""
+    power = 1 << (num_heads.bit_length() - 1)
+
+    def of(count: int) -> list[float]:
+        return [2.0 ** (-8 * (head + 1) / count) for head in range(count)]
+
+    return (*of(power), *of(2 * power)[::2][: num_heads - power])
+
+
+def with_places(data: Data) -> tuple[LayerKind, ...]:
+    """Full attention over heads that are wide enough in the cache for positions. Raises ModelLoadError."""
+    num_heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
+    if positive_int(data, "max_position_embeddings", _TRAINED) > _MOST_POSITIONS:
+        raise ModelLoadError(f"config.json: more than {_MOST_POSITIONS} positions are not supported with alibi")
+    num_kv_heads = positive_int(data, "num_key_value_heads", num_heads, MOST_HEADS)
+    cached = round_up(positive_int(data, "hidden_size") // num_heads + _ADDED, _WHOLE)
+    return (FullAttention(KVHeads(num_kv_heads, cached)),) * len(full_attention(data))
+
+
+def _derive(data: Data) -> Data:
+    """A length that the file need not say: no table depends on it."""
+    return {**whole_heads(data), "max_position_embeddings": data.get("max_position_embeddings") or _TRAINED}
+
+
+def _read_bloom(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    size, num_heads = positive_int(data, "hidden_size"), positive_int(data, "num_attention_heads", most=MOST_HEADS)
+    if 4 * size > MOST_INTERMEDIATE:
+        raise ModelLoadError(f"config.json: hidden_size must be at most {MOST_INTERMEDIATE // 4}")
+    return DecoderConfig(
+        intermediate_size=4 * size,
+        rms_norm_eps=positive_float(data, "rms_norm_eps", 1e-5),
+        ropes=(None,) * len(kinds),
+        attention_scale=head_dim**-0.5,
+        alibi_slopes=alibi_slopes(num_heads),
+        activation="gelu_tanh",
+        attention_bias=True,
+        mlp_bias=True,
+    )
+
+
+def with_slopes(config: DecoderConfig, num_heads: int, factor: float) -> DecoderConfig:
+    """Of a family that may have biases in place of a rotation; `factor` on all slopes."""
+    slopes = tuple(factor * slope for slope in alibi_slopes(num_heads))
+    return replace(config, ropes=(None,) * len(config.ropes), alibi_slopes=slopes)
+
+
+BLOOM = Family(
+    _read_bloom,
+    aliases={
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "n_embed": "hidden_size",
+        "layer_norm_epsilon": "rms_norm_eps",
+        "seq_length": "max_position_embeddings",
+    },
+    defaults={"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
+    fixed=NO_WINDOW | {"apply_residual_connection_post_layernorm": False, "slow_but_exact": False},
+    # The inner size is 4 times the hidden one; the others are older codes' own.
+    ignores=UNUSED_WINDOW
+    | DROPOUTS
+    | {
+        "num_key_value_heads", "intermediate_size", "hidden_act", "n_inner", "attention_softmax_in_fp32",
+        "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "skip_bias_add", "skip_bias_add_qkv",
+        "unk_token_id", "rope_theta", "rope_scaling", "rope_parameters",
+    },
+    layer_kinds=with_places,
+    derive=_derive,
+)  # fmt: skip

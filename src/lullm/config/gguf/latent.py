@@ -1,0 +1,39 @@
+"""DeepSeek 2 and 3, and those of their shape: latent vectors in the cache."""
+
+from lullm.config.gguf.experts import GROUPED, grouped
+from lullm.config.gguf.keys import Architecture, Data, Keys
+from lullm.config.gguf.rope import rope_scaling
+
+_SIGMOID = 2
+_LOG_STEP = 0.1
+"""In files of this architecture the multiplier of a stretched rope holds YaRN's factor of 0.1, too."""
+
+
+def _deepseek2(keys: Keys) -> Data:
+    """Routers by sigmoids are DeepSeek 3's, others DeepSeek 2's. Files without sizes of heads are of another layout."""
+    is_third = keys.get("expert_gating_func") == _SIGMOID
+    rotated = keys.need("rope.dimension_count")
+    scale = keys.number("rope.scaling.yarn_log_multiplier")
+    mscale = {} if scale is None else {"mscale": scale / _LOG_STEP, "mscale_all_dim": scale / _LOG_STEP}
+    data = {
+        **grouped(keys, "DeepseekV3ForCausalLM", _SIGMOID if is_third else 1),
+        "rope_scaling": rope_scaling(keys, **mscale),
+        "num_key_value_heads": keys.need("attention.head_count"),
+        "head_dim": rotated,
+        "kv_lora_rank": keys.need("attention.kv_lora_rank"),
+        "q_lora_rank": keys.number("attention.q_lora_rank"),
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": keys.need("attention.key_length_mla") - rotated,
+        "v_head_dim": keys.need("attention.value_length_mla"),
+        "n_group": keys.number("expert_group_count") or 1,
+        "topk_group": keys.number("expert_group_used_count") or 1,
+    }
+    if is_third:
+        return data
+    if data.pop("norm_topk_prob"):
+        raise keys.fault("expert_weights_norm with a softmax router is not supported for deepseek2")
+    method = "greedy" if data["n_group"] == 1 else "group_limited_greedy"
+    return {**data, "architectures": ["DeepseekV2ForCausalLM"], "topk_method": method}
+
+
+LATENT: dict[str, Architecture] = {"deepseek2": Architecture(_deepseek2, GROUPED | {"attention.kv_lora_rank"})}

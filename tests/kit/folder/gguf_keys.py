@@ -1,0 +1,166 @@
+"""The keys of a GGUF file, as llama.cpp's converter writes them from a config.json."""
+
+import gguf
+
+
+def num_layers(config):
+    return len(config.get("layers_block_type") or ()) or config.get("num_hidden_layers") or config["n_layer"]
+
+
+def add_space(writer, config, family):
+    """State spaces and delta nets."""
+    if family == "Qwen3Next":
+        heads = config["linear_num_value_heads"]
+        sizes = (config["linear_conv_kernel_dim"], config["linear_key_head_dim"], config["linear_num_key_heads"])
+        inner = config["linear_value_head_dim"] * heads
+        writer.add_full_attention_interval(config["layer_types"].index("full_attention") + 1)
+    elif family == "NemotronH":
+        heads, inner = config["mamba_num_heads"], config["mamba_num_heads"] * config["mamba_head_dim"]
+        sizes = (config["conv_kernel"], config["ssm_state_size"], config["n_groups"])
+    else:
+        heads, inner = config["mamba_n_heads"], config["mamba_expand"] * config["hidden_size"]
+        sizes = (config["mamba_d_conv"], config["mamba_d_state"], config["mamba_n_groups"])
+        writer.add_rope_scaling_finetuned(config.get("position_embedding_type") == "rope")
+    writer.add_ssm_conv_kernel(sizes[0])
+    writer.add_ssm_state_size(sizes[1])
+    writer.add_ssm_group_count(sizes[2])
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_ssm_inner_size(inner)
+
+
+def add_latent(writer, config, family):
+    rank, rotated = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(rank)
+    writer.add_key_length(rank + rotated)
+    writer.add_value_length(rank)
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + rotated)
+    writer.add_value_length_mla(config["v_head_dim"])
+    third = family == "DeepseekV3"
+    writer.add_expert_gating_func(getattr(gguf.ExpertGatingFuncType, "SIGMOID" if third else "SOFTMAX"))
+    scale = config["rope_parameters"].get("mscale_all_dim")
+    if scale is not None:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * scale)
+
+
+def heads_by_layer(config, family):
+    """Of keys: an array where some layers have none."""
+    if family.startswith("Deepseek"):
+        return 1
+    count, types = config["num_key_value_heads"], config.get("layers_block_type") or config.get("layer_types") or []
+    is_hybrid = family in ("NemotronH", "GraniteMoeHybrid") or "conv" in types
+    return [count * (each == "full_attention") for each in types] if is_hybrid else count
+
+
+def rope_of(config, family):
+    parameters = config.get("rope_parameters") or {}
+    return parameters.get("full_attention", parameters) if family in ("Gemma3", "Olmo3") else parameters
+
+
+def add_config(writer, config, family):
+    """The keys that llama.cpp's converter writes."""
+    rope = rope_of(config, family)
+    hidden, heads = (
+        config.get(new) or config[old] for new, old in (("hidden_size", "n_embd"), ("num_attention_heads", "n_head"))
+    )
+    head_dim = config.get("head_dim") if family != "GPT2" else None
+    head_dim = head_dim or hidden // heads
+    num_drafting = DRAFTING.get(family, 0)
+    writer.add_context_length(config.get("max_position_embeddings") or config["n_positions"])
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(num_layers(config) + num_drafting)
+    if num_drafting:
+        writer.add_nextn_predict_layers(num_drafting)
+    writer.add_feed_forward_length(inner_size(config, family))
+    writer.add_head_count(heads)
+    if family != "GPT2":
+        writer.add_head_count_kv(heads_by_layer(config, family))
+        writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta", 10000.0))
+        writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    own_eps = {"Lfm2": "norm_eps", "Lfm2Moe": "norm_eps", "NemotronH": "layer_norm_epsilon"}.get(family, "rms_norm_eps")
+    if eps := config.get(own_eps):
+        writer.add_layer_norm_rms_eps(eps)
+    else:
+        names = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+        writer.add_layer_norm_eps(next((config[name] for name in names if name in config), 1e-5))
+    if family in ("Qwen3Next", "NemotronH", "GraniteMoeHybrid"):
+        add_space(writer, config, family)
+    if family.startswith("Deepseek"):
+        add_latent(writer, config, family)
+    elif config.get("head_dim") and family != "GPT2":
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    if config.get("sliding_window") and family != "Dots1":
+        writer.add_sliding_window(config["sliding_window"])
+        if family in ("Olmo3", "Exaone4"):
+            writer.add_sliding_window_pattern([each == "sliding_attention" for each in config["layer_types"]])
+    add_experts(writer, config, family)
+    for key, add in (
+        ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
+        ("final_logit_softcapping", writer.add_final_logit_softcapping),
+        ("attention_multiplier", writer.add_attention_scale),
+        ("embedding_multiplier", writer.add_embedding_scale),
+        ("residual_multiplier", writer.add_residual_scale),
+        ("logits_scaling", writer.add_logit_scale),
+        ("logit_scale", writer.add_logit_scale),
+        ("conv_L_cache", writer.add_shortconv_l_cache),
+    ):
+        if config.get(key):
+            add(config[key])
+    kind = rope.get("rope_type", "default")
+    if kind in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if family == "Ministral3":
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+    if original:
+        writer.add_rope_scaling_orig_ctx_len(original)
+
+
+DRAFTING = {"Glm4Moe": 1}
+
+
+def inner_size(config, family):
+    if family == "GPT2":
+        return config["n_inner"] or 4 * config["n_embd"]
+    if config.get("block_auto_adjust_ff_dim"):
+        size, multiple = (
+            int(config["block_ffn_dim_multiplier"] * int(2 * config["intermediate_size"] / 3)),
+            config["block_multiple_of"],
+        )
+        return -(-size // multiple) * multiple
+    if family == "NemotronH":
+        return [config["intermediate_size"] * (each == "mlp") for each in config["layers_block_type"]]
+    return config["intermediate_size"]
+
+
+def add_experts(writer, config, family):
+    names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    experts = next((config[name] for name in names if config.get(name)), None)
+    if not experts or family == "NemotronH":
+        return
+    writer.add_expert_count(experts)
+    writer.add_expert_used_count(config.get("num_experts_per_tok") or config["moe_k"])
+    writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
+    for key, add in (
+        ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
+        ("shared_intermediate_size", writer.add_expert_shared_feed_forward_length),
+        ("n_shared_experts", writer.add_expert_shared_count),
+        ("moe_num_shared_experts", writer.add_expert_shared_count),
+        ("first_k_dense_replace", writer.add_leading_dense_block_count),
+        ("num_dense_layers", writer.add_leading_dense_block_count),
+        ("moe_layer_start_index", writer.add_leading_dense_block_count),
+        ("moe_layer_interval", writer.add_interleave_moe_layer_step),
+        ("n_group", writer.add_expert_group_count),
+        ("topk_group", writer.add_expert_group_used_count),
+    ):
+        if config.get(key) is not None:
+            add(config[key])
+    if "n_routed_experts" in config:
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    if family in ("Glm4Moe", "Dots1", "Lfm2Moe", "MiniMaxM2"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
