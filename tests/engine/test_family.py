@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from kit.folder.checkpoint import write_tokenizer
-from kit.model.families import CASES
+from kit.model.families import BY_RARITY, CASES
 from kit.model.golden import SIZES, random_model
 from kit.model.greedy import greedy_tokens
 
@@ -33,12 +33,7 @@ def make_prompts() -> list[list[int]]:
     return [draw(8)] + [(shared if i % 2 else draw(60)) + draw(36 - 5 * i) for i in range(4)]
 
 
-FAMILIES = [
-    pytest.param(family, marks=pytest.mark.slow if cases.is_rare else (), id=family) for family, cases in CASES.items()
-]
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=BY_RARITY)
 def checkpoint(request, tmp_path_factory):
     """(folder, transformers' tokens, the family's bound for `test_fewer_bits_stay_near`)."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -5,7 +5,7 @@ import json
 import pytest
 from kit.engine.parts import graphs_of
 from kit.engine.prompts import random_prompts
-from kit.model.families import CASES
+from kit.model.families import BY_RARITY, CASES
 from kit.model.golden import SIZES, architecture_of, model_class
 
 from lullm import LLM, SamplingParams
@@ -31,7 +31,7 @@ def write_config(folder, family):
     return str(folder)
 
 
-@pytest.mark.parametrize("family", CASES)
+@pytest.mark.parametrize("family", BY_RARITY)
 def test_recorded_decodes_equal_eager_ones(tmp_path, family):
     params = [SamplingParams(temperature=0.0, max_tokens=6 + 5 * i, ignore_eos=True, logprobs=1) for i in range(4)]
     found = {}

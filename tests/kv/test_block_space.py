@@ -1,6 +1,7 @@
 """BlockSpaceManager: admission with a watermark, sharing inside a group, release."""
 
-from lullm.kv.block_space import AllocStatus, BlockSpaceManager
+from lullm.kv.admission import AllocStatus
+from lullm.kv.block_space import BlockSpaceManager
 from lullm.types.outputs import RequestMetrics
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams

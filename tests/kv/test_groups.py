@@ -5,8 +5,9 @@ import random
 import pytest
 from kit.sched.groups import compute, make_group
 
+from lullm.kv.admission import AllocStatus
 from lullm.kv.allocator import PrefixCachingBlockAllocator
-from lullm.kv.block_space import AllocStatus, BlockSpaceManager
+from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.block_table import NULL_BLOCK
 from lullm.kv.cache_group import CacheGroup
 from lullm.kv.hashing import BlockHashes, group_suffix

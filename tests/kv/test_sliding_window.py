@@ -3,8 +3,9 @@
 import pytest
 from kit.sched.groups import compute, make_group
 
+from lullm.kv.admission import AllocStatus
 from lullm.kv.allocator import PrefixCachingBlockAllocator
-from lullm.kv.block_space import AllocStatus, BlockSpaceManager
+from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.block_table import NULL_BLOCK, BlockTable
 from lullm.kv.cache_group import ONE_GROUP, CacheGroup
 from lullm.kv.hashing import BlockHashes

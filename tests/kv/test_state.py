@@ -5,7 +5,8 @@ import random
 import pytest
 from kit.sched.groups import compute, make_group
 
-from lullm.kv.block_space import AllocStatus, BlockSpaceManager
+from lullm.kv.admission import AllocStatus
+from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.cache_group import CacheGroup
 from lullm.kv.state import snapshots
 from lullm.types.layer_kind import FullAttention, RecurrentState
@@ -112,9 +113,9 @@ def test_a_state_is_found_from_the_next_plan_on():
     first, second = make_group(tokens), make_group(tokens, first_id=10)
     space.allocate(first)
     space.append_slots(first, first.seqs[0], space.num_until_snapshot(first, first.seqs[0], 9))
-    assert space._find_cached(second).num_blocks == 0
+    assert space._admission.find_cached(second).num_blocks == 0
     space.merge_duplicates()
-    assert space._find_cached(second).num_blocks == 2
+    assert space._admission.find_cached(second).num_blocks == 2
 
 
 def test_one_snapshot_each_interval(monkeypatch):
@@ -127,7 +128,10 @@ def test_one_snapshot_each_interval(monkeypatch):
     # A state takes as many blocks as 12 tokens.
     assert [len(pairs) for pairs in copies] == [0, 3, 3, 3, 3]
     space.free(group.seqs[0])
-    found = [space._find_cached(make_group(tokens[:end] + [99], first_id=100 + end)).num_blocks for end in range(50)]
+    found = [
+        space._admission.find_cached(make_group(tokens[:end] + [99], first_id=100 + end)).num_blocks
+        for end in range(50)
+    ]
     assert found == [max(b for b in (0, 3, 6, 9, 12) if 4 * b <= end) for end in range(50)]
 
 
@@ -137,7 +141,7 @@ def test_a_snapshot_is_given_up_where_there_is_no_room_for_two_states():
     space.allocate(group)
     before = state_of(space, group.seqs[0])
     assert compute_all(space, group) == [(), ()] and state_of(space, group.seqs[0]) == before
-    assert space._find_cached(make_group(list(range(22)), first_id=10)).num_blocks == 0
+    assert space._admission.find_cached(make_group(list(range(22)), first_id=10)).num_blocks == 0
     assert all(space._device.content(block_id) is None for block_id in before)
 
 
@@ -153,7 +157,7 @@ def test_what_is_left_of_an_evicted_snapshot_is_replaced():
     second = make_group(tokens, first_id=10)
     assert space.allocate(second) == 0, "a part of a state is none"
     compute_all(space, second)
-    assert space._find_cached(make_group(tokens, first_id=20)).num_blocks == 5
+    assert space._admission.find_cached(make_group(tokens, first_id=20)).num_blocks == 5
     space.check_conservation()
 
 

@@ -1,35 +1,23 @@
-"""BlockSpaceManager: admission, growth, sharing, swapping and release of the KV blocks of sequence groups."""
+"""BlockSpaceManager: the KV blocks of sequence groups, from admission through growth, sharing and swaps to release."""
 
-import enum
 import itertools
 from array import array
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
 
+from lullm.kv.admission import Admission, AllocStatus
 from lullm.kv.allocator import BlockAllocator
-from lullm.kv.block_table import NULL_BLOCK, BlockTable
+from lullm.kv.block_table import BlockTable
 from lullm.kv.cache_group import ONE_GROUP, CacheGroup
 from lullm.kv.duplicate import Duplicate
 from lullm.kv.growth import Growth
-from lullm.kv.hashing import BlockHashes, salted_root
 from lullm.kv.pool_pair import PoolPair
-from lullm.kv.prefix import CachedPrefix, PrefixCacheStats, find_prefix, nothing_cached
 from lullm.kv.snapshot import BlockOwner, Holding, MemorySnapshot, take_pool_snapshot
 from lullm.kv.state.snapshots import StateSnapshots
-from lullm.kv.state.table import StateTable
 from lullm.types.packed import PackedInts
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.sleep import UsedBlocks
 from lullm.types.step import BlockPair
-from lullm.units import cdiv
-
-
-class AllocStatus(enum.Enum):
-    """OK: the group can be allocated now; LATER: when others have freed blocks; NEVER: it is larger than the pool."""
-
-    OK = enum.auto()
-    LATER = enum.auto()
-    NEVER = enum.auto()
 
 
 class BlockSpaceManager:
@@ -60,16 +48,12 @@ class BlockSpaceManager:
         self.groups = tuple(groups)
         self._windowed = [(i, cache) for i, cache in enumerate(groups) if cache.window is not None]
         self.has_windows = bool(self._windowed)
-        self._num_token_groups = sum(cache.keeps_tokens for cache in groups)  # recurrent groups come behind them
-        self.has_states = self._num_token_groups < len(self.groups)
+        self.has_states = not all(cache.keeps_tokens for cache in groups)
         self._state_snapshots = StateSnapshots(block_size, self.groups, enable_prefix_caching)
         self.num_until_snapshot = self._state_snapshots.num_until_next
         self.num_blocks = num_blocks
         self.num_host_blocks = num_host_blocks
         self.enable_prefix_caching = enable_prefix_caching
-        self.prefix_cache = PrefixCacheStats()
-        self._root = salted_root(b"")
-        self._watermark_blocks = int(watermark * num_blocks)
         self._pools = PoolPair(num_blocks, num_host_blocks, enable_prefix_caching)
         self._device, self._host = self._pools.device, self._pools.host
         self.next_free = self._device.next_free
@@ -78,7 +62,14 @@ class BlockSpaceManager:
         growth = Growth(block_size, self.groups, self._device, self._tables)
         self.has_slots, self.can_append_slots = growth.has_slots, growth.can_append_slots
         self.num_appendable, self.num_draft_slots = growth.num_appendable, growth.num_draft_slots
-        self._most_touched, self._num_touched = growth.most_touched, growth.num_touched
+        self._num_touched = growth.num_touched
+        num_reserved = int(watermark * num_blocks)
+        self._admission = admission = Admission(
+            block_size, self.groups, self._pools, self._tables, growth, num_reserved, enable_prefix_caching
+        )
+        self.num_required_blocks, self.can_allocate = admission.num_required_blocks, admission.can_allocate
+        self.allocate, self.share_prompt = admission.allocate, admission.share_prompt
+        self.prefix_cache = admission.prefix_cache
 
     @property
     def num_used_blocks(self) -> int:
@@ -89,80 +80,6 @@ class BlockSpaceManager:
     def num_used_host_blocks(self) -> int:
         """The same of the host pool."""
         return self.num_host_blocks - self._host.num_free
-
-    # -- admission -----------------------------------------------------------------------------------------------
-
-    def num_required_blocks(self, group: SequenceGroup) -> int:
-        """Blocks the whole group takes when nothing of it is cached.
-
-        Sequences of one group share the full blocks of their prompt; those still to be forked copy the partly filled
-        block at their first token and so take one block each. With a window a sequence takes what lets it go on
-        token by token; larger chunks use what is free beyond that. All of it in each cache group. Every sequence has
-        a recurrent state of its own.
-        """
-        leader, *others = group.unfinished
-        shared = self._num_shared(leader)
-        counts = [cdiv(len(leader), self.block_size)] + [cdiv(len(seq), self.block_size) - shared for seq in others]
-        held = sum(cache.num_held_blocks(count, self.block_size) for cache in self.groups for count in counts)
-        return held + group.num_unborn * self._most_touched(1)
-
-    def can_allocate(self, group: SequenceGroup) -> AllocStatus:
-        """Whether `allocate(group)` fits, watermark included. The watermark does not bind while the pool is idle."""
-        required = self.num_required_blocks(group)
-        if required > self.num_blocks:
-            return AllocStatus.NEVER
-        # Cached blocks in use cost nothing; cached blocks in the free queue leave it like any other.
-        hits = self._find_cached(group).hits
-        # A state in use costs its copy.
-        own_hits = itertools.chain.from_iterable(hits[: self._num_token_groups])
-        in_use = sum(pool is self._device and pool.ref_count(block_id) > 0 for pool, block_id in own_hits)
-        return self._fits(required - in_use)
-
-    def allocate(self, group: SequenceGroup) -> int:
-        """Give every unfinished sequence of the group blocks for all its tokens, and set its computed tokens.
-
-        Returns the number of the leader's tokens whose KV was found in the prefix cache. The other sequences start
-        behind the full blocks of the prompt, which they share with the leader. They must not be computed before the
-        leader has computed these blocks. With a window their tables hold NULL_BLOCK until `share_prompt`. With
-        recurrent layers they start at their first token: the leader's state passes by the one that they would need.
-        """
-        leader, *others = group.unfinished
-        prefix = self._find_cached(group)
-        for pool, block_id in itertools.chain.from_iterable(prefix.hits):
-            pool.share(block_id)  # all are held before the first fresh block can evict one of them
-        leader.num_computed_tokens = prefix.num_blocks * self.block_size
-        for cache, table, num_skipped, own in zip(
-            self.groups, self._tables_of(leader), prefix.num_skipped, prefix.hits, strict=True
-        ):
-            contents = table.contents(num_skipped, prefix.num_blocks)
-            cached = [
-                block_id if pool is self._device else self._pools.restore(block_id, content)
-                for content, (pool, block_id) in zip(contents, own, strict=True)
-            ]
-            table.allocate(cache.num_admitted_tokens(leader), [NULL_BLOCK] * num_skipped + cached)
-        self.prefix_cache.queries += len(leader)
-        self.prefix_cache.hits += leader.num_computed_tokens
-        num_host_hits = prefix.num_blocks_from(self._host, self._num_token_groups)
-        self.prefix_cache.host_hits += num_host_hits * self.block_size
-        num_shared = self._num_shared(leader)
-        for seq in others:
-            seq.num_computed_tokens = num_shared * self.block_size
-            for cache, table, first in zip(self.groups, self._tables_of(seq), self._tables[leader.seq_id], strict=True):
-                table.allocate(cache.num_admitted_tokens(seq), [NULL_BLOCK] * num_shared)
-                if cache.window is None:
-                    table.borrow(first, 0, num_shared)
-        return leader.num_computed_tokens
-
-    def share_prompt(self, leader: Sequence, seq: Sequence) -> None:
-        """Let `seq` share the prompt's full blocks, whose end the leader's next step reaches, if it waits for them.
-
-        Only in groups with a window, where those blocks did not exist at admission. Idempotent.
-        """
-        num_computed, num_shared = seq.num_computed_tokens, leader.prompt_len // self.block_size
-        if not self.has_windows or self.has_states or num_computed != num_shared * self.block_size:
-            return
-        for cache, own, other in zip(self.groups, self._tables[seq.seq_id], self._tables[leader.seq_id], strict=True):
-            own.borrow(other, cache.num_blocks_behind(num_computed, self.block_size), num_shared)
 
     # -- growth --------------------------------------------------------------------------------------------------
 
@@ -235,7 +152,7 @@ class BlockSpaceManager:
     def can_swap_in(self, group: SequenceGroup) -> AllocStatus:
         """Whether the device pool has room for the group and its next tokens, watermark included."""
         required = self.num_held_blocks(group) + self._num_touched(group.unfinished)
-        return AllocStatus.NEVER if required > self.num_blocks else self._fits(required)
+        return self._admission.fits(required)
 
     def swap_in(self, group: SequenceGroup) -> list[BlockPair]:
         """Move the group back to the device pool; the (host, device) pairs. What the device still has is not moved."""
@@ -277,11 +194,7 @@ class BlockSpaceManager:
         self._duplicates.clear()
         self._state_snapshots.forget()
         if salt is not None:
-            self._root = salted_root(salt)
-            # Waiting sequences were hashed under the old salt.
-            for seq_id, tables in self._tables.items():
-                if not any(table.block_ids for table in tables):
-                    self._tables[seq_id] = self._empty_tables(tables[0].hashes.salt)
+            self._admission.change_salt(salt)
 
     def used_blocks(self, with_cached: bool = False) -> UsedBlocks:
         """The blocks that sequences hold, in both pools; on demand also the free ones that can be found."""
@@ -311,40 +224,5 @@ class BlockSpaceManager:
         """See `PoolPair.check_conservation`. For tests and idle engines, between plans."""
         self._pools.check_conservation(list(itertools.chain.from_iterable(self._tables.values())))
 
-    def _fits(self, num_blocks: int) -> AllocStatus:
-        reserve = self._watermark_blocks if self.num_used_blocks else 0
-        return AllocStatus.OK if self._device.num_free - num_blocks >= reserve else AllocStatus.LATER
-
-    def _tables_of(self, seq: Sequence) -> tuple[BlockTable, ...]:
-        tables = self._tables.get(seq.seq_id)
-        if tables is None:
-            tables = self._tables[seq.seq_id] = self._empty_tables(seq.cache_salt)
-        return tables
-
-    def _empty_tables(self, salt: str) -> tuple[BlockTable, ...]:
-        hashes = BlockHashes(self.block_size, self._root, salt)
-        release_later = self._pools.release_later
-        return tuple(
-            BlockTable(self._device, hashes, index)
-            if cache.keeps_tokens
-            else StateTable(self._device, hashes, index, cache.num_state_blocks, release_later)
-            for index, cache in enumerate(self.groups)
-        )
-
-    def _num_shared(self, leader: Sequence) -> int:
-        """Blocks of the leader's prompt that a group of several sequences has once when it comes back."""
-        return 0 if self.has_states else leader.prompt_len // self.block_size
-
     def _tables_in(self, group: SequenceGroup) -> list[BlockTable]:
         return [table for seq in group.unfinished for table in self._tables[seq.seq_id]]
-
-    def _find_cached(self, group: SequenceGroup) -> CachedPrefix:
-        if not self.enable_prefix_caching or group.reads_whole_prompt:
-            return nothing_cached(self.groups)
-        leader, *others = group.unfinished
-        token_ids = leader.token_ids
-        if self.has_windows and others and not self.has_states:
-            # The others continue from the prompt's last full block, so the blocks in the window there must be held.
-            token_ids = token_ids[: leader.prompt_len - leader.prompt_len % self.block_size + 1]
-        hashes = self._tables_of(leader)[0].hashes
-        return find_prefix(hashes, token_ids, self.groups, (self._device, self._host))

@@ -25,7 +25,8 @@ from collections.abc import Callable
 from itertools import chain
 
 from lullm.config.engine_option import SchedulingPolicy
-from lullm.kv.block_space import AllocStatus, BlockSpaceManager
+from lullm.kv.admission import AllocStatus
+from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.delay import PromptDelay
 from lullm.sched.draft import Draft, SchedulerLimits
 from lullm.sched.intake import Intake, SequenceUpdate

@@ -7,6 +7,8 @@ Every variant stands beside transformers in `models/test_golden.py`, every key o
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 Options = dict[str, Any]
 
 ROPE: dict[str, Options] = {
@@ -30,7 +32,7 @@ class Cases:
         keys_base: what a file says beside the sizes, so that every key has an effect where it can; ...: nothing.
         engine: what differs in a whole engine: windows of 32 tokens, if the family has windows.
         features: for the documentation.
-        is_rare: whole engines of it run with the slow tests.
+        is_rare: whole engines of it, and the walk over its keys, run with the slow tests; others are of its kind.
         loss: bound for the mean error of log-probabilities with bfloat16 or int8 weights, in `engine/test_family.py`.
     """
 
@@ -160,6 +162,7 @@ CASES = {
         {"logit_scale": 0.7},
         {"logit_scale": 0.7},
         "attention and MLP side by side; norms of mean and variance; pairs of neighbours turn; scaled logits",
+        is_rare=True,
     ),
     "Cohere2": Cases(
         "Command R7B, Command A",
@@ -265,6 +268,7 @@ CASES = {
         MAMBA | {"attn_layer_indices": [1], "head_dim": 12},
         MAMBA | {"attn_layer_indices": [1]},
         "state spaces (Mamba 2) in most layers, attention whose heads turn in part",
+        is_rare=True,
     ),
     "DeepseekV2": Cases(
         "DeepSeek-V2, DeepSeek-V2-Lite, DeepSeek-Coder-V2",
@@ -304,6 +308,7 @@ CASES = {
         ERNIE | {"head_dim": 8},
         ERNIE | {"tie_word_embeddings": False},
         "softmax router with correction, shared experts; pairs of neighbours turn",
+        is_rare=True,
     ),
     "GraniteMoe": Cases(
         "Granite 3, experts (1B-A400M, 3B-A800M)",
@@ -549,6 +554,7 @@ CASES = {
         WITHOUT_INPUTS | {"num_hidden_layers": 6, "sliding_window": 32, "attention_k_eq_v": True},
         "as Gemma 4, without embeddings per layer and experts",
         loss=0.2,
+        is_rare=True,
     ),
     "Glm": Cases(
         "GLM-4-9B (2024), GLM-Edge",
@@ -558,6 +564,7 @@ CASES = {
         },
         {"head_dim": 8},
         features="heads that turn in part, pairs of neighbours",
+        is_rare=True,
     ),
     "Ernie4_5": Cases(
         "ERNIE 4.5, dense (0.3B)",
@@ -576,6 +583,7 @@ CASES = {
         DOTS | GROUPS,
         DOTS | GROUPS | {"sliding_window": 32, "max_window_layers": 1},
         "sigmoid router with correction and groups, shared experts; head norms; windows from a layer on",
+        is_rare=True,
     ),
     "Glm4": Cases(
         "GLM-4-0414 (9B, 32B)",
@@ -701,6 +709,7 @@ CASES = {
         {"sliding_window": 7, "head_dim": 12, "layer_types": ["sliding_attention", "full_attention"]},
         IN_SOME_LAYERS | {"sliding_window": 32},
         "windows in some layers",
+        is_rare=True,
     ),
     "Ministral3": Cases(
         "Ministral 3 3B, 8B, 14B; with a tower: Mistral Small 3.1 and later",
@@ -859,6 +868,7 @@ CASES = {
         },
         {"head_dim": 8},
         features="biases on queries, keys and values",
+        is_rare=True,
     ),
     "Qwen3Next": Cases(
         "Qwen3-Next-80B-A3B",
@@ -897,6 +907,7 @@ CASES = {
         MOE | DELTA,
         "as Qwen3.5, with experts, one shared behind a gate",
         loss=0.1,
+        is_rare=True,
     ),
     "SmolLM3": Cases(
         "SmolLM3",
@@ -911,3 +922,8 @@ CASES = {
         "layers without rope, which may have windows",
     ),
 }
+
+BY_RARITY = [
+    pytest.param(family, marks=pytest.mark.slow if cases.is_rare else (), id=family) for family, cases in CASES.items()
+]
+"""The families, as parameters of a test."""

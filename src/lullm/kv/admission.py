@@ -1,0 +1,171 @@
+"""Admission: which blocks a group of sequences gets when it begins or comes back, and what of them is found."""
+
+import enum
+import itertools
+from collections.abc import Sequence as Seq
+
+from lullm.kv.block_table import NULL_BLOCK, BlockTable
+from lullm.kv.cache_group import CacheGroup
+from lullm.kv.growth import Growth
+from lullm.kv.hashing import BlockHashes, salted_root
+from lullm.kv.pool_pair import PoolPair
+from lullm.kv.prefix import CachedPrefix, PrefixCacheStats, find_prefix, nothing_cached
+from lullm.kv.state.table import StateTable
+from lullm.types.sequence import Sequence, SequenceGroup
+from lullm.units import cdiv
+
+
+class AllocStatus(enum.Enum):
+    """OK: the group can be allocated now; LATER: when others have freed blocks; NEVER: it is larger than the pool."""
+
+    OK = enum.auto()
+    LATER = enum.auto()
+    NEVER = enum.auto()
+
+
+class Admission:
+    """Gives sequences their tables, in `tables` by seq_id. `num_reserved`: device blocks that stay free (watermark)."""
+
+    def __init__(
+        self,
+        block_size: int,
+        groups: Seq[CacheGroup],
+        pools: PoolPair,
+        tables: dict[int, tuple[BlockTable, ...]],
+        growth: Growth,
+        num_reserved: int,
+        enable_prefix_caching: bool,
+    ) -> None:
+        self._block_size = block_size
+        self._groups = groups
+        self._pools = pools
+        self._device, self._host = pools.device, pools.host
+        self._tables = tables
+        self._most_touched = growth.most_touched
+        self._num_reserved = num_reserved
+        self._enable_prefix_caching = enable_prefix_caching
+        self._has_windows = any(cache.window is not None for cache in groups)
+        self._num_token_groups = sum(cache.keeps_tokens for cache in groups)  # recurrent groups come behind them
+        self._has_states = self._num_token_groups < len(groups)
+        self._root = salted_root(b"")
+        self.prefix_cache = PrefixCacheStats()
+
+    def num_required_blocks(self, group: SequenceGroup) -> int:
+        """Blocks the whole group takes when nothing of it is cached.
+
+        Sequences of one group share the full blocks of their prompt; those still to be forked copy the partly filled
+        block at their first token and so take one block each. With a window a sequence takes what lets it go on
+        token by token; larger chunks use what is free beyond that. All of it in each cache group. Every sequence has
+        a recurrent state of its own.
+        """
+        leader, *others = group.unfinished
+        shared = self._num_shared(leader)
+        counts = [cdiv(len(leader), self._block_size)] + [cdiv(len(seq), self._block_size) - shared for seq in others]
+        held = sum(cache.num_held_blocks(count, self._block_size) for cache in self._groups for count in counts)
+        return held + group.num_unborn * self._most_touched(1)
+
+    def can_allocate(self, group: SequenceGroup) -> AllocStatus:
+        """Whether `allocate(group)` fits, watermark included. The watermark does not bind while the pool is idle."""
+        required = self.num_required_blocks(group)
+        if required > self._device.num_blocks:
+            return AllocStatus.NEVER
+        # Cached blocks in use cost nothing; cached blocks in the free queue leave it like any other.
+        hits = self.find_cached(group).hits
+        # A state in use costs its copy.
+        own_hits = itertools.chain.from_iterable(hits[: self._num_token_groups])
+        in_use = sum(pool is self._device and pool.ref_count(block_id) > 0 for pool, block_id in own_hits)
+        return self.fits(required - in_use)
+
+    def allocate(self, group: SequenceGroup) -> int:
+        """Give every unfinished sequence of the group blocks for all its tokens, and set its computed tokens.
+
+        Returns the number of the leader's tokens whose KV was found in the prefix cache. The other sequences start
+        behind the full blocks of the prompt, which they share with the leader. They must not be computed before the
+        leader has computed these blocks. With a window their tables hold NULL_BLOCK until `share_prompt`. With
+        recurrent layers they start at their first token: the leader's state passes by the one that they would need.
+        """
+        leader, *others = group.unfinished
+        prefix = self.find_cached(group)
+        for pool, block_id in itertools.chain.from_iterable(prefix.hits):
+            pool.share(block_id)  # all are held before the first fresh block can evict one of them
+        leader.num_computed_tokens = prefix.num_blocks * self._block_size
+        for cache, table, num_skipped, own in zip(
+            self._groups, self._tables_of(leader), prefix.num_skipped, prefix.hits, strict=True
+        ):
+            contents = table.contents(num_skipped, prefix.num_blocks)
+            cached = [
+                block_id if pool is self._device else self._pools.restore(block_id, content)
+                for content, (pool, block_id) in zip(contents, own, strict=True)
+            ]
+            table.allocate(cache.num_admitted_tokens(leader), [NULL_BLOCK] * num_skipped + cached)
+        self.prefix_cache.queries += len(leader)
+        self.prefix_cache.hits += leader.num_computed_tokens
+        num_host_hits = prefix.num_blocks_from(self._host, self._num_token_groups)
+        self.prefix_cache.host_hits += num_host_hits * self._block_size
+        num_shared = self._num_shared(leader)
+        for seq in others:
+            seq.num_computed_tokens = num_shared * self._block_size
+            for cache, table, first in zip(
+                self._groups, self._tables_of(seq), self._tables[leader.seq_id], strict=True
+            ):
+                table.allocate(cache.num_admitted_tokens(seq), [NULL_BLOCK] * num_shared)
+                if cache.window is None:
+                    table.borrow(first, 0, num_shared)
+        return leader.num_computed_tokens
+
+    def share_prompt(self, leader: Sequence, seq: Sequence) -> None:
+        """Let `seq` share the prompt's full blocks, whose end the leader's next step reaches, if it waits for them.
+
+        Only in groups with a window, where those blocks did not exist at admission. Idempotent.
+        """
+        num_computed, num_shared = seq.num_computed_tokens, leader.prompt_len // self._block_size
+        if not self._has_windows or self._has_states or num_computed != num_shared * self._block_size:
+            return
+        for cache, own, other in zip(self._groups, self._tables[seq.seq_id], self._tables[leader.seq_id], strict=True):
+            own.borrow(other, cache.num_blocks_behind(num_computed, self._block_size), num_shared)
+
+    def fits(self, num_blocks: int) -> AllocStatus:
+        """Whether so many blocks are free, watermark included; it does not bind while the pool is idle."""
+        if num_blocks > self._device.num_blocks:
+            return AllocStatus.NEVER
+        reserve = self._num_reserved if self._device.num_free < self._device.num_blocks else 0
+        return AllocStatus.OK if self._device.num_free - num_blocks >= reserve else AllocStatus.LATER
+
+    def change_salt(self, salt: bytes) -> None:
+        """From now on, sequences find nothing that was computed before. Waiting ones were hashed under the old salt."""
+        self._root = salted_root(salt)
+        for seq_id, tables in self._tables.items():
+            if not any(table.block_ids for table in tables):
+                self._tables[seq_id] = self._empty_tables(tables[0].hashes.salt)
+
+    def _tables_of(self, seq: Sequence) -> tuple[BlockTable, ...]:
+        tables = self._tables.get(seq.seq_id)
+        if tables is None:
+            tables = self._tables[seq.seq_id] = self._empty_tables(seq.cache_salt)
+        return tables
+
+    def _empty_tables(self, salt: str) -> tuple[BlockTable, ...]:
+        hashes = BlockHashes(self._block_size, self._root, salt)
+        release_later = self._pools.release_later
+        return tuple(
+            BlockTable(self._device, hashes, index)
+            if cache.keeps_tokens
+            else StateTable(self._device, hashes, index, cache.num_state_blocks, release_later)
+            for index, cache in enumerate(self._groups)
+        )
+
+    def _num_shared(self, leader: Sequence) -> int:
+        """Blocks of the leader's prompt that a group of several sequences has once when it comes back."""
+        return 0 if self._has_states else leader.prompt_len // self._block_size
+
+    def find_cached(self, group: SequenceGroup) -> CachedPrefix:
+        """The blocks that hold the beginning of the leader already, in either pool."""
+        if not self._enable_prefix_caching or group.reads_whole_prompt:
+            return nothing_cached(self._groups)
+        leader, *others = group.unfinished
+        token_ids = leader.token_ids
+        if self._has_windows and others and not self._has_states:
+            # The others continue from the prompt's last full block, so the blocks in the window there must be held.
+            token_ids = token_ids[: leader.prompt_len - leader.prompt_len % self._block_size + 1]
+        hashes = self._tables_of(leader)[0].hashes
+        return find_prefix(hashes, token_ids, self._groups, (self._device, self._host))
