@@ -4,7 +4,7 @@ import dataclasses
 import threading
 
 import pytest
-from kit.engine.parts import arenas_of, backups_of
+from kit.engine.parts import arenas_of, backups_of, weights_filled_by
 from kit.worker.fakes import ReplicaExecutor
 
 from lullm import SamplingParams
@@ -104,13 +104,19 @@ def test_weights_from_a_checkpoint_come_before_any_kv(build, fake):
     """To read them may take memory of the device for a moment."""
     order = Order(fake)
     llm = build(order.backend, **SIZES)
-    expected, kv = tokens(llm), arenas_of(llm)["kv_cache"]
+    expected, kv, seen = tokens(llm), arenas_of(llm)["kv_cache"], []
+
+    def fill(original):
+        original()
+        seen.append(are_in(kv, order.addresses))
+
     for options in ({"level": 2}, {"level": 1, "backup": "disk"}):
         llm.sleep(**options)
         order.addresses.clear()
-        llm.wake_up()
-        is_kv = are_in(kv, order.addresses)
-        assert is_kv == sorted(is_kv) and any(is_kv) and tokens(llm) == expected
+        with weights_filled_by(llm, fill):
+            llm.wake_up()
+        assert seen[-1] and not any(seen[-1]), "once the weights are read, they alone are mapped"
+        assert any(are_in(kv, order.addresses)) and tokens(llm) == expected
 
 
 @pytest.mark.parametrize("nth", [1, 3])

@@ -73,6 +73,8 @@ def explain(error: Exception, name: str, revision: str | None) -> str:
         return f"the hub's {name} has no revision {revision!r}; leave it out, or take a branch, a tag or a commit of it"
     if status == 401 and has_token:
         return f"the hub refuses HF_TOKEN for {name}; take a valid token, or unset it for a public model"
+    if status == 401 and not isinstance(error, errors.RepositoryNotFoundError):
+        return f"the hub wants an account for {name}; set HF_TOKEN to a token of yours, and check the spelling"
     if isinstance(error, errors.RepositoryNotFoundError) or status == 404:
         hint = "the account of HF_TOKEN sees none" if has_token else "a private one needs HF_TOKEN"
         return f"there is no folder {name!r} and no such model on the hub (check the spelling; {hint})"
