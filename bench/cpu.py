@@ -44,9 +44,21 @@ CASE_NAMES = {
     "long4": "4 x (1536 in, 64 out)",
 }
 assert set(CASE_NAMES) == set(CASES)
-LONG_CASES = {"prefill16k": (1, 16384, 1), "long16k": (1, 16384, 65)}
-"""Minutes each, so only by name. Their difference is 64 tokens behind a long context."""
-LONG_CASE_NAMES = {"prefill16k": "prefill 1 x 16384", "long16k": "1 x (16384 in, 65 out)"}
+LONG_CASES = {
+    "prefill16k": (1, 16384, 1),
+    "long16k": (1, 16384, 65),
+    "prefill32k": (1, 32768, 1),
+    "long32k": (1, 32768, 65),
+}
+"""Minutes each, so only by name. The difference of two with one context is 64 tokens behind it."""
+LONG_CASE_NAMES = {
+    "prefill16k": "prefill 1 x 16384",
+    "long16k": "1 x (16384 in, 65 out)",
+    "prefill32k": "prefill 1 x 32768",
+    "long32k": "1 x (32768 in, 65 out)",
+}
+DECODES_BEHIND = {16384: ("prefill16k", "long16k"), 32768: ("prefill32k", "long32k")}
+"""Context -> the case that reads it, and the one that goes on."""
 ALL_CASES, ALL_CASE_NAMES = CASES | LONG_CASES, CASE_NAMES | LONG_CASE_NAMES
 
 Run = dict[str, Any]
@@ -198,18 +210,24 @@ def report(runs: list[Run]) -> None:
         values = speeds(runs, case)
         if any(values.values()):
             row(values, f"{label}, tok/s", peers, is_time=False)
-    values = {name: decodes_behind_16k(runs, name) for name in names}
-    if any(values.values()):
-        row(values, "decode behind 16384 tokens, tok/s", peers, is_time=False)
+    for context, (short, long) in DECODES_BEHIND.items():
+        values = {name: decodes_behind(runs, name, short, long) for name in names}
+        if any(values.values()):
+            row(values, f"decode behind {context} tokens, tok/s", peers, is_time=False)
 
 
-def decodes_behind_16k(runs: list[Run], engine: str) -> list[float]:
-    """Tokens per second of the processes that ran both long cases: what the longer one took more, for its tokens."""
-    found = []
-    for cases in (r["cases"] for r in runs if r["engine"] == engine and set(LONG_CASES) <= set(r["cases"])):
-        num_tokens = LONG_CASES["long16k"][2] - LONG_CASES["prefill16k"][2]
-        found.append(num_tokens / (statistics.median(cases["long16k"]) - statistics.median(cases["prefill16k"])))
-    return found
+def decodes_behind(runs: list[Run], engine: str, short: str, long: str) -> list[float]:
+    """Tokens per second of the rounds with both cases: what the longer one took more, for its tokens."""
+    of_round: dict[int, dict[str, list[float]]] = {}
+    for r in runs:
+        if r["engine"] == engine:
+            of_round.setdefault(r["round"], {}).update(r["cases"])
+    num_tokens = ALL_CASES[long][2] - ALL_CASES[short][2]
+    return [
+        num_tokens / (statistics.median(cases[long]) - statistics.median(cases[short]))
+        for cases in of_round.values()
+        if short in cases and long in cases
+    ]
 
 
 def speeds(runs: list[Run], case: str) -> dict[str, list[float]]:

@@ -9,7 +9,7 @@ tokens everywhere, since reading a large head is the easy part.
 
 A decode step of one stream must read the weights, but of the experts only those that are used, and the keys and values.
 A prompt must multiply all its rows by the weights that each uses, or read all weights, whichever takes longer. The
-ceilings are measured first: a sum over a gigabyte of memory, and products of zeros in registers alone. Printed are
+ceilings are measured first: a sum over a gigabyte of memory, and products alone (see `bench/kernels.py`). Printed are
 medians over steps of the whole engine, and of the share what Qwen3's is in the same rounds, in turn.
 """
 
@@ -154,7 +154,7 @@ class Work:
 
     def least_s(self, ceilings: dict[str, float]) -> float:
         reading = self.num_bytes / (ceilings["read GB/s"] * 1e9)
-        return max(reading, self.num_operations / (ceilings["registers TFLOP/s"] * 1e12))
+        return max(reading, self.num_operations / (ceilings["products TFLOP/s"] * 1e12))
 
 
 def main() -> None:

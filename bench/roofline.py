@@ -4,9 +4,8 @@
     python bench/roofline.py kernels.json docs/roofline.png
 
 Across: operations per byte that must be read and written (weights, keys, values, queries, results, once each). Up: the
-speed. Both are logarithmic. The slope is a sum over a gigabyte of memory, the flat part products of zeros in registers.
-Random numbers take more power than zeros: with AMX they reach about half of it. Printed is each kernel's share of the
-lower of the two at its place (Williams, Waterman and Patterson, 2009).
+speed. Both are logarithmic. The slope is a sum over a gigabyte of memory, the flat part products alone.
+Printed is each kernel's share of the lower of the two at its place (Williams, Waterman and Patterson, 2009).
 """
 
 import argparse
@@ -58,7 +57,7 @@ def main() -> None:
     if not kernels:
         raise SystemExit(f"{args.report} has no kernels: measure with --only linear --only attention")
     reading = report["ceilings"]["read GB/s"] * 1e9
-    products = report["ceilings"]["registers TFLOP/s"] * 1e12
+    products = report["ceilings"]["products TFLOP/s"] * 1e12
     for kernel in kernels:
         share = kernel.share(reading, products)
         print(f"{kernel.name:24} {kernel.intensity:8.1f} per byte {kernel.speed / 1e12:8.3f} TFLOP/s {share:5.0%}")

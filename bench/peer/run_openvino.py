@@ -6,7 +6,7 @@ attention and is run in float32.
 
 import os
 
-from protocol import parse_arguments, run
+from protocol import kv_cache_gb, parse_arguments, run
 
 args = parse_arguments(__doc__)
 
@@ -15,7 +15,7 @@ import openvino  # noqa: E402
 import openvino_genai  # noqa: E402
 
 scheduler = openvino_genai.SchedulerConfig()
-scheduler.cache_size = 2  # GB
+scheduler.cache_size = kv_cache_gb(args)
 scheduler.max_num_batched_tokens = 2048
 scheduler.dynamic_split_fuse = True
 scheduler.enable_prefix_caching = False

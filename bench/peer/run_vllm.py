@@ -2,7 +2,7 @@
 
 import os
 
-from protocol import parse_arguments, run
+from protocol import kv_cache_gb, parse_arguments, run
 
 
 def main() -> None:
@@ -11,7 +11,7 @@ def main() -> None:
     os.environ |= {
         "OMP_NUM_THREADS": str(args.threads),
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cpus)),
-        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gb(args)),
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }

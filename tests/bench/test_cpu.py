@@ -104,3 +104,14 @@ def test_a_peer_needs_its_model(cpu):
 def test_a_picture(bench, tmp_path):
     bench("--rounds", "1", "--case", "decode1", "--plot", str(tmp_path / "cpu.png"))
     assert (tmp_path / "cpu.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_decode_behind_a_context_is_what_the_longer_case_took_more_in_its_round(cpu, capsys):
+    def one(number, **cases):
+        seconds = {name: [value] for name, value in cases.items()}
+        times = {"ready_s": 1.0, "first_token_s": 1.0}
+        return {"engine": "lullm", "round": number, "cases": seconds, **times, "version": "1"}
+
+    cpu.report([one(0, prefill32k=20.0), one(0, long32k=28.0), one(1, prefill32k=21.0), one(1, prefill16k=9.0)])
+    out = capsys.readouterr().out
+    assert "| decode behind 32768 tokens, tok/s | 8 |" in out and "behind 16384" not in out

@@ -126,7 +126,7 @@ def test_a_picture_of_the_pool(tmp_path):
 
 def test_a_roofline(tmp_path):
     """Three layers of 15.7 million weights each: 0.094 GB, at half of the speed of reading."""
-    ceilings = {"read GB/s": 10.0, "registers TFLOP/s": 1.0}
+    ceilings = {"read GB/s": 10.0, "products TFLOP/s": 1.0}
     report = {"isa": "amx", "layers": 3, "ceilings": ceilings, "linear": {"pack_s": 1.0, "1": {"native": 0.0189}}}
     report["attention"] = {"decode 1 x 4096": {"native": 0.001}, "prefill 1 x 1024": {"native": 0.01}}
     (tmp_path / "kernels.json").write_text(json.dumps(report))

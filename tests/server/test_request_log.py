@@ -87,3 +87,13 @@ def test_all_of_a_prompt(start, scripted, told):
 def test_a_length_alone_is_refused():
     with pytest.raises(ConfigError, match="max_log_len cuts logged prompts; it needs enable_log_requests"):
         ServerOptions(max_log_len=10)
+
+
+def test_every_answer_has_an_id_if_that_is_asked_for(start, scripted):
+    with start(scripted(), enable_request_id_headers=True).http() as http:
+        answers = [http.post("/v1/completions", json={"prompt": "x"}) for _ in range(2)]
+        ids = [answer.headers["x-request-id"] for answer in answers]
+        assert len(set(ids)) == 2 and [answer.json()["id"] for answer in answers] == [f"cmpl-{each}" for each in ids]
+        assert http.post("/v1/completions", json={}).headers["x-request-id"], "refusals, too"
+        assert http.get("/health", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
+        assert http.get("/health", headers={"X-Request-Id": "a b"}).headers["x-request-id"] != "a b"

@@ -49,6 +49,10 @@ def test_each_way_to_ask(server):
         assert re.fullmatch(r"[ab]{3}", text(guided_regex="[ab]{3}"))
         assert re.fullmatch(r"x{2,4}", text(guided_grammar='root ::= "xx" "x"? "x"?'))
         assert json.loads(text(guided_json={"enum": [12]}, guided_whitespace_pattern=" ?")) == 12
+        record = {"begin": "e", "schema": {"enum": [7]}, "end": ";"}
+        tag = {"type": "structural_tag", "structures": [record], "triggers": ["e"]}
+        tagged = text(structured_outputs={"structural_tag": json.dumps(tag)})
+        assert "e7;" in tagged and "e" not in tagged.replace("e7;", ""), "each e begins a record"
         assert text(response_format={"type": "json_object"}).startswith("{")
         assert text(response_format={"type": "text"}) == text()
         assert text(guided_regex="") == "" and text(guided_json={}, max_tokens=1), "the empty text, and any JSON"

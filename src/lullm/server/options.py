@@ -159,6 +159,13 @@ class ServerOptions:
         "requests",
     )
 
+    enable_request_id_headers: bool = option(
+        False,
+        "every answer has the header X-Request-Id: the client's, or a random one, which stands in the answer's id, "
+        "too; without it only the client's is sent back",
+        "requests",
+    )
+
     page: bool = option(True, "a web page at /: chat, KV blocks, queues, sleep", "watching")
     metrics_prefix: MetricsPrefix = option("both", "whose names /metrics uses; `lullm ps` reads lullm's", "watching")
     otlp_traces_endpoint: str | None = option(

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Sized
-from typing import Any
+from typing import Any, cast
 
 HEAD_S = 30.0
 """For the head of a request, from the connection or its first byte. A client that sends a byte now and then
@@ -36,11 +36,10 @@ class BoundedConnection(asyncio.Protocol):
         self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         if len(self._connections) >= self._max_connections:
-            transport.write(_FULL)
-            transport.close()
+            self._transport.write(_FULL)
+            self._transport.close()
             return
         self._inner = self._make_inner()
         self._inner.connection_made(transport)

@@ -2,6 +2,7 @@
 
 import hmac
 import re
+import uuid
 from collections.abc import Iterator
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -56,6 +57,10 @@ class Gate:
             return
         headers = Headers(scope=scope)
         client_id = request_id(headers)
+        if client_id is None and self._context.options.enable_request_id_headers:
+            client_id = uuid.uuid4().hex
+            others = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
+            scope = {**scope, "headers": [*others, (b"x-request-id", client_id.encode())]}
         body = RequestBody(receive, headers, self._context.options.max_body_bytes)
         ignored: list[str] = []
         scope[IGNORED] = ignored
