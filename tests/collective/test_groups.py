@@ -94,7 +94,7 @@ def test_no_rows_are_no_work(transport):
         seat.tensor.all_reduce_(x)
         seat.tensor.broadcast_(x, 0)
         shape = seat.tensor.all_gather(x).shape
-        seat.tensor.all_reduce_(torch.ones(2))  # no rows wait for nobody: one member left before the other had connected
+        seat.tensor.all_reduce_(torch.ones(2))  # without this one left before the other had connected
         return shape
 
     assert run_seats(transport, work, tensor=2) == [(0, 8)] * 2

@@ -13,6 +13,7 @@ from docs.markdown import ROOT
 from kit.model.every import RUNS, recorded
 from kit.model.families import CASES
 from kit.model.golden import architecture_of
+from kit.worker.matrix import EXECUTORS, LAYOUTS, ROWS
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.option import options_of
@@ -117,6 +118,24 @@ def every() -> list[str]:
     return table(EVERY, [[heads[word], ", ".join(found[word])] for word in order])
 
 
+PROCESSES = "| tokens of one worker, in processes |"
+
+
+def processes() -> list[str]:
+    """What tests/executor/test_matrix.py runs."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for row in ROWS:
+        found.setdefault(row.layout, {}).setdefault(row.executor, []).append(row.preemption)
+    heads = {layout: ", ".join(f"`{name}={value}`" for name, value in LAYOUTS[layout].items()) for layout in found}
+    return table(
+        f"{PROCESSES} {' | '.join(EXECUTORS)} |",
+        [
+            [heads[layout], *(", ".join(by.get(each, ["not run"])) for each in EXECUTORS)]
+            for layout, by in found.items()
+        ],
+    )
+
+
 def parts() -> list[Part]:
     """All of them."""
     from docs.server_tables import CODES, ENDPOINTS, FIELDS, FLAGS, codes, endpoints, fields, flags
@@ -124,6 +143,7 @@ def parts() -> list[Part]:
     return [
         Part("models.md", MODELS, models),
         Part("models.md", EVERY, every),
+        Part("distributed.md", PROCESSES, processes),
         Part("from-vllm.md", "Options of lullm, ", own_options),
         Part("from-vllm.md", OTHER_OPTIONS, other_options),
         Part("from-vllm.md", OTHER_PARAMS, other_params),

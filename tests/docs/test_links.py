@@ -1,9 +1,11 @@
-"""The links of README and docs lead to files and headings that exist."""
+"""The links of README and docs lead to files and headings that exist, and the tests that they name are there."""
 
 import re
 
 import pytest
-from docs.markdown import PAGES
+from docs.markdown import PAGES, ROOT
+
+TEXT = "\n".join(page.read_text() for page in PAGES)
 
 
 def anchors_of(page):
@@ -18,3 +20,13 @@ def test_links_lead_somewhere(page):
         target = (page.parent / file).resolve() if file else page
         assert target.exists(), file
         assert not anchor or target.suffix != ".md" or anchor in anchors_of(target), f"{file}#{anchor}"
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:tests|bench)/[^`:* ]+)", TEXT))))
+def test_what_a_page_names_exists(path):
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("path, name", sorted(set(re.findall(r"`(tests/[^`: ]+)::(\w+)`", TEXT))))
+def test_tests_that_a_page_names_exist(path, name):
+    assert f"def {name}(" in (ROOT / path).read_text()

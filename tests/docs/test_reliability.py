@@ -1,4 +1,4 @@
-"""docs/reliability.md: every test and folder that it names exists, and its counts are those of today, rounded."""
+"""docs/reliability.md: its counts are those of today, rounded, and every fuzz target has its row."""
 
 import re
 from pathlib import Path
@@ -18,16 +18,6 @@ def test_counts_are_not_stale(what):
     assert found, f"docs/reliability.md has no row for {what}; see `python -m docs.counts`"
     said, actual = int(found[1].replace(",", "")), counts()[what]
     assert said <= actual <= 1.25 * said, f"docs/reliability.md says {said}, there are {actual}"
-
-
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:tests|docs|bench)/[^`:* ]+)", PAGE))))
-def test_what_the_page_names_exists(path):
-    assert (ROOT / path).exists()
-
-
-@pytest.mark.parametrize("path, name", sorted(set(re.findall(r"`(tests/[^`: ]+)::(\w+)`", PAGE))))
-def test_tests_that_the_page_names_exist(path, name):
-    assert f"def {name}(" in (ROOT / path).read_text()
 
 
 def test_every_fuzz_target_has_its_row():

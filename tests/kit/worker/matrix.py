@@ -18,7 +18,7 @@ from lullm import LLM, SamplingParams
 LAYOUTS = {
     "one": {},
     "tp=2": {"tensor_parallel_size": 2},
-    "tp=4": {"tensor_parallel_size": 4},  # of 2 key heads
+    "tp=4": {"tensor_parallel_size": 4},  # two of them hold each of 2 key heads
     "pp=2": {"pipeline_parallel_size": 2},
     "pp=3": {"pipeline_parallel_size": 3},
     "tp=2, pp=2": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
