@@ -89,3 +89,41 @@ def test_the_account_of_a_token(hub, monkeypatch, capsys):
     monkeypatch.setenv("HF_TOKEN", "wrong")
     assert main(["pull", NAME]) == USER_ERROR
     assert "the hub refuses HF_TOKEN" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shown", ["--json", "--len=64"])
+def test_a_plan_fetches_the_config_alone(hub, capsys, monkeypatch, qwen3_folder, shown):
+    """It downloaded the whole model, of hundreds of gigabytes."""
+    known = ["--memory", "2GiB", "--bandwidth", "20", "--tflops", "1", shown]
+    assert main(["plan", NAME, *known]) == 0
+    found, said = capsys.readouterr()
+    fetched = {path.rsplit("/", 1)[1] for _, path, _ in hub.requests if "/resolve/" in path}
+    assert fetched == {"config.json"}
+    assert f"Of {NAME} config.json alone is read" in said
+    count = len(hub.requests)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # the second time needs no network
+    assert main(["plan", NAME, *known]) == 0 and capsys.readouterr().out == found and len(hub.requests) == count
+    assert main(["plan", str(qwen3_folder), *known]) == 0 and capsys.readouterr().out == found
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert main(["list"]) == 0 and "incomplete" in capsys.readouterr().out
+    assert main(["pull", NAME]) == 0 and main(["list"]) == 0  # the rest is fetched
+    assert "incomplete" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"refuses": 404}, "no such model on the hub"), ({"token": "x"}, "set HF_TOKEN"), ({"files": {}}, "no config")],
+    ids=str,
+)
+def test_a_plan_is_refused_as_a_pull(hub, capsys, monkeypatch, change, message):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    for name, value in change.items():
+        setattr(hub, name, value)
+    assert main(["plan", NAME]) == USER_ERROR
+    assert message in capsys.readouterr().err
+
+
+def test_a_plan_without_network_and_cache(hub, capsys, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert main(["plan", NAME]) == USER_ERROR
+    assert "could not be fetched from the hub" in capsys.readouterr().err and not hub.requests

@@ -6,7 +6,7 @@ from pathlib import Path
 from lullm.config.gguf.file import SUFFIX, first_shards, is_gguf, shard_paths
 from lullm.errors import ModelLoadError
 from lullm.weights.gguf.hub import hub_gguf
-from lullm.weights.hub.download import cached_snapshot, download
+from lullm.weights.hub.download import cached_snapshot, download, download_config
 
 DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "model"
 
@@ -14,14 +14,15 @@ _HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 _QUANTIZATION = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
-def resolve_model(name: str, revision: str | None = None) -> Path:
+def resolve_model(name: str, revision: str | None = None, needs_weights: bool = True) -> Path:
     """The folder of `name`: 'demo' (bundled), a local folder, or a hub id ('Qwen/Qwen3-0.6B').
 
     Or its GGUF file, the first one of several shards: a local one, the only one of a folder without a config.json, or
     one of the hub by its quantization ('Qwen/Qwen3-0.6B-GGUF:Q4_K_M').
 
     A hub id is taken from the local hub cache if it is complete there; otherwise it is downloaded, which blocks for
-    as long as that takes. A name that can only be a path ('./x', '/x', 'a/b/c') is never looked up in the hub.
+    as long as that takes; without `needs_weights` config.json alone. A name that can only be a path ('./x', '/x',
+    'a/b/c') is never looked up in the hub.
 
     Raises:
         ModelLoadError: there is no such model, or more than one, the hub cannot be reached, or a revision is given for
@@ -45,7 +46,8 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
         return hub_gguf(repository, quantization, revision)
     if not _HUB_ID.fullmatch(name):
         raise ModelLoadError(f"there is no model folder {name!r}")
-    return cached_snapshot(name, revision) or download(name, revision)
+    fetch = download if needs_weights else download_config
+    return cached_snapshot(name, revision) or fetch(name, revision)
 
 
 def hub_id(name: str) -> str:

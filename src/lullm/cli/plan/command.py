@@ -3,15 +3,17 @@
 import argparse
 import json
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from lullm.cli.flag.engine import byte_count, token_count
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.plan.gpu import GPU, GPUS, known_gpu
 from lullm.cli.plan.layout import Devices, LayoutPlan, Planner, gpus, layout_advice, layouts, processes
 from lullm.cli.plan.measure import measure
-from lullm.cli.plan.model import PlannedModel, read_model
+from lullm.cli.plan.model import CONFIG_FILE, PlannedModel, read_model
 from lullm.cli.plan.roofline import Machine, Plan, advice, plan
 from lullm.errors import ConfigError
 from lullm.machine.memory import available_memory_bytes
@@ -32,8 +34,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Say, for each way to hold the weights, or to lay workers out on devices, what memory a model "
         "takes, how much KV cache is left, and how fast it can be at most: by the bytes that a step must read, and the "
-        "products that it must compute. Reads config.json, and of quantized files headers and scales. Kernels reach "
-        "65 to 95 % of these speeds (docs/performance.md)."
+        "products that it must compute. Reads config.json, and of quantized files headers and scales. Of a model of "
+        "the hub it fetches config.json alone, of a GGUF file there the whole. Kernels reach 65 to 95 % of these "
+        "speeds (docs/performance.md)."
     )
     parser.epilog = EXAMPLES
     add_model_argument(parser)
@@ -74,7 +77,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the plans. Raises LullmError."""
     _check(args)
     take_model(args, args.positional_model)
-    model = read_model(getattr(args, "model", "demo"))
+    name = getattr(args, "model", "demo")
+    model = read_model(name)
+    if model.files is None and Path(name).name != CONFIG_FILE:
+        print(f"Of {name} config.json alone is read; its weights are not here.", file=sys.stderr)
     config = model.config
     if args.kv_cache_dtype in config.refused_caches:
         raise ConfigError(f"--kv-cache-dtype {args.kv_cache_dtype} is not there for {config.architecture}; take auto")

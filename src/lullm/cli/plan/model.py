@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _QUANTIZATIONS = ("int8", "int4")
 _OWN_METHODS = {"lullm": "int4"}
 _LONGEST_LEN = 4096
+CONFIG_FILE = "config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +80,19 @@ class PlannedModel:
 
 
 def read_model(name: str) -> PlannedModel:
-    """Of a model's name, of a folder that holds only a config.json, or of that file."""
+    """Of a model's name, of a folder that holds only a config.json, or of that file. Fetches no weights of a folder.
+
+    Raises:
+        ModelLoadError: there is no such model, or the hub does not give its config.json.
+    """
     from lullm.weights.folder import resolve_model
+    from lullm.weights.reading.files import missing_files
     from lullm.weights.reading.head import with_own_head
 
     path = Path(name).expanduser()
-    if path.name == "config.json":
+    if path.name == CONFIG_FILE:
         return PlannedModel(ModelConfig.from_folder(path.parent), None)
-    files = resolve_model(name)
+    files = resolve_model(name, needs_weights=False)
     config = with_own_head(ModelConfig.from_folder(files), files)
-    has_weights = is_gguf(files) or any(files.glob("*.safetensors"))
+    has_weights = is_gguf(files) or not missing_files(files)
     return PlannedModel(config, files if has_weights else None)

@@ -14,6 +14,7 @@ from lullm.weights.reading.files import missing_files
 
 logger = get_logger(__name__)
 
+CONFIG_FILE = "config.json"
 _PATTERNS = ["*.json", "model*.safetensors", "*.jinja", "tokenizer.model"]  # not: original/, consolidated.safetensors
 _TIMEOUT_S = 10.0
 
@@ -37,25 +38,42 @@ def download(name: str, revision: str | None) -> Path:
     Raises:
         ModelLoadError: it could not be fetched; the message says why, and what to do.
     """
+    return _fetch(name, revision, _PATTERNS)
+
+
+def download_config(name: str, revision: str | None) -> Path:
+    """The folder of a model of which config.json alone is fetched, if the cache lacks it; for its sizes. Blocking.
+
+    Raises:
+        ModelLoadError: as `download`; or the hub's model has no config.json.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(name, CONFIG_FILE, revision=revision)
+    return Path(cached).parent if isinstance(cached, str) else _fetch(name, revision, [CONFIG_FILE])
+
+
+def _fetch(name: str, revision: str | None, patterns: list[str]) -> Path:
+    """The folder with the files of these patterns. Raises ModelLoadError."""
     from huggingface_hub import HfApi, snapshot_download
 
     try:
         # One short request first, so that an unreachable hub is found out within seconds.
         info = HfApi().model_info(name, revision=revision, timeout=_TIMEOUT_S)
-        _refuse_gguf(name, [sibling.rfilename for sibling in info.siblings or ()])
-        logger.info("downloading %s from the hub", name)
+        _check_config(name, [sibling.rfilename for sibling in info.siblings or ()])
+        logger.info("downloading %s from the hub", name if len(patterns) > 1 else f"{patterns[0]} of {name}")
         with bars_on_a_terminal():
-            return Path(snapshot_download(name, revision=revision, allow_patterns=_PATTERNS, etag_timeout=_TIMEOUT_S))
+            return Path(snapshot_download(name, revision=revision, allow_patterns=patterns, etag_timeout=_TIMEOUT_S))
     except ModelLoadError:
         raise
     except Exception as error:  # by its version, the hub's client raises its own errors, httpx's or OSError
         raise ModelLoadError(explain(error, name, revision)) from error
 
 
-def _refuse_gguf(name: str, files: list[str]) -> None:
-    """Raises ModelLoadError: the hub's files are GGUF files, one of which is to be named, and no model folder."""
+def _check_config(name: str, files: list[str]) -> None:
+    """Raises ModelLoadError: the hub's files are no model folder, but GGUF files, one of which is to be named."""
     ggufs = sorted(Path(file).name for file in files if file.endswith(SUFFIX))
-    if ggufs and "config.json" not in files:
+    if ggufs and CONFIG_FILE not in files:
         listed = ", ".join(ggufs[:8]) + (f" and {len(ggufs) - 8} more" if len(ggufs) > 8 else "")
         raise ModelLoadError(f"{name} holds GGUF files; name one by its quantization, as {name}:Q4_K_M: {listed}")
 
